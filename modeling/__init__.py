@@ -1,0 +1,22 @@
+"""What a published checkpoint carries. Importing this package registers every method with the Auto classes."""
+
+from transformers import AutoConfig, AutoModel, AutoModelForPreTraining
+
+from .configuration_simcse import SimCSEConfig
+from .modeling_simcse import SimCSEForContrastiveLearning, SimCSEModel
+
+# The methods of the zoo, by model type: configuration, serving model, training model.
+METHODS = {
+    "simcse": (SimCSEConfig, SimCSEModel, SimCSEForContrastiveLearning),
+}
+
+for _config, _serving, _training in METHODS.values():
+    AutoConfig.register(_config.model_type, _config)
+    AutoModel.register(_config, _serving)
+    AutoModelForPreTraining.register(_config, _training)
+    # Saved with the class: its files, and the map that finds them again.
+    _config.register_for_auto_class()
+    _serving.register_for_auto_class("AutoModel")
+    _training.register_for_auto_class("AutoModelForPreTraining")
+
+__all__ = ["METHODS", "SimCSEConfig", "SimCSEForContrastiveLearning", "SimCSEModel"]

@@ -1,0 +1,128 @@
+"""What every sentence encoder of the zoo is configured by."""
+
+from transformers import AutoConfig, BertConfig, PretrainedConfig
+
+POOLING_MODES = ("cls", "mean", "max", "first_last_mean", "last2_mean", "prompt")
+PROJECTIONS = ("none", "tanh", "batchnorm")
+DENOISING = ("none", "train", "always")
+
+
+class SentenceEncoderConfig(PretrainedConfig):
+    """A backbone's own configuration, and everything between its token vectors and a loss.
+
+    Subclasses name a method: they add its hyperparameters, set `model_type`, and must define `__init__` (transformers
+    generates one from annotations otherwise, which would skip this one).
+
+    Args:
+        backbone_config: configuration (or its dict) of the encoder, BERT or RoBERTa family; BERT-base by default.
+        pooling: `cls`, `mean`, `max`, `first_last_mean`, `last2_mean` (see `pooling.pool`) or `prompt`: the vector at
+            the mask token of a template.
+        projection: `tanh` (SimCSE's MLP), `batchnorm` (DiffCSE's projector) or `none`, applied to the pooled vector.
+        projection_at_test: whether the projection stays in the serving model. Unsupervised SimCSE trains with it and
+            tests without.
+        prompts: templates with `{sentence}` and `{mask}`, needed by `prompt` pooling: the first serves, view v trains
+            with the v-th (the last one for all further views).
+        prompt_token_ids: ids of each template before and after the sentence, special tokens included; filled in from
+            the tokenizer where a model is built.
+        denoise: subtract the template's bias (PromptBERT): `none`, in `train` only (its unsupervised
+            setting), or `always` (its supervised setting).
+        denoise_position_offset: first position id of the bias, see `prompts.template_bias`.
+        mask_token_id, special_token_ids: the tokenizer's, filled in where a model is built.
+        temperature: τ of the contrastive loss; 0.05 in SimCSE.
+        hard_negative_weight: log weight of the own hard negative, see `objectives.info_nce`.
+        mlm_weight: weight of an auxiliary masked language modelling loss (0.1 in SimCSE), 0 for none.
+        mlm_probability: share of tokens masked for it.
+
+    Raises:
+        ValueError: a value outside its range or two that contradict each other.
+    """
+
+    sub_configs = {"backbone_config": AutoConfig}
+    # Text generation has a temperature too; transformers refuses to save one that is not a declared field.
+    temperature: float = 0.05
+
+    def __init__(
+        self,
+        backbone_config: PretrainedConfig | dict | None = None,
+        pooling: str = "cls",
+        projection: str = "tanh",
+        projection_at_test: bool = False,
+        prompts: list[str] | None = None,
+        prompt_token_ids: list[list[list[int]]] | None = None,
+        denoise: str = "none",
+        denoise_position_offset: int = 0,
+        mask_token_id: int | None = None,
+        special_token_ids: list[int] | None = None,
+        temperature: float = 0.05,
+        hard_negative_weight: float = 0.0,
+        mlm_weight: float = 0.0,
+        mlm_probability: float = 0.15,
+        **kwargs,
+    ):
+        if backbone_config is None:
+            backbone_config = BertConfig()
+        elif isinstance(backbone_config, dict):
+            backbone_config = AutoConfig.for_model(**backbone_config)
+        self.backbone_config = backbone_config
+        self.pooling = pooling
+        self.projection = projection
+        self.projection_at_test = projection_at_test
+        self.prompts = prompts
+        self.prompt_token_ids = prompt_token_ids
+        self.denoise = denoise
+        self.denoise_position_offset = denoise_position_offset
+        self.mask_token_id = mask_token_id
+        self.special_token_ids = special_token_ids
+        self.temperature = temperature
+        self.hard_negative_weight = hard_negative_weight
+        self.mlm_weight = mlm_weight
+        self.mlm_probability = mlm_probability
+        self._check()
+        # A checkpoint carries its code: the flat files beside it, found by these names.
+        name = type(self).__name__.removesuffix("Config")
+        kwargs["auto_map"] = {
+            "AutoConfig": f"configuration_{self.model_type}.{name}Config",
+            "AutoModel": f"modeling_{self.model_type}.{name}Model",
+            "AutoModelForPreTraining": f"modeling_{self.model_type}.{name}ForContrastiveLearning",
+        }
+        super().__init__(**kwargs)
+
+    def _check(self):
+        for field, choices in (("pooling", POOLING_MODES), ("projection", PROJECTIONS), ("denoise", DENOISING)):
+            if getattr(self, field) not in choices:
+                raise ValueError(f"{field}: {getattr(self, field)!r} is none of {', '.join(choices)}")
+        if (self.pooling == "prompt") != bool(self.prompts):
+            raise ValueError("pooling: prompt and prompts belong together: give both or neither")
+        for prompt in self.prompts or []:
+            if prompt.count("{sentence}") != 1 or prompt.count("{mask}") != 1:
+                raise ValueError(f"prompts: {prompt!r} must contain {{sentence}} and {{mask}} once each")
+            if prompt.index("{mask}") < prompt.index("{sentence}"):
+                raise ValueError(f"prompts: {prompt!r} must have {{mask}} after {{sentence}}")
+        if self.denoise != "none" and self.pooling != "prompt":
+            raise ValueError(f"denoise: {self.denoise} needs pooling: prompt")
+        if not self.temperature > 0:
+            raise ValueError(f"temperature: {self.temperature} must be greater than 0")
+        if not 0 < self.mlm_probability < 1:
+            raise ValueError(f"mlm_probability: {self.mlm_probability} must lie between 0 and 1")
+        if self.mlm_weight < 0:
+            raise ValueError(f"mlm_weight: {self.mlm_weight} must not be negative")
+
+    @property
+    def hidden_size(self) -> int:
+        return self.backbone_config.hidden_size
+
+    @property
+    def num_hidden_layers(self) -> int:
+        return self.backbone_config.num_hidden_layers
+
+    @property
+    def vocab_size(self) -> int:
+        return self.backbone_config.vocab_size
+
+    @property
+    def max_position_embeddings(self) -> int:
+        return self.backbone_config.max_position_embeddings
+
+    @property
+    def initializer_range(self) -> float:
+        return self.backbone_config.initializer_range

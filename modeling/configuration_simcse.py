@@ -1,0 +1,17 @@
+"""SimCSE's configuration."""
+
+from .configuration_sentence_encoder import SentenceEncoderConfig
+
+
+class SimCSEConfig(SentenceEncoderConfig):
+    """The zoo's neutral method: every setting of `SentenceEncoderConfig`, none of its own.
+
+    Example:
+        >>> SimCSEConfig(pooling="mean").hidden_size
+        768
+    """
+
+    model_type = "simcse"
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)

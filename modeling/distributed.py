@@ -1,0 +1,55 @@
+"""Rows of all processes in one tensor, with the exact gradient."""
+
+import torch
+import torch.distributed as dist
+
+
+def world_size() -> int:
+    """Number of training processes, 1 outside `torch.distributed`."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+class _AllGatherRows(torch.autograd.Function):
+    """The adjoint of concatenating the rows of all processes is summing their gradients and keeping the own slice."""
+
+    @staticmethod
+    def forward(ctx, rows, counts):
+        rank = dist.get_rank()
+        ctx.own = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
+        # Collectives want equal shapes: pad every process to the largest share, cut again afterwards.
+        padded = rows.new_zeros(max(counts), *rows.shape[1:])
+        padded[: rows.shape[0]] = rows
+        gathered = [torch.empty_like(padded) for _ in counts]
+        dist.all_gather(gathered, padded)
+        return torch.cat([part[:count] for part, count in zip(gathered, counts, strict=True)])
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.contiguous()
+        dist.all_reduce(gradient)
+        return gradient[ctx.own], None
+
+
+def gather_rows(rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
+    """Concatenate the first dimension over all processes, in rank order; shares may differ in size.
+
+    When every process then computes the same loss on the result, `DistributedDataParallel`'s mean of the gradients is
+    exactly the gradient one process would have computed on the whole batch.
+
+    Args:
+        rows: `(n, ...)`, where `n` is this process's share and may be 0.
+
+    Returns:
+        The rows of all processes, `(sum of n, ...)`, and the slice of it that is this process's own.
+
+    Example:
+        >>> gather_rows(torch.zeros(2, 4))[0].shape  # one process: the rows themselves
+        torch.Size([2, 4])
+    """
+    if world_size() == 1:
+        return rows, slice(0, rows.shape[0])
+    counts = [torch.zeros((), dtype=torch.long, device=rows.device) for _ in range(world_size())]
+    dist.all_gather(counts, torch.tensor(rows.shape[0], device=rows.device))
+    counts = [int(count) for count in counts]
+    rank = dist.get_rank()
+    return _AllGatherRows.apply(rows, counts), slice(sum(counts[:rank]), sum(counts[: rank + 1]))

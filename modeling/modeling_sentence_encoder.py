@@ -1,0 +1,194 @@
+"""The serving side of every method: a backbone, a pooling, and the projection where it stays at test time."""
+
+import torch
+from transformers import AutoModel, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+from .configuration_sentence_encoder import SentenceEncoderConfig
+from .encoding import encode_texts
+from .pooling import build_projection, pool, pool_mask_token, require_mask_token
+from .prompts import template_bias
+
+# Options of `from_pretrained` that say where a checkpoint is, and so where its tokenizer is.
+WHERE_FROM = ("revision", "subfolder", "cache_dir", "token", "local_files_only")
+
+
+class SentenceEncoderPreTrainedModel(PreTrainedModel):
+    """Loading that is strict: a checkpoint fits its model exactly, or the error names the tensor that does not."""
+
+    config_class = SentenceEncoderConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_attention_backend = True
+    loaded_from: dict | None = None
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info: bool = False, **kwargs):
+        """Load a checkpoint of the zoo; every option of `PreTrainedModel.from_pretrained` works.
+
+        Raises:
+            ValueError: a tensor is missing, unexpected or of another shape; the message names it.
+        """
+        # Shapes that do not match are let through here to be named below.
+        kwargs |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
+        model, info = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        model.loaded_from = {"pretrained_model_name_or_path": pretrained_model_name_or_path}
+        model.loaded_from |= {name: kwargs[name] for name in WHERE_FROM if name in kwargs}
+        missing, unexpected = model._without_training_heads(set(info["missing_keys"]), set(info["unexpected_keys"]))
+        problems = [f"missing {name}" for name in sorted(missing)]
+        problems += [f"unexpected {name}" for name in sorted(unexpected)]
+        problems += [f"mis-shaped {name}" for name, *_ in info["mismatched_keys"]]
+        if problems:
+            raise ValueError(f"{pretrained_model_name_or_path} does not fit {cls.__name__}: {', '.join(problems)}")
+        return (model, info) if output_loading_info else model
+
+    def _without_training_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
+        """The misfits that remain when a serving and a training checkpoint may be read as each other."""
+        return missing, unexpected
+
+
+class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
+    """The model `AutoModel` loads: sentences in, one vector each out.
+
+    Holds the backbone and what inference needs, nothing else.
+    """
+
+    # Heads that only a training checkpoint has, passed over when it is read for serving.
+    training_heads = ("projection", "lm_head")
+
+    def __init__(self, config: SentenceEncoderConfig):
+        super().__init__(config)
+        self.backbone = AutoModel.from_config(config.backbone_config)
+        self.backbone.pooler = None  # the backbone's own pooler belongs to another pre-training task
+        self.projection = build_projection(
+            config.projection if config.projection_at_test else "none", config.hidden_size
+        )
+        self.post_init()
+
+    def _without_training_heads(self, missing, unexpected):
+        heads = {
+            head for head in self.training_heads if head not in {name.split(".")[0] for name in self.state_dict()}
+        }
+        return missing, {name for name in unexpected if name.split(".")[0] not in heads}
+
+    def get_input_embeddings(self):
+        return self.backbone.get_input_embeddings()
+
+    def set_input_embeddings(self, value):
+        self.backbone.set_input_embeddings(value)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> BaseModelOutputWithPooling | tuple:
+        """Encode a batch.
+
+        Args:
+            input_ids, attention_mask, token_type_ids, position_ids: `(B, T)`, as the tokenizer beside the model gives
+                them; `inputs_embeds` `(B, T, H)` may stand for `input_ids`, but not with `prompt` pooling.
+            output_hidden_states, output_attentions, return_dict: as in every transformers encoder.
+
+        Returns:
+            `pooler_output` `(B, H)`, the sentence embeddings; `last_hidden_state` `(B, T, H)`; `hidden_states` and
+            `attentions` on request.
+        """
+        outputs, pooled = self.encode_tokens(
+            input_ids,
+            attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
+        )
+        if self.config.denoise == "always":
+            pooled = pooled - self.prompt_bias(input_ids, attention_mask, template=0)
+        want_hidden_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        result = BaseModelOutputWithPooling(
+            last_hidden_state=outputs.last_hidden_state,
+            pooler_output=self.projection(pooled),
+            hidden_states=outputs.hidden_states if want_hidden_states else None,
+            attentions=outputs.attentions,
+        )
+        return result.to_tuple() if return_dict is False else result
+
+    def encode_tokens(self, input_ids, attention_mask=None, output_hidden_states=None, **inputs):
+        """The backbone's outputs and the pooled vectors `(B, H)`, before any bias or projection."""
+        rows = input_ids if input_ids is not None else inputs["inputs_embeds"]
+        if attention_mask is None:
+            attention_mask = torch.ones(rows.shape[:2], dtype=torch.long, device=rows.device)
+        pooling = self.config.pooling
+        outputs = self.backbone(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            output_hidden_states=output_hidden_states or pooling in ("first_last_mean", "last2_mean"),
+            **{name: value for name, value in inputs.items() if value is not None},
+        )
+        if pooling != "prompt":
+            states = outputs.hidden_states or (outputs.last_hidden_state,)
+            return outputs, pool(states, attention_mask, pooling)
+        if input_ids is None:
+            raise ValueError("prompt pooling looks for the mask token: give input_ids, not inputs_embeds")
+        if not self.training:
+            require_mask_token(input_ids, self.config.mask_token_id)
+        return outputs, pool_mask_token(outputs.last_hidden_state, input_ids, self.config.mask_token_id)
+
+    def prompt_bias(self, input_ids, attention_mask, template: int) -> torch.Tensor:
+        """The bias `(B, H)` of one of the config's templates for rows that hold it, see `prompts.template_bias`."""
+        token_ids = self.config.prompt_token_ids[template]
+        template_length = sum(map(len, token_ids))
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        return template_bias(
+            self.backbone,
+            token_ids,
+            attention_mask.sum(1) - template_length,
+            longest=input_ids.shape[1] - template_length,
+            mask_token_id=self.config.mask_token_id,
+            position_offset=self.config.denoise_position_offset,
+        )
+
+    def encode(
+        self,
+        texts: str | list[str],
+        tokenizer=None,
+        *,
+        batch_size: int = 32,
+        normalize_embeddings: bool = False,
+        convert_to_numpy: bool = True,
+        show_progress_bar: bool = False,
+    ):
+        """Embed texts: sorts them by length, encodes batches without gradients, restores the order.
+
+        Args:
+            texts: one text or a list.
+            tokenizer: the one saved beside the model; the one of the checkpoint if not given.
+            batch_size: texts a forward pass.
+            normalize_embeddings: scale every vector to length 1.
+            convert_to_numpy: a float32 numpy array if true, else a tensor of the model's type on its device.
+            show_progress_bar: on long lists.
+
+        Returns:
+            `(len(texts), H)`, or `(H,)` for a single text.
+
+        Example:
+            `model.encode(["A cat sits.", "A dog runs."], normalize_embeddings=True)`
+        """
+        return encode_texts(
+            self,
+            texts,
+            tokenizer,
+            batch_size=batch_size,
+            normalize_embeddings=normalize_embeddings,
+            convert_to_numpy=convert_to_numpy,
+            show_progress_bar=show_progress_bar,
+        )

@@ -1,0 +1,102 @@
+"""Tiny real models and files that every test builds on; nothing is downloaded."""
+
+import os
+from pathlib import Path
+
+# Before any library reads them: nothing here may reach for the network.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import pytest
+import torch
+from tokenizers import ByteLevelBPETokenizer
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertTokenizer,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    RobertaTokenizer,
+)
+
+SENTENCES = [
+    f"the {adjective} {animal} {verb} the {thing} ."
+    for adjective in ("small", "old", "quick", "lazy")
+    for animal in ("cat", "dog", "horse", "bird")
+    for verb in ("sees", "likes", "finds", "wants")
+    for thing in ("house", "river", "tree")
+]
+WORDS = ["this", "sentence", "of", "means", "the", ":", '"', "'", ".", "!"]
+WORDS += sorted({word for sentence in SENTENCES for word in sentence.split()} - set(WORDS))
+
+
+def tiny_config(kind: str, **changes):
+    """A three-layer BERT or RoBERTa configuration of width 32."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64}
+    sizes |= {"vocab_size": 300, "max_position_embeddings": 66, **changes}
+    return {"bert": BertConfig, "roberta": RobertaConfig}[kind](**sizes)
+
+
+def tiny_tokenizer(kind: str):
+    """A tokenizer of the backbone's own class over the words of `SENTENCES`."""
+    if kind == "bert":
+        tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+        return BertTokenizer(vocab={token: number for number, token in enumerate(tokens)}, do_lower_case=True)
+    trained = ByteLevelBPETokenizer()
+    trained.train_from_iterator(
+        SENTENCES, vocab_size=295, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"], show_progress=False
+    )
+    state = __import__("json").loads(trained._tokenizer.to_str())["model"]
+    return RobertaTokenizer(vocab=state["vocab"], merges=[tuple(merge) for merge in state["merges"]])
+
+
+@pytest.fixture(scope="session", params=["bert", "roberta"])
+def kind(request) -> str:
+    """Each backbone family in turn."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def bases(tmp_path_factory) -> dict[str, Path]:
+    """Directories of tiny pre-trained masked language models with their tokenizers, by family."""
+    directories = {}
+    for family, model_class in (("bert", BertForMaskedLM), ("roberta", RobertaForMaskedLM)):
+        directory = tmp_path_factory.mktemp("base") / family
+        torch.manual_seed(0)
+        model_class(tiny_config(family)).save_pretrained(directory)
+        tiny_tokenizer(family).save_pretrained(directory)
+        directories[family] = directory
+    return directories
+
+
+@pytest.fixture(scope="session")
+def base(bases, kind) -> Path:
+    return bases[kind]
+
+
+@pytest.fixture(scope="session")
+def train_file(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "train.txt"
+    path.write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def dev_file(tmp_path_factory) -> Path:
+    """Pairs scored by the words they share."""
+    lines = ["sentence1,sentence2,score"]
+    for number, first in enumerate(SENTENCES[::2]):
+        second = SENTENCES[(number * 37 + 5) % len(SENTENCES)]
+        lines.append(f"{first},{second},{len(set(first.split()) & set(second.split())) - 1}")
+    path = tmp_path_factory.mktemp("data") / "dev.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """A directory of real data for measuring: `base/`, `data/` (see tests/README.md); skipped where it is not."""
+    path = Path(os.environ.get("CSEZOO_REAL_DATA", Path(__file__).parents[2] / "shared"))
+    if not (path / "data" / "senteval" / "downstream").is_dir():
+        pytest.skip(f"REAL DATA NOT TESTED: no data/senteval in {path}; set CSEZOO_REAL_DATA")
+    return path

@@ -1,0 +1,254 @@
+"""A Hub on the loopback interface, for tests with the real client: `huggingface_hub` in a process of its own.
+
+It keeps repositories in memory and speaks as much of the Hub's HTTP API as publishing and loading need. A client is
+pointed to it by environment variables, which `huggingface_hub` reads when it is imported:
+
+    with HubServer() as hub:
+        subprocess.run(command, env={**os.environ, **hub.environment(cache)})
+        hub.repos["org/name"][-1].files["config.json"]
+"""
+
+import base64
+import hashlib
+import json
+import os
+import re
+import threading
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote, urlsplit
+
+import yaml
+
+TOKEN = "hf_dummy"
+
+
+@dataclass
+class Commit:
+    id: str
+    message: str
+    files: dict[str, bytes]
+
+
+class HubServer(ThreadingHTTPServer):
+    """The state of the Hub, and what tests may do to it.
+
+    Attributes:
+        repos: the commits of every repository, oldest first; the Hub makes the first itself, with `.gitattributes`.
+        private: names of the private ones.
+        failures: `{"/commit/": 503}` has every request fail so whose path has that piece.
+        requests: `METHOD path` of every request, in order.
+    """
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.repos: dict[str, list[Commit]] = {}
+        self.private: set[str] = set()
+        self.failures: dict[str, int] = {}
+        self.requests: list[str] = []
+        self.objects: dict[str, bytes] = {}  # LFS: uploaded before they are committed, by SHA-256
+        self.lock = threading.RLock()
+
+    def __enter__(self):
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.shutdown()
+        self.server_close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def environment(self, home: os.PathLike, **more: str) -> dict[str, str]:
+        """Variables that lead a client here, with its cache in `home`, and whatever else a test wants."""
+        own = {"HF_ENDPOINT": self.url, "HF_TOKEN": TOKEN, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"}
+        # Xet is a second protocol for the same files, with a server of its own.
+        return {**own, "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "127.0.0.1", **more}
+
+    def commit(self, repo: str, message: str, files: dict[str, bytes]) -> Commit:
+        """A commit has an id of its own, as clients cache what a commit has, and what it has not, for good."""
+        history = self.repos.setdefault(repo, [])
+        state = repr((repo, [commit.id for commit in history], message, files))
+        history.append(Commit(hashlib.sha1(state.encode()).hexdigest(), message, files))
+        return history[-1]
+
+
+class Refusal(Exception):
+    """An error the Hub answers with: HTTP status, `X-Error-Code`, message."""
+
+
+def is_lfs(path: str) -> bool:
+    return path.endswith(".safetensors")
+
+
+def object_id(path: str, content: bytes) -> str:
+    """What the client compares its own files with: SHA-256 of an LFS file, Git's SHA-1 of any other."""
+    if is_lfs(path):
+        return hashlib.sha256(content).hexdigest()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: HubServer
+
+    def answer(self) -> None:
+        """Find the route of a request; answer with its JSON or, of a file, its bytes."""
+        self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        path = unquote(urlsplit(self.path).path)
+        try:
+            with self.server.lock:
+                self.server.requests.append(f"{self.command} {path}")
+                for piece, status in self.server.failures.items():
+                    if piece in path:
+                        raise Refusal(status, "", "a failure the test asked for")
+                for methods, pattern, route in ROUTES:
+                    if self.command in methods and (match := re.fullmatch(pattern, path)):
+                        return self.send(*route(self, **match.groupdict()))
+            raise Refusal(404, "", f"no such page: {path}")
+        except Refusal as refusal:
+            status, code, message = refusal.args
+            self.send({"error": message}, {"X-Error-Code": code, "X-Error-Message": message}, status)
+
+    do_GET = do_HEAD = do_POST = do_PUT = answer
+
+    def send(self, content: bytes | dict | list, headers: dict[str, str] | None = None, status: int = 200) -> None:
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        kind = "application/octet-stream" if isinstance(content, bytes) else "application/json"
+        for name, value in {"Content-Type": kind, "Content-Length": str(len(data)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    def log_message(self, *_):
+        pass
+
+    def authenticate(self) -> None:
+        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            raise Refusal(401, "", "Invalid username or password.")
+
+    def revision(self, repo: str, revision: str | None = None) -> Commit:
+        """The newest commit of a repository, or the one with this id."""
+        if repo not in self.server.repos:
+            raise Refusal(404, "RepoNotFound", "Repository not found")
+        if repo in self.server.private:
+            self.authenticate()
+        commits = self.server.repos[repo]
+        for commit in commits:
+            if commit.id == revision:
+                return commit
+        if revision not in (None, "main"):
+            raise Refusal(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+        return commits[-1]
+
+    # Publishing, in the order of the client's requests.
+
+    def create_repo(self):
+        self.authenticate()
+        asked = json.loads(self.body)
+        repo = f"{asked['organization']}/{asked['name']}"
+        if repo in self.server.repos:
+            raise Refusal(409, "", "You already created this model repo")
+        if asked.get("visibility") == "private":
+            self.server.private.add(repo)
+        self.server.commit(repo, "initial commit", {".gitattributes": b"*.safetensors filter=lfs\n"})
+        return ({"url": f"{self.server.url}/{repo}"},)
+
+    def validate_yaml(self):
+        metadata = re.match(r"---\n(.*?)\n---\n", json.loads(self.body)["content"], re.DOTALL)
+        try:
+            valid = metadata and isinstance(yaml.safe_load(metadata[1]), dict)
+        except yaml.YAMLError:
+            valid = False
+        if valid:
+            return ({"errors": [], "warnings": []},)
+        return {"errors": [{"message": "the metadata is not valid YAML"}], "warnings": []}, {}, 400
+
+    def preupload(self, repo: str, revision: str):
+        """How each file is to be uploaded, and its present id: the client leaves out what is the same."""
+        self.authenticate()
+        known = self.revision(repo, revision).files
+        answers = []
+        for path in (file["path"] for file in json.loads(self.body)["files"]):
+            mode = "lfs" if is_lfs(path) else "regular"
+            oid = object_id(path, known[path]) if path in known else None
+            answers.append({"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": oid})
+        return ({"files": answers},)
+
+    def lfs_batch(self, repo: str):
+        """Where to upload each object; one that is known gets no action."""
+        self.authenticate()
+        objects = json.loads(self.body)["objects"]
+        for each in objects:
+            if each["oid"] not in self.server.objects:
+                each["actions"] = {"upload": {"href": f"{self.server.url}/upload/{each['oid']}"}}
+        return ({"transfer": "basic", "objects": objects},)
+
+    def lfs_upload(self, oid: str):
+        if hashlib.sha256(self.body).hexdigest() != oid:
+            raise Refusal(400, "", "the content does not have this SHA-256")
+        self.server.objects[oid] = self.body
+        return ({},)
+
+    def commit(self, repo: str, revision: str):
+        """Newline-delimited JSON: a header, then one operation a line."""
+        self.authenticate()
+        head = self.revision(repo, revision)
+        header, *operations = (json.loads(line) for line in self.body.splitlines())
+        if header["value"].get("parentCommit", head.id) != head.id:
+            raise Refusal(412, "", "A commit has happened since. Please refresh and try again.")
+        files = dict(head.files)
+        for kind, value in ((operation["key"], operation["value"]) for operation in operations):
+            if kind == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+            elif kind == "lfsFile":
+                files[value["path"]] = self.server.objects[value["oid"]]
+            elif kind == "deletedFile":
+                del files[value["path"]]
+        commit = self.server.commit(repo, header["value"]["summary"], files)
+        url = f"{self.server.url}/{repo}/commit/{commit.id}"
+        return ({"success": True, "commitOid": commit.id, "commitUrl": url},)
+
+    # Loading.
+
+    def info(self, repo: str, revision: str | None = None):
+        commit = self.revision(repo, revision)
+        siblings = [{"rfilename": path} for path in commit.files]
+        return ({"id": repo, "sha": commit.id, "private": repo in self.server.private, "siblings": siblings},)
+
+    def tree(self, repo: str, revision: str):
+        entries = []
+        for path, content in self.revision(repo, revision).files.items():
+            oid, size = object_id(path, content), len(content)
+            lfs = {"lfs": {"oid": oid, "size": size, "pointerSize": 134}} if is_lfs(path) else {}
+            entries.append({"type": "file", "path": path, "size": size, "oid": oid, **lfs})
+        return (entries,)
+
+    def resolve(self, repo: str, revision: str, path: str):
+        commit = self.revision(repo, revision)
+        headers = {"X-Repo-Commit": commit.id}
+        if path not in commit.files:
+            # The client remembers this commit by its header, and that the file is not in it.
+            return {"error": "Entry not found"}, {**headers, "X-Error-Code": "EntryNotFound"}, 404
+        etag = f'"{object_id(path, commit.files[path])}"'
+        return commit.files[path], {**headers, "ETag": etag}
+
+
+REPO, REVISION = r"(?P<repo>[^/]+/[^/]+)", r"(?P<revision>[^/]+)"
+ROUTES = [
+    (("POST",), "/api/repos/create", Handler.create_repo),
+    (("POST",), "/api/validate-yaml", Handler.validate_yaml),
+    (("POST",), f"/api/models/{REPO}/preupload/{REVISION}", Handler.preupload),
+    (("POST",), rf"/{REPO}\.git/info/lfs/objects/batch", Handler.lfs_batch),
+    (("PUT",), "/upload/(?P<oid>[0-9a-f]{64})", Handler.lfs_upload),
+    (("POST",), f"/api/models/{REPO}/commit/{REVISION}", Handler.commit),
+    (("GET",), f"/api/models/{REPO}(/revision/{REVISION})?", Handler.info),
+    (("GET",), f"/api/models/{REPO}/tree/{REVISION}", Handler.tree),
+    (("GET", "HEAD"), f"/{REPO}/resolve/{REVISION}/(?P<path>.+)", Handler.resolve),
+]

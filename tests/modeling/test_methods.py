@@ -1,0 +1,181 @@
+"""One matrix that every method of the zoo passes, on every backbone family. A new method joins with a line in `CONFIGS`."""
+
+import copy
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForPreTraining
+
+from csezoo.modeling import METHODS
+from csezoo.training.prompts import serving_tokenizer, template_token_ids
+from tests.clean_interpreter import run_without_csezoo
+from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
+
+CONFIGS = {
+    "simcse": {},
+    "simcse-batchnorm": {"projection": "batchnorm"},
+    "simcse-kept-projection": {"projection_at_test": True},
+    "simcse-mlm": {"mlm_weight": 0.1},
+    "simcse-mean": {"pooling": "mean", "projection": "none"},
+}
+
+
+def configure(name: str, kind: str):
+    config_class = METHODS[name.split("-")[0]][0]
+    tokenizer = tiny_tokenizer(kind)
+    return config_class(
+        backbone_config=tiny_config(kind),
+        mask_token_id=tokenizer.mask_token_id,
+        special_token_ids=tokenizer.all_special_ids,
+        **CONFIGS[name],
+    )
+
+
+@pytest.fixture(params=CONFIGS)
+def name(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def trained(name, kind):
+    """A training model after one step, so that no tensor and no buffer is at its initial value."""
+    torch.manual_seed(0)
+    config = configure(name, kind)
+    model = METHODS[config.model_type][2](config)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(**batch()).loss.backward()
+    optimizer.step()
+    return model.eval()
+
+
+def batch(sentences=4, views=2, tokens=7):
+    torch.manual_seed(1)
+    input_ids = torch.randint(10, 40, (sentences, views, tokens))
+    attention_mask = torch.ones_like(input_ids)
+    attention_mask[0, :, 5:] = 0
+    return {"input_ids": input_ids, "attention_mask": attention_mask}
+
+
+def one_view(rows):
+    return {key: value[:, 0] for key, value in rows.items()}
+
+
+def test_training_output_holds_loss_parts_and_views(trained):
+    output = trained(**batch())
+    assert output.embeddings.shape == (4, 2, 32)
+    assert output.loss.ndim == 0
+    assert "contrastive" in output.losses
+
+
+def test_all_views_go_through_the_encoder_in_one_forward(trained):
+    calls = []
+    trained.model.backbone.register_forward_hook(lambda *_: calls.append(1))
+    trained.encode_views(**batch())
+    assert len(calls) == 1
+
+
+def test_every_tensor_survives_saving_and_loading_bit_for_bit(trained, tmp_path):
+    trained.save_pretrained(tmp_path)
+    loaded = AutoModelForPreTraining.from_pretrained(tmp_path)
+    assert type(loaded) is type(trained)
+    state = loaded.state_dict()
+    assert state.keys() == trained.state_dict().keys()
+    for tensor_name, tensor in trained.state_dict().items():
+        assert torch.equal(state[tensor_name], tensor), tensor_name
+    for tensor_name, buffer in trained.named_buffers():
+        assert torch.equal(dict(loaded.named_buffers())[tensor_name], buffer), tensor_name
+
+
+def test_serving_checkpoint_serves_the_same_vectors(trained, tmp_path):
+    trained.model.save_pretrained(tmp_path)
+    loaded = AutoModel.from_pretrained(tmp_path)
+    assert type(loaded) is trained.serving_class
+    assert not loaded.training
+    expected = trained.model(**one_view(batch())).pooler_output
+    assert torch.equal(loaded(**one_view(batch())).pooler_output, expected)
+
+
+def test_training_and_serving_checkpoints_read_as_each_other(trained, tmp_path):
+    trained.save_pretrained(tmp_path / "training")
+    trained.model.save_pretrained(tmp_path / "serving")
+    expected = trained.model(**one_view(batch())).pooler_output
+    from_training = AutoModel.from_pretrained(tmp_path / "training")
+    assert torch.equal(from_training(**one_view(batch())).pooler_output, expected)
+    from_serving = AutoModelForPreTraining.from_pretrained(tmp_path / "serving").eval()
+    assert torch.equal(from_serving.model(**one_view(batch())).pooler_output, expected)
+
+
+@pytest.mark.parametrize("damage", ["missing", "unexpected", "mis-shaped"])
+def test_a_damaged_checkpoint_is_refused_by_the_name_of_its_tensor(trained, tmp_path, damage):
+    trained.model.save_pretrained(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    victim = next(tensor_name for tensor_name in state if tensor_name.endswith("key.weight"))
+    if damage == "missing":
+        del state[victim]
+    elif damage == "unexpected":
+        victim = "backbone.stranger"
+        state[victim] = torch.zeros(1)
+    else:
+        state[victim] = torch.zeros(3, 3)
+    save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises((ValueError, RuntimeError), match=victim.replace(".", r"\.")):
+        AutoModel.from_pretrained(tmp_path)
+
+
+def test_a_fresh_interpreter_without_the_project_gives_the_same_vectors(trained, tmp_path, kind):
+    repository = tmp_path / "repository"
+    trained.model.save_pretrained(repository)
+    tokenizer = tiny_tokenizer(kind)
+    serving = serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=64)
+    serving.save_pretrained(repository)
+    code = """
+import json
+from transformers import AutoConfig, AutoModel, AutoModelForPreTraining, AutoTokenizer
+config = AutoConfig.from_pretrained("repository", trust_remote_code=True)
+model = AutoModel.from_pretrained("repository", trust_remote_code=True)
+AutoModelForPreTraining.from_pretrained("repository", trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained("repository", trust_remote_code=True)
+texts = %r
+output = model(**tokenizer(texts, padding=True, return_tensors="pt")).pooler_output
+assert abs(model.encode(texts) - output.detach().numpy()).max() < 1e-6
+model.save_pretrained("again")
+assert AutoModel.from_pretrained("again", trust_remote_code=True).config.auto_map == config.auto_map
+print(json.dumps(output.tolist()))
+""" % SENTENCES[:5]
+    there = torch.tensor(run_without_csezoo(code, tmp_path))
+    here = torch.from_numpy(trained.model.encode(SENTENCES[:5], serving))
+    torch.testing.assert_close(there, here, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_attention_implementation_reaches_the_backbone(trained, tmp_path, implementation):
+    trained.model.save_pretrained(tmp_path)
+    loaded = AutoModel.from_pretrained(tmp_path, attn_implementation=implementation)
+    assert loaded.backbone.config._attn_implementation == implementation
+    expected = trained.model(**one_view(batch())).pooler_output
+    torch.testing.assert_close(loaded(**one_view(batch())).pooler_output, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_bfloat16_reaches_every_weight(trained, tmp_path):
+    trained.model.save_pretrained(tmp_path)
+    loaded = AutoModel.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.bfloat16}
+    assert loaded(**one_view(batch())).pooler_output.dtype == torch.bfloat16
+
+
+def test_gradient_checkpointing_changes_no_gradient(trained):
+    checkpointed = copy.deepcopy(trained)
+    checkpointed.activation_checkpointing_enable()
+    for model in (trained, checkpointed):
+        model.train()
+        model.zero_grad()
+        torch.manual_seed(2)  # the same dropout and masks
+        model(**batch()).loss.backward()
+    for (parameter_name, a), b in zip(trained.named_parameters(), checkpointed.parameters(), strict=True):
+        torch.testing.assert_close(b.grad, a.grad, msg=parameter_name)
+
+
+def test_loss_is_of_float32_or_better_under_autocast(trained):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert trained(**batch()).loss.dtype == torch.float32

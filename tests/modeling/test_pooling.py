@@ -1,0 +1,87 @@
+"""Pooling and projections against independent float64 numpy."""
+
+import numpy as np
+import pytest
+import torch
+
+from csezoo.modeling.pooling import BatchNormProjection, TanhProjection, pool, pool_mask_token
+
+LENGTHS = [5, 3, 1]
+
+
+@pytest.fixture
+def hidden_states():
+    generator = np.random.default_rng(1)
+    return tuple(torch.from_numpy(generator.normal(size=(3, 5, 4))) for _ in range(4))
+
+
+@pytest.fixture
+def attention_mask():
+    return torch.tensor([[1] * n + [0] * (5 - n) for n in LENGTHS])
+
+
+def numpy_pool(states, mode):
+    """One sentence at a time, over its real tokens only."""
+    rows = []
+    for i, n in enumerate(LENGTHS):
+        real = [state[i, :n].numpy() for state in states]
+        rows.append(
+            {
+                "cls": lambda real=real: real[-1][0],
+                "mean": lambda real=real: real[-1].mean(0),
+                "max": lambda real=real: real[-1].max(0),
+                "first_last_mean": lambda real=real: ((real[1] + real[-1]) / 2).mean(0),
+                "last2_mean": lambda real=real: ((real[-2] + real[-1]) / 2).mean(0),
+            }[mode]()
+        )
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("mode", ["cls", "mean", "max", "first_last_mean", "last2_mean"])
+def test_pooling_is_its_definition(hidden_states, attention_mask, mode):
+    pooled = pool(hidden_states, attention_mask, mode)
+    np.testing.assert_allclose(pooled.numpy(), numpy_pool(hidden_states, mode), atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["cls", "mean", "max", "first_last_mean", "last2_mean"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_padding_never_matters_in_any_type(hidden_states, attention_mask, mode, dtype):
+    states = tuple(state.to(dtype) for state in hidden_states)
+    noisy = tuple(state.masked_fill(attention_mask.unsqueeze(-1) == 0, 1e4) for state in states)
+    assert torch.equal(pool(states, attention_mask, mode), pool(noisy, attention_mask, mode))
+
+
+def test_unknown_pooling_is_named(hidden_states, attention_mask):
+    with pytest.raises(ValueError, match="'median' is none of cls"):
+        pool(hidden_states, attention_mask, "median")
+
+
+def test_prompt_pooling_takes_the_last_mask_token():
+    hidden = torch.arange(8.0).view(2, 4, 1)
+    input_ids = torch.tensor([[1, 9, 9, 2], [9, 1, 2, 0]])
+    assert pool_mask_token(hidden, input_ids, mask_token_id=9).flatten().tolist() == [2.0, 4.0]
+
+
+def test_tanh_projection_is_its_formula():
+    projection = TanhProjection(4).double()
+    x = torch.randn(3, 4, dtype=torch.float64)
+    expected = np.tanh(x.numpy() @ projection.dense.weight.detach().numpy().T + projection.dense.bias.detach().numpy())
+    np.testing.assert_allclose(projection(x).detach().numpy(), expected, atol=1e-12)
+
+
+def numpy_batch_norm(x):
+    return (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)
+
+
+def test_batch_norm_projection_is_its_formula():
+    projection = BatchNormProjection(4).double()
+    x = torch.randn(6, 4, dtype=torch.float64)
+    expand, reduce = (layer.weight.detach().numpy() for layer in (projection.expand, projection.reduce))
+    hidden = np.maximum(numpy_batch_norm(x.numpy() @ expand.T), 0)
+    np.testing.assert_allclose(projection(x).detach().numpy(), numpy_batch_norm(hidden @ reduce.T), atol=1e-10)
+    assert {name for name, _ in projection.named_parameters()} == {
+        "expand.weight",
+        "expand_norm.weight",
+        "expand_norm.bias",
+        "reduce.weight",
+    }

@@ -1,0 +1,147 @@
+"""Templates in the tokenizer, and what is subtracted of them."""
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning
+from csezoo.modeling.prompts import template_bias
+from csezoo.training.errors import UserError
+from csezoo.training.prompts import serving_tokenizer, template_token_ids
+from csezoo.training.recipes import load_recipe
+from tests.conftest import tiny_config, tiny_tokenizer
+
+PROMPTS = {
+    "bert": load_recipe("promptbert-bert-base-uncased").model["prompts"],
+    "roberta": load_recipe("promptbert-roberta-base").model["prompts"],
+}
+
+
+def test_published_templates_read_as_published():
+    assert PROMPTS["bert"] == [
+        'This sentence of "{sentence}" means{mask}.',
+        'This sentence : "{sentence}" means{mask}.',
+    ]
+    assert PROMPTS["roberta"] == [
+        "This sentence : ' {sentence} ' means{mask}.",
+        "The sentence : ' {sentence} ' means{mask}.",
+    ]
+
+
+def test_bert_template_is_the_whole_string_tokenised():
+    tokenizer = tiny_tokenizer("bert")
+    before, after = template_token_ids(tokenizer, PROMPTS["bert"][0])
+    whole = tokenizer('This sentence of "the cat sees" means[MASK].').input_ids
+    assert before + tokenizer("the cat sees", add_special_tokens=False).input_ids + after == whole
+    assert (len(before), len(after)) == (5, 5)
+
+
+def test_roberta_serves_the_whole_string_and_trains_on_the_sentence_alone():
+    tokenizer = tiny_tokenizer("roberta")
+    template = template_token_ids(tokenizer, PROMPTS["roberta"][0])
+    whole = tokenizer("This sentence : ' the cat sees ' means<mask>.").input_ids
+    serving = serving_tokenizer(tokenizer, template, max_length=64, leading_space=True)
+    assert serving("the cat sees").input_ids == whole
+    alone = template[0] + tokenizer("the cat sees", add_special_tokens=False).input_ids + template[1]
+    assert alone != whole  # without the space, the first word is another token
+
+
+def test_template_survives_saving_and_loading_and_truncation_counts_it(kind, tmp_path):
+    tokenizer = tiny_tokenizer(kind)
+    template = template_token_ids(tokenizer, PROMPTS[kind][0])
+    serving_tokenizer(tokenizer, template, max_length=30).save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    ids = loaded("the cat " * 50, truncation=True).input_ids
+    assert len(ids) == 30
+    assert ids[: len(template[0])] == template[0]
+    assert ids[-len(template[1]) :] == template[1]
+    assert loaded.mask_token_id in loaded("the cat").input_ids
+
+
+def test_template_without_a_mask_token_is_refused():
+    with pytest.raises(UserError, match="no single mask token"):
+        template_token_ids(tiny_tokenizer("bert"), "a {sentence} b")
+
+
+@pytest.fixture
+def prompted(kind):
+    tokenizer = tiny_tokenizer(kind)
+    torch.manual_seed(0)
+    config = SimCSEConfig(
+        backbone_config=tiny_config(kind),
+        pooling="prompt",
+        prompts=PROMPTS[kind],
+        prompt_token_ids=[template_token_ids(tokenizer, prompt) for prompt in PROMPTS[kind]],
+        denoise="train",
+        mask_token_id=tokenizer.mask_token_id,
+    )
+    return SimCSEForContrastiveLearning(config).double()
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+def test_bias_is_the_template_alone_with_the_sentence_left_out_of_the_positions(prompted, offset):
+    model = prompted.model.eval()
+    before, after = model.config.prompt_token_ids[0]
+    mask = model.config.mask_token_id
+    lengths = torch.tensor([3, 0, 7, 3])
+    bias = template_bias(
+        model.backbone, (before, after), lengths, longest=9, mask_token_id=mask, position_offset=offset
+    )
+    for row, k in enumerate(lengths.tolist()):
+        positions = [*range(len(before)), *range(len(before) + k, len(before) + k + len(after))]
+        alone = model.backbone(
+            input_ids=torch.tensor([before + after]), position_ids=torch.tensor([positions]) + offset
+        ).last_hidden_state[0, (before + after).index(mask)]
+        torch.testing.assert_close(bias[row], alone, atol=1e-12, rtol=0)
+
+
+def views(model, sentences):
+    """Rows of (main template, second template), padded."""
+    rows = []
+    for sentence in sentences:
+        rows += [before + sentence + after for before, after in model.config.prompt_token_ids]
+    longest = max(map(len, rows))
+    ids = torch.tensor([row + [1] * (longest - len(row)) for row in rows])
+    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+    return ids.view(len(sentences), 2, longest), mask.view(len(sentences), 2, longest)
+
+
+def test_each_view_loses_the_bias_of_its_own_template_and_length(prompted):
+    prompted.eval()
+    sentences = [[10, 11, 12], [13], [14, 15, 16, 17]]
+    input_ids, attention_mask = views(prompted, sentences)
+    with_bias = prompted.encode_views(input_ids, attention_mask)
+    for i, sentence in enumerate(sentences):
+        for v in range(2):
+            ids, mask = input_ids[i : i + 1, v], attention_mask[i : i + 1, v]
+            _, pooled = prompted.model.encode_tokens(ids, mask)
+            bias = template_bias(
+                prompted.model.backbone,
+                prompted.config.prompt_token_ids[v],
+                torch.tensor([len(sentence)]),
+                longest=len(sentence),
+                mask_token_id=prompted.config.mask_token_id,
+            )
+            expected = prompted.projection(pooled - bias)[0]
+            torch.testing.assert_close(with_bias[i, v], expected, atol=1e-12, rtol=0)
+
+
+def test_gradient_flows_through_the_bias(prompted):
+    input_ids, attention_mask = views(prompted.train(), [[10, 11], [12, 13]])
+    prompted.model.prompt_bias(input_ids[:, 0], attention_mask[:, 0], template=0)[:, 0].sum().backward()
+    assert prompted.get_input_embeddings().weight.grad.abs().sum() > 0
+
+
+def test_serving_subtracts_the_bias_only_where_the_config_says_always(prompted):
+    model = prompted.model.eval()
+    input_ids, attention_mask = views(prompted, [[10, 11], [12, 13]])
+    ids, mask = input_ids[:, 0], attention_mask[:, 0]
+    plain = model(input_ids=ids, attention_mask=mask).pooler_output
+    model.config.denoise = "always"
+    denoised = model(input_ids=ids, attention_mask=mask).pooler_output
+    torch.testing.assert_close(plain - denoised, model.prompt_bias(ids, mask, template=0), atol=1e-12, rtol=0)
+
+
+def test_text_tokenised_without_the_template_is_refused(prompted):
+    with pytest.raises(ValueError, match="without the mask token"):
+        prompted.model.eval()(input_ids=torch.tensor([[2, 10, 11, 3]]))

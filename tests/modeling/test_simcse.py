@@ -1,0 +1,132 @@
+"""SimCSE's own: the loss end to end, triplets, the MLM option, encode, configuration errors."""
+
+import numpy as np
+import pytest
+import torch
+
+from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning, SimCSEModel
+from csezoo.modeling.masked_language_modeling import mask_tokens, masked_lm_loss
+from csezoo.training.prompts import serving_tokenizer, template_token_ids
+from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
+from tests.modeling.test_methods import batch
+from tests.modeling.test_objectives import numpy_info_nce
+
+
+def simcse(**changes):
+    torch.manual_seed(0)
+    return SimCSEForContrastiveLearning(SimCSEConfig(backbone_config=tiny_config("bert"), **changes)).double()
+
+
+@pytest.mark.parametrize("views", [2, 3])
+def test_loss_is_info_nce_of_the_projected_cls_vectors(views):
+    model = simcse(temperature=0.1, hard_negative_weight=0.7).eval()
+    rows = batch(views=views)
+    z = []
+    for v in range(views):
+        hidden = model.model.backbone(rows["input_ids"][:, v], attention_mask=rows["attention_mask"][:, v])
+        cls = hidden.last_hidden_state[:, 0].detach().numpy()
+        dense = model.projection.dense
+        z.append(np.tanh(cls @ dense.weight.detach().numpy().T + dense.bias.detach().numpy()))
+    weight = {"weight": 0.7} if views == 3 else {}
+    expected = numpy_info_nce(*z, temperature=0.1, **weight)
+    assert model(**rows).loss.item() == pytest.approx(expected, abs=1e-9)
+
+
+def test_two_views_of_a_sentence_differ_by_dropout_alone():
+    rows = batch()
+    rows["input_ids"][:, 1] = rows["input_ids"][:, 0]
+    first, second = simcse().eval()(**rows).embeddings.unbind(1)
+    torch.testing.assert_close(first, second)
+    first, second = simcse().train()(**rows).embeddings.unbind(1)
+    assert not torch.allclose(first, second)
+
+
+def test_projection_is_dropped_or_kept_at_test_as_the_config_says():
+    for kept in (False, True):
+        model = simcse(projection_at_test=kept)
+        assert any("projection" in name for name in model.model.state_dict()) == kept
+        assert any(name.startswith("projection") for name in model.state_dict()) != kept
+
+
+def test_mlm_loss_is_added_with_its_weight_and_spares_special_tokens():
+    model = simcse(mlm_weight=0.5, mlm_probability=0.9, mask_token_id=4, special_token_ids=[0, 2, 3, 4])
+    output = model.eval()(**batch())
+    expected = output.losses["contrastive"] + 0.5 * output.losses["mlm"]
+    torch.testing.assert_close(output.loss, expected)
+
+
+def test_masking_follows_80_10_10():
+    torch.manual_seed(0)
+    ids = torch.full((400, 500), 7)
+    maskable = torch.ones_like(ids, dtype=torch.bool)
+    maskable[:, 0] = False
+    masked, labels = mask_tokens(ids, maskable, probability=0.15, mask_token_id=3, vocab_size=1000)
+    chosen = labels != -100
+    assert not chosen[:, 0].any()
+    assert chosen.float().mean().item() == pytest.approx(0.15, abs=0.005)
+    assert (masked[chosen] == 3).float().mean().item() == pytest.approx(0.8, abs=0.01)
+    assert (masked[chosen] == 7).float().mean().item() == pytest.approx(0.1, abs=0.01)
+    assert torch.equal(masked[~chosen], ids[~chosen])
+
+
+def test_masked_lm_loss_averages_over_chosen_tokens():
+    logits = torch.randn(2, 3, 5, dtype=torch.float64)
+    labels = torch.tensor([[-100, 2, -100], [4, -100, 0]])
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+    torch.testing.assert_close(masked_lm_loss(logits, labels), expected)
+    assert masked_lm_loss(logits, torch.full_like(labels, -100)).item() == 0
+
+
+@pytest.fixture
+def serving(kind):
+    tokenizer = tiny_tokenizer(kind)
+    model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config(kind)))
+    return model.eval(), serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=64)
+
+
+def test_encode_keeps_the_order_and_equals_the_forward(serving):
+    model, tokenizer = serving
+    texts = ["the cat", "the small cat sees the house .", "dog", *SENTENCES[:7]]
+    encoded = model.encode(texts, tokenizer, batch_size=3)
+    for text, vector in zip(texts, encoded, strict=True):
+        alone = model(**tokenizer(text, return_tensors="pt")).pooler_output[0]
+        np.testing.assert_allclose(vector, alone.detach().numpy(), atol=1e-5)
+
+
+def test_encode_gives_what_it_is_asked_for(serving):
+    model, tokenizer = serving
+    one = model.encode("the cat", tokenizer)
+    assert one.shape == (32,) and one.dtype == np.float32
+    assert model.encode([], tokenizer).shape == (0, 32)
+    assert model.encode(["the cat " * 500], tokenizer).shape == (1, 32)
+    unit = model.encode(["the cat", "dog"], tokenizer, normalize_embeddings=True, convert_to_numpy=False)
+    torch.testing.assert_close(unit.norm(dim=1), torch.ones(2))
+    model.train()
+    model.encode(["the cat"], tokenizer)
+    assert model.training, "encode leaves the mode as it was"
+
+
+def test_encode_without_a_tokenizer_says_where_one_comes_from(serving):
+    with pytest.raises(ValueError, match="pass its tokenizer"):
+        serving[0].encode("the cat")
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"pooling": "median"}, "pooling: 'median' is none of"),
+        ({"projection": "linear"}, "projection: 'linear' is none of"),
+        ({"temperature": 0.0}, "temperature: 0.0 must be greater than 0"),
+        ({"pooling": "prompt"}, "give both or neither"),
+        ({"prompts": ["{sentence} {mask}"]}, "give both or neither"),
+        ({"pooling": "prompt", "prompts": ["{mask} {sentence}"]}, "must have {mask} after {sentence}"),
+        ({"pooling": "prompt", "prompts": ["a {sentence}"]}, "must contain {sentence} and {mask} once each"),
+        ({"denoise": "train"}, "denoise: train needs pooling: prompt"),
+        ({"mlm_weight": -1.0}, "must not be negative"),
+        ({"mlm_probability": 1.0}, "must lie between 0 and 1"),
+    ],
+)
+def test_configuration_errors_name_the_value(changes, line):
+    with pytest.raises(ValueError) as error:
+        SimCSEConfig(**changes)
+    assert line in str(error.value)

@@ -1,0 +1,1 @@
+"""Recipes, data, the training loop, evaluation, publishing and the command line."""

@@ -1,0 +1,118 @@
+"""Checkpoints that are complete or absent, in safetensors and JSON, and resume bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from safetensors.torch import load_file, save_file
+
+KEEP = 2
+
+
+class TrainingState:
+    """What a run needs to go on: weights, optimizer, schedule, random state, and the run's own counters."""
+
+    def __init__(self, accelerator: Accelerator, model, optimizer, scheduler):
+        self.accelerator = accelerator
+        self.model = accelerator.unwrap_model(model)
+        self.optimizer = optimizer.optimizer  # inside accelerate's wrapper
+        self.scheduler = scheduler
+
+    def save(self, directory: Path, step: int, counters: dict) -> None:
+        """Write `directory/step-…`: under another name first, renamed when every process has written its part."""
+        target = directory / f"step-{step:08d}"
+        partial = directory / f"partial-{step:08d}"
+        accelerator = self.accelerator
+        if accelerator.is_main_process:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+        accelerator.wait_for_everyone()
+        save_file(_random_state(), partial / f"random-{accelerator.process_index}.safetensors")
+        if accelerator.is_main_process:
+            state = {name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}
+            save_file(state, partial / "model.safetensors")
+            moments = self.optimizer.state_dict()["state"]
+            save_file(
+                {f"{index}.{name}": tensor for index, slots in moments.items() for name, tensor in slots.items()},
+                partial / "optimizer.safetensors",
+            )
+            scaler = accelerator.scaler.state_dict() if accelerator.scaler else None
+            text = json.dumps({"step": step, "scheduler": _plain(self.scheduler), "scaler": scaler, **counters})
+            (partial / "state.json").write_text(text, encoding="utf-8")
+        accelerator.wait_for_everyone()
+        if accelerator.is_main_process:
+            flush(partial)
+            if target.exists():
+                shutil.rmtree(target)
+            partial.rename(target)
+            for old in complete(directory)[:-KEEP]:
+                shutil.rmtree(old)
+        accelerator.wait_for_everyone()
+
+    def load(self, checkpoint: Path) -> dict:
+        """Restore everything and return the counters, `step` among them."""
+        state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
+        self.model.load_state_dict(load_file(checkpoint / "model.safetensors"))
+        moments: dict[int, dict[str, torch.Tensor]] = {}
+        for key, tensor in load_file(checkpoint / "optimizer.safetensors").items():
+            index, name = key.split(".")
+            moments.setdefault(int(index), {})[name] = tensor
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.scheduler.load_state_dict(state.pop("scheduler"))
+        for group, rate in zip(groups, self.scheduler.get_last_lr(), strict=True):
+            group["lr"] = rate
+        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        if scaler := state.pop("scaler"):
+            self.accelerator.scaler.load_state_dict(scaler)
+        _restore_random_state(load_file(checkpoint / f"random-{self.accelerator.process_index}.safetensors"))
+        return state
+
+
+def complete(directory: Path) -> list[Path]:
+    """The complete checkpoints of a run, oldest first."""
+    return sorted(path for path in directory.glob("step-*") if (path / "state.json").is_file())
+
+
+def replace_directory(partial: Path, target: Path) -> None:
+    """Put a finished directory in another's place; a reader finds the old one or the new one."""
+    flush(partial)
+    old = target.with_name(target.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    if target.exists():
+        target.rename(old)
+    partial.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def flush(directory: Path) -> None:
+    """Have the disk hold every file before the directory gets its final name."""
+    for path in directory.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+
+
+def _plain(scheduler) -> dict:
+    return {name: value for name, value in scheduler.state_dict().items() if name != "lr_lambdas"} | {
+        "lr_lambdas": [None for _ in scheduler.base_lrs]
+    }
+
+
+def _random_state() -> dict[str, torch.Tensor]:
+    """Torch draws all randomness of a training step (dropout, masks); the order of the data is a function of seed."""
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def _restore_random_state(states: dict[str, torch.Tensor]) -> None:
+    torch.set_rng_state(states["cpu"])
+    if "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"])

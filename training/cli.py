@@ -1,0 +1,109 @@
+"""The `csezoo` command. Every sub-command imports what it needs when it runs, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from .errors import UserError
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parse and run; an error a user caused ends it with one line and exit code 2."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["train"]:  # its keys are the recipe's, not argparse's
+        from .train import main as train_main
+
+        return train_main(arguments[1:])
+    options = build_parser().parse_args(arguments)
+    try:
+        options.run(options)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All sub-commands and their options, each with an example."""
+    parser = argparse.ArgumentParser(prog="csezoo", description="A model zoo of contrastive sentence embeddings.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name, run, summary, example):
+        added = commands.add_parser(name, help=summary, description=summary, epilog=f"example: {example}")
+        added.set_defaults(run=run)
+        return added
+
+    command("recipes", recipes, "list the recipes of the zoo", "csezoo recipes")
+    command(
+        "train",
+        None,
+        "train a recipe on one process (accelerate launch -m csezoo.training.train for more)",
+        "csezoo train simcse-bert-base-uncased --train_file sentences.txt --eval_data none",
+    )
+    added = command(
+        "evaluate",
+        evaluate,
+        "score a model on STS and write the result with its receipt",
+        "csezoo evaluate runs/quickstart/best --suite sts --data SentEval/data --out result.json",
+    )
+    added.add_argument(
+        "model", help="directory or Hub id: of the zoo, of transformers (--pooling), of sentence-transformers"
+    )
+    added.add_argument("--suite", nargs="+", default=["sts"], help="sts (seven tasks, the default), sts-dev")
+    added.add_argument("--data", default="hub", help="hub (default) or a directory in SentEval's layout")
+    added.add_argument("--out", help="write the JSON result here")
+    added.add_argument(
+        "--pooling", help="for a plain transformers encoder: cls, mean, max, first_last_mean, last2_mean"
+    )
+    added.add_argument("--dtype", default="float32", help="of the weights: float32 (default), bfloat16, float16")
+    added.add_argument("--batch_size", type=int, default=128, help="texts a forward pass (128)")
+    added = command(
+        "publish",
+        publish,
+        "push a finished run to the Hub in one commit",
+        "csezoo publish runs/quickstart --to my-name/my-model --private",
+    )
+    added.add_argument("run_directory", metavar="RUN", help="a run directory, or a repository directory itself")
+    added.add_argument("--to", required=True, metavar="ORG/NAME", help="the Hub repository, made if it is not there")
+    added.add_argument("--private", action="store_true", help="make a new repository private")
+    return parser
+
+
+def recipes(options) -> None:
+    import yaml
+
+    from .recipes import RECIPES, recipe_names
+
+    for name in recipe_names():
+        recipe = yaml.safe_load((RECIPES / f"{name}.yaml").read_text(encoding="utf-8"))
+        print(f"{name:<36} {recipe['method']:<10} {recipe.get('base_model') or 'trained on the spot'}")
+
+
+def evaluate(options) -> None:
+    from .encoders import load_encoder
+    from .evaluation import evaluate as run_suites
+    from .evaluation import format_table
+
+    encode, receipt = load_encoder(
+        options.model,
+        pooling=options.pooling,
+        batch_size=options.batch_size,
+        dtype=options.dtype,
+        progress=sys.stderr.isatty(),
+    )
+    report = {"model": options.model, **run_suites(encode, options.suite, options.data, receipt=receipt)}
+    print(format_table([(Path(options.model).name, report["results"])]))
+    if options.out:
+        Path(options.out).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def publish(options) -> None:
+    from .publishing import publish as push
+
+    print(push(options.run_directory, options.to, private=options.private))
+
+
+if __name__ == "__main__":
+    main()

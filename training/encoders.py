@@ -1,0 +1,111 @@
+"""Any model as an encoder: a zoo checkpoint, a transformers encoder with a pooling, a sentence-transformers model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
+from transformers import AutoModel, AutoTokenizer
+
+from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel
+
+from .building import load_backbone, longest_input, without_pooler
+from .errors import UserError
+from .evaluation import Encode
+from .prompts import serving_tokenizer, template_token_ids
+
+
+def load_encoder(
+    model: str, *, pooling: str | None = None, batch_size: int = 128, dtype: str = "float32", progress: bool = False
+) -> tuple[Encode, dict[str, object]]:
+    """A function from texts to vectors, and what a receipt says of it.
+
+    Args:
+        model: directory or Hub id.
+        pooling: for a plain transformers encoder, which has none of its own.
+        batch_size: texts a forward pass.
+        dtype: of the weights.
+        progress: show a bar.
+
+    Raises:
+        UserError: the model cannot be loaded, or a pooling is missing or given in vain.
+    """
+    if _config_model_type(model) in METHODS:
+        _refuse_pooling(model, pooling)
+        encoder = AutoModel.from_pretrained(model, dtype=dtype)
+        return _zoo(encoder, None, batch_size, progress), _receipt(encoder.config.pooling, dtype, "csezoo")
+    if _file(model, "modules.json"):
+        _refuse_pooling(model, pooling)
+        return _sentence_transformer(model, batch_size, dtype, progress)
+    if pooling is None:
+        raise UserError(f"{model} is a plain encoder: give --pooling cls, mean, max, first_last_mean or last2_mean")
+    encoder, tokenizer = plain_encoder(model, pooling, dtype)
+    return _zoo(encoder, tokenizer, batch_size, progress), _receipt(pooling, dtype, "transformers")
+
+
+def plain_encoder(model: str, pooling: str, dtype: str = "float32"):
+    """A transformers encoder without training: its backbone under a pooling, with a tokenizer."""
+    backbone = load_backbone(model, dtype=dtype)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    try:
+        config = SimCSEConfig(backbone_config=backbone.config, pooling=pooling)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    encoder = SimCSEModel(config).to(backbone.dtype).eval()
+    encoder.backbone.load_state_dict(without_pooler(backbone.state_dict()))
+    longest = longest_input(backbone.config)
+    return encoder, serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=longest)
+
+
+def _zoo(encoder, tokenizer, batch_size: int, progress: bool) -> Encode:
+    encoder.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    return lambda texts: encoder.encode(texts, tokenizer, batch_size=batch_size, show_progress_bar=progress)
+
+
+def _sentence_transformer(model: str, batch_size: int, dtype: str, progress: bool):
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError:
+        raise UserError(f"{model} needs sentence-transformers: pip install sentence-transformers") from None
+    encoder = SentenceTransformer(model, model_kwargs={"dtype": dtype})
+
+    def encode(texts):
+        return encoder.encode(texts, batch_size=batch_size, show_progress_bar=progress)
+
+    return encode, _receipt("its own", dtype, "sentence-transformers")
+
+
+def _receipt(pooling: str, dtype: str, kind: str) -> dict[str, object]:
+    return {"pooling": pooling, "dtype": dtype, "kind": kind}
+
+
+def _refuse_pooling(model: str, pooling: str | None) -> None:
+    if pooling is not None:
+        raise UserError(f"--pooling {pooling}: {model} brings its own pooling, leave the option out")
+
+
+def _config_model_type(model: str) -> str:
+    path = _file(model, "config.json")
+    if path is not None:
+        return json.loads(path.read_text(encoding="utf-8")).get("model_type", "")
+    if _file(model, "modules.json"):
+        return ""
+    raise UserError(f"{model} is neither a directory with a model nor a model on the Hub that can be reached")
+
+
+def _file(model: str, name: str) -> Path | None:
+    """A file of a directory or a Hub repository, or None."""
+    if Path(model).is_dir():
+        path = Path(model) / name
+        return path if path.is_file() else None
+    try:
+        return Path(hf_hub_download(model, name))
+    except LocalEntryNotFoundError:
+        return None
+    except EntryNotFoundError:
+        return None
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        raise UserError(f"{model} could not be reached: {' '.join(str(error).split())[:200]}") from error

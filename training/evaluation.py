@@ -1,0 +1,112 @@
+"""Evaluation of any encoder on sentence pairs, every result with its receipt."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from .errors import UserError
+from .metrics.sts.sts import STS
+from .sts import DEV_TASK, STS_TASKS, PairTask, load_task
+
+SUITES = {"sts": STS_TASKS, "sts-dev": (DEV_TASK,)}
+Encode = Callable[[list[str]], np.ndarray]
+
+
+def evaluate(encode: Encode, suites: list[str], data: str = "hub", *, receipt: dict | None = None) -> dict:
+    """Run suites of tasks on any encoder.
+
+    Args:
+        encode: texts to vectors, `list[str] -> (n, d)`.
+        suites: of `sts` (STS12–16, STSBenchmark, SICK-R, all pairs of a task in one Spearman) and `sts-dev`.
+        data: `hub` or a directory in SentEval's layout.
+        receipt: what the caller knows about the encoder (pooling, dtype), kept in every result.
+
+    Returns:
+        `{"results": [{"task", "metric", "value", …receipt}]}`, values times 100.
+
+    Raises:
+        UserError: an unknown suite, missing or damaged data, an encoder that gives one vector to everything.
+
+    Example:
+        >>> from csezoo.training.evaluation import evaluate_pairs
+        >>> from csezoo.training.sts import PairTask
+        >>> task = PairTask("toy", [("a", "a"), ("a", "b"), ("a", "ab")], [5, 0, 3], "example")
+        >>> letters = lambda texts: np.array([[text.count("a"), text.count("b")] for text in texts], float)
+        >>> evaluate_pairs(letters, [task])[0]["value"]
+        100.0
+    """
+    if unknown := [suite for suite in suites if suite not in SUITES]:
+        raise UserError(f"suite: {unknown[0]!r} is none of {', '.join(SUITES)}")
+    tasks = [load_task(name, data) for suite in suites for name in SUITES[suite]]
+    return {"results": evaluate_pairs(encode, tasks, receipt=receipt)}
+
+
+def evaluate_pairs(encode: Encode, tasks: list[PairTask], *, receipt: dict | None = None) -> list[dict]:
+    """Spearman of the cosine with the gold score for each task; each distinct sentence is encoded once for all."""
+    sentences = sorted({sentence for task in tasks for pair in task.pairs for sentence in pair})
+    row = {sentence: number for number, sentence in enumerate(sentences)}
+    vectors = unit_vectors(np.asarray(encode(sentences), dtype=np.float32), sentences)
+    metric = STS(keep_in_memory=True)
+    results = []
+    for task in tasks:
+        first, second = (vectors[[row[pair[side]] for pair in task.pairs]] for side in (0, 1))
+        scores = metric.compute(predictions=(first * second).sum(1), references=task.scores)
+        if math.isnan(scores["spearman"]):
+            raise UserError(f"{task.name}: all similarities are equal, the encoder gives one vector to every sentence")
+        results.append(
+            {
+                "task": task.name,
+                "metric": "spearman",
+                "value": scores["spearman"],
+                **task.receipt(),
+                "aggregation": "all",
+                "similarity": "cosine",
+                **(receipt or {}),
+                "versions": versions(),
+            }
+        )
+    return results
+
+
+def unit_vectors(vectors: np.ndarray, sentences: list[str]) -> np.ndarray:
+    """Float64 vectors of length one; a zero vector stays zero (its cosine counts as 0, as in SentEval)."""
+    if vectors.ndim != 2 or len(vectors) != len(sentences):
+        raise UserError(f"encode gave an array of shape {vectors.shape} for {len(sentences)} sentences")
+    if not np.isfinite(vectors).all():
+        bad = sentences[int(np.flatnonzero(~np.isfinite(vectors).all(1))[0])]
+        raise UserError(f"encode gave a vector that is not finite for {bad[:80]!r}")
+    vectors = vectors.astype(np.float64)
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(norms == 0, 1, norms)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a score depends on."""
+    names = ("csezoo", "torch", "transformers", "tokenizers", "scipy")
+    return {name: importlib.metadata.version(name) for name in names}
+
+
+def average(results: list[dict]) -> float:
+    """Unweighted mean of the results' values, the papers' "Avg."."""
+    return float(np.mean([result["value"] for result in results]))
+
+
+def format_table(rows: list[tuple[str, list[dict]]]) -> str:
+    """The usual table: a line per model, a column per task, the average last; two decimals.
+
+    Example:
+        >>> print(format_table([("ours", [{"task": "STS12", "value": 72.366}, {"task": "STS13", "value": 80.0}])]))
+        model  STS12  STS13   Avg.
+        ours   72.37  80.00  76.18
+    """
+    header = ["model", *(result["task"] for result in rows[0][1]), "Avg."]
+    lines = [[name, *(f"{r['value']:.2f}" for r in results), f"{average(results):.2f}"] for name, results in rows]
+    widths = [max(len(line[column]) for line in [header, *lines]) for column in range(len(header))]
+    return "\n".join(
+        "  ".join([line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True))])
+        for line in [header, *lines]
+    )

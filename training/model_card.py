@@ -1,0 +1,129 @@
+"""The model card of a run, generated from its recipe and its results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+from .evaluation import average
+from .recipes import Recipe
+
+DESCRIPTIONS = {
+    "simcse": (
+        "SimCSE (Gao et al., EMNLP 2021) pulls two views of a sentence together and pushes all other sentences of the "
+        "batch away. Without labels the two views differ by dropout alone; with NLI data the positive is the entailed "
+        "hypothesis and the contradicted one is a hard negative."
+    ),
+}
+CITATIONS = {
+    "simcse": """@inproceedings{gao2021simcse,
+  title = {{SimCSE}: Simple Contrastive Learning of Sentence Embeddings},
+  author = {Gao, Tianyu and Yao, Xingcheng and Chen, Danqi},
+  booktitle = {EMNLP},
+  year = {2021}
+}""",
+}
+
+
+def model_card(recipe: Recipe, results: list[dict]) -> ModelCard:
+    """Metadata and text; every number comes from `results`."""
+    data = ModelCardData(
+        language=recipe.language,
+        license=recipe.license,
+        library_name="transformers",
+        pipeline_tag="sentence-similarity",
+        tags=[
+            "sentence-transformers",
+            "sentence-embeddings",
+            "feature-extraction",
+            "contrastive-learning",
+            recipe.method,
+        ],
+        base_model=_hub_id(recipe.base_model),
+        datasets=None if recipe.train_file else recipe.dataset,
+        model_name=recipe.name,
+        eval_results=[
+            EvalResult(
+                task_type="STS",
+                dataset_type=result["dataset"],
+                dataset_name=result["task"],
+                dataset_revision=result["revision"],
+                metric_type=f"cosine_{result['metric']}",
+                metric_value=round(float(result["value"]), 2),
+            )
+            for result in results
+        ]
+        or None,
+    )
+    if not results:
+        data.model_name = None
+    return ModelCard(f"---\n{data.to_yaml()}\n---\n\n{_text(recipe, results)}")
+
+
+def _hub_id(base_model: str | None) -> str | None:
+    """A directory of the author's machine is nobody else's base model."""
+    return None if base_model is None or Path(base_model).is_dir() else base_model
+
+
+def _text(recipe: Recipe, results: list[dict]) -> str:
+    source = recipe.train_file.rsplit("/", 1)[-1] if recipe.train_file else recipe.dataset_file or recipe.dataset
+    return f"""# {recipe.name}
+
+{DESCRIPTIONS[recipe.method]}
+
+Trained by [csezoo](https://pypi.org/project/csezoo) with the recipe `{recipe.name}`.
+
+## Use
+
+```python
+from transformers import AutoModel
+model = AutoModel.from_pretrained("REPOSITORY", trust_remote_code=True)
+embeddings = model.encode(["A cat sits on the mat.", "A cat is on a mat."], normalize_embeddings=True)
+```
+
+`AutoTokenizer` and `model(**batch).pooler_output` give the same vectors, and so does
+`SentenceTransformer("REPOSITORY", trust_remote_code=True).encode(...)`.
+
+## Training
+
+| | |
+|---|---|
+| data | {source} |
+| pooling | {recipe.model.get("pooling", "cls")} |
+| batch size | {recipe.batch_size} |
+| learning rate | {recipe.learning_rate:g} |
+| length | {recipe.max_length} word pieces |
+| {"updates" if recipe.max_steps else "epochs"} | {recipe.max_steps or f"{recipe.epochs:g}"} |
+| seeds | {", ".join(map(str, recipe.seeds))} |
+
+The resolved recipe is in `recipe.yaml` of the run.
+
+## Results
+
+{_results(results)}
+
+## Limits
+
+Embeddings reflect the sentences they were trained on, their biases included. They were trained on single sentences;
+longer texts and other languages than those above were not tested.
+
+## Citation
+
+```bibtex
+{CITATIONS[recipe.method]}
+```
+"""
+
+
+def _results(results: list[dict]) -> str:
+    if not results:
+        return "Not evaluated."
+    header = (
+        "Spearman correlation (× 100) of the cosine similarity with the gold score, all pairs of a task together.\n"
+    )
+    rows = [f"| {r['task']} | {r['dataset']} | {r['rows']} | {r['value']:.2f} |" for r in results]
+    tests = [result for result in results if not result["task"].endswith("dev")]
+    if len(tests) > 1:
+        rows.append(f"| **average of the tests** | | | **{average(tests):.2f}** |")
+    return "\n".join([header, "| task | data | pairs | Spearman |", "|---|---|---|---|", *rows])

@@ -1,0 +1,242 @@
+"""Recipes: YAML files with a value, a reason and a source for every key; any key can be overridden."""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+
+import yaml
+
+from csezoo.modeling import METHODS
+
+from .errors import UserError
+
+RECIPES = Path(__file__).parent / "recipes"
+# Keys of a model configuration that a run fills in itself.
+FILLED_IN = {"self", "kwargs", "backbone_config", "prompt_token_ids", "mask_token_id", "special_token_ids"}
+
+
+@dataclass
+class Recipe:
+    """Everything a run is made of. Keys of the method's configuration stand beside these, in `model`.
+
+    Args:
+        method: a model type of the zoo.
+        base_model, base_revision: Hub id or directory of the pre-trained encoder, and its pinned revision.
+        dataset, dataset_file, dataset_revision: training data from the Hub (one file of it, if it has several).
+        train_file: a text, CSV, TSV, JSON Lines or Parquet file instead, `.gz` too; wins over `dataset`.
+        text_columns: one column (the sentence is its own positive), two (anchor, positive) or three (and hard
+            negative); by default the only column, or `text`.
+        max_train_sentences: use the first n rows only.
+        streaming, shuffle_buffer: read while training, shuffled in a buffer, instead of preparing the data first.
+        eval_data: `hub`, a directory in SentEval's layout, or `none`; dev and test pairs of STS.
+        dev_file, test_file: CSV files (sentence1, sentence2, score) used instead of `eval_data`.
+        output_dir: the run's directory, `runs/<recipe>` by default.
+        batch_size: sentences a batch, over all processes; the in-batch negatives.
+        gradient_accumulation_steps: batches an update; negatives do not span them.
+        max_length: word pieces of a sentence; with the special tokens, but without a prompt's template.
+        epochs, max_steps: passes over the data, or updates if given.
+        learning_rate, weight_decay, adam_betas, adam_epsilon, max_grad_norm: AdamW and clipping (0: none).
+        lr_scheduler, warmup_ratio: a schedule of transformers and the share of updates that warm up.
+        eval_steps, log_steps: updates between dev evaluations (each writes a checkpoint), and between logged losses.
+        eval_batch_size: texts a forward pass in evaluation.
+        seeds: one run each; several are aggregated.
+        mixed_precision: `no`, `fp16`, `bf16`; by default what `accelerate launch` was told.
+        attn_implementation, gradient_checkpointing: passed to the backbone.
+        report_to: a tracker of accelerate by name, or `none`.
+        license, language: of the published weights, on the model card.
+        overwrite: delete what another recipe left in `output_dir`.
+    """
+
+    method: str = "simcse"
+    base_model: str | None = None
+    base_revision: str | None = None
+    dataset: str | None = None
+    dataset_file: str | None = None
+    dataset_revision: str | None = None
+    train_file: str | None = None
+    text_columns: list[str] | None = None
+    max_train_sentences: int | None = None
+    streaming: bool = False
+    shuffle_buffer: int = 10_000
+    eval_data: str = "hub"
+    dev_file: str | None = None
+    test_file: str | None = None
+    output_dir: str | None = None
+    batch_size: int = 64
+    gradient_accumulation_steps: int = 1
+    max_length: int = 32
+    epochs: float = 1.0
+    max_steps: int | None = None
+    learning_rate: float = 3e-5
+    weight_decay: float = 0.0
+    adam_betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
+    adam_epsilon: float = 1e-8
+    max_grad_norm: float = 1.0
+    lr_scheduler: str = "linear"
+    warmup_ratio: float = 0.0
+    eval_steps: int = 125
+    log_steps: int = 25
+    eval_batch_size: int = 128
+    seeds: list[int] = field(default_factory=lambda: [42])
+    mixed_precision: str | None = None
+    attn_implementation: str | None = None
+    gradient_checkpointing: bool = False
+    report_to: str = "tensorboard"
+    license: str = "apache-2.0"
+    language: str = "en"
+    overwrite: bool = False
+    name: str = ""
+    model: dict = field(default_factory=dict)
+
+    def __post_init__(self):
+        for key in ("batch_size", "gradient_accumulation_steps", "max_length", "eval_steps", "log_steps", "epochs"):
+            if not getattr(self, key) > 0:
+                raise UserError(f"{key}: {getattr(self, key)} must be greater than 0")
+        if self.max_steps is not None and self.max_steps < 1:
+            raise UserError(f"max_steps: {self.max_steps} must be at least 1")
+        if self.streaming and self.max_steps is None:
+            raise UserError("streaming: the length of a stream is not known, give --max_steps too")
+        if not self.seeds:
+            raise UserError("seeds: give at least one")
+
+    def to_dict(self) -> dict:
+        """The flat mapping a `recipe.yaml` holds."""
+        flat = asdict(self)
+        return {**flat, **flat.pop("model")}
+
+
+def recipe_names() -> list[str]:
+    """Names of the recipes that come with the zoo."""
+    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def method_keys(method: str) -> dict[str, object]:
+    """Keys of a method's configuration that a recipe may set, with their types.
+
+    Example:
+        >>> method_keys("simcse")["temperature"]
+        <class 'float'>
+    """
+    config_class = METHODS[method][0]
+    keys = {}
+    for cls in config_class.__mro__:
+        if cls.__module__.startswith("csezoo."):
+            keys |= {k: v for k, v in typing.get_type_hints(cls.__init__).items() if k not in FILLED_IN | keys.keys()}
+    return {key: hint for key, hint in keys.items() if key != "return"}
+
+
+def load_recipe(name: str, overrides: dict[str, object] | None = None) -> Recipe:
+    """Read a recipe of the zoo by name, or a YAML file by path, and override keys.
+
+    Raises:
+        UserError: no such recipe, an unknown key, or a value of the wrong type.
+
+    Example:
+        >>> load_recipe("simcse-bert-base-uncased", {"learning_rate": "1e-5"}).learning_rate
+        1e-05
+    """
+    path = Path(name) if name.endswith((".yaml", ".yml")) else RECIPES / f"{name}.yaml"
+    if not path.is_file():
+        near = difflib.get_close_matches(name, recipe_names(), n=1)
+        hint = (
+            f"did you mean {near[0]}?" if near else f"choose one of {', '.join(recipe_names())}, or give a YAML path"
+        )
+        raise UserError(f"no recipe {name!r}: {hint}")
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: a recipe is a mapping of keys to values, this is a {type(values).__name__}")
+    return make_recipe({"name": path.stem, **values, **(overrides or {})})
+
+
+def make_recipe(values: dict[str, object]) -> Recipe:
+    """Check keys and types, and sort the method's keys into `model`."""
+    method = values.get("method", "simcse")
+    if method not in METHODS:
+        raise UserError(f"method: {method!r} is none of {', '.join(METHODS)}")
+    own = {key: hint for key, hint in typing.get_type_hints(Recipe).items() if key != "model"}
+    of_method = method_keys(method)
+    recipe, model = {}, {}
+    for key, value in values.items():
+        if key in own:
+            recipe[key] = coerce(key, value, own[key])
+        elif key in of_method:
+            model[key] = coerce(key, value, of_method[key])
+        else:
+            near = difflib.get_close_matches(key, [*own, *of_method], n=1)
+            hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join([*own, *of_method])}"
+            raise UserError(f"unknown key {key!r}: {hint}")
+    return Recipe(**recipe, model=model)
+
+
+def coerce(key: str, value: object, hint: object) -> object:
+    """A value from YAML or the command line as the type its key wants.
+
+    Example:
+        >>> coerce("seeds", "1, 2", list[int]), coerce("learning_rate", "3e-5", float)
+        ([1, 2], 3e-05)
+    """
+    if isinstance(hint, types.UnionType):
+        if value is None or value in ("null", "None"):
+            return None
+        hint = next(option for option in typing.get_args(hint) if option is not type(None))
+    origin = typing.get_origin(hint)
+    try:
+        if origin is list:
+            items = value if isinstance(value, list) else str(value).strip("[]").split(",")
+            (item_hint,) = typing.get_args(hint)
+            return [coerce(key, item.strip() if isinstance(item, str) else item, item_hint) for item in items]
+        if hint is bool:
+            return {"true": True, "false": False}[str(value).lower()]
+        if hint is int and float(value) != int(float(value)):
+            raise ValueError
+        if hint is int:
+            return int(float(value))
+        if hint is float:
+            return float(value)
+        if hint is str and isinstance(value, str | int | float):
+            return str(value)
+        raise ValueError
+    except (ValueError, TypeError, KeyError, OverflowError):
+        kind = hint.__name__ if origin is None else str(hint)
+        raise UserError(f"{key}: {value!r} is not a {kind}") from None
+
+
+def parse_overrides(arguments: list[str]) -> dict[str, object]:
+    """`--key value`, `--key=value`, `--key v1 v2` (a list) or `--key` (true) as a mapping.
+
+    Example:
+        >>> parse_overrides(["--seeds", "1", "2", "--overwrite", "--epochs=3"])
+        {'seeds': ['1', '2'], 'overwrite': 'true', 'epochs': '3'}
+    """
+    overrides, key = {}, None
+    for argument in arguments:
+        if argument.startswith("--"):
+            key, equals, value = argument[2:].partition("=")
+            key = key.replace("-", "_")
+            overrides[key] = [value] if equals else []
+        elif key is None:
+            raise UserError(f"{argument!r} stands alone: after the recipe come --key value pairs")
+        else:
+            overrides[key].append(argument)
+    single = {0: lambda values: "true", 1: lambda values: values[0]}
+    return {key: single.get(len(values), list)(values) for key, values in overrides.items()}
+
+
+def describe_keys(method: str = "simcse") -> str:
+    """All keys of a method's recipes with their defaults, for `--help`."""
+    defaults = Recipe()
+    lines = [f"  --{f.name} ({getattr(defaults, f.name)})" for f in fields(Recipe) if f.name not in ("model", "name")]
+    config = METHODS[method][0]()
+    return "\n".join([*lines, *(f"  --{key} ({getattr(config, key)})" for key in method_keys(method))])
+
+
+def dump_recipe(recipe: Recipe, path: Path) -> None:
+    """Write the resolved recipe, every key with its value."""
+    path.write_text(yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True), encoding="utf-8")

@@ -1,0 +1,177 @@
+"""The STS tasks: pairs of sentences with gold scores, from a directory in SentEval's layout or from the Hub."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import UserError
+
+SUBSETS = {
+    "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
+    "STS13": ("FNWN", "headlines", "OnWN"),
+    "STS14": ("deft-forum", "deft-news", "headlines", "OnWN", "images", "tweet-news"),
+    "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
+    "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
+}
+STS_TASKS = (*SUBSETS, "STSBenchmark", "SICK-R")
+DEV_TASK = "STSBenchmark-dev"
+ROWS = {
+    "STS12": 3108,
+    "STS13": 1500,
+    "STS14": 3750,
+    "STS15": 3000,
+    "STS16": 1186,
+    "STSBenchmark": 1379,
+    "SICK-R": 4927,
+    DEV_TASK: 1500,
+}
+# The pinned revisions MTEB evaluates on; one split holds all pairs of a year, the "all" setting.
+HUB = {
+    "STS12": ("mteb/sts12-sts", "a0d554a64d88156834ff5ae9920b964011b16384", "test"),
+    "STS13": ("mteb/sts13-sts", "7e90230a92c190f1bf69ae9002b8cea547a64cca", "test"),
+    "STS14": ("mteb/sts14-sts", "6031580fec1f6af667f0bd2da0a551cf4f0b2375", "test"),
+    "STS15": ("mteb/sts15-sts", "ae752c7c21bf194d8b67fd573edf7ae58183cbe3", "test"),
+    "STS16": ("mteb/sts16-sts", "4d8694f8f0e0100860b497b999b3dbed754a0513", "test"),
+    "STSBenchmark": ("mteb/stsbenchmark-sts", "b0fddb56ed78048fa8b90373c8a3cfc37b684831", "test"),
+    "SICK-R": ("mteb/sickr-sts", "20a6d6f312dd54037fe07a32d58e5e168867909d", "test"),
+    DEV_TASK: ("mteb/stsbenchmark-sts", "b0fddb56ed78048fa8b90373c8a3cfc37b684831", "validation"),
+}
+# On the Hub SICK-R is train, trial and test together; the papers use the 4,927 test pairs (use a directory for those).
+HUB_ROWS = {**ROWS, "SICK-R": 9927}
+
+
+@dataclass
+class PairTask:
+    """Sentence pairs with gold similarities.
+
+    Args:
+        name: a task name of the zoo.
+        pairs: the two sentences of each pair.
+        scores: gold similarity of each pair, on the task's own scale.
+        source, revision: where the pairs came from.
+    """
+
+    name: str
+    pairs: list[tuple[str, str]]
+    scores: list[float]
+    source: str
+    revision: str | None = None
+
+    def receipt(self) -> dict[str, object]:
+        """What identifies the pairs: source, revision, rows and a checksum of sentences and scores."""
+        digest = hashlib.sha256()
+        for (first, second), score in zip(self.pairs, self.scores, strict=True):
+            digest.update(f"{first}\t{second}\t{score:g}\n".encode())
+        return {
+            "dataset": self.source,
+            "revision": self.revision,
+            "rows": len(self.pairs),
+            "sha256": digest.hexdigest(),
+        }
+
+
+def load_task(name: str, data: str) -> PairTask:
+    """Read a task.
+
+    Args:
+        name: one of `STS_TASKS` or `DEV_TASK`.
+        data: `hub`, or a directory in SentEval's layout (itself or its parent, `downstream/` inside).
+
+    Raises:
+        UserError: the data is missing or damaged (its row count is known).
+    """
+    if data == "hub":
+        task, expected = _from_hub(name), HUB_ROWS[name]
+    else:
+        task, expected = _from_directory(name, Path(data)), ROWS[name]
+    if len(task.pairs) != expected:
+        raise UserError(f"{name}: {len(task.pairs)} pairs in {task.source}, {expected} expected: the data is damaged")
+    return task
+
+
+def _from_hub(name: str) -> PairTask:
+    import datasets  # half a second, and only this door needs it
+
+    repository, revision, split = HUB[name]
+    try:
+        rows = datasets.load_dataset(repository, split=split, revision=revision)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{name}: {repository} could not be loaded from the Hub ({type(error).__name__}); give a directory in "
+            "SentEval's layout instead (--eval_data DIR in training, --data DIR in evaluation), or --eval_data none"
+        ) from error
+    pairs = list(zip(map(_respaced, rows["sentence1"]), map(_respaced, rows["sentence2"]), strict=True))
+    return PairTask(name, pairs, [float(score) for score in rows["score"]], repository, revision)
+
+
+def _respaced(sentence: str) -> str:
+    """SentEval's text: tokens split at white space and joined by single spaces."""
+    return " ".join(sentence.split())
+
+
+def _from_directory(name: str, directory: Path) -> PairTask:
+    root = directory / "downstream" if (directory / "downstream").is_dir() else directory
+    if not root.is_dir():
+        raise UserError(f"{directory} is not a directory in SentEval's layout (with STS/ and SICK/ inside)")
+    if name in SUBSETS:
+        folder = root / "STS" / f"{name}-en-test"
+        rows = [row for subset in SUBSETS[name] for row in _read_sts_year(folder, subset)]
+    elif name == "SICK-R":
+        folder = root / "SICK" / "SICK_test_annotated.txt"
+        rows = [_row(folder, n, line, (1, 2, 3)) for n, line in _lines(folder) if n > 1]
+    else:
+        folder = root / "STS" / "STSBenchmark" / ("sts-dev.csv" if name == DEV_TASK else "sts-test.csv")
+        rows = [_row(folder, n, line, (5, 6, 4)) for n, line in _lines(folder)]
+    pairs = [(first, second) for first, second, _ in rows]
+    # The name of the layout, not of this machine's directory: a receipt is read elsewhere.
+    return PairTask(name, pairs, [score for *_, score in rows], f"SentEval {folder.relative_to(root)}")
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    if not path.is_file():
+        raise UserError(f"{path} is missing: is this a directory in SentEval's layout?")
+    return list(enumerate(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"), start=1))
+
+
+def _row(path: Path, number: int, line: str, columns: tuple[int, int, int]) -> tuple[str, str, float]:
+    """First sentence, second sentence and score of a line of tab-separated columns."""
+    cells = line.split("\t")
+    try:
+        first, second, score = (cells[column] for column in columns)
+        return _respaced(first), _respaced(second), float(score)
+    except (IndexError, ValueError):
+        raise UserError(f"{path}, line {number}: no sentence pair with a score") from None
+
+
+def _read_sts_year(folder: Path, subset: str) -> list[tuple[str, str, float]]:
+    """One sub-set of a year; a pair whose gold line is empty was not scored and is left out."""
+    sentences, gold = folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"
+    rows = []
+    for (number, line), (_, score) in zip(_lines(sentences), _lines(gold), strict=True):
+        if score.strip():
+            rows.append(_row(sentences, number, f"{line.rstrip()}\t{score}", (0, 1, -1)))
+    return rows
+
+
+def load_pairs_file(path: str) -> PairTask:
+    """Pairs from a CSV file with the columns sentence1, sentence2, score."""
+    file = Path(path)
+    if not file.is_file():
+        raise UserError(f"{file} does not exist")
+    with file.open(encoding="utf-8", newline="") as lines:
+        reader = csv.DictReader(lines)
+        if missing := [c for c in ("sentence1", "sentence2", "score") if c not in (reader.fieldnames or [])]:
+            raise UserError(f"{file} has no column {', '.join(missing)}: sentence1, sentence2 and score are needed")
+        pairs, scores = [], []
+        for row in reader:
+            try:
+                scores.append(float(row["score"]))
+            except (TypeError, ValueError):
+                raise UserError(f"{file}, line {reader.line_num}: score {row['score']!r} is not a number") from None
+            pairs.append((_respaced(row["sentence1"]), _respaced(row["sentence2"])))
+    if len(pairs) < 2:
+        raise UserError(f"{file} holds {len(pairs)} pairs, a correlation needs at least two")
+    return PairTask(file.stem, pairs, scores, file.name)
