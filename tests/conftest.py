@@ -1,5 +1,6 @@
 """Tiny real models and files that every test builds on; nothing is downloaded."""
 
+import json
 import os
 from pathlib import Path
 
@@ -9,6 +10,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from tokenizers import ByteLevelBPETokenizer
 from transformers import (
     BertConfig,
@@ -46,7 +48,7 @@ def tiny_tokenizer(kind: str):
     trained.train_from_iterator(
         SENTENCES, vocab_size=295, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"], show_progress=False
     )
-    state = __import__("json").loads(trained._tokenizer.to_str())["model"]
+    state = json.loads(trained._tokenizer.to_str())["model"]
     return RobertaTokenizer(vocab=state["vocab"], merges=[tuple(merge) for merge in state["merges"]])
 
 
@@ -91,6 +93,13 @@ def dev_file(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("data") / "dev.csv"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
+
+
+@pytest.fixture(autouse=True)
+def fresh_accelerator():
+    """Every test may ask for its own precision; accelerate keeps the first one of a process."""
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 @pytest.fixture(scope="session")

@@ -2,30 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import os
-import platform
-import shutil
-import statistics
 import sys
-from pathlib import Path
 
-import torch
-import yaml
-from accelerate import Accelerator
-from transformers.utils import logging as transformers_logging
-
-from .checkpoints import replace_directory
-from .encoders import load_encoder
 from .errors import UserError
-from .evaluation import evaluate_pairs, format_table, versions
-from .loop import train
-from .recipes import Recipe, describe_keys, dump_recipe, load_recipe, parse_overrides, recipe_names
-from .repository import save_card
-from .sts import DEV_TASK, STS_TASKS, PairTask, load_pairs_file, load_task
-
-logger = logging.getLogger(__name__)
+from .recipes import describe_keys, load_recipe, parse_overrides, recipe_names
 
 USAGE = """usage: accelerate launch -m csezoo.training.train RECIPE [--key value ...]
 
@@ -51,196 +31,12 @@ def main(arguments: list[str] | None = None) -> None:
 
             quickstart(parse_overrides(arguments[1:]))
         else:
+            from .runs import run_recipe
+
             run_recipe(load_recipe(arguments[0], parse_overrides(arguments[1:])))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-
-
-def run_recipe(recipe: Recipe) -> dict:
-    """Train every seed of a recipe, evaluate the best models, aggregate.
-
-    Returns:
-        The content of the run's `results.json`.
-    """
-    output = Path(recipe.output_dir or f"runs/{recipe.name}")
-    accelerator = make_accelerator(recipe, output)
-    dev, tests = load_evaluation(recipe)
-    if accelerator.is_main_process:
-        claim(output, recipe)
-    accelerator.wait_for_everyone()
-    runs = []
-    for seed in recipe.seeds:
-        run = output / f"seed-{seed}" if len(recipe.seeds) > 1 else output
-        runs.append(run_seed(recipe, seed, run, accelerator, dev, tests))
-    results = runs[0] if len(runs) == 1 else aggregate(recipe, runs, output, accelerator)
-    accelerator.end_training()
-    if accelerator.is_main_process:
-        print(summary(results, output), flush=True)
-    return results
-
-
-def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
-    """The processes of this run, checked against what was asked for."""
-    tracker = None if recipe.report_to == "none" else recipe.report_to
-    try:
-        accelerator = Accelerator(mixed_precision=recipe.mixed_precision, log_with=tracker, project_dir=str(output))
-    except ValueError as error:
-        raise UserError(f"report_to or mixed_precision: {error}") from error
-    if accelerator.num_processes == 1 and "MASTER_ADDR" in os.environ and "WORLD_SIZE" not in os.environ:
-        raise UserError(
-            "several processes were asked for and one was started (accelerate launch --cpu does that): on CPU use "
-            "ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes N"
-        )
-    level = logging.INFO if accelerator.is_main_process else logging.ERROR
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", force=True)
-    logging.getLogger("csezoo").setLevel(level)
-    transformers_logging.set_verbosity_error()  # fresh heads are what training wants; misfits raise
-    transformers_logging.disable_progress_bar()
-    logger.info(
-        "%d process(es) on %s, precision %s",
-        accelerator.num_processes,
-        accelerator.device.type,
-        accelerator.mixed_precision,
-    )
-    if tracker:
-        accelerator.init_trackers("tracker")
-    return accelerator
-
-
-def load_evaluation(recipe: Recipe) -> tuple[PairTask | None, list[PairTask]]:
-    """Dev and test pairs, before anything is trained: what is missing is said at once."""
-    use_data = recipe.eval_data != "none"
-    if recipe.dev_file:
-        dev = load_pairs_file(recipe.dev_file)
-        dev.name = "dev"
-    else:
-        dev = load_task(DEV_TASK, recipe.eval_data) if use_data else None
-    if recipe.test_file:
-        return dev, [load_pairs_file(recipe.test_file)]
-    if recipe.dev_file or not use_data:
-        return dev, []
-    return dev, [load_task(name, recipe.eval_data) for name in STS_TASKS]
-
-
-# What may differ between a run and its continuation.
-FREE_KEYS = {"output_dir", "overwrite", "report_to", "log_steps"}
-
-
-def claim(output: Path, recipe: Recipe) -> None:
-    """Take a directory for a recipe: new, or the same recipe's to go on with.
-
-    Raises:
-        UserError: it holds another recipe's run.
-    """
-    known = output / "recipe.yaml"
-    if known.is_file():
-        before, now = yaml.safe_load(known.read_text(encoding="utf-8")), recipe.to_dict()
-        changed = [key for key in before | now if key not in FREE_KEYS and before.get(key) != now.get(key)]
-        if changed and not recipe.overwrite:
-            raise UserError(
-                f"{output} holds a run with another {', '.join(changed)}: give another --output_dir, or --overwrite"
-            )
-        if changed:
-            for child in ("recipe.yaml", "metrics.jsonl", "results.json", "checkpoints", "best", "tracker"):
-                remove(output / child)
-            for child in output.glob("seed-*"):
-                remove(child)
-    output.mkdir(parents=True, exist_ok=True)
-    dump_recipe(recipe, known)
-
-
-def remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def run_seed(recipe, seed, run: Path, accelerator, dev, tests) -> dict:
-    """One seed, trained and evaluated; a finished one is read from its results."""
-    results_file = run / "results.json"
-    if results_file.is_file():
-        logger.info("%s is finished", run)
-        return json.loads(results_file.read_text(encoding="utf-8"))
-    training = train(recipe, seed, run, accelerator, dev)
-    results = None
-    if accelerator.is_main_process:
-        results = evaluate_best(recipe, seed, run, training, dev, tests)
-        results_file.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    accelerator.wait_for_everyone()
-    return results or json.loads(results_file.read_text(encoding="utf-8"))
-
-
-def evaluate_best(recipe, seed, run: Path, training: dict, dev, tests) -> dict:
-    """Load `best/` as a user would, score it, and write its card again with the scores."""
-    results = []
-    if dev is not None or tests:
-        encode, receipt = load_encoder(str(run / "best"), batch_size=recipe.eval_batch_size)
-        tasks = [task for task in (dev, *tests) if task is not None]
-        results = evaluate_pairs(encode, tasks, receipt={**receipt, "seed": seed})
-        save_card(run / "best", recipe, results)
-    return {
-        "model": recipe.name,
-        "method": recipe.method,
-        "seed": seed,
-        "results": results,
-        "training": training,
-        "machine": {
-            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
-            "cpus": os.cpu_count(),
-            **versions(),
-        },
-    }
-
-
-def aggregate(recipe: Recipe, runs: list[dict], output: Path, accelerator) -> dict:
-    """Mean and standard deviation over the seeds, and the best seed's model (by dev) as the run's `best/`."""
-    tasks = [result["task"] for result in runs[0]["results"]]
-    values = {task: [run["results"][i]["value"] for run in runs] for i, task in enumerate(tasks)}
-    results = {
-        "model": recipe.name,
-        "method": recipe.method,
-        "seeds": recipe.seeds,
-        "results": [result for run in runs for result in run["results"]],
-        "summary": [
-            {"task": task, "mean": statistics.mean(v), "sd": statistics.stdev(v), "n": len(v)}
-            for task, v in values.items()
-        ],
-    }
-    if accelerator.is_main_process:
-        scores = [run["training"]["dev"] for run in runs]
-        chosen = recipe.seeds[scores.index(max(scores)) if None not in scores else -1]
-        partial = output / "best.partial"
-        remove(partial)
-        shutil.copytree(output / f"seed-{chosen}" / "best", partial)
-        replace_directory(partial, output / "best")
-        results["best_seed"] = chosen
-        (output / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    accelerator.wait_for_everyone()
-    return results
-
-
-def summary(results: dict, output: Path) -> str:
-    """What a run prints at its end."""
-    lines = []
-    if "summary" in results:
-        lines += [f"{s['task']:<16} {s['mean']:.2f} ± {s['sd']:.2f} ({s['n']} seeds)" for s in results["summary"]]
-    elif results["results"]:
-        tests = [r for r in results["results"] if "dev" not in r["task"]] or results["results"]
-        lines += [format_table([(results["model"], tests)])]
-        lines += [f"dev {results['training']['dev']:.2f} at step {results['training']['best_step']}"]
-    best = output / "best"
-    return "\n".join([*lines, "", f"The finished repository: {best}", *load_lines(best)])
-
-
-def load_lines(repository: Path) -> list[str]:
-    """The three lines that load a repository."""
-    return [
-        "  from transformers import AutoModel",
-        f'  model = AutoModel.from_pretrained("{repository}", trust_remote_code=True)',
-        '  embeddings = model.encode(["A cat sits on the mat.", "A dog runs."])',
-    ]
 
 
 if __name__ == "__main__":

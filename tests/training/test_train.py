@@ -1,0 +1,273 @@
+"""Whole runs on a tiny base: what a run leaves, what it refuses, killed and resumed, one process and two."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoModelForPreTraining
+
+from csezoo.training.recipes import make_recipe
+from csezoo.training.runs import run_recipe
+from csezoo.training.train import main
+from tests.clean_interpreter import run_without_csezoo
+from tests.conftest import SENTENCES
+
+
+def values(base, train_file, dev_file, output, **changes):
+    """A recipe of a few seconds."""
+    return {
+        "name": "tiny",
+        "base_model": str(base),
+        "train_file": str(train_file),
+        "dev_file": str(dev_file),
+        "output_dir": str(output),
+        "batch_size": 16,
+        "max_steps": 6,
+        "eval_steps": 2,
+        "log_steps": 1,
+        "learning_rate": 1e-3,
+        "report_to": "none",
+        **changes,
+    }
+
+
+def command_line(recipe):
+    keys = {key: value for key, value in recipe.items() if key != "name"}
+    arguments = ["simcse-bert-base-uncased"]
+    for key, value in keys.items():
+        arguments += [f"--{key}", *(map(str, value) if isinstance(value, list) else [str(value)])]
+    return arguments
+
+
+def start(recipe, *launcher, **environment):
+    """A training process of its own, as a user starts it."""
+    launcher = launcher or (sys.executable, "-m", "csezoo.training.train")
+    return subprocess.Popen(
+        [*launcher, *command_line(recipe)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def finish(process):
+    out, err = process.communicate(timeout=240)
+    return process.returncode, out, err
+
+
+def lines(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(scope="session")
+def run(bases, train_file, dev_file, tmp_path_factory):
+    """A finished run of one process."""
+    output = tmp_path_factory.mktemp("runs") / "tiny"
+    run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, output, test_file=str(dev_file))))
+    return output
+
+
+def test_a_run_leaves_what_is_promised(run):
+    assert {"recipe.yaml", "metrics.jsonl", "checkpoints", "best", "results.json"} <= {p.name for p in run.iterdir()}
+    steps = [line["step"] for line in lines(run) if "dev" in line]
+    assert steps == [0, 2, 4, 6], "dev is scored before training and every eval_steps"
+    assert [line["step"] for line in lines(run) if "loss" in line] == [1, 2, 3, 4, 5, 6]
+    rates = [line["learning_rate"] for line in lines(run) if "loss" in line]
+    assert rates == pytest.approx([1e-3 * (6 - step) / 6 for step in range(1, 7)], abs=1e-12)
+
+
+def test_best_is_the_strictly_best_dev_score(run):
+    dev = {line["step"]: line["dev"] for line in lines(run) if "dev" in line}
+    training = json.loads((run / "results.json").read_text(encoding="utf-8"))["training"]
+    assert training["dev"] == max(dev.values())
+    assert training["best_step"] == min(step for step, score in dev.items() if score == max(dev.values()))
+
+
+def test_results_carry_receipts(run):
+    results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    assert [result["task"] for result in results["results"]] == ["dev", "dev"]
+    for result in results["results"]:
+        assert result["rows"] == len(SENTENCES) // 2
+        assert {"sha256", "revision", "pooling", "dtype", "versions", "seed", "aggregation"} <= result.keys()
+
+
+def test_best_loads_in_a_clean_interpreter_and_gives_the_same_vectors(run, tmp_path):
+    code = f"""
+import json
+from transformers import AutoModel
+model = AutoModel.from_pretrained({str(run / "best")!r}, trust_remote_code=True)
+print(json.dumps(model.encode({SENTENCES[:9]!r}).tolist()))
+"""
+    here = AutoModel.from_pretrained(run / "best").encode(SENTENCES[:9])
+    np.testing.assert_allclose(run_without_csezoo(code, tmp_path), here, atol=1e-6)
+
+
+def test_best_can_be_trained_on(run):
+    model = AutoModelForPreTraining.from_pretrained(run / "best")
+    assert model.projection.dense.weight.std().item() == pytest.approx(0.02, abs=0.005), "a fresh head"
+
+
+def test_a_finished_run_is_used_again_and_another_recipe_is_refused(run, bases, train_file, dev_file, capsys):
+    same = values(bases["bert"], train_file, dev_file, run, test_file=str(dev_file))
+    before = (run / "best" / "model.safetensors").stat().st_mtime_ns
+    run_recipe(make_recipe(same))
+    assert (run / "best" / "model.safetensors").stat().st_mtime_ns == before
+    code, _, err = finish(start({**same, "learning_rate": 2e-3}))
+    assert code == 2
+    assert "another" in err and "learning_rate" in err and "--overwrite" in err
+    assert "Traceback" not in err
+
+
+def same_run(one, other):
+    """Bit-identical weights, metrics and best model."""
+    for name in ("best", "checkpoints/step-00000006"):
+        a, b = (load_file(directory / name / "model.safetensors") for directory in (one, other))
+        assert a.keys() == b.keys()
+        for tensor in a:
+            assert torch.equal(a[tensor], b[tensor]), tensor
+    assert lines(one) == lines(other)
+
+
+@pytest.mark.parametrize("changes", [{}, {"gradient_accumulation_steps": 2, "mlm_weight": 0.1}])
+def test_killed_and_resumed_equals_uninterrupted(bases, train_file, dev_file, tmp_path, changes):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", **changes)
+    run_recipe(make_recipe(recipe))
+    broken = {**recipe, "output_dir": str(tmp_path / "broken")}
+    process = start(broken)
+    while not list((tmp_path / "broken").glob("checkpoints/step-*2")) and process.poll() is None:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    finish(process)
+    assert not (tmp_path / "broken" / "results.json").exists(), "killed before its end"
+    # What a kill in the middle of a save leaves behind is no checkpoint.
+    (tmp_path / "broken" / "checkpoints" / "partial-00000004").mkdir(exist_ok=True)
+    code, _, err = finish(start(broken))
+    assert code == 0, err
+    assert "resumed from" in err
+    same_run(tmp_path / "whole", tmp_path / "broken")
+
+
+LAUNCH_TWO = (
+    "accelerate",
+    "launch",
+    "--multi_gpu",
+    "--num_processes",
+    "2",
+    "--num_machines",
+    "1",
+    "--mixed_precision",
+)
+LAUNCH_TWO += ("no", "--dynamo_backend", "no", "--main_process_port", "0", "-m", "csezoo.training.train")
+
+
+def test_two_processes_train_as_one(bases, train_file, dev_file, tmp_path):
+    """Without dropout, and with a ragged last batch in the middle of the run (96 sentences in batches of 25)."""
+    without_dropout = AutoModel.from_pretrained(bases["bert"])
+    without_dropout.config.hidden_dropout_prob = without_dropout.config.attention_probs_dropout_prob = 0.0
+    base = tmp_path / "base"
+    without_dropout.save_pretrained(base)
+    for file in bases["bert"].glob("tokenizer*"):
+        (base / file.name).write_bytes(file.read_bytes())
+    changes = {"batch_size": 25, "eval_steps": 6}
+    one = values(base, train_file, dev_file, tmp_path / "one", **changes)
+    run_recipe(make_recipe(one))
+    two = values(base, train_file, dev_file, tmp_path / "two", **changes)
+    code, _, err = finish(start(two, *LAUNCH_TWO, ACCELERATE_USE_CPU="true"))
+    assert code == 0, err
+    assert "2 process(es)" in err
+    a, b = (load_file(tmp_path / run / "checkpoints/step-00000006/model.safetensors") for run in ("one", "two"))
+    for name in a:
+        torch.testing.assert_close(b[name], a[name], atol=2e-5, rtol=1e-4, msg=name)
+    for left, right in zip(lines(tmp_path / "one"), lines(tmp_path / "two"), strict=True):
+        assert left == pytest.approx(right, rel=1e-3)
+
+
+def test_processes_that_do_not_start_are_noticed(bases, train_file, dev_file, tmp_path):
+    launch = ("accelerate", "launch", "--cpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision")
+    launch += ("no", "--dynamo_backend", "no", "-m", "csezoo.training.train")
+    code, _, err = finish(start(values(bases["bert"], train_file, dev_file, tmp_path / "run"), *launch))
+    assert code != 0
+    assert "error: several processes were asked for and one was started" in err
+
+
+def test_several_seeds_are_aggregated(bases, train_file, dev_file, tmp_path, capsys):
+    recipe = make_recipe(values(bases["roberta"], train_file, dev_file, tmp_path, seeds=[1, 2, 3], max_steps=2))
+    results = run_recipe(recipe)
+    scores = [result["value"] for result in results["results"]]
+    assert results["summary"] == [
+        {"task": "dev", "mean": pytest.approx(np.mean(scores)), "sd": pytest.approx(np.std(scores, ddof=1)), "n": 3}
+    ]
+    assert len(set(scores)) > 1, "seeds differ"
+    best = results["seeds"][scores.index(max(scores))]
+    assert results["best_seed"] == best
+    for name in ("model.safetensors", "README.md"):
+        assert (tmp_path / "best" / name).read_bytes() == (tmp_path / f"seed-{best}" / "best" / name).read_bytes()
+    assert "± " in capsys.readouterr().out
+
+
+def test_triplets_prompt_bf16_checkpointing_and_tensorboard_together(bases, dev_file, tmp_path):
+    triplets = tmp_path / "nli.csv"
+    rows = [f"{a},{b},{c}" for a, b, c in zip(SENTENCES[:40], SENTENCES[1:41], SENTENCES[2:42], strict=True)]
+    triplets.write_text("sent0,sent1,hard_neg\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    recipe = values(bases["bert"], triplets, dev_file, tmp_path / "run", epochs=1, max_steps=None)
+    recipe |= {"text_columns": ["sent0", "sent1", "hard_neg"], "hard_negative_weight": 1.0, "mixed_precision": "bf16"}
+    recipe |= {"pooling": "prompt", "prompts": ['This sentence of "{sentence}" means{mask}.'], "denoise": "always"}
+    recipe |= {"projection_at_test": True, "gradient_checkpointing": True, "report_to": "tensorboard"}
+    results = run_recipe(make_recipe(recipe))
+    assert results["training"]["updates"] == 3  # 40 triplets in batches of 16
+    assert list((tmp_path / "run" / "tracker").rglob("events.out.tfevents*"))
+    assert AutoModel.from_pretrained(tmp_path / "run" / "best").config.prompts == recipe["prompts"]
+
+
+def test_streaming_sees_the_same_kind_of_run(bases, train_file, dev_file, tmp_path):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", streaming=True, max_steps=4)
+    assert run_recipe(make_recipe(recipe))["training"]["updates"] == 4
+
+
+def test_without_dev_the_last_model_is_the_best(bases, train_file, dev_file, tmp_path):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", eval_data="none", max_steps=3)
+    del recipe["dev_file"]
+    assert run_recipe(make_recipe(recipe))["training"]["best_step"] == 3
+    last = load_file(tmp_path / "run" / "checkpoints" / "step-00000003" / "model.safetensors")
+    best = load_file(tmp_path / "run" / "best" / "model.safetensors")
+    for name, tensor in best.items():
+        assert torch.equal(last[f"model.{name}"], tensor), name
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"base_model": "no/such-model"}, "base_model: 'no/such-model' could not be loaded"),
+        ({"train_file": "missing.txt"}, "train_file: missing.txt does not exist"),
+        ({"learning_rat": "1"}, "unknown key 'learning_rat': did you mean learning_rate?"),
+        ({"pooling": "median"}, "pooling: 'median' is none of"),
+        ({"max_length": "100"}, "max_length: 100 does not fit the 66 positions"),
+        ({"dev_file": "missing.csv"}, "missing.csv does not exist"),
+        ({"mixed_precision": "fp4"}, "mixed_precision"),
+        ({"report_to": "pigeon"}, "report_to"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_line_and_exit_code_2(
+    bases, train_file, dev_file, tmp_path, capsys, changes, line
+):
+    recipe = {**values(bases["bert"], train_file, dev_file, tmp_path / "run"), **changes}
+    with pytest.raises(SystemExit) as stop:
+        main(command_line(recipe))
+    assert stop.value.code == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: ") and line in error
+
+
+def test_help_shows_an_example_and_every_key(capsys):
+    main(["--help"])
+    shown = capsys.readouterr().out
+    assert "example: accelerate launch" in shown
+    assert "--batch_size (64)" in shown and "--temperature (0.05)" in shown

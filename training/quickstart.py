@@ -1,0 +1,119 @@
+"""The main job on an embedded default: a small English world, a small BERT, and unsupervised SimCSE on it."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from accelerate import PartialState
+
+from . import quickstart_base, quickstart_world
+from .encoders import load_encoder, plain_encoder
+from .evaluation import evaluate_pairs, format_table, unit_vectors
+from .quickstart_base import train_base
+from .quickstart_world import make_world, write_world
+from .recipes import load_recipe
+from .sts import load_pairs_file
+from .runs import RUN_FILES, load_lines, remove, run_recipe
+
+logger = logging.getLogger(__name__)
+
+
+def quickstart(overrides: dict[str, object]) -> None:
+    """Write the world, train the base, train the recipe `quickstart`, and show what changed.
+
+    The run's directory gets `world/` (sentences, graded pairs, triplets) and `base/` (tokenizer and masked language
+    model) beside a run's usual files. What is there and made by the same code from the same seed is used again.
+
+    Args:
+        overrides: of the recipe's keys; the first of `seeds` makes the world and the base too.
+    """
+    recipe = load_recipe("quickstart", overrides)
+    output = Path(recipe.output_dir or "runs/quickstart")
+    recipe.output_dir = str(output)
+    world, base = output / "world", output / "base"
+    state = PartialState()
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logger.setLevel(logging.INFO if state.is_main_process else logging.ERROR)
+    if state.is_main_process:
+        seed = recipe.seeds[0]
+        made = _once(
+            world, {"seed": seed, "code": _code(quickstart_world)}, lambda: write_world(make_world(seed=seed), world)
+        )
+        sentences = (world / "train.txt").read_text(encoding="utf-8").splitlines()
+        cause = {"seed": seed, "code": _code(quickstart_world) + _code(quickstart_base)}
+        made |= _once(base, cause, lambda: train_base(sentences, base, seed=seed))
+        if made:  # a run on another world or base is no longer this run
+            for name in RUN_FILES:
+                remove(output / name)
+    state.wait_for_everyone()
+    recipe.train_file = recipe.train_file or str(world / "train.txt")
+    recipe.base_model = recipe.base_model or str(base)
+    recipe.dev_file = recipe.dev_file or str(world / "dev.csv")
+    recipe.test_file = recipe.test_file or str(world / "test.csv")
+    run_recipe(recipe, show=False)
+    if state.is_main_process:
+        print(report(recipe, output / "best"), flush=True)
+
+
+def _once(directory: Path, cause: dict[str, object], make: Callable[[], None]) -> bool:
+    """Make a directory unless the same cause already made it; true if it was made."""
+    marker = directory / "made_from.json"
+    if marker.is_file() and json.loads(marker.read_text(encoding="utf-8")) == cause:
+        logger.info("%s is there and unchanged", directory)
+        return False
+    remove(directory)
+    directory.mkdir(parents=True)
+    logger.info("making %s", directory)
+    make()
+    marker.write_text(json.dumps(cause) + "\n", encoding="utf-8")
+    return True
+
+
+def _code(module) -> str:
+    return hashlib.sha256(inspect.getsource(module).encode()).hexdigest()
+
+
+def report(recipe, best: Path) -> str:
+    """Before and after on held-out pairs, neighbours of five sentences, and how to load the result."""
+    task = load_pairs_file(recipe.test_file)
+    rows = []
+    for pooling in ("cls", "mean"):
+        encoder, tokenizer = plain_encoder(recipe.base_model, pooling)
+        rows.append((f"untrained, {pooling}", evaluate_pairs(_texts_only(encoder, tokenizer), [task])))
+    encode, _ = load_encoder(str(best))
+    rows.append(("trained, SimCSE", evaluate_pairs(encode, [task])))
+    return "\n".join(
+        [
+            "",
+            f"Spearman (x 100) on {len(task.pairs)} graded pairs of events never seen in training:",
+            format_table(rows),
+            "",
+            "Nearest neighbours:",
+            *neighbours(encode, sorted({sentence for pair in task.pairs for sentence in pair})),
+            "",
+            f"The finished Hub repository: {best}",
+            *load_lines(best),
+        ]
+    )
+
+
+def _texts_only(encoder, tokenizer):
+    return lambda texts: encoder.encode(texts, tokenizer, batch_size=128)
+
+
+def neighbours(encode, sentences: list[str], queries: int = 5, nearest: int = 2) -> list[str]:
+    """The nearest other sentences of a few, by cosine."""
+    vectors = unit_vectors(np.asarray(encode(sentences), dtype=np.float32), sentences)
+    lines = []
+    for query in range(0, len(sentences), -(-len(sentences) // queries)):
+        cosines = vectors @ vectors[query]
+        cosines[query] = -np.inf
+        lines.append(f"  {sentences[query]}")
+        lines += [f"    {cosines[i]:.2f}  {sentences[i]}" for i in np.argsort(-cosines)[:nearest]]
+    return lines
