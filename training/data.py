@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import logging
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import datasets
 import torch
 from datasets.exceptions import DatasetGenerationError
+from pandas.errors import ParserWarning
 from transformers import PreTrainedTokenizerBase
 
 from .errors import UserError
@@ -18,10 +21,12 @@ from .recipes import Recipe
 
 logger = logging.getLogger(__name__)
 
+# "NA" and "None" are words; a row with a cell more than the header must not shift its columns.
+CSV = {"keep_default_na": False, "index_col": False}
 BUILDERS = {
     ".txt": ("text", {}),
-    ".csv": ("csv", {"keep_default_na": False}),  # "NA" and "None" are words
-    ".tsv": ("csv", {"keep_default_na": False, "sep": "\t"}),
+    ".csv": ("csv", CSV),
+    ".tsv": ("csv", {**CSV, "sep": "\t"}),
     ".jsonl": ("json", {}),
     ".json": ("json", {}),
     ".parquet": ("parquet", {}),
@@ -37,10 +42,14 @@ def load_sentences(recipe: Recipe) -> datasets.Dataset | datasets.IterableDatase
         UserError: the file, its encoding, its columns or the network; the line says which option replaces it.
     """
     source, loaded = _load(recipe)
-    columns = recipe.text_columns or _only_column(source, loaded.column_names)
-    if missing := [column for column in columns if column not in loaded.column_names]:
+    with _reading(source, recipe):
+        names = loaded.column_names or list(next(iter(loaded), {}))  # a stream may know them by its first row only
+    if not names:
+        raise UserError(f"{source} holds no sentences")
+    columns = recipe.text_columns or _only_column(source, names)
+    if missing := [column for column in columns if column not in names]:
         raise UserError(
-            f"{source} has no column {', '.join(missing)}: it has {', '.join(loaded.column_names)}; "
+            f"{source} has no column {', '.join(missing)}: it has {', '.join(names)}; "
             "name the columns of anchor, positive and hard negative with --text_columns"
         )
     if not 1 <= len(columns) <= 3:
@@ -54,9 +63,10 @@ def load_sentences(recipe: Recipe) -> datasets.Dataset | datasets.IterableDatase
         raise UserError(f"{source}: column {wrong[0]} holds {loaded.features[wrong[0]].dtype}, not text")
     if recipe.max_train_sentences:
         loaded = loaded.select(range(min(recipe.max_train_sentences, len(loaded))))
-    kept = loaded.map(
-        _clean, batched=True, fn_kwargs={"columns": columns}, remove_columns=columns, desc="Checking sentences"
-    )
+    with _reading(source, recipe):
+        kept = loaded.map(
+            _clean, batched=True, fn_kwargs={"columns": columns}, remove_columns=columns, desc="Checking sentences"
+        )
     if len(kept) < len(loaded):
         logger.info("%s: %d blank lines skipped", source, len(loaded) - len(kept))
     if len(kept) == 0:
@@ -70,7 +80,7 @@ def _load(recipe: Recipe):
         path = Path(recipe.train_file)
         suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
         if not path.is_file():
-            raise UserError(f"train_file: {path} does not exist")
+            raise UserError(f"train_file: {path} {'is not a file' if path.exists() else 'does not exist'}")
         if suffix not in BUILDERS:
             raise UserError(f"train_file: {path} is none of {', '.join(BUILDERS)} (or one of them with .gz)")
         if path.stat().st_size == 0:
@@ -83,17 +93,23 @@ def _load(recipe: Recipe):
     else:
         raise UserError("train_file: give --train_file (text, CSV, TSV, JSON Lines or Parquet) or --dataset")
     source = recipe.train_file or f"{recipe.dataset}/{recipe.dataset_file or ''}".rstrip("/")
-    try:
+    with _reading(source, recipe):
         return source, datasets.load_dataset(where, split="train", streaming=recipe.streaming, **options)
-    except (DatasetGenerationError, UnicodeDecodeError) as error:
+
+
+@contextmanager
+def _reading(source: str, recipe: Recipe):
+    """Say in one line what `datasets` could not read, and where."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ParserWarning)  # cells that would be dropped
+            yield
+    except (DatasetGenerationError, ParserWarning, EOFError, OSError, ValueError) as error:
+        reason = " ".join(str(error.__cause__ or error).split())[:200]
         if recipe.train_file:
             _raise_bad_utf8(Path(recipe.train_file))
-        raise UserError(f"{source} could not be read: {error.__cause__ or error}") from error
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{source} could not be loaded ({' '.join(str(error).split())[:200]}); "
-            "give --train_file a local file instead"
-        ) from error
+            raise UserError(f"{source} could not be read ({reason})") from error
+        raise UserError(f"{source} could not be loaded ({reason}); give --train_file a local file instead") from error
 
 
 def _raise_bad_utf8(path: Path) -> None:
@@ -207,6 +223,8 @@ class StreamedBatches(torch.utils.data.IterableDataset):
                 yield {**self.collate(share or batch[:1]), "rows": len(share)}
 
     def _batches(self):
+        if next(iter(self.sentences), None) is None:
+            raise UserError("the stream holds no sentences")
         for epoch in itertools.count():
             batch = []
             for row in self.sentences.shuffle(seed=self.seed + epoch, buffer_size=self.shuffle_buffer):

@@ -9,6 +9,8 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from .evaluation import average
 from .recipes import Recipe
 
+AVERAGE = "average of the tests"
+
 DESCRIPTIONS = {
     "simcse": (
         "SimCSE (Gao et al., EMNLP 2021) pulls two views of a sentence together and pushes all other sentences of the "
@@ -26,8 +28,14 @@ CITATIONS = {
 }
 
 
-def model_card(recipe: Recipe, results: list[dict]) -> ModelCard:
-    """Metadata and text; every number comes from `results`."""
+def model_card(recipe: Recipe, results: list[dict], summary: list[dict] | None = None) -> ModelCard:
+    """Metadata and text of a repository; every number comes from its results.
+
+    Args:
+        recipe: the run's.
+        results: of these very weights, for the metadata and, alone, for the table.
+        summary: mean and standard deviation over the run's seeds, for the table.
+    """
     data = ModelCardData(
         language=recipe.language,
         license=recipe.license,
@@ -58,7 +66,8 @@ def model_card(recipe: Recipe, results: list[dict]) -> ModelCard:
     )
     if not results:
         data.model_name = None
-    return ModelCard(f"---\n{data.to_yaml()}\n---\n\n{_text(recipe, results)}")
+    table = _seeds_table(recipe, results, summary) if summary else _table(results)
+    return ModelCard(f"---\n{data.to_yaml()}\n---\n\n{_text(recipe, table)}")
 
 
 def _hub_id(base_model: str | None) -> str | None:
@@ -66,7 +75,7 @@ def _hub_id(base_model: str | None) -> str | None:
     return None if base_model is None or Path(base_model).is_dir() else base_model
 
 
-def _text(recipe: Recipe, results: list[dict]) -> str:
+def _text(recipe: Recipe, table: str) -> str:
     source = recipe.train_file.rsplit("/", 1)[-1] if recipe.train_file else recipe.dataset_file or recipe.dataset
     return f"""# {recipe.name}
 
@@ -101,7 +110,7 @@ The resolved recipe is in `recipe.yaml` of the run.
 
 ## Results
 
-{_results(results)}
+{table}
 
 ## Limits
 
@@ -116,14 +125,29 @@ longer texts and other languages than those above were not tested.
 """
 
 
-def _results(results: list[dict]) -> str:
+PROTOCOL = "Spearman correlation (× 100) of the cosine similarity with the gold score, all pairs of a task together"
+
+
+def _seeds_table(recipe: Recipe, results: list[dict], summary: list[dict]) -> str:
+    rows = [
+        f"| {seeds['task']} | {own['dataset']} | {own['rows']} "
+        f"| {seeds['mean']:.2f} ± {seeds['sd']:.2f} | {own['value']:.2f} |"
+        for seeds, own in zip(summary, results, strict=False)  # the average has no results of its own
+    ]
+    *_, total = summary
+    if total["task"] == AVERAGE:
+        own = average([result for result in results if not result["task"].endswith("dev")])
+        rows.append(f"| **{AVERAGE}** | | | **{total['mean']:.2f} ± {total['sd']:.2f}** | **{own:.2f}** |")
+    header = f"{PROTOCOL}: mean ± standard deviation over {len(recipe.seeds)} seeds, and these weights' own.\n"
+    return "\n".join([header, "| task | data | pairs | seeds | these weights |", "|---|---|---|---|---|", *rows])
+
+
+def _table(results: list[dict]) -> str:
     if not results:
         return "Not evaluated."
-    header = (
-        "Spearman correlation (× 100) of the cosine similarity with the gold score, all pairs of a task together.\n"
-    )
+    header = f"{PROTOCOL}.\n"
     rows = [f"| {r['task']} | {r['dataset']} | {r['rows']} | {r['value']:.2f} |" for r in results]
     tests = [result for result in results if not result["task"].endswith("dev")]
     if len(tests) > 1:
-        rows.append(f"| **average of the tests** | | | **{average(tests):.2f}** |")
+        rows.append(f"| **{AVERAGE}** | | | **{average(tests):.2f}** |")
     return "\n".join([header, "| task | data | pairs | Spearman |", "|---|---|---|---|", *rows])

@@ -63,6 +63,7 @@ def train_base(
     batch_size: int = 64,
     learning_rate: float = 1e-3,
     vocab_size: int = 3000,
+    summary_weight: float = 1.0,
 ) -> None:
     """Train the tokenizer and the encoder and write a complete transformers directory (BertForMaskedLM).
 
@@ -105,7 +106,7 @@ def train_base(
                 loss = F.cross_entropy(model.cls(states[chosen]), words)
                 # [CLS] alone must predict them too, so that it comes to sum up the sentence.
                 summary = states[:, :1].expand_as(states)[chosen]
-                loss = loss + F.cross_entropy(model.cls(summary), words)
+                loss = loss + summary_weight * F.cross_entropy(model.cls(summary), words)
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import difflib
+import math
 import types
 import typing
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 import yaml
+from transformers import SchedulerType
 
 from csezoo.modeling import METHODS
 
 from .errors import UserError
 
 RECIPES = Path(__file__).parent / "recipes"
+POSITIVE = ("batch_size", "gradient_accumulation_steps", "max_length", "epochs", "eval_steps", "log_steps")
+POSITIVE += ("eval_batch_size", "shuffle_buffer")
+NOT_NEGATIVE = ("learning_rate", "weight_decay", "adam_epsilon", "max_grad_norm", "warmup_ratio")
 # Keys of a model configuration that a run fills in itself.
 FILLED_IN = {"self", "kwargs", "backbone_config", "prompt_token_ids", "mask_token_id", "special_token_ids"}
 
@@ -93,11 +98,19 @@ class Recipe:
     model: dict = field(default_factory=dict)
 
     def __post_init__(self):
-        for key in ("batch_size", "gradient_accumulation_steps", "max_length", "eval_steps", "log_steps", "epochs"):
-            if not getattr(self, key) > 0:
+        for key in POSITIVE:
+            if not 0 < getattr(self, key) < math.inf:
                 raise UserError(f"{key}: {getattr(self, key)} must be greater than 0")
-        if self.max_steps is not None and self.max_steps < 1:
-            raise UserError(f"max_steps: {self.max_steps} must be at least 1")
+        for key in NOT_NEGATIVE:
+            if not 0 <= getattr(self, key) < math.inf:
+                raise UserError(f"{key}: {getattr(self, key)} must not be negative")
+        for key in ("max_steps", "max_train_sentences"):
+            if getattr(self, key) is not None and getattr(self, key) < 1:
+                raise UserError(f"{key}: {getattr(self, key)} must be at least 1")
+        if len(self.adam_betas) != 2 or not all(0 <= beta < 1 for beta in self.adam_betas):
+            raise UserError(f"adam_betas: {self.adam_betas} must be two numbers from 0 to below 1")
+        if self.lr_scheduler not in list(SchedulerType):
+            raise UserError(f"lr_scheduler: {self.lr_scheduler!r} is none of {', '.join(SchedulerType)}")
         if self.streaming and self.max_steps is None:
             raise UserError("streaming: the length of a stream is not known, give --max_steps too")
         if not self.seeds:
@@ -106,7 +119,8 @@ class Recipe:
     def to_dict(self) -> dict:
         """The flat mapping a `recipe.yaml` holds."""
         flat = asdict(self)
-        return {**flat, **flat.pop("model")}
+        model = flat.pop("model")
+        return {**flat, **model}
 
 
 def recipe_names() -> list[str]:
@@ -148,7 +162,7 @@ def load_recipe(name: str, overrides: dict[str, object] | None = None) -> Recipe
         raise UserError(f"no recipe {name!r}: {hint}")
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise UserError(f"{path}: a recipe is a mapping of keys to values, this is a {type(values).__name__}")
@@ -194,6 +208,10 @@ def coerce(key: str, value: object, hint: object) -> object:
             return [coerce(key, item.strip() if isinstance(item, str) else item, item_hint) for item in items]
         if hint is bool:
             return {"true": True, "false": False}[str(value).lower()]
+        if isinstance(value, bool) and hint is str:
+            return "yes" if value else "no"  # YAML reads a bare `no` (a precision, a language) as false
+        if isinstance(value, bool):
+            raise ValueError
         if hint is int and float(value) != int(float(value)):
             raise ValueError
         if hint is int:

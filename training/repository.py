@@ -34,9 +34,9 @@ def save_repository(directory: Path, serving_model, tokenizer, recipe, results: 
     replace_directory(partial, directory)
 
 
-def save_card(directory: Path, recipe: Recipe, results: list[dict]) -> None:
+def save_card(directory: Path, recipe: Recipe, results: list[dict], summary: list[dict] | None = None) -> None:
     """Write the repository's card."""
-    model_card(recipe, results).save(directory / "README.md")
+    model_card(recipe, results, summary).save(directory / "README.md")
 
 
 def _name_generic_tokenizer(path: Path) -> None:

@@ -8,8 +8,10 @@ import os
 import platform
 import shutil
 import statistics
+import sys
 from pathlib import Path
 
+import datasets
 import torch
 import yaml
 from accelerate import Accelerator
@@ -18,8 +20,9 @@ from transformers.utils import logging as transformers_logging
 from .checkpoints import replace_directory
 from .encoders import load_encoder
 from .errors import UserError
-from .evaluation import evaluate_pairs, format_table, versions
+from .evaluation import average, evaluate_pairs, format_table, versions
 from .loop import train
+from .model_card import AVERAGE
 from .recipes import Recipe, dump_recipe
 from .repository import save_card
 from .sts import DEV_TASK, STS_TASKS, PairTask, load_pairs_file, load_task
@@ -67,6 +70,8 @@ def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
     logging.getLogger("csezoo").setLevel(level)
     transformers_logging.set_verbosity_error()  # fresh heads are what training wants; misfits raise
     transformers_logging.disable_progress_bar()
+    if not sys.stderr.isatty() or not accelerator.is_main_process:
+        datasets.disable_progress_bars()  # bars are for terminals
     logger.info(
         "%d process(es) on %s, precision %s",
         accelerator.num_processes,
@@ -168,8 +173,12 @@ def evaluate_best(recipe, seed, run: Path, training: dict, dev, tests) -> dict:
 
 def aggregate(recipe: Recipe, runs: list[dict], output: Path, accelerator) -> dict:
     """Mean and standard deviation over the seeds, and the best seed's model (by dev) as the run's `best/`."""
-    tasks = [result["task"] for result in runs[0]["results"]]
-    values = {task: [run["results"][i]["value"] for run in runs] for i, task in enumerate(tasks)}
+    values = {
+        result["task"]: [run["results"][i]["value"] for run in runs] for i, result in enumerate(runs[0]["results"])
+    }
+    tests = [[result for result in run["results"] if not result["task"].endswith("dev")] for run in runs]
+    if len(tests[0]) > 1:
+        values[AVERAGE] = [average(results) for results in tests]
     results = {
         "model": recipe.name,
         "method": recipe.method,
@@ -186,6 +195,8 @@ def aggregate(recipe: Recipe, runs: list[dict], output: Path, accelerator) -> di
         partial = output / "best.partial"
         remove(partial)
         shutil.copytree(output / f"seed-{chosen}" / "best", partial)
+        own = [result for result in results["results"] if result["seed"] == chosen]
+        save_card(partial, recipe, own, results["summary"])
         replace_directory(partial, output / "best")
         results["best_seed"] = chosen
         (output / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -133,7 +135,20 @@ def _from_directory(name: str, directory: Path) -> PairTask:
 def _lines(path: Path) -> list[tuple[int, str]]:
     if not path.is_file():
         raise UserError(f"{path} is missing: is this a directory in SentEval's layout?")
-    return list(enumerate(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"), start=1))
+    return list(enumerate(_text(path).removesuffix("\n").split("\n"), start=1))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
+
+
+def _finite(score: str) -> float:
+    if not math.isfinite(float(score)):
+        raise ValueError
+    return float(score)
 
 
 def _row(path: Path, number: int, line: str, columns: tuple[int, int, int]) -> tuple[str, str, float]:
@@ -141,7 +156,7 @@ def _row(path: Path, number: int, line: str, columns: tuple[int, int, int]) -> t
     cells = line.split("\t")
     try:
         first, second, score = (cells[column] for column in columns)
-        return _respaced(first), _respaced(second), float(score)
+        return _respaced(first), _respaced(second), _finite(score)
     except (IndexError, ValueError):
         raise UserError(f"{path}, line {number}: no sentence pair with a score") from None
 
@@ -149,11 +164,11 @@ def _row(path: Path, number: int, line: str, columns: tuple[int, int, int]) -> t
 def _read_sts_year(folder: Path, subset: str) -> list[tuple[str, str, float]]:
     """One sub-set of a year; a pair whose gold line is empty was not scored and is left out."""
     sentences, gold = folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"
-    rows = []
-    for (number, line), (_, score) in zip(_lines(sentences), _lines(gold), strict=True):
-        if score.strip():
-            rows.append(_row(sentences, number, f"{line.rstrip()}\t{score}", (0, 1, -1)))
-    return rows
+    pairs, scores = _lines(sentences), _lines(gold)
+    if len(pairs) != len(scores):
+        raise UserError(f"{sentences} has {len(pairs)} lines, {gold.name} {len(scores)}: the data is damaged")
+    scored = [(number, line, score) for (number, line), (_, score) in zip(pairs, scores, strict=True) if score.strip()]
+    return [_row(sentences, number, f"{score}\t{line}", (1, 2, 0)) for number, line, score in scored]
 
 
 def load_pairs_file(path: str) -> PairTask:
@@ -161,17 +176,18 @@ def load_pairs_file(path: str) -> PairTask:
     file = Path(path)
     if not file.is_file():
         raise UserError(f"{file} does not exist")
-    with file.open(encoding="utf-8", newline="") as lines:
-        reader = csv.DictReader(lines)
-        if missing := [c for c in ("sentence1", "sentence2", "score") if c not in (reader.fieldnames or [])]:
-            raise UserError(f"{file} has no column {', '.join(missing)}: sentence1, sentence2 and score are needed")
-        pairs, scores = [], []
-        for row in reader:
-            try:
-                scores.append(float(row["score"]))
-            except (TypeError, ValueError):
-                raise UserError(f"{file}, line {reader.line_num}: score {row['score']!r} is not a number") from None
-            pairs.append((_respaced(row["sentence1"]), _respaced(row["sentence2"])))
-    if len(pairs) < 2:
-        raise UserError(f"{file} holds {len(pairs)} pairs, a correlation needs at least two")
+    reader = csv.DictReader(io.StringIO(_text(file)))
+    if missing := [c for c in ("sentence1", "sentence2", "score") if c not in (reader.fieldnames or [])]:
+        raise UserError(f"{file} has no column {', '.join(missing)}: sentence1, sentence2 and score are needed")
+    pairs, scores = [], []
+    for row in reader:
+        if None in row.values() or None in row:
+            raise UserError(f"{file}, line {reader.line_num}: not as many cells as the header has")
+        try:
+            scores.append(_finite(row["score"]))
+        except ValueError:
+            raise UserError(f"{file}, line {reader.line_num}: score {row['score']!r} is not a number") from None
+        pairs.append((_respaced(row["sentence1"]), _respaced(row["sentence2"])))
+    if len(set(scores)) < 2:
+        raise UserError(f"{file} holds {len(set(scores))} different scores, a correlation needs at least two")
     return PairTask(file.stem, pairs, scores, file.name)

@@ -208,8 +208,9 @@ def test_several_seeds_are_aggregated(bases, train_file, dev_file, tmp_path, cap
     assert len(set(scores)) > 1, "seeds differ"
     best = results["seeds"][scores.index(max(scores))]
     assert results["best_seed"] == best
-    for name in ("model.safetensors", "README.md"):
-        assert (tmp_path / "best" / name).read_bytes() == (tmp_path / f"seed-{best}" / "best" / name).read_bytes()
+    weights = "best/model.safetensors"
+    assert (tmp_path / weights).read_bytes() == (tmp_path / f"seed-{best}" / weights).read_bytes()
+    assert f"{np.mean(scores):.2f} ± {np.std(scores, ddof=1):.2f}" in (tmp_path / "best" / "README.md").read_text()
     assert "± " in capsys.readouterr().out
 
 

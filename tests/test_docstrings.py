@@ -1,0 +1,27 @@
+"""Every example in a docstring runs and prints what it says."""
+
+import doctest
+import importlib
+import pkgutil
+
+import numpy as np
+import pytest
+import torch
+
+import csezoo.modeling
+import csezoo.training
+
+MODULES = [
+    module.name
+    for package in (csezoo.modeling, csezoo.training)
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+    if not module.ispkg
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_run(name):
+    module = importlib.import_module(name)
+    torch.manual_seed(0)
+    examples = doctest.testmod(module, extraglobs={"torch": torch, "np": np})
+    assert examples.failed == 0

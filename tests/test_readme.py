@@ -1,0 +1,100 @@
+"""README's commands, as they stand there."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.clean_interpreter import run_without_csezoo
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def command(marker: str) -> str:
+    """The command under a marker."""
+    found = re.search(rf"<!-- {marker} command -->\n```bash\n(.+)\n```", README)
+    assert found, f"README.md has no {marker} command"
+    return found[1]
+
+
+def test_ci_runs_the_test_command_of_the_readme():
+    assert "<!-- test command -->" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert command("test").endswith("python -m pytest")
+
+
+def test_every_recipe_is_in_the_readme():
+    recipes = {path.stem for path in (ROOT / "training" / "recipes").glob("*.yaml")}
+    assert recipes == {name for name in re.findall(r"`([a-z0-9-]+)`", README) if name in recipes}
+
+
+def test_every_file_the_readme_names_exists():
+    for name in re.findall(r"`((?:modeling|training|tests|model_cards)/[\w./]+)`", README):
+        assert (ROOT / name).exists(), name
+
+
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory):
+    """The main command, run literally in a fresh virtual environment on a copy of the project."""
+    project = tmp_path_factory.mktemp("project") / "csezoo"
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in tracked.splitlines():
+        if (ROOT / name).is_file():
+            (project / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, project / name)
+    environment = project.parent / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
+    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    variables |= {"PATH": f"{environment / 'bin'}:{variables['PATH']}", "HF_HOME": str(project.parent / "hf")}
+
+    def run(line):
+        started = time.perf_counter()
+        done = subprocess.run(["bash", "-c", line], cwd=project, env=variables, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout, done.stderr, time.perf_counter() - started
+
+    install, launch = command("main").split(" && ")
+    run(install)
+    return project, run(launch), run(launch)
+
+
+@pytest.mark.timeout(1500)
+def test_quickstart_beats_both_untrained_rows_on_unseen_pairs(quickstart):
+    project, (shown, _, seconds), _ = quickstart
+    score = {
+        row: float(re.search(rf"{row}\s+([\d.-]+)", shown)[1])
+        for row in ("untrained, cls", "untrained, mean", "trained, SimCSE")
+    }
+    assert score["trained, SimCSE"] > max(score["untrained, cls"], score["untrained, mean"]) + 5, score
+    assert "Nearest neighbours:" in shown
+    results = json.loads((project / "runs/quickstart/results.json").read_text(encoding="utf-8"))
+    assert f"{results['results'][1]['value']:.2f}" in shown
+    print(f"quickstart: {seconds:.0f} s, {score}")
+
+
+def test_quickstart_ends_with_lines_that_load_what_it_made(quickstart, tmp_path):
+    project, (shown, _, _), _ = quickstart
+    lines = [line.strip() for line in shown.rstrip().splitlines()[-3:]]
+    assert lines[0] == "from transformers import AutoModel"
+    code = "\n".join([f"import json, os\nos.chdir({str(project)!r})", *lines, "print(json.dumps(embeddings.shape))"])
+    assert run_without_csezoo(code, tmp_path)[0] == 2
+
+
+def test_a_second_quickstart_uses_what_did_not_change(quickstart):
+    _, (first, _, seconds), (second, log, again) = quickstart
+    assert second == first
+    assert "is there and unchanged" in log and "is finished" in log
+    assert again < seconds / 3
+
+
+def test_the_three_lines_of_the_readme_load_the_quickstart(quickstart, tmp_path):
+    project, *_ = quickstart
+    lines = re.search(r"```python\n(.+?)```", README, re.DOTALL)[1]
+    code = f"import json, os\nos.chdir({str(project)!r})\n{lines}\nprint(json.dumps(embeddings.shape))"
+    assert run_without_csezoo(code, tmp_path)[0] == 2
