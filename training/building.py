@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from csezoo.modeling import METHODS
@@ -43,7 +44,7 @@ def load_backbone(base_model: str, **options) -> torch.nn.Module:
     """
     try:
         model, info = AutoModel.from_pretrained(base_model, output_loading_info=True, **options)
-    except OSError as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise UserError(
             f"base_model: {base_model!r} could not be loaded ({' '.join(str(error).split())[:200]}); "
             "give --base_model a directory, or a Hub id with the network on"

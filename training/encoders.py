@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors import SafetensorError
 from transformers import AutoModel, AutoTokenizer
 
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel
@@ -35,7 +36,10 @@ def load_encoder(
     """
     if _config_model_type(model) in METHODS:
         _refuse_pooling(model, pooling)
-        encoder = AutoModel.from_pretrained(model, dtype=dtype)
+        try:
+            encoder = AutoModel.from_pretrained(model, dtype=dtype)
+        except (OSError, ValueError, SafetensorError) as error:
+            raise UserError(f"{model} could not be loaded ({' '.join(str(error).split())[:200]})") from error
         return _zoo(encoder, None, batch_size, progress), _receipt(encoder.config.pooling, dtype, "csezoo")
     if _file(model, "modules.json"):
         _refuse_pooling(model, pooling)
@@ -103,9 +107,7 @@ def _file(model: str, name: str) -> Path | None:
         return path if path.is_file() else None
     try:
         return Path(hf_hub_download(model, name))
-    except LocalEntryNotFoundError:
-        return None
-    except EntryNotFoundError:
+    except (LocalEntryNotFoundError, EntryNotFoundError, HFValidationError):
         return None
     except (HfHubHTTPError, OSError, ValueError) as error:
         raise UserError(f"{model} could not be reached: {' '.join(str(error).split())[:200]}") from error

@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 from accelerate import PartialState
 
-from . import quickstart_base, quickstart_world
+from . import quickstart_base, quickstart_words, quickstart_world
 from .encoders import load_encoder, plain_encoder
 from .evaluation import evaluate_pairs, format_table, unit_vectors
 from .quickstart_base import train_base
 from .quickstart_world import make_world, write_world
 from .recipes import load_recipe
-from .sts import load_pairs_file
 from .runs import RUN_FILES, load_lines, remove, run_recipe
+from .sts import load_pairs_file
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +42,10 @@ def quickstart(overrides: dict[str, object]) -> None:
     logger.setLevel(logging.INFO if state.is_main_process else logging.ERROR)
     if state.is_main_process:
         seed = recipe.seeds[0]
-        made = _once(
-            world, {"seed": seed, "code": _code(quickstart_world)}, lambda: write_world(make_world(seed=seed), world)
-        )
+        cause = {"seed": seed, "code": _code(quickstart_words, quickstart_world)}
+        made = _once(world, cause, lambda: write_world(make_world(seed=seed), world))
         sentences = (world / "train.txt").read_text(encoding="utf-8").splitlines()
-        cause = {"seed": seed, "code": _code(quickstart_world) + _code(quickstart_base)}
+        cause = {"seed": seed, "code": _code(quickstart_words, quickstart_world, quickstart_base)}
         made |= _once(base, cause, lambda: train_base(sentences, base, seed=seed))
         if made:  # a run on another world or base is no longer this run
             for name in RUN_FILES:
@@ -75,8 +74,8 @@ def _once(directory: Path, cause: dict[str, object], make: Callable[[], None]) -
     return True
 
 
-def _code(module) -> str:
-    return hashlib.sha256(inspect.getsource(module).encode()).hexdigest()
+def _code(*modules) -> str:
+    return hashlib.sha256("".join(map(inspect.getsource, modules)).encode()).hexdigest()
 
 
 def report(recipe, best: Path) -> str:

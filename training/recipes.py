@@ -196,7 +196,7 @@ def coerce(key: str, value: object, hint: object) -> object:
         >>> coerce("seeds", "1, 2", list[int]), coerce("learning_rate", "3e-5", float)
         ([1, 2], 3e-05)
     """
-    if isinstance(hint, types.UnionType):
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):  # Python 3.10 gives the second
         if value is None or value in ("null", "None"):
             return None
         hint = next(option for option in typing.get_args(hint) if option is not type(None))

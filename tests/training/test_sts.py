@@ -97,10 +97,6 @@ def test_the_header_of_sick_is_not_a_pair(senteval):
     assert (task.pairs[0], task.scores[0]) == (respaced(text("SICK", 0)), 3.6)
 
 
-def damage(path, change):
-    path.write_text("\n".join(change(path.read_text(encoding="utf-8").split("\n"))), encoding="utf-8")
-
-
 def without_a_row(lines):
     return [*lines[:9], *lines[10:]]
 
@@ -114,26 +110,22 @@ def score_unreadable(lines):
 
 
 @pytest.mark.parametrize(
-    ("name", "files", "change", "parts"),
+    ("name", "pattern", "change", "parts"),
     [
-        ("STSBenchmark", ["STSBenchmark/sts-test.csv"], without_a_row, ["1378 pairs", "1379 expected"]),
-        ("STS12", ["STS12-en-test/STS.input.MSRvid.txt"], without_a_row, ["749", "750", "MSRvid"]),
-        ("STS12", ["STS12-en-test/STS.gs.MSRvid.txt"], without_a_row, ["750", "749", "MSRvid"]),
-        (
-            "STS13",
-            ["STS13-en-test/STS.input.FNWN.txt", "STS13-en-test/STS.gs.FNWN.txt"],
-            without_a_row,
-            ["1499 pairs", "1500 expected"],
-        ),
-        ("STSBenchmark", ["STSBenchmark/sts-test.csv"], second_sentence_lost, ["sts-test.csv, line 10"]),
-        ("STS14", ["STS14-en-test/STS.input.images.txt"], second_sentence_lost, ["input.images.txt, line 10"]),
-        ("STS14", ["STS14-en-test/STS.gs.images.txt"], score_unreadable, ["images.txt, line 10"]),
-        (DEV_TASK, ["STSBenchmark/sts-dev.csv"], lambda lines: ["\ufffd"], ["sts-dev.csv, line 1"]),
+        ("STSBenchmark", "STSBenchmark/sts-test.csv", without_a_row, ["1378 pairs", "1379 expected"]),
+        ("STS12", "STS12-en-test/STS.input.MSRvid.txt", without_a_row, ["749", "750", "MSRvid"]),
+        ("STS12", "STS12-en-test/STS.gs.MSRvid.txt", without_a_row, ["750", "749", "MSRvid"]),
+        ("STS13", "STS13-en-test/STS.*.FNWN.txt", without_a_row, ["1499 pairs", "1500 expected"]),
+        ("STSBenchmark", "STSBenchmark/sts-test.csv", second_sentence_lost, ["sts-test.csv, line 10"]),
+        ("STS14", "STS14-en-test/STS.input.images.txt", second_sentence_lost, ["input.images.txt, line 10"]),
+        ("STS14", "STS14-en-test/STS.gs.images.txt", score_unreadable, ["images.txt, line 10"]),
+        (DEV_TASK, "STSBenchmark/sts-dev.csv", lambda lines: ["\ufffd"], ["sts-dev.csv, line 1"]),
     ],
 )
-def test_damaged_data_is_refused_and_located(senteval, name, files, change, parts):
-    for file in files:
-        damage(senteval / "downstream" / "STS" / file, change)
+def test_damaged_data_is_refused_and_located(senteval, name, pattern, change, parts):
+    for path in (senteval / "downstream" / "STS").glob(pattern):
+        lines = path.read_text(encoding="utf-8").split("\n")
+        path.write_text("\n".join(change(lines)), encoding="utf-8")
     with pytest.raises(UserError) as error:
         load_task(name, str(senteval))
     for part in parts:
@@ -187,7 +179,6 @@ def test_a_file_of_ones_own_may_quote_and_order_its_columns(tmp_path):
     ("content", "part"),
     [
         (b"sentence1,sentence2\na,b\n", "has no column score"),
-        (b"", "has no column sentence1, sentence2, score"),
         (b"sentence1,sentence2,score\na,b,1\nc,d,high\n", "line 3: score 'high' is not a number"),
         (b"sentence1,sentence2,score\na,b,nan\nc,d,1\n", "line 2: score 'nan' is not a number"),
         (b"score,sentence1,sentence2\n1,a\n", "line 2: not as many cells"),
@@ -202,8 +193,3 @@ def test_a_file_of_pairs_that_cannot_be_used_is_named_with_the_reason(tmp_path, 
     with pytest.raises(UserError) as error:
         load_pairs_file(str(path))
     assert str(path) in str(error.value) and part in str(error.value)
-
-
-def test_a_file_of_pairs_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(UserError, match="absent.csv does not exist"):
-        load_pairs_file(str(tmp_path / "absent.csv"))
