@@ -104,7 +104,7 @@ def fresh_accelerator():
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """A directory of real data for measuring: `base/`, `data/` (see tests/README.md); skipped where it is not."""
+    """A directory of real data for measuring, `base/` and `data/` inside; skipped, loudly, where it is not."""
     path = Path(os.environ.get("CSEZOO_REAL_DATA", Path(__file__).parents[2] / "shared"))
     if not (path / "data" / "senteval" / "downstream").is_dir():
         pytest.skip(f"REAL DATA NOT TESTED: no data/senteval in {path}; set CSEZOO_REAL_DATA")

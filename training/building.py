@@ -17,6 +17,23 @@ from .prompts import Template, serving_tokenizer, template_token_ids
 from .recipes import Recipe
 
 
+def load_tokenizer(model: str, **options) -> PreTrainedTokenizerBase:
+    """A pre-trained encoder's own tokenizer.
+
+    Raises:
+        UserError: it has none, or one without the special tokens of an encoder.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model, **options)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{model} has no tokenizer ({' '.join(str(error).split())[:200]})") from error
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes up an empty one where files are missing
+        raise UserError(f"{model} has no tokenizer: put its tokenizer.json beside the weights")
+    if tokenizer.cls_token is None or tokenizer.sep_token is None or tokenizer.pad_token is None:
+        raise UserError(f"{model}: its tokenizer lacks the special tokens of a BERT or RoBERTa encoder")
+    return tokenizer
+
+
 @dataclass
 class Build:
     """A model and how texts reach it.
@@ -67,7 +84,7 @@ def build(recipe: Recipe) -> Build:
     )
     if Path(recipe.base_model).is_dir():
         backbone.config.name_or_path = ""  # a path of this machine is not published
-    tokenizer = AutoTokenizer.from_pretrained(recipe.base_model, revision=recipe.base_revision or "main")
+    tokenizer = load_tokenizer(recipe.base_model, revision=recipe.base_revision or "main")
     prompts = recipe.model.get("prompts") or [None]
     templates = [template_token_ids(tokenizer, prompt) for prompt in prompts]
     config_class, _, training_class = METHODS[recipe.method]

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 # "NA" and "None" are words; a row with a cell more than the header must not shift its columns.
 CSV = {"keep_default_na": False, "index_col": False}
 BUILDERS = {
-    ".txt": ("text", {}),
+    ".txt": ("text", {"encoding": "utf-8-sig"}),  # a byte-order mark is no part of the first sentence
     ".csv": ("csv", CSV),
     ".tsv": ("csv", {**CSV, "sep": "\t"}),
     ".jsonl": ("json", {}),

@@ -9,11 +9,11 @@ import torch
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel
 
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel
 
-from .building import load_backbone, longest_input, without_pooler
+from .building import load_backbone, load_tokenizer, longest_input, without_pooler
 from .errors import UserError
 from .evaluation import Encode
 from .prompts import serving_tokenizer, template_token_ids
@@ -53,7 +53,7 @@ def load_encoder(
 def plain_encoder(model: str, pooling: str, dtype: str = "float32"):
     """A transformers encoder without training: its backbone under a pooling, with a tokenizer."""
     backbone = load_backbone(model, dtype=dtype)
-    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer = load_tokenizer(model)
     try:
         config = SimCSEConfig(backbone_config=backbone.config, pooling=pooling)
     except ValueError as error:

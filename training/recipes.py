@@ -172,7 +172,7 @@ def load_recipe(name: str, overrides: dict[str, object] | None = None) -> Recipe
 def make_recipe(values: dict[str, object]) -> Recipe:
     """Check keys and types, and sort the method's keys into `model`."""
     method = values.get("method", "simcse")
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise UserError(f"method: {method!r} is none of {', '.join(METHODS)}")
     own = {key: hint for key, hint in typing.get_type_hints(Recipe).items() if key != "model"}
     of_method = method_keys(method)

@@ -1,6 +1,7 @@
-"""One matrix that every method of the zoo passes, on every backbone family. A new method joins with a line in `CONFIGS`."""
+"""One matrix that every method passes, on every backbone family. A new method joins with a line in `CONFIGS`."""
 
 import copy
+import json
 
 import pytest
 import torch
@@ -129,20 +130,21 @@ def test_a_fresh_interpreter_without_the_project_gives_the_same_vectors(trained,
     tokenizer = tiny_tokenizer(kind)
     serving = serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=64)
     serving.save_pretrained(repository)
-    code = """
+    code = f"""
 import json
+TEXTS = {json.dumps(SENTENCES[:5])!r}
 from transformers import AutoConfig, AutoModel, AutoModelForPreTraining, AutoTokenizer
 config = AutoConfig.from_pretrained("repository", trust_remote_code=True)
 model = AutoModel.from_pretrained("repository", trust_remote_code=True)
 AutoModelForPreTraining.from_pretrained("repository", trust_remote_code=True)
 tokenizer = AutoTokenizer.from_pretrained("repository", trust_remote_code=True)
-texts = %r
+texts = json.loads(TEXTS)
 output = model(**tokenizer(texts, padding=True, return_tensors="pt")).pooler_output
 assert abs(model.encode(texts) - output.detach().numpy()).max() < 1e-6
 model.save_pretrained("again")
 assert AutoModel.from_pretrained("again", trust_remote_code=True).config.auto_map == config.auto_map
 print(json.dumps(output.tolist()))
-""" % SENTENCES[:5]
+"""
     there = torch.tensor(run_without_csezoo(code, tmp_path))
     here = torch.from_numpy(trained.model.encode(SENTENCES[:5], serving))
     torch.testing.assert_close(there, here, atol=1e-6, rtol=0)
