@@ -96,7 +96,7 @@ def average(results: list[dict]) -> float:
 
 
 def format_table(rows: list[tuple[str, list[dict]]]) -> str:
-    """The usual table: a line per model, a column per task, the average last; two decimals.
+    """The usual table: a line per model, a column per task, the average of several last; two decimals.
 
     Example:
         >>> print(format_table([("ours", [{"task": "STS12", "value": 72.366}, {"task": "STS13", "value": 80.0}])]))
@@ -105,6 +105,8 @@ def format_table(rows: list[tuple[str, list[dict]]]) -> str:
     """
     header = ["model", *(result["task"] for result in rows[0][1]), "Avg."]
     lines = [[name, *(f"{r['value']:.2f}" for r in results), f"{average(results):.2f}"] for name, results in rows]
+    if len(header) == 3:  # the average of one task is that task
+        header, lines = header[:-1], [line[:-1] for line in lines]
     widths = [max(len(line[column]) for line in [header, *lines]) for column in range(len(header))]
     return "\n".join(
         "  ".join([line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True))])

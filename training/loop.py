@@ -166,6 +166,8 @@ class Progress:
         self.metrics = run / "metrics.jsonl"
         self.step, self.best_step, self.best_score = 0, None, None
         self.losses: list[torch.Tensor] = []
+        self.dev_results: list[dict] = []
+        self.prefix = f"{run.name}/" if len(recipe.seeds) > 1 else ""  # one tracker holds all seeds
         if accelerator.is_main_process and not complete(run / "checkpoints"):
             self.metrics.write_text("", encoding="utf-8")
 
@@ -215,15 +217,16 @@ class Progress:
         def encode(texts):
             return serving.encode(texts, self.built.serving_tokenizer, batch_size=self.recipe.eval_batch_size)
 
-        self._dev_result = evaluate_pairs(encode, [self.dev], receipt={"pooling": serving.config.pooling})[0]
-        return self._dev_result["value"]
+        self.dev_results = evaluate_pairs(encode, [self.dev], receipt={"pooling": serving.config.pooling})
+        return self.dev_results[0]["value"]
 
     def _save_best(self, model) -> None:
-        results = [self._dev_result] if self.dev is not None else []
-        save_repository(self.run / "best", self._serving(model), self.built.serving_tokenizer, self.recipe, results)
+        tokenizer = self.built.serving_tokenizer
+        save_repository(self.run / "best", self._serving(model), tokenizer, self.recipe, self.dev_results)
 
     def _write(self, line: dict) -> None:
-        self.accelerator.log({key: value for key, value in line.items() if key != "step"}, step=line["step"])
+        values = {f"{self.prefix}{key}": value for key, value in line.items() if key != "step"}
+        self.accelerator.log(values, step=line["step"])
         if self.accelerator.is_main_process:
             with self.metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")

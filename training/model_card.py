@@ -81,7 +81,7 @@ def _text(recipe: Recipe, table: str) -> str:
 
 {DESCRIPTIONS[recipe.method]}
 
-Trained by [csezoo](https://pypi.org/project/csezoo) with the recipe `{recipe.name}`.
+Trained with csezoo, a model zoo of contrastive sentence embeddings.
 
 ## Use
 

@@ -79,7 +79,8 @@ def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
         accelerator.mixed_precision,
     )
     if tracker:
-        accelerator.init_trackers("tracker")
+        plain = {key: value for key, value in recipe.to_dict().items() if isinstance(value, bool | int | float | str)}
+        accelerator.init_trackers("tracker", config=plain)
     return accelerator
 
 
