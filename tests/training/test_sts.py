@@ -58,9 +58,9 @@ def senteval(tmp_path):
             write(folder / f"STS.gs.{subset}.txt", scores)
     for part, count in (("dev", 1500), ("test", 1379), ("train", 5)):
         # Quotes are literal, even where they open and do not close.
-        pairs = [("genre", "file", "year", str(n), "2.500", f'"{part} {n}', 'a "b" c') for n in range(count)]
+        pairs = [("genre", "file", "year", str(n), f"{n % 6}.500", f'"{part} {n}', 'a "b" c') for n in range(count)]
         write(root / "STS" / "STSBenchmark" / f"sts-{part}.csv", map("\t".join, pairs))
-    rows = [(str(n), *text("SICK", n), "3.6", "NEUTRAL") for n in range(4927)]
+    rows = [(str(n), *text("SICK", n), f"{1 + n % 4}.6", "NEUTRAL") for n in range(4927)]
     header = ("pair_ID", "sentence_A", "sentence_B", "relatedness_score", "entailment_judgment")
     write(root / "SICK" / "SICK_test_annotated.txt", map("\t".join, [header, *rows]))
     return root.parent
@@ -89,12 +89,12 @@ def test_quotes_of_sts_b_are_text(senteval):
     for name, part in ((DEV_TASK, "dev"), ("STSBenchmark", "test")):
         task = load_task(name, str(senteval))
         assert task.pairs[7] == (f'"{part} 7', 'a "b" c')
-        assert set(task.scores) == {2.5}
+        assert set(task.scores) == {n + 0.5 for n in range(6)}
 
 
 def test_the_header_of_sick_is_not_a_pair(senteval):
     task = load_task("SICK-R", str(senteval))
-    assert (task.pairs[0], task.scores[0]) == (respaced(text("SICK", 0)), 3.6)
+    assert (task.pairs[0], task.scores[0]) == (respaced(text("SICK", 0)), 1.6)
 
 
 def without_a_row(lines):
