@@ -10,10 +10,12 @@ def load_tokenizer(model) -> PreTrainedTokenizerFast:
     """The tokenizer saved beside a model, as its file says: the generic class keeps a prompt in its post-processor."""
     if model.loaded_from is None:
         raise ValueError("this model was not loaded from a checkpoint: pass its tokenizer to encode(texts, tokenizer)")
-    return PreTrainedTokenizerFast.from_pretrained(**model.loaded_from)
+    if model.tokenizer is None:
+        model.tokenizer = PreTrainedTokenizerFast.from_pretrained(**model.loaded_from)
+    return model.tokenizer
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def encode_texts(
     model,
     texts: str | list[str],

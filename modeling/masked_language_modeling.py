@@ -41,7 +41,8 @@ class MaskedLMHead(nn.Module):
     """Token vectors to vocabulary logits: Linear - GELU - LayerNorm, then the tied word embeddings and a bias.
 
     Example:
-        >>> MaskedLMHead(hidden_size=4, vocab_size=9, layer_norm_eps=1e-12)(torch.zeros(2, 3, 4), torch.ones(9, 4)).shape
+        >>> head = MaskedLMHead(hidden_size=4, vocab_size=9, layer_norm_eps=1e-12)
+        >>> head(torch.zeros(2, 3, 4), torch.ones(9, 4)).shape
         torch.Size([2, 3, 9])
     """
 

@@ -77,7 +77,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
                 empty passes one sentence and 0, to take part in the collectives without adding to the loss.
         """
         rows = len(input_ids) if rows is None else rows
-        embeddings = self.encode_views(input_ids, attention_mask)[:rows]  # (B, V, H)
+        embeddings = self.encode_views(input_ids, attention_mask, rows)  # (B, V, H)
         losses = {"contrastive": self.contrastive_loss(embeddings)}
         loss = losses["contrastive"]
         for name, (weight, value) in self.auxiliary_losses(input_ids, attention_mask, rows).items():
@@ -85,15 +85,22 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             loss = loss + weight * value
         return ContrastiveLearningOutput(loss=loss, losses=losses, embeddings=embeddings)
 
-    def encode_views(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Views seam: `(B, V, T)` token ids to projected vectors `(B, V, H)`, all views in one forward pass."""
+    def encode_views(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, rows: int | None = None
+    ) -> torch.Tensor:
+        """Views seam: `(B, V, T)` token ids to projected vectors, all views in one forward pass.
+
+        Returns:
+            `(B, V, H)`, of the first `rows` sentences alone if given: a projection may take statistics of its batch.
+        """
         sentences, views, _ = input_ids.shape
         _, pooled = self.model.encode_tokens(input_ids.flatten(0, 1), attention_mask.flatten(0, 1))
         pooled = pooled.unflatten(0, (sentences, views))  # (B, V, H)
         if self.config.denoise != "none":
             pooled = pooled - self._prompt_biases(input_ids, attention_mask)
+        pooled = pooled[:rows]
         projected = self.projection(self.model.projection(pooled.flatten(0, 1)))  # one of the two is the identity
-        return projected.unflatten(0, (sentences, views))
+        return projected.unflatten(0, (len(pooled), views))
 
     def _prompt_biases(self, input_ids, attention_mask):
         """`(B, V, H)`: each view's bias under its own template; one table for each template."""
@@ -122,7 +129,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
     def auxiliary_losses(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, rows: int
     ) -> dict[str, tuple[float, torch.Tensor]]:
-        """Auxiliary seam: named losses of the first `rows` sentences beside the contrastive one, with their weights."""
+        """Auxiliary seam: named losses of the first `rows` sentences, each with its weight."""
         if self.config.mlm_weight == 0:
             return {}
         special = torch.tensor(self.config.special_token_ids, device=input_ids.device)

@@ -23,6 +23,7 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
     _supports_flash_attn = True
     _supports_attention_backend = True
     loaded_from: dict | None = None
+    tokenizer = None  # the checkpoint's own, once `encode` has needed it
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info: bool = False, **kwargs):
@@ -101,6 +102,10 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             `pooler_output` `(B, H)`, the sentence embeddings; `last_hidden_state` `(B, T, H)`; `hidden_states` and
             `attentions` on request.
         """
+        config = self.config
+        output_hidden_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        output_attentions = config.output_attentions if output_attentions is None else output_attentions
+        return_dict = config.return_dict if return_dict is None else return_dict
         outputs, pooled = self.encode_tokens(
             input_ids,
             attention_mask,
@@ -112,14 +117,13 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         )
         if self.config.denoise == "always":
             pooled = pooled - self.prompt_bias(input_ids, attention_mask, template=0)
-        want_hidden_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         result = BaseModelOutputWithPooling(
             last_hidden_state=outputs.last_hidden_state,
             pooler_output=self.projection(pooled),
-            hidden_states=outputs.hidden_states if want_hidden_states else None,
+            hidden_states=outputs.hidden_states if output_hidden_states else None,
             attentions=outputs.attentions,
         )
-        return result.to_tuple() if return_dict is False else result
+        return result if return_dict else result.to_tuple()
 
     def encode_tokens(self, input_ids, attention_mask=None, output_hidden_states=None, **inputs):
         """The backbone's outputs and the pooled vectors `(B, H)`, before any bias or projection."""

@@ -26,7 +26,7 @@ class SimCSEModel(SentenceEncoderModel):
 
     Example:
         >>> from transformers import BertConfig
-        >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8, vocab_size=9)
+        >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
         >>> model = SimCSEModel(SimCSEConfig(backbone_config=tiny)).eval()
         >>> model(input_ids=torch.tensor([[1, 2, 3]])).pooler_output.shape
         torch.Size([1, 8])
@@ -40,7 +40,7 @@ class SimCSEForContrastiveLearning(ForContrastiveLearning):
 
     Example:
         >>> from transformers import BertConfig
-        >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8, vocab_size=9)
+        >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
         >>> model = SimCSEForContrastiveLearning(SimCSEConfig(backbone_config=tiny))
         >>> ids = torch.tensor([[[1, 2], [1, 2]], [[3, 4], [3, 4]]])  # 2 sentences, 2 views, 2 tokens
         >>> output = model(input_ids=ids, attention_mask=torch.ones_like(ids))

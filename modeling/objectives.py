@@ -35,8 +35,9 @@ def info_nce(
 
     .. math:: \ell = \frac{1}{B} \sum_i \Big[ \log \sum_j e^{s_{ij}} - s_{ii} \Big]
 
-    Hard negatives (eq. 5) enter the denominator of every anchor. `hard_negative_weight` is a *log* weight: it is added,
-    after the division by the temperature, to the logit of the anchor's *own* hard negative only, so 0 means weight 1.
+    Hard negatives (eq. 5) enter the denominator of every anchor. `hard_negative_weight` is a *log* weight: it is
+    added, after the division by the temperature, to the logit of the anchor's *own* hard negative only, so 0 means
+    weight 1.
 
     Args:
         anchors, positives: `(B, H)`; row i of one belongs to row i of the other.

@@ -3,7 +3,6 @@
 import torch
 from torch import nn
 
-from .configuration_sentence_encoder import POOLING_MODES
 from .distributed import gather_rows
 
 
@@ -42,7 +41,7 @@ def pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tensor, 
         return _mean((hidden_states[1] + last) / 2, attention_mask)
     if mode == "last2_mean":
         return _mean((hidden_states[-2] + last) / 2, attention_mask)
-    raise ValueError(f"pooling {mode!r} is none of {', '.join(POOLING_MODES)}")
+    raise ValueError(f"pooling {mode!r} is none of cls, mean, max, first_last_mean, last2_mean")
 
 
 def pool_mask_token(last_hidden_state: torch.Tensor, input_ids: torch.Tensor, mask_token_id: int) -> torch.Tensor:
@@ -101,7 +100,7 @@ class _BatchNorm(nn.BatchNorm1d):
 
 
 class BatchNormProjection(nn.Module):
-    """Linear(H, 2H) - BatchNorm - ReLU - Linear(2H, H) - BatchNorm without affine: the projector of DiffCSE (appendix).
+    """Linear(H, 2H) - BatchNorm - ReLU - Linear(2H, H) - BatchNorm without affine: the projector of DiffCSE.
 
     No biases; statistics over all rows of all views and processes together. `(n, H) -> (n, H)`.
 

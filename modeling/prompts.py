@@ -1,4 +1,4 @@
-"""PromptBERT's template denoising: what the template says without a sentence, subtracted from what it says with one."""
+"""PromptBERT's template denoising: what the template says without a sentence is subtracted from what it says with."""
 
 import torch
 

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokeni
 from csezoo.modeling import METHODS
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
-from .errors import UserError
+from .errors import UserError, one_line
 from .prompts import Template, serving_tokenizer, template_token_ids
 from .recipes import Recipe
 
@@ -26,7 +26,7 @@ def load_tokenizer(model: str, **options) -> PreTrainedTokenizerBase:
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, **options)
     except (OSError, ValueError) as error:
-        raise UserError(f"{model} has no tokenizer ({' '.join(str(error).split())[:200]})") from error
+        raise UserError(f"{model} has no tokenizer ({one_line(error)})") from error
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes up an empty one where files are missing
         raise UserError(f"{model} has no tokenizer: put its tokenizer.json beside the weights")
     if tokenizer.cls_token is None or tokenizer.sep_token is None or tokenizer.pad_token is None:
@@ -61,9 +61,9 @@ def load_backbone(base_model: str, **options) -> torch.nn.Module:
     """
     try:
         model, info = AutoModel.from_pretrained(base_model, output_loading_info=True, **options)
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise UserError(
-            f"base_model: {base_model!r} could not be loaded ({' '.join(str(error).split())[:200]}); "
+            f"base_model: {base_model!r} could not be loaded ({one_line(error)}); "
             "give --base_model a directory, or a Hub id with the network on"
         ) from error
     lost = [name for name in info["missing_keys"] if not name.startswith("pooler.")]
@@ -99,9 +99,11 @@ def build(recipe: Recipe) -> Build:
     except ValueError as error:
         raise UserError(str(error)) from error
     model = training_class(config)
+    if recipe.attn_implementation:
+        model.set_attn_implementation(recipe.attn_implementation)
     model.model.backbone.load_state_dict(without_pooler(backbone.state_dict()))
     if config.mlm_weight > 0:
-        load_masked_lm_head(model, recipe.base_model)
+        load_masked_lm_head(model, recipe.base_model, recipe.base_revision or "main")
     # Published templates stand around 32 pieces of the sentence; without one, the special tokens are among the 32.
     sentence_length = recipe.max_length - (2 if prompts == [None] else 0)
     longest = longest_input(backbone.config)
@@ -121,11 +123,11 @@ def without_pooler(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def longest_input(config: AutoConfig) -> int:
     """Longest sequence of a backbone: RoBERTa's positions start after the padding index."""
-    offset = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
+    offset = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet") else 0
     return config.max_position_embeddings - offset
 
 
-def load_masked_lm_head(model: ForContrastiveLearning, base_model: str) -> None:
+def load_masked_lm_head(model: ForContrastiveLearning, base_model: str, revision: str) -> None:
     """Copy the base model's masked-LM head, where it has one, into the auxiliary head."""
     names = {
         "bert": ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
@@ -134,7 +136,10 @@ def load_masked_lm_head(model: ForContrastiveLearning, base_model: str) -> None:
     kind = model.config.backbone_config.model_type
     if kind not in names:
         raise UserError(f"mlm_weight: the masked-LM head of a {kind} is not known, only {' and '.join(names)}")
-    source, info = AutoModelForMaskedLM.from_pretrained(base_model, output_loading_info=True)
+    try:
+        source, info = AutoModelForMaskedLM.from_pretrained(base_model, revision=revision, output_loading_info=True)
+    except (OSError, ValueError) as error:
+        raise UserError(f"mlm_weight: {base_model} has no masked-LM head ({one_line(error)})") from error
     state = source.state_dict()
     dense, norm, bias = names[kind]
     if f"{dense}.weight" in info["missing_keys"]:

@@ -11,6 +11,8 @@ import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
 
+from .errors import UserError
+
 KEEP = 2
 
 
@@ -42,7 +44,8 @@ class TrainingState:
                 partial / "optimizer.safetensors",
             )
             scaler = accelerator.scaler.state_dict() if accelerator.scaler else None
-            text = json.dumps({"step": step, "scheduler": _plain(self.scheduler), "scaler": scaler, **counters})
+            launch = {"processes": accelerator.num_processes, "precision": accelerator.mixed_precision}
+            text = json.dumps({**launch, "scheduler": _plain(self.scheduler), "scaler": scaler, **counters})
             (partial / "state.json").write_text(text, encoding="utf-8")
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
@@ -55,8 +58,19 @@ class TrainingState:
         accelerator.wait_for_everyone()
 
     def load(self, checkpoint: Path) -> dict:
-        """Restore everything and return the counters, `step` among them."""
+        """Restore everything and return the counters, `step` among them.
+
+        Raises:
+            UserError: the run was launched otherwise, so it could not go on as it began.
+        """
         state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
+        launch = {"processes": self.accelerator.num_processes, "precision": self.accelerator.mixed_precision}
+        for name, now in launch.items():
+            if state.pop(name) != now:
+                raise UserError(
+                    f"{checkpoint} was written under other {name} than {now}: launch as before, "
+                    "or give another --output_dir"
+                )
         self.model.load_state_dict(load_file(checkpoint / "model.safetensors"))
         moments: dict[int, dict[str, torch.Tensor]] = {}
         for key, tensor in load_file(checkpoint / "optimizer.safetensors").items():
@@ -79,7 +93,7 @@ def complete(directory: Path) -> list[Path]:
 
 
 def replace_directory(partial: Path, target: Path) -> None:
-    """Put a finished directory in another's place; a reader finds the old one or the new one."""
+    """Put a finished directory in another's place, by renaming: nobody ever finds half of one."""
     flush(partial)
     old = target.with_name(target.name + ".old")
     shutil.rmtree(old, ignore_errors=True)

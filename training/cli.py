@@ -57,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
     added.add_argument(
         "--pooling", help="for a plain transformers encoder: cls, mean, max, first_last_mean, last2_mean"
     )
-    added.add_argument("--dtype", default="float32", help="of the weights: float32 (default), bfloat16, float16")
+    added.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="of the weights")
     added.add_argument("--batch_size", type=int, default=128, help="texts a forward pass (128)")
     added = command(
         "publish",
@@ -86,6 +86,10 @@ def evaluate(options) -> None:
     from .evaluation import evaluate as run_suites
     from .evaluation import format_table
 
+    if options.batch_size < 1:
+        raise UserError(f"batch_size: {options.batch_size} must be at least 1")
+    if options.out and not Path(options.out).absolute().parent.is_dir():
+        raise UserError(f"out: {Path(options.out).parent} is no directory")
     encode, receipt = load_encoder(
         options.model,
         pooling=options.pooling,

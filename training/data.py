@@ -15,7 +15,7 @@ from datasets.exceptions import DatasetGenerationError
 from pandas.errors import ParserWarning
 from transformers import PreTrainedTokenizerBase
 
-from .errors import UserError
+from .errors import UserError, one_line
 from .prompts import Template
 from .recipes import Recipe
 
@@ -105,7 +105,7 @@ def _reading(source: str, recipe: Recipe):
             warnings.simplefilter("error", ParserWarning)  # cells that would be dropped
             yield
     except (DatasetGenerationError, ParserWarning, EOFError, OSError, ValueError) as error:
-        reason = " ".join(str(error.__cause__ or error).split())[:200]
+        reason = one_line(error.__cause__ or error)
         if recipe.train_file:
             _raise_bad_utf8(Path(recipe.train_file))
             raise UserError(f"{source} could not be read ({reason})") from error
@@ -133,6 +133,9 @@ def _only_column(source: str, names: list[str]) -> list[str]:
 
 
 def _clean(batch: dict[str, list], columns: list[str]) -> dict[str, list[str]]:
+    for column in columns:
+        if wrong := [text for text in batch[column] if not isinstance(text, str | type(None))]:
+            raise UserError(f"column {column} holds {wrong[0]!r}, not text")
     kept = [i for i, text in enumerate(batch[columns[0]]) if text is not None and text.strip()]
 
     def cell(text):
@@ -147,6 +150,10 @@ def tokenize(batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, le
     return {
         column: tokenizer(texts, return_token_type_ids=False, **options).input_ids for column, texts in batch.items()
     }
+
+
+# Far apart, so that no seed's later epoch is another seed's first.
+EPOCH_STRIDE = 1_000_003
 
 
 class ViewCollator:
@@ -201,7 +208,7 @@ class Batches(torch.utils.data.Dataset):
     def __getitem__(self, number: int) -> dict[str, object]:
         epoch, position = divmod(number, self.batches_per_epoch)
         if epoch != self._epoch:
-            generator = torch.Generator().manual_seed(self.seed + epoch)
+            generator = torch.Generator().manual_seed(self.seed + EPOCH_STRIDE * epoch)
             self._epoch, self._permutation = epoch, torch.randperm(len(self.sentences), generator=generator).tolist()
         batch = self._permutation[position * self.batch_size : (position + 1) * self.batch_size]
         share = own_share(batch, self.rank, self.world)
@@ -222,12 +229,18 @@ class StreamedBatches(torch.utils.data.IterableDataset):
                 share = own_share(batch, self.rank, self.world)
                 yield {**self.collate(share or batch[:1]), "rows": len(share)}
 
+    def _rows(self, epoch: int):
+        try:
+            yield from self.sentences.shuffle(seed=self.seed + EPOCH_STRIDE * epoch, buffer_size=self.shuffle_buffer)
+        except UnicodeDecodeError as error:
+            raise UserError(f"the stream is not UTF-8 ({one_line(error)})") from error
+
     def _batches(self):
         if next(iter(self.sentences), None) is None:
             raise UserError("the stream holds no sentences")
         for epoch in itertools.count():
             batch = []
-            for row in self.sentences.shuffle(seed=self.seed + epoch, buffer_size=self.shuffle_buffer):
+            for row in self._rows(epoch):
                 batch.append(row)
                 if len(batch) == self.batch_size:
                     yield batch

@@ -14,7 +14,7 @@ from transformers import AutoModel
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel
 
 from .building import load_backbone, load_tokenizer, longest_input, without_pooler
-from .errors import UserError
+from .errors import UserError, one_line
 from .evaluation import Encode
 from .prompts import serving_tokenizer, template_token_ids
 
@@ -39,7 +39,7 @@ def load_encoder(
         try:
             encoder = AutoModel.from_pretrained(model, dtype=dtype)
         except (OSError, ValueError, SafetensorError) as error:
-            raise UserError(f"{model} could not be loaded ({' '.join(str(error).split())[:200]})") from error
+            raise UserError(f"{model} could not be loaded ({one_line(error)})") from error
         return _zoo(encoder, None, batch_size, progress), _receipt(encoder.config.pooling, dtype, "csezoo")
     if _file(model, "modules.json"):
         _refuse_pooling(model, pooling)
@@ -74,7 +74,10 @@ def _sentence_transformer(model: str, batch_size: int, dtype: str, progress: boo
         from sentence_transformers import SentenceTransformer
     except ImportError:
         raise UserError(f"{model} needs sentence-transformers: pip install sentence-transformers") from None
-    encoder = SentenceTransformer(model, model_kwargs={"dtype": dtype})
+    try:
+        encoder = SentenceTransformer(model, model_kwargs={"dtype": dtype})
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise UserError(f"{model} could not be loaded ({one_line(error)})") from error
 
     def encode(texts):
         return encoder.encode(texts, batch_size=batch_size, show_progress_bar=progress)
@@ -94,7 +97,10 @@ def _refuse_pooling(model: str, pooling: str | None) -> None:
 def _config_model_type(model: str) -> str:
     path = _file(model, "config.json")
     if path is not None:
-        return json.loads(path.read_text(encoding="utf-8")).get("model_type", "")
+        try:
+            return json.loads(path.read_text(encoding="utf-8")).get("model_type", "")
+        except ValueError as error:
+            raise UserError(f"{path} is not valid JSON ({one_line(error)})") from error
     if _file(model, "modules.json"):
         return ""
     raise UserError(f"{model} is neither a directory with a model nor a model on the Hub that can be reached")
@@ -110,4 +116,4 @@ def _file(model: str, name: str) -> Path | None:
     except (LocalEntryNotFoundError, EntryNotFoundError, HFValidationError):
         return None
     except (HfHubHTTPError, OSError, ValueError) as error:
-        raise UserError(f"{model} could not be reached: {' '.join(str(error).split())[:200]}") from error
+        raise UserError(f"{model} could not be reached: {one_line(error)}") from error

@@ -41,7 +41,7 @@ def evaluate(encode: Encode, suites: list[str], data: str = "hub", *, receipt: d
     """
     if unknown := [suite for suite in suites if suite not in SUITES]:
         raise UserError(f"suite: {unknown[0]!r} is none of {', '.join(SUITES)}")
-    tasks = [load_task(name, data) for suite in suites for name in SUITES[suite]]
+    tasks = [load_task(name, data) for suite in dict.fromkeys(suites) for name in SUITES[suite]]
     return {"results": evaluate_pairs(encode, tasks, receipt=receipt)}
 
 
@@ -90,9 +90,14 @@ def versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in names}
 
 
+def tests_only(results: list[dict]) -> list[dict]:
+    """Results on test pairs: dev pairs choose models and take no part in an average."""
+    return [result for result in results if result["task"] not in (DEV_TASK, "dev")]
+
+
 def average(results: list[dict]) -> float:
-    """Unweighted mean of the results' values, the papers' "Avg."."""
-    return float(np.mean([result["value"] for result in results]))
+    """Unweighted mean over the tests, the papers' "Avg."; of dev alone where there are no tests."""
+    return float(np.mean([result["value"] for result in tests_only(results) or results]))
 
 
 def format_table(rows: list[tuple[str, list[dict]]]) -> str:

@@ -42,9 +42,8 @@ def train(recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: P
     set_seed(seed)
     built = build(recipe)
     loader_from, batches_per_epoch = _data(recipe, seed, built, accelerator)
-    updates = recipe.max_steps or math.ceil(
-        math.ceil(batches_per_epoch / recipe.gradient_accumulation_steps) * recipe.epochs
-    )
+    batches = recipe.gradient_accumulation_steps
+    updates = recipe.max_steps or math.ceil(batches_per_epoch * recipe.epochs / batches)
     model = built.model
     if recipe.gradient_checkpointing:
         model.activation_checkpointing_enable()
@@ -71,22 +70,26 @@ def train(recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: P
         logger.info("resumed from %s", newest[0])
     else:
         progress.evaluate(model, step=0)
-    loader = iter(loader_from(progress.step * recipe.gradient_accumulation_steps))
+    loader = iter(loader_from(progress.step * batches, updates * batches))
     bar = tqdm(
         total=updates, initial=progress.step, desc=f"Training (seed {seed})", disable=not _on_terminal(accelerator)
     )
     started = time.perf_counter()
     model.train()
     for step in range(progress.step + 1, updates + 1):
+        learning_rate = scheduler.get_last_lr()[0]
         loss = _update(model, optimizer, loader, recipe, accelerator)
-        scheduler.step()
+        if not optimizer.step_was_skipped:  # fp16 skips an update that overflowed
+            scheduler.step()
         progress.add(loss)
         bar.update()
         last = step == updates
         if step % recipe.log_steps == 0 or step % recipe.eval_steps == 0 or last:
-            bar.set_postfix(progress.log(step, scheduler.get_last_lr()[0]))
+            bar.set_postfix(progress.log(step, learning_rate))
         if step % recipe.eval_steps == 0 or last:
             progress.evaluate(model, step)
+            progress.seconds += time.perf_counter() - started
+            started = time.perf_counter()
             state.save(checkpoints, step, progress.counters(step))
             model.train()
     bar.close()
@@ -94,7 +97,9 @@ def train(recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: P
         "best_step": progress.best_step,
         "dev": progress.best_score,
         "updates": updates,
-        "seconds": round(time.perf_counter() - started, 1),
+        "processes": accelerator.num_processes,
+        "precision": accelerator.mixed_precision,
+        "seconds": round(progress.seconds, 1),
     }
 
 
@@ -103,7 +108,7 @@ def _on_terminal(accelerator: Accelerator) -> bool:
 
 
 def _data(recipe: Recipe, seed: int, built: Build, accelerator: Accelerator):
-    """A function from a batch number to a loader that starts there, and the batches of an epoch (streams: unknown)."""
+    """A function from first and last batch number to a loader, and the batches of an epoch (streams: unknown)."""
     share = {"batch_size": recipe.batch_size, "seed": seed, "rank": accelerator.process_index}
     share["world"] = accelerator.num_processes
     cut = {"tokenizer": built.tokenizer, "length": built.sentence_length}
@@ -114,19 +119,16 @@ def _data(recipe: Recipe, seed: int, built: Build, accelerator: Accelerator):
         collate = ViewCollator(built.templates, pad_token_id, tokenize=lambda columns: tokenize(columns, **cut))
         share["shuffle_buffer"] = recipe.shuffle_buffer
         stream = load_sentences(recipe)
-        return lambda start: DataLoader(StreamedBatches(stream, collate, start=start, **share), **options), math.inf
+        return lambda start, stop: DataLoader(
+            StreamedBatches(stream, collate, start=start, **share), **options
+        ), math.inf
     with accelerator.main_process_first():
         sentences = load_sentences(recipe)
         sentences = sentences.map(tokenize, batched=True, fn_kwargs=cut, desc="Tokenising")
     batches = Batches(sentences, ViewCollator(built.templates, pad_token_id), **share)
     logger.info("%d sentences, %d batches an epoch", len(sentences), batches.batches_per_epoch)
 
-    def loader_from(start: int) -> DataLoader:
-        total = recipe.gradient_accumulation_steps * (recipe.max_steps or 0)
-        epochs = math.ceil(recipe.epochs) * batches.batches_per_epoch + recipe.gradient_accumulation_steps
-        return DataLoader(batches, sampler=range(start, max(total, epochs)), **options)
-
-    return loader_from, batches.batches_per_epoch
+    return lambda start, stop: DataLoader(batches, sampler=range(start, stop), **options), batches.batches_per_epoch
 
 
 def _parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict]:
@@ -164,7 +166,7 @@ class Progress:
     def __init__(self, run: Path, built: Build, recipe: Recipe, accelerator: Accelerator, dev: PairTask | None):
         self.run, self.built, self.recipe, self.accelerator, self.dev = run, built, recipe, accelerator, dev
         self.metrics = run / "metrics.jsonl"
-        self.step, self.best_step, self.best_score = 0, None, None
+        self.step, self.best_step, self.best_score, self.seconds = 0, None, None, 0.0
         self.losses: list[torch.Tensor] = []
         self.dev_results: list[dict] = []
         self.prefix = f"{run.name}/" if len(recipe.seeds) > 1 else ""  # one tracker holds all seeds
@@ -172,12 +174,17 @@ class Progress:
             self.metrics.write_text("", encoding="utf-8")
 
     def counters(self, step: int) -> dict:
-        return {"step": step, "best_step": self.best_step, "best_score": self.best_score}
+        return {
+            "step": step,
+            "best_step": self.best_step,
+            "best_score": self.best_score,
+            "seconds": self.seconds,
+        }
 
     def restore(self, counters: dict) -> None:
         """Go on from a checkpoint's counters; what was logged after it will be logged again."""
         self.step, self.best_step = counters["step"], counters["best_step"]
-        self.best_score = counters["best_score"]
+        self.best_score, self.seconds = counters["best_score"], counters["seconds"]
         if self.accelerator.is_main_process:
             lines = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
             kept = [line for line in lines if json.loads(line)["step"] <= self.step]

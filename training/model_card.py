@@ -6,7 +6,7 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from .evaluation import average
+from .evaluation import average, tests_only
 from .recipes import Recipe
 
 AVERAGE = "average of the tests"
@@ -136,7 +136,7 @@ def _seeds_table(recipe: Recipe, results: list[dict], summary: list[dict]) -> st
     ]
     *_, total = summary
     if total["task"] == AVERAGE:
-        own = average([result for result in results if not result["task"].endswith("dev")])
+        own = average(results)
         rows.append(f"| **{AVERAGE}** | | | **{total['mean']:.2f} ± {total['sd']:.2f}** | **{own:.2f}** |")
     header = f"{PROTOCOL}: mean ± standard deviation over {len(recipe.seeds)} seeds, and these weights' own.\n"
     return "\n".join([header, "| task | data | pairs | seeds | these weights |", "|---|---|---|---|---|", *rows])
@@ -147,7 +147,7 @@ def _table(results: list[dict]) -> str:
         return "Not evaluated."
     header = f"{PROTOCOL}.\n"
     rows = [f"| {r['task']} | {r['dataset']} | {r['rows']} | {r['value']:.2f} |" for r in results]
-    tests = [result for result in results if not result["task"].endswith("dev")]
+    tests = tests_only(results)
     if len(tests) > 1:
         rows.append(f"| **{AVERAGE}** | | | **{average(tests):.2f}** |")
     return "\n".join([header, "| task | data | pairs | Spearman |", "|---|---|---|---|", *rows])

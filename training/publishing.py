@@ -47,6 +47,8 @@ def publish(run: str, to: str, *, private: bool = False, message: str | None = N
     directory = Path(run, "best") if Path(run, "best").is_dir() else Path(run)
     if missing := [name for name in NEEDED if not (directory / name).is_file()]:
         raise UserError(f"{directory} has no {', '.join(missing)}: give a run directory with a finished best/ in it")
+    if directory != Path(run) and not Path(run, "results.json").is_file():
+        raise UserError(f"{run} is not finished: run its training command again, it goes on where it stopped")
     if "/" not in to:
         raise UserError(f"--to: {to!r} has no owner, give ORG/NAME")
     if not sys.stderr.isatty():

@@ -12,13 +12,17 @@ from pathlib import Path
 import numpy as np
 from accelerate import PartialState
 
+from csezoo.modeling import masked_language_modeling
+
 from . import quickstart_base, quickstart_words, quickstart_world
+from .checkpoints import replace_directory
 from .encoders import load_encoder, plain_encoder
+from .errors import UserError
 from .evaluation import evaluate_pairs, format_table, unit_vectors
 from .quickstart_base import train_base
 from .quickstart_world import make_world, write_world
 from .recipes import load_recipe
-from .runs import RUN_FILES, load_lines, remove, run_recipe
+from .runs import RUN_FILES, claim, load_lines, remove, run_recipe
 from .sts import load_pairs_file
 
 logger = logging.getLogger(__name__)
@@ -37,40 +41,48 @@ def quickstart(overrides: dict[str, object]) -> None:
     output = Path(recipe.output_dir or "runs/quickstart")
     recipe.output_dir = str(output)
     world, base = output / "world", output / "base"
-    state = PartialState()
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    logger.setLevel(logging.INFO if state.is_main_process else logging.ERROR)
-    if state.is_main_process:
-        seed = recipe.seeds[0]
-        cause = {"seed": seed, "code": _code(quickstart_words, quickstart_world)}
-        made = _once(world, cause, lambda: write_world(make_world(seed=seed), world))
-        sentences = (world / "train.txt").read_text(encoding="utf-8").splitlines()
-        cause = {"seed": seed, "code": _code(quickstart_words, quickstart_world, quickstart_base)}
-        made |= _once(base, cause, lambda: train_base(sentences, base, seed=seed))
-        if made:  # a run on another world or base is no longer this run
-            for name in RUN_FILES:
-                remove(output / name)
-    state.wait_for_everyone()
     recipe.train_file = recipe.train_file or str(world / "train.txt")
     recipe.base_model = recipe.base_model or str(base)
     recipe.dev_file = recipe.dev_file or str(world / "dev.csv")
     recipe.test_file = recipe.test_file or str(world / "test.csv")
+    state = PartialState()
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logger.setLevel(logging.INFO if state.is_main_process else logging.ERROR)
+    if state.is_main_process:
+        claim(output, recipe)
+        seed = recipe.seeds[0]
+        cause = {"seed": seed, "code": _code(quickstart_words, quickstart_world)}
+        made = _once(world, cause, lambda directory: write_world(make_world(seed=seed), directory))
+        sentences = (world / "train.txt").read_text(encoding="utf-8").splitlines()
+        cause = {
+            "seed": seed,
+            "code": _code(quickstart_words, quickstart_world, quickstart_base, masked_language_modeling),
+        }
+        made |= _once(base, cause, lambda directory: train_base(sentences, directory, seed=seed))
+        if made:  # a run on another world or base is no longer this run
+            for name in RUN_FILES:
+                remove(output / name)
+    state.wait_for_everyone()
     run_recipe(recipe, show=False)
     if state.is_main_process:
         print(report(recipe, output / "best"), flush=True)
 
 
-def _once(directory: Path, cause: dict[str, object], make: Callable[[], None]) -> bool:
+def _once(directory: Path, cause: dict[str, object], make: Callable[[Path], None]) -> bool:
     """Make a directory unless the same cause already made it; true if it was made."""
     marker = directory / "made_from.json"
     if marker.is_file() and json.loads(marker.read_text(encoding="utf-8")) == cause:
         logger.info("%s is there and unchanged", directory)
         return False
-    remove(directory)
-    directory.mkdir(parents=True)
+    if directory.exists() and not marker.is_file():
+        raise UserError(f"{directory} exists and was not made by the quickstart: give another --output_dir")
+    partial = directory.with_name(f"{directory.name}.partial")
+    remove(partial)
+    partial.mkdir(parents=True)
     logger.info("making %s", directory)
-    make()
-    marker.write_text(json.dumps(cause) + "\n", encoding="utf-8")
+    make(partial)
+    (partial / marker.name).write_text(json.dumps(cause) + "\n", encoding="utf-8")
+    replace_directory(partial, directory)
     return True
 
 

@@ -10,18 +10,19 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 import yaml
-from transformers import SchedulerType
 
 from csezoo.modeling import METHODS
 
 from .errors import UserError
 
+# Those of transformers that need nothing but the numbers of updates.
+SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt")
 RECIPES = Path(__file__).parent / "recipes"
 POSITIVE = ("batch_size", "gradient_accumulation_steps", "max_length", "epochs", "eval_steps", "log_steps")
 POSITIVE += ("eval_batch_size", "shuffle_buffer")
 NOT_NEGATIVE = ("learning_rate", "weight_decay", "adam_epsilon", "max_grad_norm", "warmup_ratio")
 # Keys of a model configuration that a run fills in itself.
-FILLED_IN = {"self", "kwargs", "backbone_config", "prompt_token_ids", "mask_token_id", "special_token_ids"}
+FILLED_IN = {"self", "kwargs", "return", "backbone_config", "prompt_token_ids", "mask_token_id", "special_token_ids"}
 
 
 @dataclass
@@ -109,12 +110,14 @@ class Recipe:
                 raise UserError(f"{key}: {getattr(self, key)} must be at least 1")
         if len(self.adam_betas) != 2 or not all(0 <= beta < 1 for beta in self.adam_betas):
             raise UserError(f"adam_betas: {self.adam_betas} must be two numbers from 0 to below 1")
-        if self.lr_scheduler not in list(SchedulerType):
-            raise UserError(f"lr_scheduler: {self.lr_scheduler!r} is none of {', '.join(SchedulerType)}")
+        if self.lr_scheduler not in SCHEDULERS:
+            raise UserError(f"lr_scheduler: {self.lr_scheduler!r} is none of {', '.join(SCHEDULERS)}")
+        if not self.warmup_ratio < 1:
+            raise UserError(f"warmup_ratio: {self.warmup_ratio} must be below 1, it is a share of the updates")
         if self.streaming and self.max_steps is None:
             raise UserError("streaming: the length of a stream is not known, give --max_steps too")
-        if not self.seeds:
-            raise UserError("seeds: give at least one")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or not all(0 <= s < 2**32 for s in self.seeds):
+            raise UserError(f"seeds: {self.seeds} must be one or more different numbers from 0 to 2^32 - 1")
 
     def to_dict(self) -> dict:
         """The flat mapping a `recipe.yaml` holds."""
@@ -140,7 +143,7 @@ def method_keys(method: str) -> dict[str, object]:
     for cls in config_class.__mro__:
         if cls.__module__.startswith("csezoo."):
             keys |= {k: v for k, v in typing.get_type_hints(cls.__init__).items() if k not in FILLED_IN | keys.keys()}
-    return {key: hint for key, hint in keys.items() if key != "return"}
+    return keys
 
 
 def load_recipe(name: str, overrides: dict[str, object] | None = None) -> Recipe:
@@ -203,8 +206,10 @@ def coerce(key: str, value: object, hint: object) -> object:
     origin = typing.get_origin(hint)
     try:
         if origin is list:
-            items = value if isinstance(value, list) else str(value).strip("[]").split(",")
             (item_hint,) = typing.get_args(hint)
+            if isinstance(value, str) and "{" not in value:  # a prompt may hold commas and brackets of its own
+                value = value.strip("[]").split(",")
+            items = value if isinstance(value, list) else [value]
             return [coerce(key, item.strip() if isinstance(item, str) else item, item_hint) for item in items]
         if hint is bool:
             return {"true": True, "false": False}[str(value).lower()]

@@ -9,6 +9,7 @@ import platform
 import shutil
 import statistics
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import datasets
@@ -17,10 +18,10 @@ import yaml
 from accelerate import Accelerator
 from transformers.utils import logging as transformers_logging
 
-from .checkpoints import replace_directory
+from .checkpoints import complete, replace_directory
 from .encoders import load_encoder
-from .errors import UserError
-from .evaluation import average, evaluate_pairs, format_table, versions
+from .errors import UserError, one_line
+from .evaluation import average, evaluate_pairs, format_table, tests_only, versions
 from .loop import train
 from .model_card import AVERAGE
 from .recipes import Recipe, dump_recipe
@@ -42,6 +43,7 @@ def run_recipe(recipe: Recipe, *, show: bool = True) -> dict:
     if accelerator.is_main_process:
         claim(output, recipe)
     accelerator.wait_for_everyone()
+    start_tracker(accelerator, recipe)
     runs = []
     for seed in recipe.seeds:
         run = output / f"seed-{seed}" if len(recipe.seeds) > 1 else output
@@ -78,10 +80,16 @@ def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
         accelerator.device.type,
         accelerator.mixed_precision,
     )
-    if tracker:
+    if tracker and not accelerator.log_with:
+        raise UserError(f"report_to: {tracker} is not installed: pip install {tracker}, or --report_to none")
+    return accelerator
+
+
+def start_tracker(accelerator: Accelerator, recipe: Recipe) -> None:
+    """Open the tracker, once the run's directory is known to be this run's."""
+    if accelerator.log_with:
         plain = {key: value for key, value in recipe.to_dict().items() if isinstance(value, bool | int | float | str)}
         accelerator.init_trackers("tracker", config=plain)
-    return accelerator
 
 
 def load_evaluation(recipe: Recipe) -> tuple[PairTask | None, list[PairTask]]:
@@ -93,8 +101,10 @@ def load_evaluation(recipe: Recipe) -> tuple[PairTask | None, list[PairTask]]:
     else:
         dev = load_task(DEV_TASK, recipe.eval_data) if use_data else None
     if recipe.test_file:
-        return dev, [load_pairs_file(recipe.test_file)]
-    if recipe.dev_file or not use_data:
+        test = load_pairs_file(recipe.test_file)
+        test.name = "test"
+        return dev, [test]
+    if not use_data:
         return dev, []
     return dev, [load_task(name, recipe.eval_data) for name in STS_TASKS]
 
@@ -114,7 +124,8 @@ def claim(output: Path, recipe: Recipe) -> None:
     if known.is_file():
         before, now = yaml.safe_load(known.read_text(encoding="utf-8")), recipe.to_dict()
         changed = [key for key in before | now if key not in FREE_KEYS and before.get(key) != now.get(key)]
-        if changed and not recipe.overwrite:
+        made = any(complete(run / "checkpoints") for run in (output, *output.glob("seed-*")))
+        if changed and made and not recipe.overwrite:
             raise UserError(
                 f"{output} holds a run with another {', '.join(changed)}: give another --output_dir, or --overwrite"
             )
@@ -123,8 +134,12 @@ def claim(output: Path, recipe: Recipe) -> None:
                 remove(output / name)
             for directory in output.glob("seed-*"):
                 remove(directory)
-    output.mkdir(parents=True, exist_ok=True)
-    dump_recipe(recipe, known)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        # Overwriting is asked for each time: a recipe read back from here must not do it by itself.
+        dump_recipe(replace(recipe, overwrite=False), known)
+    except OSError as error:
+        raise UserError(f"output_dir: {output} cannot be written ({one_line(error)})") from error
 
 
 def remove(path: Path) -> None:
@@ -177,7 +192,7 @@ def aggregate(recipe: Recipe, runs: list[dict], output: Path, accelerator) -> di
     values = {
         result["task"]: [run["results"][i]["value"] for run in runs] for i, result in enumerate(runs[0]["results"])
     }
-    tests = [[result for result in run["results"] if not result["task"].endswith("dev")] for run in runs]
+    tests = [tests_only(run["results"]) for run in runs]
     if len(tests[0]) > 1:
         values[AVERAGE] = [average(results) for results in tests]
     results = {
@@ -211,7 +226,7 @@ def summary(results: dict, output: Path) -> str:
     if "summary" in results:
         lines += [f"{s['task']:<16} {s['mean']:.2f} ± {s['sd']:.2f} ({s['n']} seeds)" for s in results["summary"]]
     elif results["results"]:
-        tests = [r for r in results["results"] if "dev" not in r["task"]] or results["results"]
+        tests = tests_only(results["results"]) or results["results"]
         lines += [format_table([(results["model"], tests)])]
         lines += [f"dev {results['training']['dev']:.2f} at step {results['training']['best_step']}"]
     best = output / "best"

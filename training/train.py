@@ -22,7 +22,7 @@ keys (defaults; a recipe sets its own):
 def main(arguments: list[str] | None = None) -> None:
     """The command line; an error a user caused ends it with one line and exit code 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments or {"-h", "--help"} & set(arguments):
         print(USAGE.format(recipes=", ".join(recipe_names()), keys=describe_keys()))
         return
     try:

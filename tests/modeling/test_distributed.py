@@ -57,6 +57,8 @@ def worker(rank, port, sentences, views, changes, results):
         (5, 3, {"hard_negative_weight": 0.5}),  # ragged
         (1, 3, {}),  # one process has an empty share
         (5, 2, {"projection": "batchnorm"}),
+        (1, 2, {"projection": "batchnorm", "projection_at_test": True}),
+        (3, 2, {"projection": "none", "pooling": "mean"}),
     ],
 )
 def test_two_processes_give_the_gradient_of_one(tmp_path, sentences, views, changes):

@@ -63,5 +63,10 @@ def test_prompts_leave_the_sentence_its_whole_length(bases, kind_and_recipe):
     assert built.model.config.prompt_token_ids == built.templates
 
 
+def test_attention_implementation_reaches_the_trained_backbone(base):
+    built = build(make_recipe({"base_model": str(base), "attn_implementation": "eager"}))
+    assert built.model.model.backbone.config._attn_implementation == "eager"
+
+
 def test_without_a_prompt_the_special_tokens_are_among_the_length(base):
     assert build(make_recipe({"base_model": str(base), "max_length": 32})).sentence_length == 30

@@ -46,6 +46,7 @@ def finished(tmp_path_factory):
     recipe = make_recipe({"name": "tiny", "method": "simcse", "base_model": "zoo/tiny-bert"})
     run.mkdir()
     save_repository(run / "best", model, serving, recipe, [])
+    (run / "results.json").write_text("{}", encoding="utf-8")  # what a finished run leaves
     return run
 
 
@@ -117,6 +118,14 @@ def test_a_published_model_loads_where_the_zoo_is_not_installed_and_again_offlin
     hub.requests.clear()
     assert run_without_csezoo(LOAD, tmp_path, **{**environment, "HF_HUB_OFFLINE": "1"}) == loaded
     assert hub.requests == []
+
+
+def test_an_unfinished_run_is_refused(run, hub, publish):
+    (run / "results.json").unlink()
+    done = publish(run)
+    assert done.returncode == 2
+    assert "is not finished" in done.stderr
+    assert not hub.repos
 
 
 def test_a_snapshot_holds_every_file(publish, hub, run, tmp_path):

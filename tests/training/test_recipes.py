@@ -143,7 +143,7 @@ def test_a_value_out_of_range_is_named(key, value):
 
 def test_what_belongs_together_is_asked_for_together():
     assert "--max_steps" in refusal(make_recipe, {"streaming": True})
-    assert refusal(make_recipe, {"seeds": []}) == "seeds: give at least one"
+    assert refusal(make_recipe, {"seeds": []}) == "seeds: [] must be one or more different numbers from 0 to 2^32 - 1"
 
 
 def test_an_unknown_name_suggests_the_near_one():

@@ -10,10 +10,12 @@ import time
 import numpy as np
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForPreTraining
 
-from csezoo.training.recipes import make_recipe
+from csezoo.training.errors import UserError
+from csezoo.training.recipes import load_recipe, make_recipe
 from csezoo.training.runs import run_recipe
 from csezoo.training.train import main
 from tests.clean_interpreter import run_without_csezoo
@@ -27,6 +29,7 @@ def values(base, train_file, dev_file, output, **changes):
         "base_model": str(base),
         "train_file": str(train_file),
         "dev_file": str(dev_file),
+        "eval_data": "none",
         "output_dir": str(output),
         "batch_size": 16,
         "max_steps": 6,
@@ -81,7 +84,7 @@ def test_a_run_leaves_what_is_promised(run):
     assert steps == [0, 2, 4, 6], "dev is scored before training and every eval_steps"
     assert [line["step"] for line in lines(run) if "loss" in line] == [1, 2, 3, 4, 5, 6]
     rates = [line["learning_rate"] for line in lines(run) if "loss" in line]
-    assert rates == pytest.approx([1e-3 * (6 - step) / 6 for step in range(1, 7)], abs=1e-12)
+    assert rates == pytest.approx([1e-3 * (7 - step) / 6 for step in range(1, 7)], abs=1e-12)
 
 
 def test_best_is_the_strictly_best_dev_score(run):
@@ -93,7 +96,7 @@ def test_best_is_the_strictly_best_dev_score(run):
 
 def test_results_carry_receipts(run):
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
-    assert [result["task"] for result in results["results"]] == ["dev", "dev"]
+    assert [result["task"] for result in results["results"]] == ["dev", "test"]
     for result in results["results"]:
         assert result["rows"] == len(SENTENCES) // 2
         assert {"sha256", "revision", "pooling", "dtype", "versions", "seed", "aggregation"} <= result.keys()
@@ -233,8 +236,44 @@ def test_streaming_sees_the_same_kind_of_run(bases, train_file, dev_file, tmp_pa
     assert run_recipe(make_recipe(recipe))["training"]["updates"] == 4
 
 
+def test_accumulation_over_several_epochs_uses_every_batch(bases, train_file, dev_file, tmp_path):
+    changes = {"max_train_sentences": 48, "epochs": 3, "gradient_accumulation_steps": 2, "max_steps": None}
+    results = run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, tmp_path / "run", **changes)))
+    assert results["training"]["updates"] == 5  # 9 batches in updates of two; the tenth batch begins another epoch
+
+
+def test_overwrite_replaces_a_run_once(bases, train_file, dev_file, tmp_path):
+    first = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=2, report_to="tensorboard")
+    run_recipe(make_recipe(first))
+    AcceleratorState._reset_state(reset_partial_state=True)
+    run_recipe(make_recipe({**first, "max_steps": 1, "overwrite": True}))
+    assert lines(tmp_path / "run")[-1]["step"] == 1
+    assert list((tmp_path / "run" / "tracker").rglob("events.out.tfevents*"))
+    assert load_recipe(str(tmp_path / "run" / "recipe.yaml")).overwrite is False
+
+
+def test_a_failed_start_does_not_claim_the_directory(bases, train_file, dev_file, tmp_path):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=1)
+    with pytest.raises(UserError, match="does not exist"):
+        run_recipe(make_recipe({**recipe, "train_file": str(tmp_path / "missing.txt")}))
+    run_recipe(make_recipe(recipe))
+
+
+def test_a_run_goes_on_only_as_it_was_launched(bases, train_file, dev_file, tmp_path):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=1)
+    run_recipe(make_recipe(recipe))
+    (tmp_path / "run" / "results.json").unlink()
+    AcceleratorState._reset_state(reset_partial_state=True)
+    os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16"
+    try:
+        with pytest.raises(UserError, match="under other precision than bf16"):
+            run_recipe(make_recipe(recipe))
+    finally:
+        del os.environ["ACCELERATE_MIXED_PRECISION"]
+
+
 def test_without_dev_the_last_model_is_the_best(bases, train_file, dev_file, tmp_path):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", eval_data="none", max_steps=3)
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=3)
     del recipe["dev_file"]
     assert run_recipe(make_recipe(recipe))["training"]["best_step"] == 3
     last = load_file(tmp_path / "run" / "checkpoints" / "step-00000003" / "model.safetensors")
@@ -253,6 +292,12 @@ def test_without_dev_the_last_model_is_the_best(bases, train_file, dev_file, tmp
         ({"max_length": "100"}, "max_length: 100 does not fit the 66 positions"),
         ({"dev_file": "missing.csv"}, "missing.csv does not exist"),
         ({"mixed_precision": "fp4"}, "mixed_precision"),
+        ({"seeds": ["1", "1"]}, "seeds: [1, 1] must be one or more different numbers"),
+        ({"seeds": "-1"}, "seeds: [-1]"),
+        ({"lr_scheduler": "reduce_lr_on_plateau"}, "lr_scheduler: 'reduce_lr_on_plateau' is none of linear"),
+        ({"warmup_ratio": "3"}, "warmup_ratio: 3.0 must be below 1"),
+        ({"attn_implementation": "flash_attention_2"}, "could not be loaded"),
+        ({"output_dir": __file__}, "cannot be written"),
         ({"report_to": "pigeon"}, "report_to"),
     ],
 )
