@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from csezoo.training.evaluation import average
 from csezoo.training.model_card import AVERAGE, model_card
 from csezoo.training.recipes import load_recipe
+from csezoo.training.sts import DEV_TASK
 
 ROOT = Path(__file__).parents[1]
 RUNS = sorted(path.parent for path in (ROOT / "model_cards").glob("*/results.json"))
@@ -33,3 +35,14 @@ def test_readme_quotes_the_results(run):
 
 def test_there_are_results():
     assert {run.name for run in RUNS} == {"simcse-minilm", "simcse-sup-minilm"}
+
+
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "model_cards" / "untrained").glob("*.json")), ids=lambda file: file.name
+)
+def test_readme_quotes_the_untrained_encoders(file):
+    results = json.loads(file.read_text(encoding="utf-8"))["results"]
+    (dev,) = [result["value"] for result in results if result["task"] == DEV_TASK]
+    pooling = results[0]["pooling"]
+    row = f"| [untrained, {pooling}](model_cards/untrained/{file.name}) | {dev:.2f} | {average(results):.2f} |"
+    assert row in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -46,7 +46,7 @@ def train(recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: P
     updates = recipe.max_steps or math.ceil(batches_per_epoch * recipe.epochs / batches)
     model = built.model
     if recipe.gradient_checkpointing:
-        model.activation_checkpointing_enable()
+        model.gradient_checkpointing_enable()  # its newer name is not in transformers 5.20
     optimizer = torch.optim.AdamW(
         _parameter_groups(model, recipe.weight_decay),
         lr=recipe.learning_rate,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from .evaluation import average, tests_only
@@ -72,7 +70,7 @@ def model_card(recipe: Recipe, results: list[dict], summary: list[dict] | None =
 
 def _hub_id(base_model: str | None) -> str | None:
     """A directory of the author's machine is nobody else's base model."""
-    return None if base_model is None or Path(base_model).is_dir() else base_model
+    return None if base_model is None or base_model[0] in "./~" else base_model
 
 
 def _text(recipe: Recipe, table: str) -> str:

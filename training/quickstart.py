@@ -42,7 +42,7 @@ def quickstart(overrides: dict[str, object]) -> None:
     recipe.output_dir = str(output)
     world, base = output / "world", output / "base"
     recipe.train_file = recipe.train_file or str(world / "train.txt")
-    recipe.base_model = recipe.base_model or str(base)
+    recipe.base_model = recipe.base_model or str(base.absolute())
     recipe.dev_file = recipe.dev_file or str(world / "dev.csv")
     recipe.test_file = recipe.test_file or str(world / "test.csv")
     state = PartialState()

@@ -99,6 +99,9 @@ class Recipe:
     model: dict = field(default_factory=dict)
 
     def __post_init__(self):
+        # A directory is told from a Hub id by its first character, here and wherever the recipe is read again.
+        if self.base_model and self.base_model[0] not in "./~" and Path(self.base_model).is_dir():
+            self.base_model = f"./{self.base_model}"
         for key in POSITIVE:
             if not 0 < getattr(self, key) < math.inf:
                 raise UserError(f"{key}: {getattr(self, key)} must be greater than 0")

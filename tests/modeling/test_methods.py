@@ -168,7 +168,7 @@ def test_bfloat16_reaches_every_weight(trained, tmp_path):
 
 def test_gradient_checkpointing_changes_no_gradient(trained):
     checkpointed = copy.deepcopy(trained)
-    checkpointed.activation_checkpointing_enable()
+    checkpointed.gradient_checkpointing_enable()
     for model in (trained, checkpointed):
         model.train()
         model.zero_grad()
