@@ -157,6 +157,7 @@ def run_seed(recipe, seed, run: Path, accelerator, dev, tests) -> dict:
         return json.loads(results_file.read_text(encoding="utf-8"))
     run.mkdir(parents=True, exist_ok=True)
     training = train(recipe, seed, run, accelerator, dev)
+    accelerator.free_memory()  # the next seed needs the room
     results = None
     if accelerator.is_main_process:
         results = evaluate_best(recipe, seed, run, training, dev, tests)

@@ -32,20 +32,27 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def worker(rank, port, sentences, views, changes, results):
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, timeout=timedelta(seconds=60)
-    )
+def one_step(rank, sentences, views, changes):
+    """Loss, gradients, gathered rows and state after one backward of this process's share."""
     rows = batch(sentences=sentences, views=views)
     share = own_share(list(range(sentences)), rank, 2)
     own = {key: value[share or [0]] for key, value in rows.items()}
     replica = DistributedDataParallel(model(changes))
     output = replica(**own, rows=len(share))
     output.loss.backward()
-    gathered, mine = gather_rows(torch.full((len(share), 1), float(rank)))
+    gathered, _ = gather_rows(torch.full((len(share), 1), float(rank)))
+    return output.loss.detach(), gradients(replica.module), gathered, replica.module.state_dict()
+
+
+def worker(rank, port, sentences, views, changes, results):
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, timeout=timedelta(seconds=60)
+    )
+    # The replica must be gone before its process group is: the other order can wait for ever.
+    made = one_step(rank, sentences, views, changes)
     if rank == 0:
-        torch.save((output.loss.detach(), gradients(replica.module), gathered, replica.module.state_dict()), results)
+        torch.save(made, results)
     dist.barrier()  # nobody leaves while another still talks
     dist.destroy_process_group()
 
