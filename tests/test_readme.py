@@ -35,7 +35,8 @@ def test_every_recipe_is_in_the_readme():
 
 
 def test_every_file_the_readme_names_exists():
-    for name in re.findall(r"`((?:modeling|training|tests|model_cards)/[\w./]+)`", README):
+    named = re.findall(r"`((?:modeling|training|tests|model_cards)/[\w./]+)`", README)
+    for name in (name for name in named if "NAME" not in name):  # NAME stands for a new method's
         assert (ROOT / name).exists(), name
 
 
