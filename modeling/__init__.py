@@ -2,6 +2,8 @@
 
 from transformers import AutoConfig, AutoModel, AutoModelForPreTraining
 
+from .combination import method
+from .configuration_sentence_encoder import SentenceEncoderConfig
 from .configuration_simcse import SimCSEConfig
 from .modeling_simcse import SimCSEForContrastiveLearning, SimCSEModel
 
@@ -19,4 +21,4 @@ for _config, _serving, _training in METHODS.values():
     _serving.register_for_auto_class("AutoModel")
     _training.register_for_auto_class("AutoModelForPreTraining")
 
-__all__ = ["METHODS", "SimCSEConfig", "SimCSEForContrastiveLearning", "SimCSEModel"]
+__all__ = ["METHODS", "SentenceEncoderConfig", "SimCSEConfig", "SimCSEForContrastiveLearning", "SimCSEModel", "method"]

@@ -3,7 +3,7 @@
 from transformers import AutoConfig, BertConfig, PretrainedConfig
 
 POOLING_MODES = ("cls", "mean", "max", "first_last_mean", "last2_mean", "prompt")
-PROJECTIONS = ("none", "tanh", "batchnorm")
+PROJECTIONS = ("none", "tanh", "batchnorm", "gelu")
 DENOISING = ("none", "train", "always")
 
 
@@ -17,7 +17,9 @@ class SentenceEncoderConfig(PretrainedConfig):
         backbone_config: configuration (or its dict) of the encoder, BERT or RoBERTa family; BERT-base by default.
         pooling: `cls`, `mean`, `max`, `first_last_mean`, `last2_mean` (see `pooling.pool`) or `prompt`: the vector at
             the mask token of a template.
-        projection: `tanh` (SimCSE's MLP), `batchnorm` (DiffCSE's projector) or `none`, applied to the pooled vector.
+        projection: `tanh` (SimCSE's MLP), `batchnorm` (DiffCSE's projector), `gelu` (SG-OPT's head) or `none`, applied
+            to the pooled vector.
+        projection_size: width of the `gelu` projection.
         projection_at_test: whether the projection stays in the serving model. Unsupervised SimCSE trains with it and
             tests without.
         prompts: templates with `{sentence}` and `{mask}`, needed by `prompt` pooling: the first serves, view v trains
@@ -29,9 +31,14 @@ class SentenceEncoderConfig(PretrainedConfig):
         denoise_position_offset: first position id of the bias, see `prompts.template_bias`.
         mask_token_id, special_token_ids: the tokenizer's, filled in where a model is built.
         temperature: τ of the contrastive loss; 0.05 in SimCSE.
+        contrastive_weight: weight of the contrastive loss; 0 leaves the auxiliary losses alone.
         hard_negative_weight: log weight of the own hard negative, see `objectives.info_nce`.
         mlm_weight: weight of an auxiliary masked language modelling loss (0.1 in SimCSE), 0 for none.
         mlm_probability: share of tokens masked for it.
+        nli_classes: classes of a softmax classifier on labelled sentence pairs, see `natural_language_inference`: 2
+            for entailed and contradicted hypotheses, 3 with neutral ones, 0 for no classifier.
+        nli_weight: weight of its cross-entropy beside the contrastive loss.
+        whitening_size: dimensions a fitted whitening keeps, see `whitening.Whitening`; none by default.
 
     Raises:
         ValueError: a value outside its range or two that contradict each other.
@@ -47,6 +54,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         pooling: str = "cls",
         projection: str = "tanh",
         projection_at_test: bool = False,
+        projection_size: int = 4096,
         prompts: list[str] | None = None,
         prompt_token_ids: list[list[list[int]]] | None = None,
         denoise: str = "none",
@@ -54,9 +62,13 @@ class SentenceEncoderConfig(PretrainedConfig):
         mask_token_id: int | None = None,
         special_token_ids: list[int] | None = None,
         temperature: float = 0.05,
+        contrastive_weight: float = 1.0,
         hard_negative_weight: float = 0.0,
         mlm_weight: float = 0.0,
         mlm_probability: float = 0.15,
+        nli_classes: int = 0,
+        nli_weight: float = 0.0,
+        whitening_size: int | None = None,
         **kwargs,
     ):
         if backbone_config is None:
@@ -67,6 +79,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         self.pooling = pooling
         self.projection = projection
         self.projection_at_test = projection_at_test
+        self.projection_size = projection_size
         self.prompts = prompts
         self.prompt_token_ids = prompt_token_ids
         self.denoise = denoise
@@ -74,9 +87,13 @@ class SentenceEncoderConfig(PretrainedConfig):
         self.mask_token_id = mask_token_id
         self.special_token_ids = special_token_ids
         self.temperature = temperature
+        self.contrastive_weight = contrastive_weight
         self.hard_negative_weight = hard_negative_weight
         self.mlm_weight = mlm_weight
         self.mlm_probability = mlm_probability
+        self.nli_classes = nli_classes
+        self.nli_weight = nli_weight
+        self.whitening_size = whitening_size
         self._check()
         # A checkpoint carries its code: the flat files beside it, found by these names.
         name = type(self).__name__.removesuffix("Config")
@@ -104,8 +121,45 @@ class SentenceEncoderConfig(PretrainedConfig):
             raise ValueError(f"temperature: {self.temperature} must be greater than 0")
         if not 0 < self.mlm_probability < 1:
             raise ValueError(f"mlm_probability: {self.mlm_probability} must lie between 0 and 1")
-        if self.mlm_weight < 0:
-            raise ValueError(f"mlm_weight: {self.mlm_weight} must not be negative")
+        for field in ("mlm_weight", "nli_weight", "contrastive_weight"):
+            if not getattr(self, field) >= 0:
+                raise ValueError(f"{field}: {getattr(self, field)} must not be negative")
+        if self.nli_classes not in (0, 2, 3):
+            raise ValueError(f"nli_classes: {self.nli_classes} is none of 0, 2, 3")
+        if self.nli_weight > 0 and self.nli_classes == 0:
+            raise ValueError(f"nli_weight: {self.nli_weight} needs nli_classes: 2 (triplets) or 3 (labelled pairs)")
+        if self.projection_size < 1:
+            raise ValueError(f"projection_size: {self.projection_size} must be at least 1")
+        if self.projection == "gelu" and self.projection_at_test:
+            raise ValueError("projection: gelu is a training head, projection_at_test: false drops it at test")
+
+    def text_prefixes(self, sentences: list[str], tokenizer) -> list[list[str]]:
+        """Data seam: for each view, what stands before each sentence, separator included; none where nothing does.
+
+        Args:
+            sentences: texts of the first column, made into as many views as there are lists.
+            tokenizer: the backbone's own, for its special tokens and pieces.
+        """
+        return []
+
+    @property
+    def prefixes_count_as_text(self) -> bool:
+        """Data seam: whether `text_prefixes` are cut with the sentence at the recipe's `max_length`."""
+        return False
+
+    def view_columns(self, columns: int) -> list[int]:
+        """Data seam: the text column each view reads. A sentence alone is its own positive."""
+        return [0, 0] if columns == 1 else list(range(columns))
+
+    @property
+    def prefix_positions(self) -> int:
+        """Positions of the backbone that a method takes from the text."""
+        return 0
+
+    @property
+    def embedding_size(self) -> int:
+        """Length of a sentence embedding."""
+        return self.whitening_size or self.hidden_size
 
     @property
     def hidden_size(self) -> int:

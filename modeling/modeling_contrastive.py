@@ -1,8 +1,10 @@
 """The training side of every method: views in one forward pass, an objective, auxiliary losses."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 from transformers.modeling_outputs import ModelOutput
 from transformers.utils import logging
 
@@ -10,6 +12,7 @@ from .configuration_sentence_encoder import SentenceEncoderConfig
 from .distributed import gather_rows
 from .masked_language_modeling import MaskedLMHead, mask_tokens, masked_lm_loss
 from .modeling_sentence_encoder import SentenceEncoderModel, SentenceEncoderPreTrainedModel
+from .natural_language_inference import NLIClassifier, nli_loss
 from .objectives import info_nce
 from .pooling import build_projection
 
@@ -23,7 +26,8 @@ class ContrastiveLearningOutput(ModelOutput):
     Args:
         loss: scalar, the weighted sum to minimise, over the batch of all processes.
         losses: the named parts of it, before their weights.
-        embeddings: `(B, V, H)`, the projected views of this process's sentences, as the objective saw them.
+        embeddings: `(B, V, H)`, the projected views of this process's sentences, as the objective saw them; none
+            where only labelled pairs were given.
     """
 
     loss: torch.Tensor | None = None
@@ -34,31 +38,63 @@ class ContrastiveLearningOutput(ModelOutput):
 class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
     """The model `AutoModelForPreTraining` loads: the serving model and the heads of training.
 
-    A method overrides the seam it changes: `encode_views` (how the encoder turns texts into vectors),
-    `contrastive_loss` (what pulls and pushes) or `auxiliary_losses` (what else is learned).
+    A method overrides the seams it changes, and names them in `seams`: `views` (`pool_views`, `pool_rows`: how the
+    encoder turns texts into vectors), `objective` (`contrastive_loss`: what pulls and pushes), `auxiliary`
+    (`auxiliary_losses`: what else is learned); `data` (the texts) is decided by its configuration.
     """
 
     serving_class: type[SentenceEncoderModel]
+    seams: tuple[str, ...] = ()
 
     def __init__(self, config: SentenceEncoderConfig):
         super().__init__(config)
         self.model = self.serving_class(config)
-        self.projection = build_projection(
-            "none" if config.projection_at_test else config.projection, config.hidden_size
-        )
+        self.projection = build_projection(config, at_test=False)
         if config.mlm_weight > 0:
             backbone = config.backbone_config
             self.lm_head = MaskedLMHead(backbone.hidden_size, backbone.vocab_size, backbone.layer_norm_eps)
+        if config.nli_classes > 0:
+            self.nli_classifier = NLIClassifier(self.projected_size, config.nli_classes)
         self.post_init()
+
+    @property
+    def projected_size(self) -> int:
+        """Length of a projected view."""
+        return self.config.projection_size if self.config.projection == "gelu" else self.config.hidden_size
 
     def _without_training_heads(self, missing, unexpected):
         # A serving checkpoint has no training heads: a head that is missing whole starts fresh, and says so.
+        fresh = set()
         for head in self.serving_class.training_heads:
             tensors = {name for name in self.state_dict() if name.split(".")[0] == head}
             if tensors and tensors <= missing:
                 logger.warning(f"{type(self).__name__}: the checkpoint has no {head}, training starts it fresh")
-                missing = missing - tensors
-        return missing, unexpected
+                fresh |= tensors
+        if fresh:
+            self.start_from(self.model.backbone)
+        return missing - fresh, unexpected
+
+    def start_from(self, backbone: nn.Module) -> None:
+        """Take a pre-trained encoder's weights into every encoder of the model that starts from them."""
+        state = {name: tensor for name, tensor in backbone.state_dict().items() if not name.startswith("pooler.")}
+        for encoder in self.encoders():
+            encoder.load_state_dict(state)
+
+    def encoders(self) -> list[nn.Module]:
+        """The encoders that start from the pre-trained weights."""
+        return [self.model.backbone]
+
+    def serving_model(self) -> SentenceEncoderModel:
+        """The model to serve, as training has brought it so far."""
+        return self.model
+
+    def frozen_parameters(self, stage: str) -> Iterable[nn.Parameter]:
+        """What is not trained in a stage, `nli` (labelled pairs alone) or `contrastive`."""
+        return ()
+
+    def diagnostics(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **_) -> dict[str, float]:
+        """What a method measures of itself while it trains on labelled pairs, from a batch `(N, V, T)` of them."""
+        return {}
 
     def get_input_embeddings(self):
         return self.model.get_input_embeddings()
@@ -67,42 +103,69 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         self.model.set_input_embeddings(value)
 
     def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, rows: int | None = None
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        rows: int | None = None,
+        nli_input_ids: torch.Tensor | None = None,
+        nli_attention_mask: torch.Tensor | None = None,
+        nli_labels: torch.Tensor | None = None,
+        nli_rows: int | None = None,
     ) -> ContrastiveLearningOutput:
-        """One training forward over all views of a batch of sentences.
+        """One training forward over all views of a batch of sentences, a batch of labelled pairs, or both.
 
         Args:
             input_ids, attention_mask: `(B, V, T)`: anchor, positive and, for V = 3, hard negative of each sentence.
             rows: how many leading sentences count (all by default). A process whose share of a ragged last batch is
                 empty passes one sentence and 0, to take part in the collectives without adding to the loss.
+            nli_input_ids, nli_attention_mask: `(N, 2, T)` with `nli_labels` `(N,)`, or `(N, 3, T)` triplets without,
+                see `natural_language_inference.nli_loss`; weighted by `nli_weight` beside the contrastive loss, and
+                by 1 alone.
+            nli_rows: the same as `rows`.
         """
-        rows = len(input_ids) if rows is None else rows
-        embeddings = self.encode_views(input_ids, attention_mask, rows)  # (B, V, H)
-        losses = {"contrastive": self.contrastive_loss(embeddings)}
-        loss = losses["contrastive"]
-        for name, (weight, value) in self.auxiliary_losses(input_ids, attention_mask, rows).items():
-            losses[name] = value
-            loss = loss + weight * value
-        return ContrastiveLearningOutput(loss=loss, losses=losses, embeddings=embeddings)
+        losses, weighted, embeddings = {}, [], None
+        if input_ids is not None:
+            pooled = self.pool_views(input_ids, attention_mask, rows)[:rows]  # (B, V, H)
+            embeddings = self.project(pooled)
+            if self.config.contrastive_weight > 0:
+                losses["contrastive"] = self.contrastive_loss(embeddings)
+                weighted.append(self.config.contrastive_weight * losses["contrastive"])
+            for name, (weight, value) in self.auxiliary_losses(input_ids, attention_mask, pooled, embeddings).items():
+                losses[name] = value
+                weighted.append(weight * value)
+        if nli_input_ids is not None:
+            pairs = self.project(self.pool_rows(nli_input_ids, nli_attention_mask)[:nli_rows])
+            labels = None if nli_labels is None else nli_labels[:nli_rows]
+            losses["nli"] = nli_loss(self.nli_classifier, pairs, labels)
+            weighted.append(losses["nli"] * (1.0 if input_ids is None else self.config.nli_weight))
+        if not weighted:
+            raise ValueError("contrastive_weight: 0 leaves nothing to learn: give an auxiliary loss a weight")
+        return ContrastiveLearningOutput(loss=sum(weighted), losses=losses, embeddings=embeddings)
 
-    def encode_views(
+    def pool_views(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, rows: int | None = None
     ) -> torch.Tensor:
-        """Views seam: `(B, V, T)` token ids to projected vectors, all views in one forward pass.
+        """Views seam: `(B, V, T)` token ids to pooled vectors `(B, V, H)`, all views in one forward pass.
 
-        Returns:
-            `(B, V, H)`, of the first `rows` sentences alone if given: a projection may take statistics of its batch.
+        Args:
+            rows: how many leading sentences count, for a method that needs the loss to make its views.
         """
-        sentences, views, _ = input_ids.shape
-        _, pooled = self.model.encode_tokens(input_ids.flatten(0, 1), attention_mask.flatten(0, 1))
-        pooled = pooled.unflatten(0, (sentences, views))  # (B, V, H)
-        if self.config.denoise != "none":
-            pooled = pooled - self._prompt_biases(input_ids, attention_mask)
-        pooled = pooled[:rows]
-        projected = self.projection(self.model.projection(pooled.flatten(0, 1)))  # one of the two is the identity
-        return projected.unflatten(0, (len(pooled), views))
+        pooled = self.pool_rows(input_ids, attention_mask)
+        if self.config.denoise == "none":
+            return pooled
+        return pooled - self.prompt_biases(input_ids, attention_mask)
 
-    def _prompt_biases(self, input_ids, attention_mask):
+    def pool_rows(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """The backbone's pooled vectors `(B, V, H)` of token ids `(B, V, T)`, without any prompt bias."""
+        _, pooled = self.model.encode_tokens(input_ids.flatten(0, 1), attention_mask.flatten(0, 1))
+        return pooled.unflatten(0, input_ids.shape[:2])
+
+    def project(self, pooled: torch.Tensor) -> torch.Tensor:
+        """Pooled vectors `(B, V, H)` to the ones the objective compares; a projection may take batch statistics."""
+        projected = self.projection(self.model.projection(pooled.flatten(0, 1)))  # one of the two is the identity
+        return projected.unflatten(0, pooled.shape[:2])
+
+    def prompt_biases(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """`(B, V, H)`: each view's bias under its own template; one table for each template."""
         views = input_ids.shape[1]
         last = len(self.config.prompt_token_ids) - 1
@@ -127,14 +190,19 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         )
 
     def auxiliary_losses(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, rows: int
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, pooled: torch.Tensor, embeddings: torch.Tensor
     ) -> dict[str, tuple[float, torch.Tensor]]:
-        """Auxiliary seam: named losses of the first `rows` sentences, each with its weight."""
+        """Auxiliary seam: named losses, each with its weight.
+
+        Args:
+            input_ids, attention_mask: `(B, V, T)`.
+            pooled, embeddings: the vectors before and after the projection, of the sentences that count alone.
+        """
         if self.config.mlm_weight == 0:
             return {}
         special = torch.tensor(self.config.special_token_ids, device=input_ids.device)
         maskable = attention_mask.bool() & ~torch.isin(input_ids, special)
-        maskable[rows:] = False
+        maskable[len(pooled) :] = False
         input_ids, attention_mask = input_ids.flatten(0, 1), attention_mask.flatten(0, 1)
         masked_ids, labels = mask_tokens(
             input_ids,

@@ -1,6 +1,7 @@
 """The serving side of every method: a backbone, a pooling, and the projection where it stays at test time."""
 
 import torch
+from torch import nn
 from transformers import AutoModel, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
@@ -8,6 +9,7 @@ from .configuration_sentence_encoder import SentenceEncoderConfig
 from .encoding import encode_texts
 from .pooling import build_projection, pool, pool_mask_token, require_mask_token
 from .prompts import template_bias
+from .whitening import Whitening
 
 # Options of `from_pretrained` that say where a checkpoint is, and so where its tokenizer is.
 WHERE_FROM = ("revision", "subfolder", "cache_dir", "token", "local_files_only")
@@ -57,14 +59,15 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
     """
 
     # Heads that only a training checkpoint has, passed over when it is read for serving.
-    training_heads = ("projection", "lm_head")
+    training_heads = ("projection", "lm_head", "nli_classifier")
 
     def __init__(self, config: SentenceEncoderConfig):
         super().__init__(config)
         self.backbone = AutoModel.from_config(config.backbone_config)
         self.backbone.pooler = None  # the backbone's own pooler belongs to another pre-training task
-        self.projection = build_projection(
-            config.projection if config.projection_at_test else "none", config.hidden_size
+        self.projection = build_projection(config, at_test=True)
+        self.whitening = (
+            Whitening(config.hidden_size, config.whitening_size) if config.whitening_size else nn.Identity()
         )
         self.post_init()
 
@@ -99,8 +102,8 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             output_hidden_states, output_attentions, return_dict: as in every transformers encoder.
 
         Returns:
-            `pooler_output` `(B, H)`, the sentence embeddings; `last_hidden_state` `(B, T, H)`; `hidden_states` and
-            `attentions` on request.
+            `pooler_output` `(B, H)`, the sentence embeddings (fewer dimensions under a whitening);
+            `last_hidden_state` `(B, T, H)`; `hidden_states` and `attentions` on request.
         """
         config = self.config
         output_hidden_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
@@ -119,7 +122,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             pooled = pooled - self.prompt_bias(input_ids, attention_mask, template=0)
         result = BaseModelOutputWithPooling(
             last_hidden_state=outputs.last_hidden_state,
-            pooler_output=self.projection(pooled),
+            pooler_output=self.whitening(self.projection(pooled)),
             hidden_states=outputs.hidden_states if output_hidden_states else None,
             attentions=outputs.attentions,
         )

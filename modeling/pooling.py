@@ -1,6 +1,7 @@
 """From token vectors to one sentence vector, and the projections on top of it."""
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from .distributed import gather_rows
@@ -120,11 +121,38 @@ class BatchNormProjection(nn.Module):
         return self.reduce_norm(self.reduce(torch.relu(self.expand_norm(self.expand(vectors)))))
 
 
-def build_projection(name: str, hidden_size: int) -> nn.Module:
-    """The projection a configuration names: `none` is the identity.
+class GELUProjection(nn.Module):
+    """Linear(H, width) - GELU - Linear(width, width) - GELU: the head of SG-OPT (section 3.2). `(…, H) -> (…, width)`.
 
     Example:
-        >>> build_projection("none", 4)
+        >>> GELUProjection(4, 16)(torch.zeros(2, 4)).shape
+        torch.Size([2, 16])
+    """
+
+    def __init__(self, hidden_size: int, width: int):
+        super().__init__()
+        self.expand = nn.Linear(hidden_size, width)
+        self.mix = nn.Linear(width, width)
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        return F.gelu(self.mix(F.gelu(self.expand(vectors))))
+
+
+def build_projection(config, *, at_test: bool) -> nn.Module:
+    """The projection a configuration names, on the side where it belongs: elsewhere, and for `none`, the identity.
+
+    Args:
+        config: a `SentenceEncoderConfig`.
+        at_test: whether the serving model asks.
+
+    Example:
+        >>> from csezoo.modeling import SimCSEConfig
+        >>> config = SimCSEConfig(projection="tanh", projection_at_test=False)
+        >>> build_projection(config, at_test=True)
         Identity()
     """
-    return {"none": nn.Identity, "tanh": TanhProjection, "batchnorm": BatchNormProjection}[name](hidden_size)
+    if config.projection == "none" or config.projection_at_test != at_test:
+        return nn.Identity()
+    if config.projection == "gelu":
+        return GELUProjection(config.hidden_size, config.projection_size)
+    return {"tanh": TanhProjection, "batchnorm": BatchNormProjection}[config.projection](config.hidden_size)

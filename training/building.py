@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from csezoo.modeling import METHODS
+from csezoo.modeling import METHODS, method
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
 from .errors import UserError, one_line
@@ -87,7 +87,7 @@ def build(recipe: Recipe) -> Build:
     tokenizer = load_tokenizer(recipe.base_model, revision=recipe.base_revision or "main")
     prompts = recipe.model.get("prompts") or [None]
     templates = [template_token_ids(tokenizer, prompt) for prompt in prompts]
-    config_class, _, training_class = METHODS[recipe.method]
+    config_class, _, training_class = method(recipe.method)
     try:
         config = config_class(
             **recipe.model,
@@ -101,12 +101,12 @@ def build(recipe: Recipe) -> Build:
     model = training_class(config)
     if recipe.attn_implementation:
         model.set_attn_implementation(recipe.attn_implementation)
-    model.model.backbone.load_state_dict(without_pooler(backbone.state_dict()))
+    model.start_from(backbone)
     if config.mlm_weight > 0:
         load_masked_lm_head(model, recipe.base_model, recipe.base_revision or "main")
     # Published templates stand around 32 pieces of the sentence; without one, the special tokens are among the 32.
     sentence_length = recipe.max_length - (2 if prompts == [None] else 0)
-    longest = longest_input(backbone.config)
+    longest = longest_input(backbone.config) - config.prefix_positions
     if sentence_length < 1 or sentence_length + max(map(template_length, templates)) > longest:
         raise UserError(f"max_length: {recipe.max_length} does not fit the {longest} positions of {recipe.base_model}")
     serving = serving_tokenizer(tokenizer, templates[0], max_length=longest, leading_space=prompts != [None])

@@ -92,6 +92,16 @@ def complete(directory: Path) -> list[Path]:
     return sorted(path for path in directory.glob("step-*") if (path / "state.json").is_file())
 
 
+def step_of(checkpoint: Path) -> int:
+    """Updates made when it was written.
+
+    Example:
+        >>> step_of(Path("checkpoints/step-00000125"))
+        125
+    """
+    return int(checkpoint.name.removeprefix("step-"))
+
+
 def replace_directory(partial: Path, target: Path) -> None:
     """Put a finished directory in another's place, by renaming: nobody ever finds half of one."""
     flush(partial)

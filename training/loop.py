@@ -8,25 +8,47 @@ import math
 import sys
 import time
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, set_seed
-from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 from transformers import get_scheduler
 
 from .building import Build, build
-from .checkpoints import TrainingState, complete
-from .data import Batches, StreamedBatches, ViewCollator, load_sentences, tokenize
+from .checkpoints import TrainingState, complete, step_of
 from .errors import UserError
 from .evaluation import evaluate_pairs
 from .recipes import Recipe
 from .repository import save_repository
+from .run_data import RunData
 from .sts import PairTask
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Stage:
+    """A stretch of updates with its own data, trained parameters, optimizer and schedule.
+
+    Args:
+        name: `nli`, labelled pairs alone, or `contrastive`.
+        start: updates of the run before it.
+        updates: its own.
+        decay: updates over which its schedule runs, which may be more than are made.
+    """
+
+    name: str
+    start: int
+    updates: int
+    decay: int
+    learning_rate: float
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.updates
 
 
 def train(recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: PairTask | None) -> dict:
@@ -41,94 +63,115 @@ def train(recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: P
     """
     set_seed(seed)
     built = build(recipe)
-    loader_from, batches_per_epoch = _data(recipe, seed, built, accelerator)
-    batches = recipe.gradient_accumulation_steps
-    updates = recipe.max_steps or math.ceil(batches_per_epoch * recipe.epochs / batches)
-    model = built.model
     if recipe.gradient_checkpointing:
-        model.gradient_checkpointing_enable()  # its newer name is not in transformers 5.20
-    optimizer = torch.optim.AdamW(
-        _parameter_groups(model, recipe.weight_decay),
-        lr=recipe.learning_rate,
-        betas=tuple(recipe.adam_betas),
-        eps=recipe.adam_epsilon,
-    )
-    scheduler = get_scheduler(
-        recipe.lr_scheduler,
-        optimizer,
-        num_warmup_steps=math.ceil(recipe.warmup_ratio * updates),
-        num_training_steps=updates,
-    )
-    model, optimizer = accelerator.prepare(model, optimizer)
-    # Every process starts from the same weights and then draws its own dropout.
-    set_seed(seed, device_specific=True)
+        _checkpoint_gradients(built.model)
+    built.model.to(accelerator.device)
+    data = RunData(recipe, seed, built, accelerator)
+    stages = plan_stages(recipe, data)
     progress = Progress(run, built, recipe, accelerator, dev)
-    state = TrainingState(accelerator, model, optimizer, scheduler)
-    checkpoints = run / "checkpoints"
-    if newest := complete(checkpoints)[-1:]:
-        progress.restore(state.load(newest[0]))
-        logger.info("resumed from %s", newest[0])
-    else:
-        progress.evaluate(model, step=0)
-    loader = iter(loader_from(progress.step * batches, updates * batches))
-    bar = tqdm(
-        total=updates, initial=progress.step, desc=f"Training (seed {seed})", disable=not _on_terminal(accelerator)
-    )
-    started = time.perf_counter()
-    model.train()
-    for step in range(progress.step + 1, updates + 1):
-        learning_rate = scheduler.get_last_lr()[0]
-        loss = _update(model, optimizer, loader, recipe, accelerator)
-        if not optimizer.step_was_skipped:  # fp16 skips an update that overflowed
-            scheduler.step()
-        progress.add(loss)
-        bar.update()
-        last = step == updates
-        if step % recipe.log_steps == 0 or step % recipe.eval_steps == 0 or last:
-            bar.set_postfix(progress.log(step, learning_rate))
-        if step % recipe.eval_steps == 0 or last:
-            progress.evaluate(model, step)
-            progress.seconds += time.perf_counter() - started
-            started = time.perf_counter()
-            state.save(checkpoints, step, progress.counters(step))
-            model.train()
+    trainable = [parameter for parameter in built.model.parameters() if parameter.requires_grad]
+    if not complete(run / "checkpoints"):
+        progress.evaluate(step=0)
+    bar = tqdm(total=stages[-1].stop, desc=f"Training (seed {seed})", disable=not _on_terminal(accelerator))
+    for stage in stages:
+        if not progress.stopped:
+            train_stage(stage, recipe, seed, data, trainable, progress, bar)
     bar.close()
     return {
         "best_step": progress.best_step,
         "dev": progress.best_score,
-        "updates": updates,
+        "updates": progress.step,
         "processes": accelerator.num_processes,
         "precision": accelerator.mixed_precision,
         "seconds": round(progress.seconds, 1),
     }
 
 
+def plan_stages(recipe: Recipe, data: RunData) -> list[Stage]:
+    """The stage on labelled pairs, where a recipe has one, and the contrastive one, which may be empty."""
+    batches = recipe.gradient_accumulation_steps
+    updates = recipe.max_steps
+    if updates is None:
+        updates = math.ceil(data.batches_per_epoch * recipe.epochs / batches)
+    before = recipe.nli_steps
+    if recipe.nli_epochs:
+        before = math.ceil(data.nli_batches_per_epoch * recipe.nli_epochs / batches)
+    contrastive = Stage("contrastive", before, updates, updates, recipe.learning_rate)
+    if not before:
+        return [contrastive]
+    decay = recipe.nli_decay_steps or updates or before
+    return [Stage("nli", 0, before, max(decay, before), recipe.nli_learning_rate), contrastive]
+
+
+def train_stage(stage: Stage, recipe: Recipe, seed: int, data: RunData, trainable, progress: Progress, bar) -> None:
+    """Train a stage from its beginning, from a checkpoint within it, or not at all if one lies beyond it."""
+    accelerator, model = progress.accelerator, progress.built.model
+    frozen = {id(parameter) for parameter in model.frozen_parameters(stage.name)}
+    for parameter in trainable:
+        parameter.requires_grad_(id(parameter) not in frozen)
+    optimizer = torch.optim.AdamW(
+        _parameter_groups(model, recipe.weight_decay),
+        lr=stage.learning_rate,
+        betas=tuple(recipe.adam_betas),
+        eps=recipe.adam_epsilon,
+    )
+    scheduler = get_scheduler(
+        recipe.lr_scheduler,
+        optimizer,
+        num_warmup_steps=math.ceil(recipe.warmup_ratio * stage.decay),
+        num_training_steps=stage.decay,
+    )
+    checkpoints = progress.run / "checkpoints"
+    newest = complete(checkpoints)[-1:]
+    made = step_of(newest[0]) if newest else 0
+    if made > stage.stop or stage.updates == 0:
+        return
+    wrapped, optimizer = accelerator.prepare(model, optimizer)
+    # Every process starts from the same weights and then draws its own dropout.
+    set_seed(seed + stage.start, device_specific=True)
+    state = TrainingState(accelerator, wrapped, optimizer, scheduler)
+    if made > stage.start:
+        progress.restore(state.load(newest[0]))
+        logger.info("resumed from %s", newest[0])
+    bar.update(progress.step - bar.n)
+    batches = recipe.gradient_accumulation_steps
+    done = (progress.step - stage.start) * batches
+    loader = data.batches(stage.name, done, stage.updates * batches, before=stage.start * batches)
+    started = time.perf_counter()
+    model.train()
+    for step in range(progress.step + 1, stage.stop + 1):
+        learning_rate = scheduler.get_last_lr()[0]
+        loss = _update(wrapped, optimizer, loader, recipe, accelerator)
+        if not optimizer.step_was_skipped:  # fp16 skips an update that overflowed
+            scheduler.step()
+        progress.add(step, loss)
+        bar.update()
+        last = step == stage.stop
+        if step % recipe.log_steps == 0 or step % recipe.eval_steps == 0 or last:
+            bar.set_postfix(progress.log(learning_rate))
+        if step % recipe.eval_steps == 0 or last:
+            progress.evaluate(step)
+            if stage.name == "nli":
+                progress.diagnose(data.probe())
+            progress.seconds += time.perf_counter() - started
+            started = time.perf_counter()
+            state.save(checkpoints, step, progress.counters())
+            model.train()
+            if progress.stopped:
+                break
+    accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
+    accelerator.free_memory()  # the next stage wraps the model anew, for what it trains
+
+
 def _on_terminal(accelerator: Accelerator) -> bool:
     return accelerator.is_main_process and sys.stderr.isatty()
 
 
-def _data(recipe: Recipe, seed: int, built: Build, accelerator: Accelerator):
-    """A function from first and last batch number to a loader, and the batches of an epoch (streams: unknown)."""
-    share = {"batch_size": recipe.batch_size, "seed": seed, "rank": accelerator.process_index}
-    share["world"] = accelerator.num_processes
-    cut = {"tokenizer": built.tokenizer, "length": built.sentence_length}
-    pad_token_id = built.serving_tokenizer.pad_token_id
-    # A generator of its own: iterating must not draw from the one that dropout draws from.
-    options = {"generator": torch.Generator(), "pin_memory": accelerator.device.type == "cuda", "batch_size": None}
-    if recipe.streaming:
-        collate = ViewCollator(built.templates, pad_token_id, tokenize=lambda columns: tokenize(columns, **cut))
-        share["shuffle_buffer"] = recipe.shuffle_buffer
-        stream = load_sentences(recipe)
-        return lambda start, stop: DataLoader(
-            StreamedBatches(stream, collate, start=start, **share), **options
-        ), math.inf
-    with accelerator.main_process_first():
-        sentences = load_sentences(recipe)
-        sentences = sentences.map(tokenize, batched=True, fn_kwargs=cut, desc="Tokenising")
-    batches = Batches(sentences, ViewCollator(built.templates, pad_token_id), **share)
-    logger.info("%d sentences, %d batches an epoch", len(sentences), batches.batches_per_epoch)
-
-    return lambda start, stop: DataLoader(batches, sampler=range(start, stop), **options), batches.batches_per_epoch
+def _checkpoint_gradients(model) -> None:
+    try:
+        model.gradient_checkpointing_enable()  # its newer name is not in transformers 5.20
+    except ValueError as error:
+        raise UserError(f"gradient_checkpointing: {error}") from error
 
 
 def _parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict]:
@@ -140,24 +183,25 @@ def _parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict]
     ]
 
 
-def _update(model, optimizer, loader, recipe: Recipe, accelerator: Accelerator) -> torch.Tensor:
-    """One optimizer step; returns the mean loss of its batches, on the device."""
+def _update(model, optimizer, loader, recipe: Recipe, accelerator: Accelerator) -> dict[str, torch.Tensor]:
+    """One optimizer step; returns the mean loss of its batches and its named parts, on the device."""
     batches = recipe.gradient_accumulation_steps
-    total = torch.zeros((), device=accelerator.device)
+    totals: dict[str, torch.Tensor] = {}
     for number in range(batches):
         batch = next(loader)
-        rows = batch.pop("rows")
-        batch = {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in batch.items()}
+        tensors = {name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
+        batch |= {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in tensors.items()}
         final = number == batches - 1
         with nullcontext() if final else accelerator.no_sync(model):  # gradients are exchanged once an update
-            loss = model(**batch, rows=rows).loss / batches
-            accelerator.backward(loss)
-        total += loss.detach()
+            output = model(**batch)
+            accelerator.backward(output.loss / batches)
+        for name, loss in {"loss": output.loss, **output.losses}.items():
+            totals[name] = totals.get(name, 0) + loss.detach() / batches
     if recipe.max_grad_norm > 0:
         accelerator.clip_grad_norm_(model.parameters(), recipe.max_grad_norm)
     optimizer.step()
     optimizer.zero_grad()
-    return total
+    return totals
 
 
 class Progress:
@@ -167,69 +211,85 @@ class Progress:
         self.run, self.built, self.recipe, self.accelerator, self.dev = run, built, recipe, accelerator, dev
         self.metrics = run / "metrics.jsonl"
         self.step, self.best_step, self.best_score, self.seconds = 0, None, None, 0.0
-        self.losses: list[torch.Tensor] = []
+        self.last_score, self.times_lower = None, 0
+        self.losses: list[dict[str, torch.Tensor]] = []
         self.dev_results: list[dict] = []
         self.prefix = f"{run.name}/" if len(recipe.seeds) > 1 else ""  # one tracker holds all seeds
         if accelerator.is_main_process and not complete(run / "checkpoints"):
             self.metrics.write_text("", encoding="utf-8")
 
-    def counters(self, step: int) -> dict:
-        return {
-            "step": step,
-            "best_step": self.best_step,
-            "best_score": self.best_score,
-            "seconds": self.seconds,
-        }
+    COUNTERS = ("step", "best_step", "best_score", "last_score", "times_lower", "seconds")
+
+    def counters(self) -> dict:
+        return {name: getattr(self, name) for name in self.COUNTERS}
 
     def restore(self, counters: dict) -> None:
         """Go on from a checkpoint's counters; what was logged after it will be logged again."""
-        self.step, self.best_step = counters["step"], counters["best_step"]
-        self.best_score, self.seconds = counters["best_score"], counters["seconds"]
+        for name in self.COUNTERS:
+            setattr(self, name, counters[name])
         if self.accelerator.is_main_process:
             lines = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
             kept = [line for line in lines if json.loads(line)["step"] <= self.step]
             self.metrics.write_text("".join(kept), encoding="utf-8")
 
-    def add(self, loss: torch.Tensor) -> None:
-        self.losses.append(loss)  # read when it is logged: reading waits for the device
+    @property
+    def stopped(self) -> bool:
+        """Whether dev has been lower than the time before as often as the recipe endures (SG-OPT's early stopping)."""
+        return self.recipe.endurance is not None and self.times_lower >= self.recipe.endurance
 
-    def log(self, step: int, learning_rate: float) -> dict:
-        """Write the mean loss since the last time; stop at one that is not finite."""
-        loss = float(self.accelerator.reduce(torch.stack(self.losses).mean(), reduction="mean"))
+    def add(self, step: int, losses: dict[str, torch.Tensor]) -> None:
+        self.step = step
+        self.losses.append(losses)  # read when it is logged: reading waits for the device
+
+    def log(self, learning_rate: float) -> dict:
+        """Write the mean losses since the last time; stop at one that is not finite."""
+        means = torch.stack([torch.stack([losses[name] for losses in self.losses]).mean() for name in self.losses[0]])
+        means = self.accelerator.reduce(means, reduction="mean").tolist()
+        line = dict(zip(self.losses[0], means, strict=True))
         self.losses = []
-        if not math.isfinite(loss):
-            raise UserError(f"the loss is {loss} at step {step}: lower --learning_rate, or try --mixed_precision no")
-        self._write({"step": step, "loss": loss, "learning_rate": learning_rate})
-        return {"loss": f"{loss:.4f}"}
+        if not math.isfinite(line["loss"]):
+            raise UserError(
+                f"the loss is {line['loss']} at step {self.step}: lower --learning_rate, or try --mixed_precision no"
+            )
+        self._write({"step": self.step, **line, "learning_rate": learning_rate})
+        return {"loss": f"{line['loss']:.4f}"}
 
-    def evaluate(self, model, step: int) -> None:
+    def evaluate(self, step: int) -> None:
         """Score the serving model on dev; a strictly better one becomes `best/`. Without dev the newest is best."""
         score = None
         if self.dev is not None:
-            score = [self._dev_score(model) if self.accelerator.is_main_process else None]
+            score = [self._dev_score() if self.accelerator.is_main_process else None]
             score = broadcast_object_list(score)[0]
             self._write({"step": step, "dev": score})
+            self.times_lower += self.last_score is not None and score < self.last_score
+            self.last_score = score
         if self.dev is None or self.best_score is None or score > self.best_score:
             self.best_step, self.best_score = step, score
             if self.accelerator.is_main_process:
-                self._save_best(model)
+                tokenizer = self.built.serving_tokenizer
+                save_repository(self.run / "best", self._serving(), tokenizer, self.recipe, self.dev_results)
         self.accelerator.wait_for_everyone()
 
-    def _serving(self, model):
-        return self.accelerator.unwrap_model(model).model.eval()
+    def diagnose(self, probe: dict[str, torch.Tensor]) -> None:
+        """Write what the method says of itself on a fixed batch of labelled rows."""
+        if self.accelerator.is_main_process:
+            model = self.built.model.eval()
+            values = model.diagnostics(**{name: tensor.to(model.device) for name, tensor in probe.items()})
+            if values:
+                self._write({"step": self.step, **values})
+        self.accelerator.wait_for_everyone()
 
-    def _dev_score(self, model) -> float:
-        serving = self._serving(model)
+    def _serving(self):
+        return self.built.model.serving_model().eval()
+
+    def _dev_score(self) -> float:
+        serving = self._serving()
 
         def encode(texts):
             return serving.encode(texts, self.built.serving_tokenizer, batch_size=self.recipe.eval_batch_size)
 
         self.dev_results = evaluate_pairs(encode, [self.dev], receipt={"pooling": serving.config.pooling})
         return self.dev_results[0]["value"]
-
-    def _save_best(self, model) -> None:
-        tokenizer = self.built.serving_tokenizer
-        save_repository(self.run / "best", self._serving(model), tokenizer, self.recipe, self.dev_results)
 
     def _write(self, line: dict) -> None:
         values = {f"{self.prefix}{key}": value for key, value in line.items() if key != "step"}

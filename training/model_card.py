@@ -44,7 +44,7 @@ def model_card(recipe: Recipe, results: list[dict], summary: list[dict] | None =
             "sentence-embeddings",
             "feature-extraction",
             "contrastive-learning",
-            recipe.method,
+            *recipe.method.split("+"),
         ],
         base_model=_hub_id(recipe.base_model),
         datasets=None if recipe.train_file else recipe.dataset,
@@ -68,6 +68,11 @@ def model_card(recipe: Recipe, results: list[dict], summary: list[dict] | None =
     return ModelCard(f"---\n{data.to_yaml()}\n---\n\n{_text(recipe, table)}")
 
 
+def _joined(texts: dict[str, str], recipe: Recipe) -> str:
+    """What there is to say of each of a run's methods."""
+    return "\n\n".join(texts[method] for method in recipe.method.split("+"))
+
+
 def _hub_id(base_model: str | None) -> str | None:
     """A directory of the author's machine is nobody else's base model."""
     return None if base_model is None or base_model[0] in "./~" else base_model
@@ -77,7 +82,7 @@ def _text(recipe: Recipe, table: str) -> str:
     source = recipe.train_file.rsplit("/", 1)[-1] if recipe.train_file else recipe.dataset_file or recipe.dataset
     return f"""# {recipe.name}
 
-{DESCRIPTIONS[recipe.method]}
+{_joined(DESCRIPTIONS, recipe)}
 
 Trained with csezoo, a model zoo of contrastive sentence embeddings.
 
@@ -118,7 +123,7 @@ longer texts and other languages than those above were not tested.
 ## Citation
 
 ```bibtex
-{CITATIONS[recipe.method]}
+{_joined(CITATIONS, recipe)}
 ```
 """
 

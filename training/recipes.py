@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from csezoo.modeling import METHODS
+from csezoo.modeling import method
 
 from .errors import UserError
 
@@ -19,10 +19,14 @@ from .errors import UserError
 SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt")
 RECIPES = Path(__file__).parent / "recipes"
 POSITIVE = ("batch_size", "gradient_accumulation_steps", "max_length", "epochs", "eval_steps", "log_steps")
-POSITIVE += ("eval_batch_size", "shuffle_buffer")
+POSITIVE += ("eval_batch_size", "shuffle_buffer", "nli_batch_size", "train_fraction", "nli_fraction")
 NOT_NEGATIVE = ("learning_rate", "weight_decay", "adam_epsilon", "max_grad_norm", "warmup_ratio")
+NOT_NEGATIVE += ("nli_learning_rate", "nli_steps")
+LEAST = {"max_steps": 0, "max_train_sentences": 1, "nli_decay_steps": 1, "endurance": 1, "whitening": 1}
+LEAST |= {"whitening_sentences": 1, "nli_epochs": 0}
 # Keys of a model configuration that a run fills in itself.
 FILLED_IN = {"self", "kwargs", "return", "backbone_config", "prompt_token_ids", "mask_token_id", "special_token_ids"}
+FILLED_IN |= {"whitening_size", "generator_config"}
 
 
 @dataclass
@@ -30,13 +34,24 @@ class Recipe:
     """Everything a run is made of. Keys of the method's configuration stand beside these, in `model`.
 
     Args:
-        method: a model type of the zoo.
+        method: a model type of the zoo, or several joined by `+` that change different seams (`l2pcsr+diffcse`).
         base_model, base_revision: Hub id or directory of the pre-trained encoder, and its pinned revision.
-        dataset, dataset_file, dataset_revision: training data from the Hub (one file of it, if it has several).
+        dataset, dataset_file, dataset_revision: training data from the Hub (one file of it, if it has several); the
+            dataset `stsb-sentences` is both sides of all pairs of STS-B, from `eval_data`.
         train_file: a text, CSV, TSV, JSON Lines or Parquet file instead, `.gz` too; wins over `dataset`.
         text_columns: one column (the sentence is its own positive), two (anchor, positive) or three (and hard
             negative); by default the only column, or `text`.
         max_train_sentences: use the first n rows only.
+        train_fraction: keep each row with this probability (a fixed draw, the same for every seed).
+        nli_file, nli_dataset, nli_dataset_file, nli_dataset_revision: labelled sentence pairs, for a stage before and
+            for `nli_weight`; read like the training data.
+        nli_columns: premise, entailed and contradicted hypothesis, or premise, hypothesis and label.
+        nli_fraction: keep each labelled row with this probability.
+        nli_batch_size: labelled rows a batch, over all processes.
+        nli_steps, nli_epochs: updates (or passes over the labelled data) of a stage before, on labelled pairs alone.
+        nli_learning_rate: of that stage.
+        nli_decay_steps: updates after which its schedule would end; by default those of the stage after it.
+        generator, generator_revision: masked language model that edits sentences for DiffCSE.
         streaming, shuffle_buffer: read while training, shuffled in a buffer, instead of preparing the data first.
         eval_data: `hub`, a directory in SentEval's layout, or `none`; dev and test pairs of STS.
         dev_file, test_file: CSV files (sentence1, sentence2, score) used instead of `eval_data`.
@@ -44,10 +59,12 @@ class Recipe:
         batch_size: sentences a batch, over all processes; the in-batch negatives.
         gradient_accumulation_steps: batches an update; negatives do not span them.
         max_length: word pieces of a sentence; with the special tokens, but without a prompt's template.
-        epochs, max_steps: passes over the data, or updates if given.
+        epochs, max_steps: passes over the data, or updates if given (0: no training).
         learning_rate, weight_decay, adam_betas, adam_epsilon, max_grad_norm: AdamW and clipping (0: none).
         lr_scheduler, warmup_ratio: a schedule of transformers and the share of updates that warm up.
         eval_steps, log_steps: updates between dev evaluations (each writes a checkpoint), and between logged losses.
+        endurance: stop when the dev score has been lower than the one before it this many times (SG-OPT).
+        whitening, whitening_sentences: dimensions of a whitening fitted at the end, and sentences it is fitted on.
         eval_batch_size: texts a forward pass in evaluation.
         seeds: one run each; several are aggregated.
         mixed_precision: `no`, `fp16`, `bf16`; by default what `accelerate launch` was told.
@@ -66,6 +83,20 @@ class Recipe:
     train_file: str | None = None
     text_columns: list[str] | None = None
     max_train_sentences: int | None = None
+    train_fraction: float = 1.0
+    nli_file: str | None = None
+    nli_dataset: str | None = None
+    nli_dataset_file: str | None = None
+    nli_dataset_revision: str | None = None
+    nli_columns: list[str] | None = None
+    nli_fraction: float = 1.0
+    nli_batch_size: int = 128
+    nli_steps: int = 0
+    nli_epochs: float | None = None
+    nli_learning_rate: float = 1e-3
+    nli_decay_steps: int | None = None
+    generator: str | None = None
+    generator_revision: str | None = None
     streaming: bool = False
     shuffle_buffer: int = 10_000
     eval_data: str = "hub"
@@ -86,6 +117,9 @@ class Recipe:
     warmup_ratio: float = 0.0
     eval_steps: int = 125
     log_steps: int = 25
+    endurance: int | None = None
+    whitening: int | None = None
+    whitening_sentences: int = 10_000
     eval_batch_size: int = 128
     seeds: list[int] = field(default_factory=lambda: [42])
     mixed_precision: str | None = None
@@ -108,9 +142,14 @@ class Recipe:
         for key in NOT_NEGATIVE:
             if not 0 <= getattr(self, key) < math.inf:
                 raise UserError(f"{key}: {getattr(self, key)} must not be negative")
-        for key in ("max_steps", "max_train_sentences"):
-            if getattr(self, key) is not None and getattr(self, key) < 1:
-                raise UserError(f"{key}: {getattr(self, key)} must be at least 1")
+        for key, least in LEAST.items():
+            if getattr(self, key) is not None and getattr(self, key) < least:
+                raise UserError(f"{key}: {getattr(self, key)} must be at least {least}")
+        for key in ("train_fraction", "nli_fraction"):
+            if getattr(self, key) > 1:
+                raise UserError(f"{key}: {getattr(self, key)} must be at most 1")
+        if self.nli_steps and self.nli_epochs:
+            raise UserError("nli_steps and nli_epochs: give one of them")
         if len(self.adam_betas) != 2 or not all(0 <= beta < 1 for beta in self.adam_betas):
             raise UserError(f"adam_betas: {self.adam_betas} must be two numbers from 0 to below 1")
         if self.lr_scheduler not in SCHEDULERS:
@@ -134,16 +173,15 @@ def recipe_names() -> list[str]:
     return sorted(path.stem for path in RECIPES.glob("*.yaml"))
 
 
-def method_keys(method: str) -> dict[str, object]:
+def method_keys(name: str) -> dict[str, object]:
     """Keys of a method's configuration that a recipe may set, with their types.
 
     Example:
         >>> method_keys("simcse")["temperature"]
         <class 'float'>
     """
-    config_class = METHODS[method][0]
     keys = {}
-    for cls in config_class.__mro__:
+    for cls in method(name)[0].__mro__:
         if cls.__module__.startswith("csezoo."):
             keys |= {k: v for k, v in typing.get_type_hints(cls.__init__).items() if k not in FILLED_IN | keys.keys()}
     return keys
@@ -177,11 +215,12 @@ def load_recipe(name: str, overrides: dict[str, object] | None = None) -> Recipe
 
 def make_recipe(values: dict[str, object]) -> Recipe:
     """Check keys and types, and sort the method's keys into `model`."""
-    method = values.get("method", "simcse")
-    if not isinstance(method, str) or method not in METHODS:
-        raise UserError(f"method: {method!r} is none of {', '.join(METHODS)}")
+    name = values.get("method", "simcse")
+    try:
+        of_method = method_keys(str(name))
+    except ValueError as error:
+        raise UserError(f"method: {error}") from error
     own = {key: hint for key, hint in typing.get_type_hints(Recipe).items() if key != "model"}
-    of_method = method_keys(method)
     recipe, model = {}, {}
     for key, value in values.items():
         if key in own:
@@ -255,12 +294,12 @@ def parse_overrides(arguments: list[str]) -> dict[str, object]:
     return {key: single.get(len(values), list)(values) for key, values in overrides.items()}
 
 
-def describe_keys(method: str = "simcse") -> str:
+def describe_keys(name: str = "simcse") -> str:
     """All keys of a method's recipes with their defaults, for `--help`."""
     defaults = Recipe()
     lines = [f"  --{f.name} ({getattr(defaults, f.name)})" for f in fields(Recipe) if f.name not in ("model", "name")]
-    config = METHODS[method][0]()
-    return "\n".join([*lines, *(f"  --{key} ({getattr(config, key)})" for key in method_keys(method))])
+    config = method(name)[0]()
+    return "\n".join([*lines, *(f"  --{key} ({getattr(config, key)})" for key in method_keys(name))])
 
 
 def dump_recipe(recipe: Recipe, path: Path) -> None:

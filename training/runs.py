@@ -16,6 +16,7 @@ import datasets
 import torch
 import yaml
 from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs
 from transformers.utils import logging as transformers_logging
 
 from .checkpoints import complete, replace_directory
@@ -27,6 +28,7 @@ from .model_card import AVERAGE
 from .recipes import Recipe, dump_recipe
 from .repository import save_card
 from .sts import DEV_TASK, STS_TASKS, PairTask, load_pairs_file, load_task
+from .whitening import whiten
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +60,15 @@ def run_recipe(recipe: Recipe, *, show: bool = True) -> dict:
 def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
     """The processes of this run, checked against what was asked for."""
     tracker = None if recipe.report_to == "none" else recipe.report_to
+    # A stage on labelled pairs leaves the heads of the other one without gradients, and the other way round.
+    unused = DistributedDataParallelKwargs(find_unused_parameters=recipe.model.get("nli_classes", 0) > 0)
     try:
-        accelerator = Accelerator(mixed_precision=recipe.mixed_precision, log_with=tracker, project_dir=str(output))
+        accelerator = Accelerator(
+            mixed_precision=recipe.mixed_precision,
+            log_with=tracker,
+            project_dir=str(output),
+            kwargs_handlers=[unused],
+        )
     except ValueError as error:
         raise UserError(f"report_to or mixed_precision: {error}") from error
     if accelerator.num_processes == 1 and "MASTER_ADDR" in os.environ and "WORLD_SIZE" not in os.environ:
@@ -160,6 +169,8 @@ def run_seed(recipe, seed, run: Path, accelerator, dev, tests) -> dict:
     accelerator.free_memory()  # the next seed needs the room
     results = None
     if accelerator.is_main_process:
+        if recipe.whitening:
+            whiten(run / "best", recipe)
         results = evaluate_best(recipe, seed, run, training, dev, tests)
         results_file.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     accelerator.wait_for_everyone()

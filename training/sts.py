@@ -20,6 +20,7 @@ SUBSETS = {
 }
 STS_TASKS = (*SUBSETS, "STSBenchmark", "SICK-R")
 DEV_TASK = "STSBenchmark-dev"
+STSB_SPLITS = {"STSBenchmark-train": "sts-train.csv", DEV_TASK: "sts-dev.csv", "STSBenchmark": "sts-test.csv"}
 ROWS = {
     "STS12": 3108,
     "STS13": 1500,
@@ -29,6 +30,7 @@ ROWS = {
     "STSBenchmark": 1379,
     "SICK-R": 4927,
     DEV_TASK: 1500,
+    "STSBenchmark-train": 5749,
 }
 # The pinned revisions MTEB evaluates on; one split holds all pairs of a year, the "all" setting.
 HUB = {
@@ -40,6 +42,7 @@ HUB = {
     "STSBenchmark": ("mteb/stsbenchmark-sts", "b0fddb56ed78048fa8b90373c8a3cfc37b684831", "test"),
     "SICK-R": ("mteb/sickr-sts", "20a6d6f312dd54037fe07a32d58e5e168867909d", "test"),
     DEV_TASK: ("mteb/stsbenchmark-sts", "b0fddb56ed78048fa8b90373c8a3cfc37b684831", "validation"),
+    "STSBenchmark-train": ("mteb/stsbenchmark-sts", "b0fddb56ed78048fa8b90373c8a3cfc37b684831", "train"),
 }
 # On the Hub SICK-R is train, trial and test together; the papers use the 4,927 test pairs (use a directory for those).
 HUB_ROWS = {**ROWS, "SICK-R": 9927}
@@ -79,7 +82,7 @@ def load_task(name: str, data: str) -> PairTask:
     """Read a task.
 
     Args:
-        name: one of `STS_TASKS` or `DEV_TASK`.
+        name: one of `STS_TASKS` or `STSB_SPLITS`.
         data: `hub`, or a directory in SentEval's layout (itself or its parent, `downstream/` inside).
 
     Raises:
@@ -125,7 +128,7 @@ def _from_directory(name: str, directory: Path) -> PairTask:
         folder = root / "SICK" / "SICK_test_annotated.txt"
         rows = [_row(folder, n, line, (1, 2, 3)) for n, line in _lines(folder) if n > 1]
     else:
-        folder = root / "STS" / "STSBenchmark" / ("sts-dev.csv" if name == DEV_TASK else "sts-test.csv")
+        folder = root / "STS" / "STSBenchmark" / STSB_SPLITS[name]
         rows = [_row(folder, n, line, (5, 6, 4)) for n, line in _lines(folder)]
     pairs = [(first, second) for first, second, _ in rows]
     # The name of the layout, not of this machine's directory: a receipt is read elsewhere.

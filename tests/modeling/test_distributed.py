@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning
 from csezoo.modeling.distributed import gather_rows
-from csezoo.training.data import own_share
+from csezoo.training.batches import own_share
 from tests.conftest import tiny_config
 from tests.modeling.test_methods import batch
 

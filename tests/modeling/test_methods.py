@@ -72,7 +72,7 @@ def test_training_output_holds_loss_parts_and_views(trained):
 def test_all_views_go_through_the_encoder_in_one_forward(trained):
     calls = []
     trained.model.backbone.register_forward_hook(lambda *_: calls.append(1))
-    trained.encode_views(**batch())
+    trained.pool_views(**batch())
     assert len(calls) == 1
 
 

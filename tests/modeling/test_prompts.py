@@ -110,7 +110,7 @@ def test_each_view_loses_the_bias_of_its_own_template_and_length(prompted):
     prompted.eval()
     sentences = [[10, 11, 12], [13], [14, 15, 16, 17]]
     input_ids, attention_mask = views(prompted, sentences)
-    with_bias = prompted.encode_views(input_ids, attention_mask)
+    with_bias = prompted.pool_views(input_ids, attention_mask)
     for i, sentence in enumerate(sentences):
         for v in range(2):
             ids, mask = input_ids[i : i + 1, v], attention_mask[i : i + 1, v]
@@ -122,7 +122,7 @@ def test_each_view_loses_the_bias_of_its_own_template_and_length(prompted):
                 longest=len(sentence),
                 mask_token_id=prompted.config.mask_token_id,
             )
-            expected = prompted.projection(pooled - bias)[0]
+            expected = (pooled - bias)[0]
             torch.testing.assert_close(with_bias[i, v], expected, atol=1e-12, rtol=0)
 
 

@@ -6,7 +6,9 @@ import datasets
 import pytest
 import torch
 
-from csezoo.training.data import Batches, StreamedBatches, ViewCollator, load_sentences, own_share, tokenize
+from csezoo.modeling import SimCSEConfig
+from csezoo.training.batches import Batches, StreamedBatches, ViewCollator, own_share, tokenize
+from csezoo.training.data import load_sentences
 from csezoo.training.errors import UserError
 from csezoo.training.prompts import template_token_ids
 from csezoo.training.recipes import load_recipe, make_recipe
@@ -14,6 +16,7 @@ from tests.conftest import tiny_tokenizer
 
 CLS, SEP, PAD = 101, 102, 0
 PLAIN = ([CLS], [SEP])
+VIEWS = SimCSEConfig().view_columns
 
 
 def rows(*views):
@@ -22,7 +25,7 @@ def rows(*views):
 
 
 def test_a_sentence_alone_is_its_own_positive_and_rows_are_padded_to_the_longest():
-    batch = ViewCollator([PLAIN], PAD)(rows([[5, 6, 7], [8]]))
+    batch = ViewCollator([PLAIN], PAD, VIEWS)(rows([[5, 6, 7], [8]]))
     one, two = [CLS, 5, 6, 7, SEP], [CLS, 8, SEP, PAD, PAD]
     assert batch["input_ids"].tolist() == [[one, one], [two, two]]  # (B, V, T)
     assert batch["attention_mask"].tolist() == [[[1] * 5] * 2, [[1, 1, 1, 0, 0]] * 2]
@@ -31,7 +34,7 @@ def test_a_sentence_alone_is_its_own_positive_and_rows_are_padded_to_the_longest
 @pytest.mark.parametrize("views", [2, 3])
 def test_every_column_is_a_view(views):
     columns = [[[5, 6], [7]], [[8], [9]], [[10, 11, 12], [13]]][:views]
-    batch = ViewCollator([PLAIN], PAD)(rows(*columns))
+    batch = ViewCollator([PLAIN], PAD, VIEWS)(rows(*columns))
     assert batch["input_ids"].shape == batch["attention_mask"].shape == (2, views, {2: 4, 3: 5}[views])
     for b, v in itertools.product(range(2), range(views)):
         real = batch["attention_mask"][b, v].bool()
@@ -40,7 +43,7 @@ def test_every_column_is_a_view(views):
 
 def test_every_view_has_its_template_and_the_last_serves_all_further_ones():
     templates = [([CLS, 1], [2, SEP]), ([CLS, 3], [SEP])]
-    ids = ViewCollator(templates, PAD)(rows([[5]], [[6]], [[7]]))["input_ids"]
+    ids = ViewCollator(templates, PAD, VIEWS)(rows([[5]], [[6]], [[7]]))["input_ids"]
     assert ids.tolist() == [[[CLS, 1, 5, 2, SEP], [CLS, 3, 6, SEP, PAD], [CLS, 3, 7, SEP, PAD]]]
 
 
@@ -50,7 +53,7 @@ def test_published_templates_stand_around_the_sentence(kind):
     prompts = load_recipe(name).model["prompts"]
     templates = [template_token_ids(tokenizer, prompt) for prompt in prompts]
     cut = tokenize({"0": ["the small cat sees the house ."]}, tokenizer, length=4)
-    (views,) = ViewCollator(templates, tokenizer.pad_token_id)([{"0": cut["0"][0]}])["input_ids"]
+    (views,) = ViewCollator(templates, tokenizer.pad_token_id, VIEWS)([{"0": cut["0"][0]}])["input_ids"]
     for ids, (before, after) in zip(views.tolist(), templates, strict=True):
         assert [i for i in ids if i != tokenizer.pad_token_id] == before + cut["0"][0] + after
         assert len(cut["0"][0]) == 4 and ids.count(tokenizer.mask_token_id) == 1
@@ -61,7 +64,7 @@ TABLE = datasets.Dataset.from_dict({"0": [[1000 + n] for n in range(SENTENCES)]}
 
 
 def batches(rank=0, world=1, seed=0, batch_size=4):
-    collate = ViewCollator([PLAIN], PAD)
+    collate = ViewCollator([PLAIN], PAD, VIEWS)
     return Batches(TABLE, collate, batch_size=batch_size, seed=seed, rank=rank, world=world)
 
 
@@ -110,7 +113,7 @@ def test_a_batch_depends_on_its_number_alone():
 def streamed(start=0, rank=0, world=1, stream=None):
     options = {"batch_size": 4, "seed": 0, "rank": rank, "world": world, "shuffle_buffer": 5}
     stream = stream or TABLE.to_iterable_dataset()
-    return StreamedBatches(stream, ViewCollator([PLAIN], PAD), start=start, **options)
+    return StreamedBatches(stream, ViewCollator([PLAIN], PAD, VIEWS), start=start, **options)
 
 
 def first(stream, n=8):
@@ -140,7 +143,7 @@ def test_the_shares_of_a_stream_make_its_batch(world):
 
 def test_a_stream_tokenises_what_it_gives():
     tokenizer = tiny_tokenizer("bert")
-    collate = ViewCollator([PLAIN], PAD, tokenize=lambda columns: tokenize(columns, tokenizer, length=3))
+    collate = ViewCollator([PLAIN], PAD, VIEWS, tokenize=lambda columns: tokenize(columns, tokenizer, length=3))
     ids = collate([{"0": "the cat sees the house", "1": "dog"}])["input_ids"]
     cat, dog = (tokenizer(text, add_special_tokens=False).input_ids for text in ("the cat sees", "dog"))
     assert ids.tolist() == [[[CLS, *cat, SEP], [CLS, *dog, SEP, PAD, PAD]]]

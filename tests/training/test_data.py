@@ -7,7 +7,8 @@ import logging
 import datasets
 import pytest
 
-from csezoo.training.data import load_sentences, tokenize
+from csezoo.training.batches import tokenize_once
+from csezoo.training.data import load_sentences
 from csezoo.training.errors import UserError
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES, tiny_tokenizer
@@ -155,7 +156,7 @@ def test_a_dataset_out_of_reach_leads_to_a_local_file(streaming):
 def tokenised(path, kind):
     """As a run does it: a tokenizer of its own each time."""
     cut = {"tokenizer": tiny_tokenizer(kind), "length": 6}
-    return load_sentences(make_recipe({"train_file": str(path)})).map(tokenize, batched=True, fn_kwargs=cut)
+    return tokenize_once(load_sentences(make_recipe({"train_file": str(path)})), **cut)
 
 
 def test_sentences_are_tokenised_alone_and_cut(train_file, kind):

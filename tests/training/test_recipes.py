@@ -128,7 +128,7 @@ def test_a_wrong_type_names_key_value_and_type(key, value, kind):
         ("eval_batch_size", 0),
         ("epochs", math.nan),
         ("epochs", math.inf),
-        ("max_steps", 0),
+        ("max_steps", -1),
         ("max_train_sentences", 0),
         ("learning_rate", -1.0),
         ("adam_betas", [0.9]),

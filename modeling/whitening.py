@@ -1,0 +1,50 @@
+"""Whitening: a linear map, fitted once on a set of embeddings, that makes them isotropic."""
+
+import torch
+from torch import nn
+
+
+class Whitening(nn.Module):
+    r"""y = (x - μ) W, W the leading columns of U Λ^(-1/2), where U Λ Uᵀ is the covariance of the fitted vectors.
+
+    A post-processing of a finished encoder, kept in its checkpoint. Until it is fitted it only cuts dimensions off.
+
+    Args:
+        hidden_size: H of the vectors.
+        size: k dimensions to keep, those of largest variance. `(…, H) -> (…, k)`.
+
+    References:
+        Su et al. 2021, "Whitening Sentence Representations for Better Semantics and Faster Retrieval", algorithm 1.
+
+    Example:
+        >>> vectors = torch.randn(50, 3, dtype=torch.float64) @ torch.randn(3, 3, dtype=torch.float64) + 5
+        >>> whitening = Whitening(3, 2).double()
+        >>> whitening.fit(vectors)
+        >>> torch.allclose(whitening(vectors).T.cov(correction=0), torch.eye(2, dtype=torch.float64))
+        True
+    """
+
+    def __init__(self, hidden_size: int, size: int):
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros(hidden_size), requires_grad=False)
+        self.kernel = nn.Parameter(torch.eye(hidden_size, size), requires_grad=False)
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        return (vectors - self.mean) @ self.kernel
+
+    @torch.no_grad()
+    def fit(self, vectors: torch.Tensor) -> None:
+        """Fit to `(n, H)` vectors, computed in float64.
+
+        Raises:
+            ValueError: fewer independent vectors than dimensions to keep.
+        """
+        vectors = vectors.double()
+        directions, variances, _ = torch.linalg.svd(vectors.T.cov(correction=0))
+        size = self.kernel.shape[1]
+        if len(vectors) <= size or variances[size - 1] <= variances[0] * torch.finfo(torch.float64).eps * len(
+            variances
+        ):
+            raise ValueError(f"whitening to {size} dimensions needs more than {size} different vectors to fit")
+        self.mean.copy_(vectors.mean(0))
+        self.kernel.copy_(directions[:, :size] * variances[:size].rsqrt())

@@ -1,0 +1,95 @@
+"""The batches of a run: training sentences, labelled pairs, or both side by side."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+
+from .batches import Batches, StreamedBatches, ViewCollator, tokenize, tokenize_once
+from .building import Build
+from .data import load_labelled, load_sentences
+from .recipes import Recipe
+
+# Labelled rows that a method's diagnostics are taken on.
+PROBE = 256
+logger = logging.getLogger(__name__)
+
+
+class RunData:
+    """What a recipe trains on, for one seed and one process.
+
+    Args:
+        recipe: says which texts there are; only those that some stage needs are read.
+        seed: of the order.
+        built: the model's tokenizer and templates.
+        accelerator: this process's place among all.
+    """
+
+    def __init__(self, recipe: Recipe, seed: int, built: Build, accelerator: Accelerator):
+        self.recipe = recipe
+        config = built.model.config
+        self.joint = config.nli_weight > 0
+        self.share = {"seed": seed, "rank": accelerator.process_index, "world": accelerator.num_processes}
+        # A generator of its own: iterating must not draw from the one that dropout draws from.
+        self.options = {"pin_memory": accelerator.device.type == "cuda", "batch_size": None}
+        self.options["generator"] = torch.Generator()
+        self.place = (built.templates, built.serving_tokenizer.pad_token_id)
+        cut = {"tokenizer": built.tokenizer, "length": built.sentence_length}
+        self.batches_per_epoch = self.nli_batches_per_epoch = math.inf
+        self.sentences = self.labelled = None
+        if recipe.max_steps != 0:
+            self._load_sentences(config, cut, accelerator)
+        if self.joint or recipe.nli_steps or recipe.nli_epochs:
+            self._load_labelled(config, cut, accelerator)
+
+    def _load_sentences(self, config, cut: dict, accelerator: Accelerator) -> None:
+        share = {**self.share, "batch_size": self.recipe.batch_size}
+        if self.recipe.streaming:
+
+            def to_ids(columns):
+                return tokenize(columns, **cut, config=config)
+
+            collate = ViewCollator(*self.place, config.view_columns, tokenize=to_ids)
+            share["shuffle_buffer"] = self.recipe.shuffle_buffer
+            stream = load_sentences(self.recipe)
+            self.sentences = lambda start, stop: self._loader(StreamedBatches(stream, collate, start=start, **share))
+            return
+        with accelerator.main_process_first():
+            rows = tokenize_once(load_sentences(self.recipe), **cut, config=config)
+        batches = Batches(rows, ViewCollator(*self.place, config.view_columns), **share)
+        self.batches_per_epoch = batches.batches_per_epoch
+        logger.info("%d sentences, %d batches an epoch", len(rows), batches.batches_per_epoch)
+        self.sentences = lambda start, stop: self._loader(batches, sampler=range(start, stop))
+
+    def _load_labelled(self, config, cut: dict, accelerator: Accelerator) -> None:
+        with accelerator.main_process_first():
+            rows = tokenize_once(load_labelled(self.recipe, config.nli_classes), **cut)
+        collate = ViewCollator(*self.place, lambda columns: list(range(columns)))
+        batches = Batches(rows, collate, batch_size=self.recipe.nli_batch_size, **self.share)
+        self.nli_batches_per_epoch = batches.batches_per_epoch
+        logger.info("%d labelled rows, %d batches an epoch", len(rows), batches.batches_per_epoch)
+        self.probe = lambda: collate([{**rows[i]} for i in range(min(PROBE, len(rows)))])
+        self.labelled = lambda start, stop: self._loader(batches, sampler=range(start, stop))
+
+    def _loader(self, batches, **options) -> DataLoader:
+        return DataLoader(batches, **self.options, **options)
+
+    def batches(self, stage: str, start: int, stop: int, before: int) -> Iterator[dict[str, object]]:
+        """Arguments of the model's forward, for the batches from `start` to `stop` of a stage.
+
+        Args:
+            stage: `nli` gives labelled pairs alone, `contrastive` sentences, and labelled pairs where they are joint.
+            before: batches of earlier stages, so that labelled pairs go on where those left off.
+        """
+        sources = []
+        if stage == "contrastive":
+            sources.append(("", iter(self.sentences(start, stop))))
+        if stage == "nli" or self.joint:
+            sources.append(("nli_", iter(self.labelled(before + start, before + stop))))
+        for _ in range(start, stop):
+            yield {prefix + name: value for prefix, source in sources for name, value in next(source).items()}

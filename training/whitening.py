@@ -1,0 +1,43 @@
+"""Whitening fitted to a finished encoder and saved with it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from transformers import AutoModel
+
+from csezoo.modeling.whitening import Whitening
+
+from .data import load_sentences
+from .errors import UserError
+from .recipes import Recipe
+from .repository import save_repository
+
+logger = logging.getLogger(__name__)
+
+
+def whiten(repository: Path, recipe: Recipe) -> None:
+    """Fit `recipe.whitening` dimensions on its first training sentences, and write the repository again with them.
+
+    Raises:
+        UserError: too few different sentences for so many dimensions.
+    """
+    model = AutoModel.from_pretrained(repository)
+    if model.config.whitening_size:
+        return  # an interrupted run had come this far
+    if recipe.whitening > model.config.hidden_size:
+        raise UserError(
+            f"whitening: {recipe.whitening} is more than the model's {model.config.hidden_size} dimensions"
+        )
+    rows = load_sentences(recipe)
+    sentences = [row["0"] for row in rows.take(recipe.whitening_sentences)]
+    logger.info("whitening fitted on %d sentences", len(sentences))
+    vectors = model.encode(sentences, batch_size=recipe.eval_batch_size, convert_to_numpy=False).float()
+    model.config.whitening_size = recipe.whitening
+    model.whitening = Whitening(model.config.hidden_size, recipe.whitening)
+    try:
+        model.whitening.fit(vectors)
+    except ValueError as error:
+        raise UserError(f"whitening: {error}; give more training sentences, or a smaller --whitening") from error
+    save_repository(repository, model, model.tokenizer, recipe, [])
