@@ -3,13 +3,19 @@
 from transformers import AutoConfig, AutoModel, AutoModelForPreTraining
 
 from .combination import method
+from .configuration_prdsimcse import PrdSimCSEConfig
 from .configuration_sentence_encoder import SentenceEncoderConfig
+from .configuration_sgopt import SGOPTConfig
 from .configuration_simcse import SimCSEConfig
+from .modeling_prdsimcse import PrdSimCSEForContrastiveLearning, PrdSimCSEModel
+from .modeling_sgopt import SGOPTForContrastiveLearning, SGOPTModel
 from .modeling_simcse import SimCSEForContrastiveLearning, SimCSEModel
 
 # The methods of the zoo, by model type: configuration, serving model, training model.
 METHODS = {
     "simcse": (SimCSEConfig, SimCSEModel, SimCSEForContrastiveLearning),
+    "prdsimcse": (PrdSimCSEConfig, PrdSimCSEModel, PrdSimCSEForContrastiveLearning),
+    "sgopt": (SGOPTConfig, SGOPTModel, SGOPTForContrastiveLearning),
 }
 
 for _config, _serving, _training in METHODS.values():

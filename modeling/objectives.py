@@ -6,6 +6,7 @@ lose their order in bf16.
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 
 def _unit(vectors: torch.Tensor) -> torch.Tensor:
@@ -66,6 +67,147 @@ def info_nce(
         hard = cosine_logits(anchors, hard_negatives, temperature) + hard_negative_weight * own  # (B, B)
         logits = torch.cat([logits, hard], dim=1)  # (B, 2B)
     return F.cross_entropy(logits, torch.arange(len(anchors), device=logits.device))
+
+
+def prefix_contrastive(
+    anchors: torch.Tensor,
+    positives: torch.Tensor,
+    negatives: torch.Tensor,
+    *,
+    temperature: float,
+    denominator: str = "batch",
+) -> torch.Tensor:
+    r"""The PrdSimCSE loss: each sentence has a prefixed copy that agrees and a prefixed copy that contradicts it.
+
+    .. math:: \ell_i = -\log \frac{e^{s_{ii}}}{\sum_{x \in D_i} e^{\cos(z_i, x)/\tau}}, \quad
+              s_{ii} = \cos(z_i, z^+_i)/\tau
+
+    The paper (section 2, eq. 2) counts "other samples in the batch" and the negative prefix as negatives and leaves
+    open which vectors those are; `denominator` names the reading of D:
+
+    * `batch`: all positives and all negatives of the batch (SimCSE's loss on triplets, whose code the authors used);
+    * `own`: all positives, and the anchor's own negative;
+    * `all`: all positives, all negatives, and all other anchors (the printed N - 2 negatives among N vectors).
+
+    Args:
+        anchors, positives, negatives: `(B, H)`; row i of each belongs to sentence i.
+        temperature: τ.
+        denominator: `batch`, `own` or `all`.
+
+    Returns:
+        The mean loss over the anchors, a scalar of at least float32.
+
+    Relations:
+        With `batch` it is `info_nce` with the negatives as hard negatives.
+
+    Example:
+        >>> z = torch.eye(3)
+        >>> round(prefix_contrastive(z, z, -z, temperature=1.0, denominator="own").item(), 4)  # log(e + 2 + 1/e) - 1
+        0.6265
+    """
+    logits = [cosine_logits(anchors, positives, temperature)]  # (B, B)
+    hard = cosine_logits(anchors, negatives, temperature)  # (B, B)
+    if denominator == "own":
+        logits.append(hard.diagonal()[:, None])  # (B, 1)
+    elif denominator in ("batch", "all"):
+        logits.append(hard)
+    else:
+        raise ValueError(f"denominator: {denominator!r} is none of batch, own, all")
+    if denominator == "all":
+        itself = torch.eye(len(anchors), dtype=torch.bool, device=hard.device)
+        logits.append(cosine_logits(anchors, anchors, temperature).masked_fill(itself, -torch.inf))
+    return F.cross_entropy(torch.cat(logits, dim=1), torch.arange(len(anchors), device=hard.device))
+
+
+def self_guided(
+    embeddings: torch.Tensor,
+    views: torch.Tensor,
+    *,
+    temperature: float,
+    variant: str = "opt3",
+    layers: torch.Tensor | None = None,
+) -> torch.Tensor:
+    r"""The SG-OPT losses: a sentence vector finds the layers of a fixed twin that saw the same sentence.
+
+    With c_i the embedding, h_ik the view of layer k, h_i one of them, and :math:`\phi(u, v) = e^{\cos(u, v)/\tau}`:
+
+    * `base` (section 3.1): NT-Xent over the 2B vectors X = {c_i} and {h_i}, each of them an anchor:
+
+      .. math:: -\frac{1}{2B} \sum_{x \in X} \log \frac{\phi(x, \mathrm{mate}(x))}{\sum_{y \in X, y \ne x} \phi(x, y)}
+
+    * `opt1` (section 3.2): the c_i alone are anchors, the denominator is {c_j, j ≠ i} and all {h_j};
+    * `opt2`: the denominator is all {h_j};
+    * `opt3`, every layer at once, and a sentence's own other layers nowhere:
+
+      .. math:: -\frac{1}{BK} \sum_i \sum_k \log \frac{\phi(c_i, h_{ik})}
+                {\phi(c_i, h_{ik}) + \sum_{m \ne i} \sum_n \phi(c_i, h_{mn})}
+
+    The release drops one negative of `opt2` and cannot run `base`; these are the paper's formulae.
+
+    Args:
+        embeddings: `(B, H)`.
+        views: `(B, K, H)`.
+        temperature: τ (0.01).
+        variant: `base`, `opt1`, `opt2` or `opt3`.
+        layers: `(B,)`, the view each sentence takes in `base`, `opt1`, `opt2`; may be left out where K is 1.
+
+    Returns:
+        A scalar of at least float32.
+
+    References:
+        Kim, Yoo, Lee 2021, "Self-Guided Contrastive Learning for BERT Sentence Representations", ACL.
+
+    Relations:
+        `opt2` with one view a sentence is `info_nce`.
+
+    Example:
+        >>> c = torch.eye(3)
+        >>> round(self_guided(c, c[:, None], temperature=1.0).item(), 4)  # log(e + 2) - 1
+        0.5514
+    """
+    if variant not in ("base", "opt1", "opt2", "opt3"):
+        raise ValueError(f"variant: {variant!r} is none of base, opt1, opt2, opt3")
+    batch, count, _ = views.shape
+    if variant == "opt3":
+        logits = cosine_logits(embeddings, views.flatten(0, 1), temperature).view(batch, batch, count)  # [i, m, n]
+        itself = torch.eye(batch, dtype=torch.bool, device=logits.device)[:, :, None]
+        own = logits.diagonal().T  # (B, K): [i, k] = s(c_i, h_ik)
+        nothing = torch.finfo(logits.dtype).min  # not -inf: a sentence alone has no others, and still a gradient
+        others = logits.masked_fill(itself, nothing).flatten(1).logsumexp(1, keepdim=True)  # (B, 1)
+        return (torch.logaddexp(own, others) - own).mean()
+    if layers is None:
+        if count > 1:
+            raise ValueError(f"variant {variant} takes one of {count} views a sentence: say which with layers")
+        layers = torch.zeros(batch, dtype=torch.long, device=views.device)
+    chosen = views[torch.arange(batch, device=views.device), layers]  # (B, H)
+    mates = torch.arange(batch, device=views.device)
+    if variant == "opt2":
+        return F.cross_entropy(cosine_logits(embeddings, chosen, temperature), mates)
+    everyone = torch.cat([embeddings, chosen])  # (2B, H)
+    logits = cosine_logits(everyone, everyone, temperature)
+    logits = logits.masked_fill(torch.eye(2 * batch, dtype=torch.bool, device=logits.device), -torch.inf)
+    if variant == "opt1":
+        return F.cross_entropy(logits[:batch], mates + batch)
+    return F.cross_entropy(logits, torch.cat([mates + batch, mates]))
+
+
+def parameter_distance(tuned: nn.Module, fixed: nn.Module) -> torch.Tensor:
+    r"""Squared distance :math:`\sum_\theta \lVert \theta - \theta^{fixed} \rVert_2^2` over the parameters both have.
+
+    SG-OPT's regulariser (section 3.2): a sum, not a mean.
+
+    Args:
+        tuned, fixed: modules; parameters of the same name are compared, and gradients reach those of `tuned`.
+
+    Example:
+        >>> one, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+        >>> _ = other.load_state_dict({name: value + 1 for name, value in one.state_dict().items()})
+        >>> round(parameter_distance(one, other).item(), 4)
+        3.0
+    """
+    there = dict(fixed.named_parameters())
+    shared = [(value, there[name].detach()) for name, value in tuned.named_parameters() if name in there]
+    return sum((here - reference).square().sum() for here, reference in shared)
 
 
 def alignment(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

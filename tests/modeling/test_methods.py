@@ -19,6 +19,11 @@ CONFIGS = {
     "simcse-kept-projection": {"projection_at_test": True},
     "simcse-mlm": {"mlm_weight": 0.1},
     "simcse-mean": {"pooling": "mean", "projection": "none"},
+    "simcse-nli": {"nli_classes": 3},
+    "simcse-whitening": {"whitening_size": 8},
+    "prdsimcse": {},
+    "sgopt": {"projection_size": 48},
+    "sgopt-base": {"projection_size": 48, "variant": "base", "twin_dropout": False, "view_pooling": "mean"},
 }
 
 
@@ -64,7 +69,7 @@ def one_view(rows):
 
 def test_training_output_holds_loss_parts_and_views(trained):
     output = trained(**batch())
-    assert output.embeddings.shape == (4, 2, 32)
+    assert output.embeddings.ndim == 3 and len(output.embeddings) == 4
     assert output.loss.ndim == 0
     assert "contrastive" in output.losses
 

@@ -1,0 +1,102 @@
+"""PrdSimCSE's configuration, and the texts of its views."""
+
+import zlib
+
+from .configuration_sentence_encoder import SentenceEncoderConfig
+from .text_prefixes import NEGATIVE_PREFIXES, POSITIVE_PREFIXES, positive_prefix
+
+
+class PrdSimCSEConfig(SentenceEncoderConfig):
+    """Prefixes before the positive and the negative copy of each sentence.
+
+    Args:
+        positive_prefix: `level-um` and the other kinds of `text_prefixes.positive_prefix`, or `none`.
+        negative_prefix: a name of `text_prefixes.NEGATIVE_PREFIXES`, or `none`: then there are no negative copies.
+        negative_separator: between negative prefix and sentence. The paper shows none; a space is taken.
+        prefix_length_unit: what a `level` counts: `words` between white space (the paper speaks of words) or `pieces`.
+        prefix_within_max_length: cut prefix and sentence together at the recipe's `max_length`. By default the
+            sentence alone is cut and prefixes come on top: within 32 pieces the longest leaves 7 to the sentence.
+        positive_prefix_share: share of sentences whose positive gets its prefix (table 13).
+        negative_prefix_share: share of sentences whose negative gets its prefix; the others' is the bare sentence
+            (table 14). Which sentences is a fixed draw by their text.
+        denominator: reading of eq. 2, see `objectives.prefix_contrastive`.
+        projection_at_test: kept at test (section 4.1), other than in unsupervised SimCSE.
+
+    Example:
+        >>> PrdSimCSEConfig(negative_prefix="prefix1").view_columns(3)
+        [0, 1, 2]
+    """
+
+    model_type = "prdsimcse"
+
+    def __init__(
+        self,
+        positive_prefix: str = "level-um",
+        negative_prefix: str = "prefix3",
+        negative_separator: str = " ",
+        prefix_length_unit: str = "words",
+        prefix_within_max_length: bool = False,
+        positive_prefix_share: float = 1.0,
+        negative_prefix_share: float = 1.0,
+        denominator: str = "batch",
+        projection_at_test: bool = True,
+        **kwargs,
+    ):
+        self.positive_prefix = positive_prefix
+        self.negative_prefix = negative_prefix
+        self.negative_separator = negative_separator
+        self.prefix_length_unit = prefix_length_unit
+        self.prefix_within_max_length = prefix_within_max_length
+        self.positive_prefix_share = positive_prefix_share
+        self.negative_prefix_share = negative_prefix_share
+        self.denominator = denominator
+        super().__init__(projection_at_test=projection_at_test, **kwargs)
+
+    def _check(self):
+        super()._check()
+        for field, choices in (
+            ("positive_prefix", (*POSITIVE_PREFIXES, "none")),
+            ("negative_prefix", (*NEGATIVE_PREFIXES, "none")),
+            ("prefix_length_unit", ("words", "pieces")),
+            ("denominator", ("batch", "own", "all")),
+        ):
+            if getattr(self, field) not in choices:
+                raise ValueError(f"{field}: {getattr(self, field)!r} is none of {', '.join(choices)}")
+        for field in ("positive_prefix_share", "negative_prefix_share"):
+            if not 0 <= getattr(self, field) <= 1:
+                raise ValueError(f"{field}: {getattr(self, field)} must lie between 0 and 1")
+        if self.denominator != "batch" and self.hard_negative_weight != 0:
+            raise ValueError(f"hard_negative_weight needs denominator: batch, not {self.denominator}")
+
+    @property
+    def prefixes_count_as_text(self) -> bool:
+        return self.prefix_within_max_length
+
+    def text_prefixes(self, sentences: list[str], tokenizer) -> list[list[str]]:
+        views = [[""] * len(sentences), self._positive_prefixes(sentences, tokenizer)]
+        if self.negative_prefix != "none":
+            prefix = NEGATIVE_PREFIXES[self.negative_prefix] + self.negative_separator
+            drawn = (_draw("negative", sentence) < self.negative_prefix_share for sentence in sentences)
+            views.append([prefix if takes else "" for takes in drawn])
+        return views
+
+    def _positive_prefixes(self, sentences: list[str], tokenizer) -> list[str]:
+        if self.positive_prefix == "none":
+            return [""] * len(sentences)
+        lengths = [None] * len(sentences)
+        if self.prefix_length_unit == "pieces":
+            lengths = [len(ids) for ids in tokenizer(sentences, add_special_tokens=False).input_ids]
+        prefixes = []
+        for sentence, length in zip(sentences, lengths, strict=True):
+            prefix = positive_prefix(sentence, self.positive_prefix, length=length)
+            takes = prefix and _draw("positive", sentence) < self.positive_prefix_share
+            prefixes.append(f"{prefix} " if takes else "")
+        own_names = {"[CLS]": tokenizer.cls_token, "[MASK]": tokenizer.mask_token}
+        for name, own in own_names.items():
+            prefixes = [prefix.replace(name, own) for prefix in prefixes]
+        return prefixes
+
+
+def _draw(view: str, sentence: str) -> float:
+    """A number from 0 to below 1 that is a sentence's own: the same in every epoch and on every process."""
+    return zlib.crc32(f"{view}\n{sentence}".encode()) / 2**32

@@ -1,0 +1,86 @@
+"""SG-OPT's configuration."""
+
+from .configuration_sentence_encoder import SentenceEncoderConfig
+
+
+class SGOPTConfig(SentenceEncoderConfig):
+    """Guidance by the layers of a frozen twin.
+
+    Args:
+        variant: the loss, `opt3` (SG-OPT), `base` (SG), `opt1`, `opt2`; see `objectives.self_guided`.
+        guide: who makes the views: the frozen `twin`, or the tuned encoder it`self`, from the second text column (a
+            back-translation: the paper's contrastive BT baseline, with `variant: base`).
+        view_pooling: over the tokens of a layer, `max` (paper) or `mean` (the release's default argument).
+        first_view_layer, last_view_layer: layers that make views, 0 the embedding layer's output; all by default.
+        twin_dropout: dropout in the twin while training. The release switches the twin to training mode by accident;
+            `false` is what the paper's "fixed" suggests.
+        freeze_embeddings: leave the tuned encoder's embedding layer at its pre-trained weights (footnote 5).
+        regularizer_weight: λ of `objectives.parameter_distance` between the two encoders.
+        projection: `gelu`, Linear-GELU-Linear-GELU of width `projection_size`, for embedding and views alike.
+        temperature: τ, 0.01 in the paper.
+
+    Example:
+        >>> SGOPTConfig(first_view_layer=4).view_layers
+        range(4, 13)
+    """
+
+    model_type = "sgopt"
+
+    def __init__(
+        self,
+        variant: str = "opt3",
+        guide: str = "twin",
+        view_pooling: str = "max",
+        first_view_layer: int = 0,
+        last_view_layer: int | None = None,
+        twin_dropout: bool = True,
+        freeze_embeddings: bool = True,
+        regularizer_weight: float = 0.1,
+        projection: str = "gelu",
+        temperature: float = 0.01,
+        **kwargs,
+    ):
+        self.variant = variant
+        self.guide = guide
+        self.view_pooling = view_pooling
+        self.first_view_layer = first_view_layer
+        self.last_view_layer = last_view_layer
+        self.twin_dropout = twin_dropout
+        self.freeze_embeddings = freeze_embeddings
+        self.regularizer_weight = regularizer_weight
+        super().__init__(projection=projection, temperature=temperature, **kwargs)
+
+    def _check(self):
+        super()._check()
+        for field, choices in (
+            ("variant", ("base", "opt1", "opt2", "opt3")),
+            ("guide", ("twin", "self")),
+            ("view_pooling", ("max", "mean")),
+        ):
+            if getattr(self, field) not in choices:
+                raise ValueError(f"{field}: {getattr(self, field)!r} is none of {', '.join(choices)}")
+        if self.first_view_layer < 0 or not self.view_layers or self.view_layers[-1] > self.num_hidden_layers:
+            raise ValueError(
+                f"first_view_layer {self.first_view_layer} and last_view_layer {self.last_view_layer}: "
+                f"give a range of the backbone's layers, 0 to {self.num_hidden_layers}"
+            )
+        if not self.regularizer_weight >= 0:
+            raise ValueError(f"regularizer_weight: {self.regularizer_weight} must not be negative")
+
+    @property
+    def view_layers(self) -> range:
+        """The layers whose outputs are views."""
+        last = self.num_hidden_layers if self.last_view_layer is None else self.last_view_layer
+        return range(self.first_view_layer, last + 1)
+
+    @property
+    def has_twin(self) -> bool:
+        return self.guide == "twin" or self.regularizer_weight > 0
+
+    def view_columns(self, columns: int) -> list[int]:
+        """The sentence, and what guides it: the twin reads the same sentence again, or a second column."""
+        if columns > 2:
+            raise ValueError(f"sgopt reads a sentence, or a sentence and its back-translation, not {columns} columns")
+        if columns == 1 and self.guide == "twin":
+            return [0]
+        return super().view_columns(columns)

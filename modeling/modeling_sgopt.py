@@ -1,0 +1,116 @@
+r"""SG-OPT: an encoder guided by the hidden layers of its own frozen twin.
+
+The pre-trained encoder is cloned. The tuned one gives a sentence's embedding c_i = [CLS], the frozen one a view of the
+sentence from each of its layers, pooled over the tokens, :math:`h_{ik} = p(H_{ik})`. Through a shared projection head
+f, the embedding is drawn to the views of its own sentence and away from those of the others (section 3.2, opt3):
+
+.. math:: L = \frac{1}{b(l+1)} \sum_{i,k} -\log \frac{\phi(c_i, h_{ik})}
+          {\phi(c_i, h_{ik}) + \sum_{m \ne i} \sum_n \phi(c_i, h_{mn})}
+          + \lambda \lVert \theta_T - \theta_F \rVert_2^2, \quad \phi(u, v) = e^{\cos(f(u), f(v))/\tau}
+
+The frozen twin and the head are dropped at test.
+
+References:
+    Kim, Yoo, Lee 2021, "Self-Guided Contrastive Learning for BERT Sentence Representations", ACL, section 3. The
+    release leaves dropout on in the twin (so does `twin_dropout`), pools by the mean unless told otherwise (the paper
+    by the maximum, the default here), and reports the last weights where the zoo keeps the best on dev.
+
+Relations:
+    With `variant="opt2", guide="self"`, no regulariser and SimCSE's projection it is SimCSE. It decides data, views,
+    objective and auxiliary loss, so it combines with no other method, but with any pooling and prompt.
+"""
+
+import torch
+from transformers import AutoModel
+
+from .configuration_sgopt import SGOPTConfig
+from .distributed import gather_rows
+from .modeling_contrastive import ForContrastiveLearning
+from .modeling_sentence_encoder import SentenceEncoderModel
+from .objectives import parameter_distance, self_guided
+from .pooling import pool
+
+
+class SGOPTModel(SentenceEncoderModel):
+    """The encoder an SG-OPT checkpoint serves: the tuned one alone.
+
+    Example:
+        >>> from transformers import BertConfig
+        >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
+        >>> model = SGOPTModel(SGOPTConfig(backbone_config=tiny)).eval()
+        >>> model(input_ids=torch.tensor([[1, 2, 3]])).pooler_output.shape
+        torch.Size([1, 8])
+    """
+
+    config_class = SGOPTConfig
+    training_heads = (*SentenceEncoderModel.training_heads, "twin")
+
+
+class SGOPTForContrastiveLearning(ForContrastiveLearning):
+    """SG-OPT in training.
+
+    The views of a batch `(B, V, T)` are the sentence and, for V = 2, its back-translation, which then guides it.
+
+    Example:
+        >>> from transformers import BertConfig
+        >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
+        >>> model = SGOPTForContrastiveLearning(SGOPTConfig(backbone_config=tiny, projection_size=16))
+        >>> ids = torch.randint(9, (4, 1, 6))
+        >>> output = model(input_ids=ids, attention_mask=torch.ones_like(ids))
+        >>> output.embeddings.shape, list(output.losses)  # the embedding, and a view for each of 3 layers
+        (torch.Size([4, 4, 16]), ['contrastive', 'regularizer'])
+    """
+
+    config_class = SGOPTConfig
+    serving_class = SGOPTModel
+    seams = ("data", "views", "objective", "auxiliary")
+
+    def __init__(self, config: SGOPTConfig):
+        super().__init__(config)
+        if config.has_twin:
+            self.twin = AutoModel.from_config(config.backbone_config)
+            self.twin.pooler = None
+            self.twin.requires_grad_(False)
+        self.model.backbone.embeddings.requires_grad_(not config.freeze_embeddings)
+        self.post_init()
+
+    def encoders(self):
+        return super().encoders() + ([self.twin] if self.config.has_twin else [])
+
+    def train(self, mode: bool = True):
+        super().train(mode)
+        if self.config.has_twin and not self.config.twin_dropout:
+            self.twin.eval()
+        return self
+
+    def pool_views(self, input_ids, attention_mask, rows=None):
+        """`(B, V, T)` to `(B, 1 + K, H)`: each sentence's embedding, then its views: one a layer, or the drawn one."""
+        if self.config.guide == "self":
+            return super().pool_views(input_ids, attention_mask, rows)
+        embeddings = super().pool_views(input_ids[:, :1], attention_mask[:, :1], rows)  # (B, 1, H)
+        views = self.guiding_views(input_ids[:, -1], attention_mask[:, -1])  # (B, K, H)
+        if self.config.variant != "opt3":
+            drawn = torch.randint(views.shape[1], (len(views),), device=views.device)
+            views = views[torch.arange(len(views), device=views.device), drawn][:, None]
+        return torch.cat([embeddings, views.to(embeddings.dtype)], dim=1)
+
+    @torch.no_grad()
+    def guiding_views(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """The twin's views `(B, K, H)` of token ids `(B, T)`, one for each layer of the configured range."""
+        states = self.twin(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True).hidden_states
+        layers = self.config.view_layers
+        return torch.stack([pool((states[k],), attention_mask, self.config.view_pooling) for k in layers], dim=1)
+
+    def contrastive_loss(self, embeddings):
+        """`(B, 1 + K, D)` to a scalar; the other sentences are those of all processes."""
+        everyone, _ = gather_rows(embeddings)
+        return self_guided(
+            everyone[:, 0], everyone[:, 1:], temperature=self.config.temperature, variant=self.config.variant
+        )
+
+    def auxiliary_losses(self, input_ids, attention_mask, pooled, embeddings):
+        losses = super().auxiliary_losses(input_ids, attention_mask, pooled, embeddings)
+        if self.config.regularizer_weight > 0:
+            distance = parameter_distance(self.model.backbone, self.twin)
+            losses["regularizer"] = (self.config.regularizer_weight, distance)
+        return losses
