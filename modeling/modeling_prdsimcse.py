@@ -11,7 +11,7 @@ where the paper leaves open which negatives :math:`z_n^-` a batch gives: `object
 readings. Dropout differs between the copies as in SimCSE.
 
 References:
-    Wang et al. 2023, "Prefix Data Augmentation for Contrastive Learning of Unsupervised Sentence Embedding", Applied
+    Wang, Lv 2024, "Prefix Data Augmentation for Contrastive Learning of Unsupervised Sentence Embedding", Applied
     Sciences. No code was released; what the paper leaves open is decided in `PrdSimCSEConfig` and said there.
 
 Relations:

@@ -15,12 +15,36 @@ DESCRIPTIONS = {
         "batch away. Without labels the two views differ by dropout alone; with NLI data the positive is the entailed "
         "hypothesis and the contradicted one is a hard negative."
     ),
+    "prdsimcse": (
+        "PrdSimCSE (Wang and Lv, Applied Sciences 2024) makes the positive of a sentence by putting filler words before "
+        "it (the longer the sentence, the more of them) and a hard negative by a statement that what follows is "
+        "contradictory. Sentences are embedded without either."
+    ),
+    "sgopt": (
+        "SG-OPT (Kim et al., ACL 2021) clones the pre-trained encoder, freezes the clone, and draws each sentence's "
+        "[CLS] vector to the pooled hidden layers of the clone for the same sentence, away from those of other "
+        "sentences. The tuned encoder alone is kept."
+    ),
 }
 CITATIONS = {
     "simcse": """@inproceedings{gao2021simcse,
   title = {{SimCSE}: Simple Contrastive Learning of Sentence Embeddings},
   author = {Gao, Tianyu and Yao, Xingcheng and Chen, Danqi},
   booktitle = {EMNLP},
+  year = {2021}
+}""",
+    "prdsimcse": """@article{wang2024prefix,
+  title = {Prefix Data Augmentation for Contrastive Learning of Unsupervised Sentence Embedding},
+  author = {Wang, Chunchun and Lv, Shu},
+  journal = {Applied Sciences},
+  volume = {14},
+  number = {7},
+  year = {2024}
+}""",
+    "sgopt": """@inproceedings{kim2021selfguided,
+  title = {Self-Guided Contrastive Learning for {BERT} Sentence Representations},
+  author = {Kim, Taeuk and Yoo, Kang Min and Lee, Sang-goo},
+  booktitle = {ACL},
   year = {2021}
 }""",
 }

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling.objectives import alignment, info_nce, uniformity
+from csezoo.modeling.objectives import (
+    alignment,
+    info_nce,
+    parameter_distance,
+    prefix_contrastive,
+    self_guided,
+    uniformity,
+)
 
 
 def unit(x):
@@ -69,3 +76,101 @@ def test_alignment_and_uniformity_are_the_formulae(vectors):
     assert alignment(x, y).item() == pytest.approx(float(((u - v) ** 2).sum(1).mean()), abs=1e-12)
     pairs = [np.exp(-2 * ((u[i] - u[j]) ** 2).sum()) for i in range(len(u)) for j in range(i)]
     assert uniformity(x).item() == pytest.approx(float(np.log(np.mean(pairs))), abs=1e-12)
+
+
+def naive_softmax_loss(own, denominator):
+    """-log(exp(own) / sum of exp over the denominator), exactly."""
+    top = max(denominator)
+    return top + np.log(sum(np.exp(value - top) for value in denominator)) - own
+
+
+@pytest.mark.parametrize("denominator", ["batch", "own", "all"])
+def test_prefix_contrastive_is_each_reading_of_the_formula(vectors, denominator):
+    a, p, n = (unit(v.numpy()) for v in vectors)
+    losses = []
+    for i in range(len(a)):
+        terms = [a[i] @ p[j] / 0.1 for j in range(len(a))]
+        if denominator == "own":
+            terms += [a[i] @ n[i] / 0.1]
+        else:
+            terms += [a[i] @ n[j] / 0.1 for j in range(len(a))]
+        if denominator == "all":
+            terms += [a[i] @ a[j] / 0.1 for j in range(len(a)) if j != i]
+            assert len(terms) == 3 * len(a) - 1, "one positive, and N - 2 of the other vectors"
+        losses.append(naive_softmax_loss(a[i] @ p[i] / 0.1, terms))
+    loss = prefix_contrastive(*vectors, temperature=0.1, denominator=denominator)
+    assert loss.item() == pytest.approx(np.mean(losses), abs=1e-12)
+
+
+def test_prefix_contrastive_refuses_another_reading(vectors):
+    with pytest.raises(ValueError, match="'some' is none of batch, own, all"):
+        prefix_contrastive(*vectors, temperature=0.1, denominator="some")
+
+
+def numpy_self_guided(c, views, variant, layers, temperature):
+    """The sums of SG-OPT's section 3, one anchor at a time."""
+    c = unit(c)
+    views = views / np.linalg.norm(views, axis=2, keepdims=True)
+    b, count, _ = views.shape
+    losses = []
+    if variant == "opt3":
+        for i in range(b):
+            others = [c[i] @ views[m, n] / temperature for m in range(b) if m != i for n in range(count)]
+            for k in range(count):
+                own = c[i] @ views[i, k] / temperature
+                losses.append(naive_softmax_loss(own, [own, *others]))
+        return np.mean(losses)
+    h = np.stack([views[i, layers[i]] for i in range(b)])
+    if variant == "base":
+        x, mate = np.concatenate([c, h]), [*range(b, 2 * b), *range(b)]
+        for m in range(2 * b):
+            terms = [x[m] @ x[n] / temperature for n in range(2 * b) if n != m]
+            losses.append(naive_softmax_loss(x[m] @ x[mate[m]] / temperature, terms))
+        return np.mean(losses)
+    for i in range(b):
+        terms = [c[i] @ h[j] / temperature for j in range(b)]
+        if variant == "opt1":
+            terms += [c[i] @ c[j] / temperature for j in range(b) if j != i]
+        losses.append(naive_softmax_loss(c[i] @ h[i] / temperature, terms))
+    return np.mean(losses)
+
+
+@pytest.mark.parametrize("variant", ["base", "opt1", "opt2", "opt3"])
+def test_self_guided_is_each_variant_of_the_formula(variant):
+    rng = np.random.default_rng(1)
+    c, views, layers = rng.normal(size=(6, 5)), rng.normal(size=(6, 4, 5)), rng.integers(4, size=6)
+    tensors = (torch.from_numpy(c).requires_grad_(), torch.from_numpy(views).requires_grad_())
+    loss = self_guided(*tensors, temperature=0.2, variant=variant, layers=torch.from_numpy(layers))
+    assert loss.item() == pytest.approx(numpy_self_guided(c, views, variant, layers, 0.2), abs=1e-12)
+    assert torch.autograd.gradcheck(
+        lambda *v: self_guided(*v, temperature=0.5, variant=variant, layers=torch.from_numpy(layers)), tensors
+    )
+
+
+def test_self_guided_wants_to_know_which_layer():
+    c = torch.randn(3, 4)
+    with pytest.raises(ValueError, match="takes one of 2 views a sentence"):
+        self_guided(c, torch.randn(3, 2, 4), temperature=0.1, variant="base")
+    with pytest.raises(ValueError, match="'opt4' is none of"):
+        self_guided(c, c[:, None], temperature=0.1, variant="opt4")
+
+
+@pytest.mark.parametrize("variant", ["base", "opt1", "opt2", "opt3"])
+def test_a_sentence_alone_gives_a_finite_gradient(variant):
+    c = torch.randn(1, 4, requires_grad=True)
+    self_guided(c, torch.randn(1, 1, 4), temperature=0.01, variant=variant).backward()
+    assert torch.isfinite(c.grad).all()
+
+
+def test_parameter_distance_is_a_sum_of_squares_over_what_both_have():
+    tuned = torch.nn.ModuleDict({"a": torch.nn.Linear(3, 2), "b": torch.nn.Linear(2, 2)}).double()
+    fixed = torch.nn.ModuleDict({"a": torch.nn.Linear(3, 2), "c": torch.nn.Linear(5, 5)}).double()
+    expected = sum(
+        ((p.detach().numpy() - q.detach().numpy()) ** 2).sum()
+        for p, q in zip(tuned["a"].parameters(), fixed["a"].parameters(), strict=True)
+    )
+    distance = parameter_distance(tuned, fixed)
+    assert distance.item() == pytest.approx(expected, abs=1e-12)
+    distance.backward()
+    torch.testing.assert_close(tuned["a"].weight.grad, 2 * (tuned["a"].weight - fixed["a"].weight).detach())
+    assert fixed["a"].weight.grad is None

@@ -1,0 +1,148 @@
+"""PrdSimCSE: the prefixes, the texts of the views, the share of sentences that get them, the loss."""
+
+import numpy as np
+import pytest
+import torch
+
+from csezoo.modeling import PrdSimCSEConfig, PrdSimCSEForContrastiveLearning
+from csezoo.modeling.modeling_prdsimcse import NEGATIVE_PREFIXES, positive_prefix
+from csezoo.modeling.objectives import prefix_contrastive
+from csezoo.training.batches import ViewCollator, tokenize
+from csezoo.training.errors import UserError
+from csezoo.training.recipes import load_recipe
+from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
+from tests.modeling.test_methods import batch
+
+
+@pytest.mark.parametrize(
+    ("words", "times"), [(1, 0), (7, 0), (8, 1), (15, 1), (16, 2), (23, 2), (24, 3), (31, 3), (32, 4), (90, 4)]
+)
+@pytest.mark.parametrize("token", ["um", "[CLS]", "[MASK]"])
+def test_level_prefix_grows_with_the_words_of_the_sentence(words, times, token):
+    sentence = " ".join(["word"] * words)
+    assert positive_prefix(sentence, f"level-{token}").split() == [token] * times
+    assert positive_prefix(sentence, f"one-{token}") == token
+
+
+def test_level_can_count_something_else():
+    assert positive_prefix("antidisestablishmentarianism", "level-um", length=17) == "um um"
+
+
+def test_an_unknown_kind_is_named():
+    with pytest.raises(ValueError, match="'two-um' is none of level-um"):
+        positive_prefix("a", "two-um")
+
+
+def test_there_are_four_negative_prefixes():
+    assert list(NEGATIVE_PREFIXES) == ["one-reversal", "prefix1", "prefix2", "prefix3"]
+    assert NEGATIVE_PREFIXES["one-reversal"] == "reversal"
+    assert len(NEGATIVE_PREFIXES["prefix3"].replace(",", " ,").split()) == 23, "words and commas"
+
+
+LONG = "the small cat sees the house . the dog likes the river ."  # 13 words
+SHORT = "the cat sees ."
+
+
+def views(tokenizer, sentences=(LONG, SHORT), length=30, **changes):
+    return tokenize({"0": list(sentences)}, tokenizer, length, PrdSimCSEConfig(**changes))
+
+
+def test_a_sentence_becomes_itself_its_positive_and_its_negative(kind):
+    tokenizer = tiny_tokenizer(kind)
+    made = views(tokenizer)
+    alone = tokenizer([LONG, SHORT], add_special_tokens=False).input_ids
+    assert made["0"] == alone
+    together = tokenizer([f"um {LONG}", SHORT], add_special_tokens=False).input_ids
+    assert made["1"] == together, "tokenised as one text would be"
+    prefix = NEGATIVE_PREFIXES["prefix3"]
+    assert made["2"] == tokenizer([f"{prefix} {LONG}", f"{prefix} {SHORT}"], add_special_tokens=False).input_ids
+
+
+def test_special_tokens_are_the_tokenizers_own(kind):
+    tokenizer = tiny_tokenizer(kind)
+    assert views(tokenizer, positive_prefix="one-[MASK]")["1"][1][0] == tokenizer.mask_token_id
+    assert views(tokenizer, positive_prefix="level-[CLS]")["1"][0][0] == tokenizer.cls_token_id
+
+
+def test_the_sentence_alone_is_cut_unless_prefixes_are_to_count(kind):
+    tokenizer = tiny_tokenizer(kind)
+    head = len(tokenizer(NEGATIVE_PREFIXES["prefix3"], add_special_tokens=False).input_ids)
+    assert len(views(tokenizer, length=6)["2"][0]) == head + 6
+    assert len(views(tokenizer, length=6, prefix_within_max_length=True)["2"][0]) == 6
+
+
+def test_separator_of_the_negative(kind):
+    tokenizer = tiny_tokenizer(kind)
+    expected = tokenizer(f"reversal: {SHORT}", add_special_tokens=False).input_ids
+    assert views(tokenizer, negative_prefix="one-reversal", negative_separator=": ")["2"][1] == expected
+
+
+def test_levels_can_count_pieces():
+    tokenizer = tiny_tokenizer("roberta")  # whose pieces are smaller than words
+    sentence = "unbelievable"
+    assert views(tokenizer, [sentence])["1"] == views(tokenizer, [sentence])["0"]
+    pieces = views(tokenizer, [sentence], prefix_length_unit="pieces")
+    assert 8 <= len(pieces["0"][0]) < 16
+    assert pieces["1"] == tokenizer([f"um {sentence}"], add_special_tokens=False).input_ids
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
+def test_a_share_of_the_sentences_gets_the_prefix_always_the_same_ones(share):
+    tokenizer = tiny_tokenizer("bert")
+    config = PrdSimCSEConfig(positive_prefix="one-um", positive_prefix_share=share, negative_prefix_share=1 - share)
+    sentences = [f"{sentence} {number}" for number in range(20) for sentence in SENTENCES]
+    _, positives, negatives = config.text_prefixes(sentences, tokenizer)
+    assert np.mean([prefix == "um " for prefix in positives]) == pytest.approx(share, abs=0.04)
+    assert np.mean([prefix == "" for prefix in negatives]) == pytest.approx(share, abs=0.04)
+    assert config.text_prefixes(sentences[::-1], tokenizer)[1] == positives[::-1]
+
+
+def test_without_negative_prefix_there_are_two_views():
+    assert list(views(tiny_tokenizer("bert"), negative_prefix="none")) == ["0", "1"]
+
+
+def test_two_columns_are_refused():
+    with pytest.raises(UserError, match="prdsimcse makes its own views"):
+        tokenize({"0": ["a"], "1": ["b"]}, tiny_tokenizer("bert"), 30, PrdSimCSEConfig())
+
+
+def test_views_are_collated_in_order():
+    tokenizer = tiny_tokenizer("bert")
+    made = views(tokenizer)
+    rows = [{view: made[view][i] for view in made} for i in range(2)]
+    collate = ViewCollator([([2], [3])], 0, PrdSimCSEConfig().view_columns)
+    assert collate(rows)["input_ids"].shape[:2] == (2, 3)
+
+
+@pytest.mark.parametrize("denominator", ["batch", "own", "all"])
+def test_the_training_loss_takes_the_configured_denominator(denominator):
+    torch.manual_seed(0)
+    config = PrdSimCSEConfig(backbone_config=tiny_config("bert"), denominator=denominator, temperature=0.1)
+    model = PrdSimCSEForContrastiveLearning(config).double().eval()
+    output = model(**batch(views=3))
+    expected = prefix_contrastive(*output.embeddings.unbind(1), temperature=0.1, denominator=denominator)
+    torch.testing.assert_close(output.loss, expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"positive_prefix": "two-um"}, "positive_prefix: 'two-um' is none of"),
+        ({"negative_prefix": "prefix4"}, "negative_prefix: 'prefix4' is none of"),
+        ({"denominator": "some"}, "denominator: 'some' is none of batch, own, all"),
+        ({"positive_prefix_share": 1.5}, "must lie between 0 and 1"),
+        ({"denominator": "own", "hard_negative_weight": 1.0}, "hard_negative_weight needs denominator: batch"),
+    ],
+)
+def test_configuration_errors_name_the_value(changes, line):
+    with pytest.raises(ValueError) as error:
+        PrdSimCSEConfig(**changes)
+    assert line in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "rate"), [("bert-base-uncased", 4e-5), ("roberta-base", 2e-5)])
+def test_recipes_hold_the_published_values(name, rate):
+    recipe = load_recipe(f"prdsimcse-{name}")
+    assert (recipe.learning_rate, recipe.batch_size, recipe.epochs) == (rate, 64, 3)
+    assert (recipe.weight_decay, recipe.eval_steps) == (0.01, 250)
+    assert recipe.model["projection_at_test"] is True

@@ -1,0 +1,163 @@
+"""SG-OPT: the twin, its views, the losses end to end, what is trained and what is not."""
+
+import numpy as np
+import pytest
+import torch
+
+from csezoo.modeling import SGOPTConfig, SGOPTForContrastiveLearning
+from csezoo.training.recipes import load_recipe
+from tests.conftest import tiny_config
+from tests.modeling.test_methods import batch
+from tests.modeling.test_objectives import numpy_self_guided
+
+
+def sgopt(**changes):
+    torch.manual_seed(0)
+    config = SGOPTConfig(backbone_config=tiny_config("bert"), **({"projection_size": 24} | changes))
+    return SGOPTForContrastiveLearning(config).double()
+
+
+def numpy_gelu_head(head, vectors):
+    def gelu(x):
+        return 0.5 * x * (1 + torch.erf(torch.from_numpy(x) / 2**0.5).numpy())
+
+    for layer in (head.expand, head.mix):
+        vectors = gelu(vectors @ layer.weight.detach().numpy().T + layer.bias.detach().numpy())
+    return vectors
+
+
+@pytest.mark.parametrize("view_pooling", ["max", "mean"])
+@pytest.mark.parametrize(("first", "last"), [(0, None), (1, 2)])
+def test_loss_is_opt3_over_the_pooled_layers_of_the_twin(view_pooling, first, last):
+    model = sgopt(
+        view_pooling=view_pooling, first_view_layer=first, last_view_layer=last, regularizer_weight=0.3
+    ).eval()
+    with torch.no_grad():
+        for parameter in model.model.backbone.parameters():
+            parameter += 0.01  # the tuned one has moved
+    rows = batch(views=1)
+    ids, mask = rows["input_ids"][:, 0], rows["attention_mask"][:, 0]
+    c = model.model.backbone(ids, attention_mask=mask).last_hidden_state[:, 0].detach().numpy()
+    views = []
+    for k in range(first, (3 if last is None else last) + 1):
+        state = model.twin(ids, attention_mask=mask, output_hidden_states=True).hidden_states[k].detach().numpy()
+        real = [state[i][mask[i].bool().numpy()] for i in range(len(state))]  # padding takes no part
+        views.append([getattr(tokens, view_pooling)(0) for tokens in real])
+    views = np.array(views).transpose(1, 0, 2)
+    expected = numpy_self_guided(
+        numpy_gelu_head(model.projection, c), numpy_gelu_head(model.projection, views), "opt3", None, 0.01
+    )
+    pairs = zip(model.model.backbone.parameters(), model.twin.parameters(), strict=True)
+    distance = sum(((p - q) ** 2).sum().item() for p, q in pairs)
+    output = model(**rows)
+    assert output.losses["contrastive"].item() == pytest.approx(expected, abs=1e-6)
+    assert output.losses["regularizer"].item() == pytest.approx(distance, rel=1e-9)
+    assert output.loss.item() == pytest.approx(expected + 0.3 * distance, abs=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["base", "opt1", "opt2"])
+def test_other_variants_draw_one_layer_for_each_sentence(variant):
+    model = sgopt(variant=variant).eval()
+    rows = batch(sentences=32, views=1)
+    all_views = model.guiding_views(rows["input_ids"][:, 0], rows["attention_mask"][:, 0])  # (32, 4, H)
+    pooled = model.pool_views(**rows)
+    assert pooled.shape == (32, 2, 32)
+    matches = (all_views == pooled[:, 1:]).all(-1)  # (32, 4)
+    assert matches.any(1).all(), "each guide is a layer's view of the same sentence"
+    assert len(set(matches.int().argmax(1).tolist())) == 4, "every layer is drawn"
+    assert torch.isfinite(model(**rows).loss)
+
+
+def test_twin_and_embedding_layer_stay_as_they_are():
+    model = sgopt()
+    model.start_from(model.model.backbone)
+    for mine, twins in zip(model.model.backbone.parameters(), model.twin.parameters(), strict=True):
+        assert torch.equal(mine, twins)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    model.train()
+    model(**batch(views=1)).loss.backward()
+    optimizer.step()
+    for name, tensor in model.state_dict().items():
+        fixed = name.startswith("twin.") or ".embeddings." in name
+        assert torch.equal(tensor, before[name]) == fixed, name
+
+
+def test_dropout_in_the_twin_can_be_turned_off():
+    rows = {name: tensor[:, 0] for name, tensor in batch(views=1).items()}
+    for dropout in (True, False):
+        model = sgopt(twin_dropout=dropout).train()
+        first, second = (model.guiding_views(**rows) for _ in range(2))
+        assert torch.equal(first, second) != dropout
+
+
+def test_a_back_translation_guides_in_the_sentences_place():
+    model = sgopt().eval()
+    rows = batch(views=2)
+    pooled = model.pool_views(**rows)
+    sentence, translation = ({name: tensor[:, v] for name, tensor in rows.items()} for v in range(2))
+    torch.testing.assert_close(pooled[:, 1:], model.guiding_views(**translation))
+    assert not torch.allclose(pooled[:, 1:], model.guiding_views(**sentence))
+    embeddings = model.model(**sentence).pooler_output
+    torch.testing.assert_close(pooled[:, 0], embeddings)
+
+
+def test_contrastive_back_translation_needs_no_twin():
+    model = sgopt(guide="self", variant="base", regularizer_weight=0.0).eval()
+    assert not any(name.startswith("twin") for name in model.state_dict())
+    rows = batch(views=2)
+    vectors = [model.model(rows["input_ids"][:, v], rows["attention_mask"][:, v]).pooler_output for v in range(2)]
+    c, h = (numpy_gelu_head(model.projection, v.detach().numpy()) for v in vectors)
+    expected = numpy_self_guided(c, h[:, None], "base", [0] * 4, 0.01)
+    assert model(**rows).loss.item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_one_view_is_enough_unless_the_encoder_guides_itself():
+    assert SGOPTConfig().view_columns(1) == [0]
+    assert SGOPTConfig(guide="self").view_columns(1) == [0, 0]
+    assert SGOPTConfig().view_columns(2) == [0, 1]
+    with pytest.raises(ValueError, match="not 3 columns"):
+        SGOPTConfig().view_columns(3)
+
+
+def test_training_starts_with_a_twin_of_the_checkpoint(tmp_path):
+    served = sgopt().float().model
+    served.save_pretrained(tmp_path)
+    model = SGOPTForContrastiveLearning.from_pretrained(tmp_path)
+    for mine, twins in zip(model.model.backbone.parameters(), model.twin.parameters(), strict=True):
+        assert torch.equal(mine, twins)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"variant": "opt4"}, "variant: 'opt4' is none of"),
+        ({"guide": "friend"}, "guide: 'friend' is none of"),
+        ({"view_pooling": "cls"}, "view_pooling: 'cls' is none of"),
+        ({"last_view_layer": 13}, "layers, 0 to 12"),
+        ({"first_view_layer": 3, "last_view_layer": 2}, "give a range of the backbone's layers"),
+        ({"regularizer_weight": -1.0}, "must not be negative"),
+    ],
+)
+def test_configuration_errors_name_the_value(changes, line):
+    with pytest.raises(ValueError) as error:
+        SGOPTConfig(**changes)
+    assert line in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["bert-base-uncased", "bert-large-uncased", "roberta-base", "roberta-large", "mbert"])
+def test_recipes_hold_the_published_values(name):
+    recipe = load_recipe(f"sgopt-{name}")
+    assert (recipe.learning_rate, recipe.batch_size, recipe.epochs, recipe.max_length) == (5e-5, 16, 1, 128)
+    assert (recipe.weight_decay, recipe.adam_betas, recipe.adam_epsilon) == (0.01, [0.9, 0.9], 1e-6)
+    assert (recipe.warmup_ratio, recipe.eval_steps, recipe.endurance) == (0.1, 50, 10)
+    assert recipe.seeds == [1, 2, 3, 4, 1234, 2345, 3456, 7890]
+    assert recipe.model == {
+        "variant": "opt3",
+        "view_pooling": "max",
+        "regularizer_weight": 0.1,
+        "pooling": "cls",
+        "projection": "gelu",
+        "projection_size": 4096,
+        "temperature": 0.01,
+    }
