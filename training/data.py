@@ -88,8 +88,9 @@ def load_labelled(recipe: Recipe, classes: int) -> datasets.Dataset:
     """Labelled sentence pairs: triplets in the columns `0`, `1`, `2`, or pairs in `0`, `1` and a number in `label`.
 
     Args:
-        classes: 2 reads triplets (premise, entailed and contradicted hypothesis), 3 reads labelled pairs; a pair
-            without a gold label ("-", -1) is left out.
+        classes: 2 reads triplets (premise, entailed and contradicted hypothesis), 3 reads pairs labelled by name, or
+            by number as on the Hub (0 entailment, 1 neutral, 2 contradiction); a pair without a gold label ("-", -1)
+            is left out.
 
     Raises:
         UserError: as `load_sentences`, or a label that is none of `natural_language_inference.LABELS`.
@@ -105,15 +106,18 @@ def load_labelled(recipe: Recipe, classes: int) -> datasets.Dataset:
     loaded = loaded.select_columns(columns)
     if classes == 2:
         return _keep(_checked(source, loaded, columns), recipe.nli_fraction)
-    names = getattr(loaded.features[columns[2]], "names", None)  # a ClassLabel knows the names of its numbers
-    options = {"column": columns[2], "names": names, "source": source.name}
+    options = {"column": columns[2], "source": source.name}
     loaded = loaded.map(_number_labels, batched=True, fn_kwargs=options, remove_columns=columns[2:])
     return _keep(_checked(source, loaded, columns[:2], others=["label"]), recipe.nli_fraction)
 
 
-def _number_labels(batch: dict[str, list], column: str, names: list[str] | None, source: str) -> dict[str, list]:
+# How the NLI data sets of the Hub number their labels.
+HUB_LABELS = {0: "entailment", 1: "neutral", 2: "contradiction"}
+
+
+def _number_labels(batch: dict[str, list], column: str, source: str) -> dict[str, list]:
     """Labels as numbers of `LABELS`; rows without a gold label go."""
-    labels = [names[label] if names and label >= 0 else label for label in batch[column]]
+    labels = [HUB_LABELS.get(label, label) for label in batch[column]]
     kept = [i for i, label in enumerate(labels) if label not in ("-", -1, "", None)]
     if wrong := [labels[i] for i in kept if labels[i] not in LABELS]:
         raise UserError(f"{source}: label {wrong[0]!r} is none of {', '.join(LABELS)}")

@@ -140,6 +140,8 @@ def train_stage(stage: Stage, recipe: Recipe, seed: int, data: RunData, trainabl
     started = time.perf_counter()
     model.train()
     for step in range(progress.step + 1, stage.stop + 1):
+        if progress.stopped:
+            break
         learning_rate = scheduler.get_last_lr()[0]
         loss = _update(wrapped, optimizer, loader, recipe, accelerator)
         if not optimizer.step_was_skipped:  # fp16 skips an update that overflowed
@@ -157,8 +159,6 @@ def train_stage(stage: Stage, recipe: Recipe, seed: int, data: RunData, trainabl
             started = time.perf_counter()
             state.save(checkpoints, step, progress.counters())
             model.train()
-            if progress.stopped:
-                break
     accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
     accelerator.free_memory()  # the next stage wraps the model anew, for what it trains
 
@@ -237,6 +237,10 @@ class Progress:
         """Whether dev has been lower than the time before as often as the recipe endures (SG-OPT's early stopping)."""
         return self.recipe.endurance is not None and self.times_lower >= self.recipe.endurance
 
+    def count_fall(self, score: float) -> None:
+        self.times_lower += self.last_score is not None and score < self.last_score
+        self.last_score = score
+
     def add(self, step: int, losses: dict[str, torch.Tensor]) -> None:
         self.step = step
         self.losses.append(losses)  # read when it is logged: reading waits for the device
@@ -261,8 +265,7 @@ class Progress:
             score = [self._dev_score() if self.accelerator.is_main_process else None]
             score = broadcast_object_list(score)[0]
             self._write({"step": step, "dev": score})
-            self.times_lower += self.last_score is not None and score < self.last_score
-            self.last_score = score
+            self.count_fall(score)
         if self.dev is None or self.best_score is None or score > self.best_score:
             self.best_step, self.best_score = step, score
             if self.accelerator.is_main_process:

@@ -16,9 +16,9 @@ DESCRIPTIONS = {
         "hypothesis and the contradicted one is a hard negative."
     ),
     "prdsimcse": (
-        "PrdSimCSE (Wang and Lv, Applied Sciences 2024) makes the positive of a sentence by putting filler words before "
-        "it (the longer the sentence, the more of them) and a hard negative by a statement that what follows is "
-        "contradictory. Sentences are embedded without either."
+        "PrdSimCSE (Wang and Lv, Applied Sciences 2024) makes the positive of a sentence by putting filler words "
+        "before it (the longer the sentence, the more of them) and a hard negative by a statement that what follows "
+        "is contradictory. Sentences are embedded without either."
     ),
     "sgopt": (
         "SG-OPT (Kim et al., ACL 2021) clones the pre-trained encoder, freezes the clone, and draws each sentence's "
