@@ -15,6 +15,12 @@ DESCRIPTIONS = {
         "batch away. Without labels the two views differ by dropout alone; with NLI data the positive is the entailed "
         "hypothesis and the contradicted one is a hard negative."
     ),
+    "diffcse": (
+        "DiffCSE (Chuang et al., NAACL 2022) adds a second task to SimCSE: a frozen masked language model edits the "
+        "sentence, and a discriminator has to tell which words were replaced from the edited sentence and the vector "
+        "of the original one. The vector becomes sensitive to such edits while it stays insensitive to dropout. "
+        "Editor, discriminator and projection serve training alone."
+    ),
 }
 CITATIONS = {
     "simcse": """@inproceedings{gao2021simcse,
@@ -22,6 +28,13 @@ CITATIONS = {
   author = {Gao, Tianyu and Yao, Xingcheng and Chen, Danqi},
   booktitle = {EMNLP},
   year = {2021}
+}""",
+    "diffcse": """@inproceedings{chuang2022diffcse,
+  title = {{DiffCSE}: Difference-based Contrastive Learning for Sentence Embeddings},
+  author = {Chuang, Yung-Sung and Dangovski, Rumen and Luo, Hongyin and Zhang, Yang and Chang, Shiyu and
+    Solja{\\v{c}}i{\\'c}, Marin and Li, Shang-Wen and Yih, Wen-tau and Kim, Yoon and Glass, James},
+  booktitle = {NAACL},
+  year = {2022}
 }""",
 }
 

@@ -13,12 +13,17 @@ from csezoo.training.prompts import serving_tokenizer, template_token_ids
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
 
+DISTILLED = {"model_type": "distilbert", "dim": 16, "hidden_dim": 32, "n_layers": 1, "n_heads": 2, "vocab_size": 300}
 CONFIGS = {
     "simcse": {},
     "simcse-batchnorm": {"projection": "batchnorm"},
     "simcse-kept-projection": {"projection_at_test": True},
     "simcse-mlm": {"mlm_weight": 0.1},
     "simcse-mean": {"pooling": "mean", "projection": "none"},
+    "diffcse": {},
+    "diffcse-neutral": {"rtd_weight": 0.0},
+    "diffcse-all-edits": {"edit": "all", "generator_config": DISTILLED},
+    "diffcse-corrective": {"prediction": "corrective_lm", "projection": "tanh", "condition_on": "pooled"},
 }
 
 
