@@ -92,8 +92,8 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
                 self.discriminator_lm_head = MaskedLMHead(*sizes)
         if config.needs_generator:
             self.generator = AutoModelForMaskedLM.from_config(config.generator_config or config.backbone_config)
-            self.generator.requires_grad_(False)
         self.post_init()
+        self.train()
 
     def _init_weights(self, module):
         if isinstance(module, DiscriminatorHead):
@@ -106,8 +106,9 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
 
     def train(self, mode: bool = True):
         super().train(mode)
-        if self.config.needs_generator and not self.config.generator_dropout:
-            self.generator.eval()
+        if self.config.needs_generator:
+            # Never trained. Frozen here, where a model that was just loaded comes by: loading unfreezes.
+            self.generator.requires_grad_(False).train(mode and self.config.generator_dropout)
         return self
 
     def forward(self, input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None, **others):
@@ -137,6 +138,8 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
             return losses
         vectors = embeddings if config.condition_on == "projection" else pooled  # (rows, V, H)
         rows = len(vectors)
+        # A sentence that does not count has no vector: D reads zeros, so that all processes run the same modules.
+        vectors = F.pad(vectors, (0, 0, 0, 0, 0, len(input_ids) - rows))
         if config.edited_view != "none":
             vectors = vectors[:, :-1]
         views = vectors.shape[1]
@@ -145,11 +148,8 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
             following = [tensor[:, views:].expand(-1, views, -1) for tensor in (input_ids, attention_mask)]
             texts = [following] if config.predicted_sentence == "next" else [*texts, following]
         input_ids, attention_mask = (torch.cat(parts, dim=1).flatten(0, 1) for parts in zip(*texts, strict=True))
-        # A sentence that does not count has no vector: D reads zeros, so that all processes run the same modules.
-        vectors = F.pad(
-            vectors.repeat(1, len(texts), 1), (0, 0, 0, 0, 0, len(input_ids) // (views * len(texts)) - rows)
-        )
-        batch = (input_ids, attention_mask, vectors.flatten(0, 1), rows * views * len(texts))
+        vectors = vectors.repeat(1, len(texts), 1).flatten(0, 1)
+        batch = (input_ids, attention_mask, vectors, rows * views * len(texts))
         if config.prediction == "rtd":
             values = [self.edit_detection(number, edit, *batch) for number, edit in enumerate(config.edits)]
             return {**losses, "rtd": (config.rtd_weight, sum(values) / len(values))}
@@ -225,7 +225,8 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
             return delete_tokens(input_ids, attention_mask, chosen)
         ids, mask, labels = insert_masks(input_ids, attention_mask, chosen, self.config.mask_token_id)
         # Rows that leave the positions of a backbone (RoBERTa has two fewer than it says) lose their ends.
-        limit = max(input_ids.shape[1], self.config.max_position_embeddings - 2)
+        positions = min(self.config.max_position_embeddings, self.generator.config.max_position_embeddings)
+        limit = max(input_ids.shape[1], positions - 2)
         ids, mask, labels = ids[:, :limit], mask[:, :limit], labels[:, :limit]
         return self.generate(ids, mask).where(labels.bool(), ids), mask, labels
 
