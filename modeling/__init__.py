@@ -3,10 +3,12 @@
 from transformers import AutoConfig, AutoModel, AutoModelForPreTraining
 
 from .combination import method
+from .configuration_diffcse import DiffCSEConfig
 from .configuration_prdsimcse import PrdSimCSEConfig
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .configuration_sgopt import SGOPTConfig
 from .configuration_simcse import SimCSEConfig
+from .modeling_diffcse import DiffCSEForContrastiveLearning, DiffCSEModel
 from .modeling_prdsimcse import PrdSimCSEForContrastiveLearning, PrdSimCSEModel
 from .modeling_sgopt import SGOPTForContrastiveLearning, SGOPTModel
 from .modeling_simcse import SimCSEForContrastiveLearning, SimCSEModel
@@ -16,6 +18,7 @@ METHODS = {
     "simcse": (SimCSEConfig, SimCSEModel, SimCSEForContrastiveLearning),
     "prdsimcse": (PrdSimCSEConfig, PrdSimCSEModel, PrdSimCSEForContrastiveLearning),
     "sgopt": (SGOPTConfig, SGOPTModel, SGOPTForContrastiveLearning),
+    "diffcse": (DiffCSEConfig, DiffCSEModel, DiffCSEForContrastiveLearning),
 }
 
 for _config, _serving, _training in METHODS.values():
@@ -27,4 +30,14 @@ for _config, _serving, _training in METHODS.values():
     _serving.register_for_auto_class("AutoModel")
     _training.register_for_auto_class("AutoModelForPreTraining")
 
-__all__ = ["METHODS", "SentenceEncoderConfig", "SimCSEConfig", "SimCSEForContrastiveLearning", "SimCSEModel", "method"]
+__all__ = [
+    "METHODS",
+    "DiffCSEConfig",
+    "DiffCSEForContrastiveLearning",
+    "DiffCSEModel",
+    "SentenceEncoderConfig",
+    "SimCSEConfig",
+    "SimCSEForContrastiveLearning",
+    "SimCSEModel",
+    "method",
+]

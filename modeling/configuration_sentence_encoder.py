@@ -152,6 +152,11 @@ class SentenceEncoderConfig(PretrainedConfig):
         return [0, 0] if columns == 1 else list(range(columns))
 
     @property
+    def encoded_views(self) -> int | None:
+        """Data seam: how many leading views are encoded and contrasted; the others only serve auxiliary losses."""
+        return None
+
+    @property
     def prefix_positions(self) -> int:
         """Positions of the backbone that a method takes from the text."""
         return 0

@@ -9,6 +9,20 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
+def largest(number: int, device: torch.device) -> int:
+    """The largest of the numbers that the processes bring, so that all can pad to it.
+
+    Example:
+        >>> largest(7, torch.device("cpu"))  # one process: its own
+        7
+    """
+    if world_size() == 1:
+        return number
+    numbers = torch.tensor(number, device=device)
+    dist.all_reduce(numbers, op=dist.ReduceOp.MAX)
+    return int(numbers)
+
+
 class _AllGatherRows(torch.autograd.Function):
     """The adjoint of concatenating the rows of all processes is summing their gradients and keeping the own slice."""
 

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .distributed import gather_rows
+from .objectives import at_least_float32
 
 
 def mask_tokens(
@@ -67,7 +68,7 @@ def masked_lm_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         >>> masked_lm_loss(torch.zeros(1, 2, 4), torch.tensor([[-100, 1]])).item() == torch.tensor(4.0).log().item()
         True
     """
-    per_token = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="none")
+    per_token = F.cross_entropy(at_least_float32(logits).flatten(0, 1), labels.flatten(), reduction="none")
     sums = torch.stack([per_token.sum(), (labels != -100).sum().to(per_token.dtype)])
     total, count = gather_rows(sums[None])[0].sum(0)
     return total / count.clamp(min=1)

@@ -125,7 +125,8 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         """
         losses, weighted, embeddings = {}, [], None
         if input_ids is not None:
-            pooled = self.pool_views(input_ids, attention_mask, rows)[:rows]  # (B, V, H)
+            encoded = slice(self.config.encoded_views)
+            pooled = self.pool_views(input_ids[:, encoded], attention_mask[:, encoded], rows)[:rows]  # (B, V, H)
             embeddings = self.project(pooled)
             if self.config.contrastive_weight > 0:
                 losses["contrastive"] = self.contrastive_loss(embeddings)
@@ -189,19 +190,23 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             hard_negative_weight=self.config.hard_negative_weight,
         )
 
+    def maskable(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Which tokens may be masked: real ones that are not special. Ids of any shape to bool of the same."""
+        special = torch.tensor(self.config.special_token_ids, device=input_ids.device)
+        return attention_mask.bool() & ~torch.isin(input_ids, special)
+
     def auxiliary_losses(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, pooled: torch.Tensor, embeddings: torch.Tensor
     ) -> dict[str, tuple[float, torch.Tensor]]:
         """Auxiliary seam: named losses, each with its weight.
 
         Args:
-            input_ids, attention_mask: `(B, V, T)`.
+            input_ids, attention_mask: `(B, V, T)`; views beyond `encoded_views` of the configuration among them.
             pooled, embeddings: the vectors before and after the projection, of the sentences that count alone.
         """
         if self.config.mlm_weight == 0:
             return {}
-        special = torch.tensor(self.config.special_token_ids, device=input_ids.device)
-        maskable = attention_mask.bool() & ~torch.isin(input_ids, special)
+        maskable = self.maskable(input_ids, attention_mask)
         maskable[len(pooled) :] = False
         input_ids, attention_mask = input_ids.flatten(0, 1), attention_mask.flatten(0, 1)
         masked_ids, labels = mask_tokens(

@@ -70,17 +70,18 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
         if config.has_twin:
             self.twin = AutoModel.from_config(config.backbone_config)
             self.twin.pooler = None
-            self.twin.requires_grad_(False)
-        self.model.backbone.embeddings.requires_grad_(not config.freeze_embeddings)
         self.post_init()
+        self.train()
 
     def encoders(self):
         return super().encoders() + ([self.twin] if self.config.has_twin else [])
 
     def train(self, mode: bool = True):
         super().train(mode)
-        if self.config.has_twin and not self.config.twin_dropout:
-            self.twin.eval()
+        # Frozen here, where a model that was just loaded comes by: loading unfreezes.
+        self.model.backbone.embeddings.requires_grad_(not self.config.freeze_embeddings)
+        if self.config.has_twin:
+            self.twin.requires_grad_(False).train(mode and self.config.twin_dropout)
         return self
 
     def pool_views(self, input_ids, attention_mask, rows=None):

@@ -8,12 +8,22 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+REDUCTIONS = ("mean", "nonpad_mean", "sum")
+
+
+def at_least_float32(values: torch.Tensor) -> torch.Tensor:
+    """Half-precision values in float32, others as they are.
+
+    Example:
+        >>> at_least_float32(torch.zeros(1, dtype=torch.bfloat16)).dtype
+        torch.float32
+    """
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
 
 def _unit(vectors: torch.Tensor) -> torch.Tensor:
     """Vectors of length one, in float32 or better."""
-    if vectors.dtype in (torch.float16, torch.bfloat16):
-        vectors = vectors.float()
-    return F.normalize(vectors, dim=-1)
+    return F.normalize(at_least_float32(vectors), dim=-1)
 
 
 def cosine_logits(left: torch.Tensor, right: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -208,6 +218,51 @@ def parameter_distance(tuned: nn.Module, fixed: nn.Module) -> torch.Tensor:
     there = dict(fixed.named_parameters())
     shared = [(value, there[name].detach()) for name, value in tuned.named_parameters() if name in there]
     return sum((here - reference).square().sum() for here, reference in shared)
+
+
+def replaced_token_detection(
+    logits: torch.Tensor, labels: torch.Tensor, attention_mask: torch.Tensor, *, reduction: str = "mean"
+) -> torch.Tensor:
+    r"""Cross-entropy of telling, token by token, what an editor changed (ELECTRA's discriminator; DiffCSE section 3).
+
+    With :math:`y_{it} \in \{0, 1\}`, 1 where token t of row i differs from the original:
+
+    .. math:: \ell = \frac{1}{N} \sum_{i,t} \Big[ \log \sum_{c} e^{s_{itc}} - s_{it\,y_{it}} \Big]
+
+    Args:
+        logits: `(B, T, 2)`: kept, changed.
+        labels: `(B, T)`, 0 or 1; what stands at padding counts in `mean` alone.
+        attention_mask: `(B, T)`, 1 for real tokens.
+        reduction: `mean` over all positions, padding included (N = BT, DiffCSE's release), `nonpad_mean` over the real
+            tokens, or `sum` over the real tokens of all sentences (N = 1, the paper's expression).
+
+    Returns:
+        A scalar of at least float32.
+
+    Raises:
+        ValueError: another reduction.
+
+    References:
+        Chuang et al. 2022, "DiffCSE: Difference-based Contrastive Learning for Sentence Embeddings", section 3. Its
+        weight λ = 0.005 belongs to the release's mean; under the paper's sum the same λ weighs about 10^3 times more.
+
+    Relations:
+        With D the probability of a kept token, `sum` is the paper's equation; ELECTRA's own loss is a mean.
+
+    Example:
+        >>> logits = torch.tensor([[[0.0, 0.0], [0.0, 9.0]]])  # undecided, sure of a change
+        >>> round(replaced_token_detection(logits, torch.tensor([[0, 1]]), torch.ones(1, 2)).item(), 4)
+        0.3466
+    """
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction: {reduction!r} is none of {', '.join(REDUCTIONS)}")
+    scores = at_least_float32(logits)
+    per_token = F.cross_entropy(scores.flatten(0, 1), labels.flatten().long(), reduction="none").view_as(labels)
+    if reduction == "mean":
+        return per_token.mean()
+    real = attention_mask.to(per_token.dtype)
+    total = (per_token * real).sum()
+    return total if reduction == "sum" else total / real.sum().clamp(min=1)
 
 
 def alignment(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

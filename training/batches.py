@@ -94,7 +94,10 @@ class ViewCollator:
         labels = columns.pop("label", None)
         if self.tokenize:
             columns = self.tokenize(columns)
-        views = [columns[str(column)] for column in self.view_columns(len(columns))]
+        try:
+            views = [columns[str(column)] for column in self.view_columns(len(columns))]
+        except ValueError as error:  # the method cannot make its views of so many columns
+            raise UserError(str(error)) from error
         sequences = []
         for sentence in zip(*views, strict=True):
             for view, ids in enumerate(sentence):

@@ -7,9 +7,16 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
-from csezoo.modeling import METHODS, method
+from csezoo.modeling import METHODS, DiffCSEConfig, method
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
 from .errors import UserError, one_line
@@ -98,17 +105,28 @@ def build(recipe: Recipe) -> Build:
         )
     except ValueError as error:
         raise UserError(str(error)) from error
+    edits = isinstance(config, DiffCSEConfig) and config.needs_generator
+    if edits:
+        generator = load_generator(recipe, tokenizer, config)
+        config.generator_config = generator.config
     model = training_class(config)
+    if edits:
+        model.generator.load_state_dict(generator.state_dict())
     if recipe.attn_implementation:
         model.set_attn_implementation(recipe.attn_implementation)
     model.start_from(backbone)
-    if config.mlm_weight > 0:
-        load_masked_lm_head(model, recipe.base_model, recipe.base_revision or "main")
+    for key, head in masked_lm_heads(model).items():
+        load_masked_lm_head(key, head, backbone.config, recipe.base_model, recipe.base_revision or "main")
     # Published templates stand around 32 pieces of the sentence; without one, the special tokens are among the 32.
     sentence_length = recipe.max_length - (2 if prompts == [None] else 0)
     longest = longest_input(backbone.config) - config.prefix_positions
     if sentence_length < 1 or sentence_length + max(map(template_length, templates)) > longest:
         raise UserError(f"max_length: {recipe.max_length} does not fit the {longest} positions of {recipe.base_model}")
+    if edits and sentence_length + max(map(template_length, templates)) > longest_input(generator.config):
+        raise UserError(
+            f"max_length: {recipe.max_length} does not fit the {longest_input(generator.config)} positions of the "
+            f"generator {recipe.generator}"
+        )
     serving = serving_tokenizer(tokenizer, templates[0], max_length=longest, leading_space=prompts != [None])
     return Build(model, tokenizer, serving, templates, sentence_length)
 
@@ -127,24 +145,80 @@ def longest_input(config: AutoConfig) -> int:
     return config.max_position_embeddings - offset
 
 
-def load_masked_lm_head(model: ForContrastiveLearning, base_model: str, revision: str) -> None:
-    """Copy the base model's masked-LM head, where it has one, into the auxiliary head."""
+def load_generator(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, config: DiffCSEConfig) -> PreTrainedModel:
+    """The masked language model that edits sentences: of any size, in the encoder's own word pieces.
+
+    Raises:
+        UserError: none is named, it cannot be found, it is no masked language model, or it writes other word pieces.
+    """
+    name, revision = recipe.generator, recipe.generator_revision or "main"
+    if not name:
+        raise UserError(
+            "generator: DiffCSE edits sentences with a masked language model of the encoder's vocabulary: give "
+            "--generator a Hub id or a directory (distilbert/distilbert-base-uncased for BERT, "
+            "distilbert/distilroberta-base for RoBERTa), or --rtd_weight 0"
+        )
+    try:
+        generator, info = AutoModelForMaskedLM.from_pretrained(
+            name,
+            revision=revision,
+            dtype=torch.float32,
+            attn_implementation=recipe.attn_implementation,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
+        raise UserError(
+            f"generator: {name!r} could not be loaded as a masked language model ({one_line(error)}); "
+            "give --generator a directory, or a Hub id with the network on"
+        ) from error
+    if lost := sorted(info["missing_keys"]):
+        raise UserError(f"generator: {name!r} is no whole masked language model, it has no {', '.join(lost[:5])}")
+    own = load_tokenizer(name, revision=revision)
+    same_pieces = own.get_vocab() == tokenizer.get_vocab() and generator.config.vocab_size == config.vocab_size
+    if not same_pieces or special_tokens(own) != special_tokens(tokenizer):
+        raise UserError(
+            f"generator: {name!r} has another vocabulary than {recipe.base_model!r}: give --generator a masked "
+            "language model of the same tokenizer"
+        )
+    if Path(name).is_dir():
+        generator.config.name_or_path = ""  # a path of this machine is not published
+    return generator
+
+
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple:
+    ids = (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id, tokenizer.mask_token_id)
+    return ids, sorted(tokenizer.all_special_ids)
+
+
+def masked_lm_heads(model: ForContrastiveLearning) -> dict[str, torch.nn.Module]:
+    """Heads of a model that start from the base model's masked-LM head, by the key that asks for them."""
+    keys = {"lm_head": "mlm_weight", "discriminator_lm_head": "prediction"}
+    return {keys[name]: head for name, head in model.named_children() if name in keys}
+
+
+def load_masked_lm_head(
+    key: str, head: torch.nn.Module, backbone_config: AutoConfig, base_model: str, revision: str
+) -> None:
+    """Copy the base model's masked-LM head, where it has one, into a training head.
+
+    Args:
+        key: of the recipe, that asks for it.
+    """
     names = {
         "bert": ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
         "roberta": ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
     }
-    kind = model.config.backbone_config.model_type
+    kind = backbone_config.model_type
     if kind not in names:
-        raise UserError(f"mlm_weight: the masked-LM head of a {kind} is not known, only {' and '.join(names)}")
+        raise UserError(f"{key}: the masked-LM head of a {kind} is not known, only {' and '.join(names)}")
     try:
         source, info = AutoModelForMaskedLM.from_pretrained(base_model, revision=revision, output_loading_info=True)
     except (OSError, ValueError) as error:
-        raise UserError(f"mlm_weight: {base_model} has no masked-LM head ({one_line(error)})") from error
+        raise UserError(f"{key}: {base_model} has no masked-LM head ({one_line(error)})") from error
     state = source.state_dict()
     dense, norm, bias = names[kind]
     if f"{dense}.weight" in info["missing_keys"]:
-        raise UserError(f"mlm_weight: {base_model} has no masked-LM head")
-    head = model.lm_head
+        raise UserError(f"{key}: {base_model} has no masked-LM head")
     head.dense.load_state_dict({part: state[f"{dense}.{part}"] for part in ("weight", "bias")})
     head.layer_norm.load_state_dict({part: state[f"{norm}.{part}"] for part in ("weight", "bias")})
     head.decoder_bias.data.copy_(state[bias])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, load_model, save_file, save_model
 
 from .errors import UserError
 
@@ -36,8 +36,7 @@ class TrainingState:
         accelerator.wait_for_everyone()
         save_file(_random_state(), partial / f"random-{accelerator.process_index}.safetensors")
         if accelerator.is_main_process:
-            state = {name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}
-            save_file(state, partial / "model.safetensors")
+            save_model(self.model, str(partial / "model.safetensors"))  # tied tensors once
             moments = self.optimizer.state_dict()["state"]
             save_file(
                 {f"{index}.{name}": tensor for index, slots in moments.items() for name, tensor in slots.items()},
@@ -71,7 +70,7 @@ class TrainingState:
                     f"{checkpoint} was written under other {name} than {now}: launch as before, "
                     "or give another --output_dir"
                 )
-        self.model.load_state_dict(load_file(checkpoint / "model.safetensors"))
+        load_model(self.model, checkpoint / "model.safetensors")
         moments: dict[int, dict[str, torch.Tensor]] = {}
         for key, tensor in load_file(checkpoint / "optimizer.safetensors").items():
             index, name = key.split(".")

@@ -25,6 +25,12 @@ DESCRIPTIONS = {
         "[CLS] vector to the pooled hidden layers of the clone for the same sentence, away from those of other "
         "sentences. The tuned encoder alone is kept."
     ),
+    "diffcse": (
+        "DiffCSE (Chuang et al., NAACL 2022) adds a second task to SimCSE: a frozen masked language model edits the "
+        "sentence, and a discriminator has to tell which words were replaced from the edited sentence and the vector "
+        "of the original one. The vector becomes sensitive to such edits while it stays insensitive to dropout. "
+        "Editor, discriminator and projection serve training alone."
+    ),
 }
 CITATIONS = {
     "simcse": """@inproceedings{gao2021simcse,
@@ -46,6 +52,13 @@ CITATIONS = {
   author = {Kim, Taeuk and Yoo, Kang Min and Lee, Sang-goo},
   booktitle = {ACL},
   year = {2021}
+}""",
+    "diffcse": """@inproceedings{chuang2022diffcse,
+  title = {{DiffCSE}: Difference-based Contrastive Learning for Sentence Embeddings},
+  author = {Chuang, Yung-Sung and Dangovski, Rumen and Luo, Hongyin and Zhang, Yang and Chang, Shiyu and
+    Solja{\\v{c}}i{\\'c}, Marin and Li, Shang-Wen and Yih, Wen-tau and Kim, Yoon and Glass, James},
+  booktitle = {NAACL},
+  year = {2022}
 }""",
 }
 

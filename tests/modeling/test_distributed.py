@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
-from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning
+from csezoo.modeling import METHODS
 from csezoo.modeling.distributed import gather_rows
 from csezoo.training.batches import own_share
 from tests.conftest import tiny_config
@@ -19,7 +19,15 @@ from tests.modeling.test_methods import batch
 def model(changes):
     torch.manual_seed(0)
     backbone = tiny_config("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    return SimCSEForContrastiveLearning(SimCSEConfig(backbone_config=backbone, **changes)).double()
+    changes = {"mask_token_id": 4, "special_token_ids": [0, 2, 3, 4], **changes}
+    config_class, _, training_class = METHODS[changes.pop("method", "simcse")]
+    return training_class(config_class(backbone_config=backbone, **changes)).double()
+
+
+def padded(rows):
+    """Rows as a collator pads them, to the longest."""
+    longest = int(rows["attention_mask"].sum(-1).max())
+    return {key: value[..., :longest] for key, value in rows.items()}
 
 
 def gradients(module):
@@ -36,7 +44,7 @@ def one_step(rank, sentences, views, changes):
     """Loss, gradients, gathered rows and state after one backward of this process's share."""
     rows = batch(sentences=sentences, views=views)
     share = own_share(list(range(sentences)), rank, 2)
-    own = {key: value[share or [0]] for key, value in rows.items()}
+    own = padded({key: value[share or [0]] for key, value in rows.items()})
     replica = DistributedDataParallel(model(changes))
     output = replica(**own, rows=len(share))
     output.loss.backward()
@@ -66,6 +74,15 @@ def worker(rank, port, sentences, views, changes, results):
         (5, 2, {"projection": "batchnorm"}),
         (1, 2, {"projection": "batchnorm", "projection_at_test": True}),
         (3, 2, {"projection": "none", "pooling": "mean"}),
+        (5, 3, {"method": "prdsimcse", "denominator": "own"}),
+        (3, 3, {"method": "prdsimcse", "denominator": "all"}),
+        (5, 1, {"method": "sgopt", "projection_size": 24}),
+        (1, 2, {"method": "sgopt", "projection_size": 24, "guide": "self", "variant": "base"}),
+        # Nothing masked, so nothing drawn: the generator's own guesses at every position are the edit.
+        (5, 2, {"method": "diffcse", "rtd_mask_ratio": 0.0, "rtd_weight": 1.0}),
+        (2, 2, {"method": "diffcse", "rtd_mask_ratio": 0.0, "rtd_weight": 1.0}),  # one pads to the other's length
+        (1, 3, {"method": "diffcse", "rtd_mask_ratio": 0.0, "rtd_weight": 1.0, "predicted_sentence": "both"}),
+        (2, 2, {"method": "diffcse", "rtd_mask_ratio": 0.0, "rtd_weight": 1.0, "prediction": "corrective_lm"}),
     ],
 )
 def test_two_processes_give_the_gradient_of_one(tmp_path, sentences, views, changes):
@@ -73,7 +90,7 @@ def test_two_processes_give_the_gradient_of_one(tmp_path, sentences, views, chan
     mp.spawn(worker, args=(free_port(), sentences, views, changes, results), nprocs=2)
     loss, gradient, gathered, state = torch.load(results)
     alone = model(changes)
-    output = alone(**batch(sentences=sentences, views=views))
+    output = alone(**padded(batch(sentences=sentences, views=views)))
     output.loss.backward()
     torch.testing.assert_close(loss, output.loss, atol=1e-12, rtol=0)
     for name, expected in gradients(alone).items():

@@ -13,6 +13,7 @@ from csezoo.training.prompts import serving_tokenizer, template_token_ids
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
 
+DISTILLED = {"model_type": "distilbert", "dim": 16, "hidden_dim": 32, "n_layers": 1, "n_heads": 2, "vocab_size": 300}
 CONFIGS = {
     "simcse": {},
     "simcse-batchnorm": {"projection": "batchnorm"},
@@ -24,6 +25,10 @@ CONFIGS = {
     "prdsimcse": {},
     "sgopt": {"projection_size": 48},
     "sgopt-base": {"projection_size": 48, "variant": "base", "twin_dropout": False, "view_pooling": "mean"},
+    "diffcse": {},
+    "diffcse-neutral": {"rtd_weight": 0.0},
+    "diffcse-all-edits": {"edit": "all", "generator_config": DISTILLED},
+    "diffcse-corrective": {"prediction": "corrective_lm", "projection": "tanh", "condition_on": "pooled"},
 }
 
 

@@ -11,6 +11,7 @@ SIMCSE = {"projection": "tanh", "projection_at_test": False, "temperature": 0.05
 NEUTRAL = {
     "simcse": {},
     "prdsimcse": {"negative_prefix": "none", "positive_prefix": "none", "denominator": "all"},
+    "diffcse": {"rtd_weight": 0.0},
     "sgopt": {"guide": "self", "variant": "opt2", "regularizer_weight": 0.0, "freeze_embeddings": False},
 }
 

@@ -126,6 +126,8 @@ def test_training_starts_with_a_twin_of_the_checkpoint(tmp_path):
     model = SGOPTForContrastiveLearning.from_pretrained(tmp_path)
     for mine, twins in zip(model.model.backbone.parameters(), model.twin.parameters(), strict=True):
         assert torch.equal(mine, twins)
+        assert not twins.requires_grad
+    assert not any(p.requires_grad for p in model.model.backbone.embeddings.parameters())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,282 @@
+r"""DiffCSE: a sentence vector that lets a discriminator see what was edited in the sentence.
+
+A frozen masked language model G edits each view of a sentence; a discriminator D, a second copy of the pre-trained
+encoder, tells token by token what was changed, reading the sentence's vector z in place of its own [CLS] (section 3):
+
+.. math:: L = L_{\text{contrast}} + \lambda L_{\text{RTD}}, \qquad
+          L_{\text{RTD}} = -\frac{1}{N} \sum_{i,t} \log D_{y_{it}}(x''_i, z_i, t), \quad
+          y_{it} = [x''_{it} \ne x_{it}], \quad x'' = G(\text{mask}(x))
+
+The gradient of D reaches the encoder through z: what the contrastive loss makes invariant to dropout, the second term
+makes sensitive to edits. D, G and the projection are dropped at test.
+
+References:
+    Chuang et al. 2022, "DiffCSE: Difference-based Contrastive Learning for Sentence Embeddings", NAACL. Its release
+    differs, and is followed: the mean of the discriminator's loss over all positions, padding included (paper: a sum
+    over tokens); G's best guess at every position (abstract: a sample; section 3: of the masked tokens alone), its
+    dropout on; the replaced id of padding is 0, which RoBERTa reads as `<s>`, hidden by the attention mask.
+
+Relations:
+    With `rtd_weight` 0 it is SimCSE under the same projection. ELECTRA (Clark et al. 2020) without the condition, with
+    a generator that is trained too.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import AutoModel, AutoModelForMaskedLM
+
+from .configuration_diffcse import DiffCSEConfig
+from .distributed import gather_rows, largest
+from .editing import delete_tokens, insert_masks
+from .masked_language_modeling import MaskedLMHead, mask_tokens, masked_lm_loss
+from .modeling_contrastive import ForContrastiveLearning
+from .modeling_sentence_encoder import SentenceEncoderModel
+from .objectives import at_least_float32, replaced_token_detection
+
+
+class DiffCSEModel(SentenceEncoderModel):
+    """The encoder a DiffCSE checkpoint serves: the plain one, [CLS] without the projection.
+
+    Example:
+        >>> from transformers import BertConfig
+        >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
+        >>> model = DiffCSEModel(DiffCSEConfig(backbone_config=tiny)).eval()
+        >>> model(input_ids=torch.tensor([[1, 2, 3]])).pooler_output.shape
+        torch.Size([1, 8])
+    """
+
+    config_class = DiffCSEConfig
+    training_heads = SentenceEncoderModel.training_heads + (
+        "discriminator",
+        "discriminator_head",
+        "discriminator_lm_head",
+        "generator",
+    )
+
+
+class DiscriminatorHead(nn.Linear):
+    """Token vectors to (kept, changed). Unlike other new layers it keeps torch's own initialisation (release)."""
+
+
+class DiffCSEForContrastiveLearning(ForContrastiveLearning):
+    """DiffCSE in training.
+
+    The generator is frozen; it is part of a training checkpoint, but not of a serving one, so that a model read from
+    the latter needs one put into `generator`.
+
+    Example:
+        >>> from transformers import BertConfig
+        >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
+        >>> config = DiffCSEConfig(backbone_config=tiny, mask_token_id=8, special_token_ids=[0, 1, 2, 8])
+        >>> model = DiffCSEForContrastiveLearning(config)
+        >>> ids = torch.tensor([[[1, 3, 2], [1, 3, 2]], [[1, 4, 2], [1, 4, 2]]])  # 2 sentences, 2 views, 3 tokens
+        >>> list(model(input_ids=ids, attention_mask=torch.ones_like(ids)).losses)
+        ['contrastive', 'rtd']
+    """
+
+    config_class = DiffCSEConfig
+    serving_class = DiffCSEModel
+    seams = ("auxiliary",)
+
+    def __init__(self, config: DiffCSEConfig):
+        super().__init__(config)
+        if config.rtd_weight > 0:
+            backbone = config.backbone_config
+            self.discriminator = AutoModel.from_config(backbone)
+            self.discriminator.pooler = None
+            if config.prediction != "masked_lm":  # two scores a token for each edit; the three edits ask other things
+                self.discriminator_head = DiscriminatorHead(backbone.hidden_size, 2 * len(config.edits))
+            if config.prediction != "rtd":
+                sizes = (backbone.hidden_size, backbone.vocab_size, backbone.layer_norm_eps)
+                self.discriminator_lm_head = MaskedLMHead(*sizes)
+        if config.needs_generator:
+            self.generator = AutoModelForMaskedLM.from_config(config.generator_config or config.backbone_config)
+        self.post_init()
+        self.train()
+
+    def _init_weights(self, module):
+        if isinstance(module, DiscriminatorHead):
+            module.reset_parameters()
+        else:
+            super()._init_weights(module)
+
+    def encoders(self) -> list[nn.Module]:
+        return super().encoders() + ([self.discriminator] if self.config.rtd_weight > 0 else [])
+
+    def train(self, mode: bool = True):
+        super().train(mode)
+        if self.config.needs_generator:
+            # Never trained. Frozen here, where a model that was just loaded comes by: loading unfreezes.
+            self.generator.requires_grad_(False).train(mode and self.config.generator_dropout)
+        return self
+
+    def forward(self, input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None, **others):
+        """As in every method; under an `edited_view`, an edit of the first view joins as the last one."""
+        if input_ids is not None and self.config.edited_view != "none":
+            edited, mask, _ = self.edit(self.config.edit, input_ids[:, 0], attention_mask[:, 0])
+            longest = max(edited.shape[1], input_ids.shape[2])
+            input_ids = torch.cat([_widen(input_ids, longest), _widen(edited, longest)[:, None]], dim=1)
+            attention_mask = torch.cat([_widen(attention_mask, longest), _widen(mask, longest)[:, None]], dim=1)
+        return super().forward(input_ids, attention_mask, **others)
+
+    def contrastive_loss(self, embeddings: torch.Tensor) -> torch.Tensor:
+        """The objective. An edited positive gives a second one, the mean of both counts; an edited negative is hard.
+
+        The paper names these two ablations (table 15) without an equation.
+        """
+        if self.config.edited_view != "positive":
+            return super().contrastive_loss(embeddings)
+        pairs = (embeddings[:, :2], embeddings[:, 0::2])
+        return sum(super(DiffCSEForContrastiveLearning, self).contrastive_loss(pair) for pair in pairs) / 2
+
+    def auxiliary_losses(self, input_ids, attention_mask, pooled, embeddings):
+        """What the discriminator learns, averaged over the edits; λ weighs the mean."""
+        losses = super().auxiliary_losses(input_ids, attention_mask, pooled, embeddings)
+        config = self.config
+        if config.rtd_weight == 0:
+            return losses
+        vectors = embeddings if config.condition_on == "projection" else pooled  # (rows, V, H)
+        rows = len(vectors)
+        # A sentence that does not count has no vector: D reads zeros, so that all processes run the same modules.
+        vectors = F.pad(vectors, (0, 0, 0, 0, 0, len(input_ids) - rows))
+        if config.edited_view != "none":
+            vectors = vectors[:, :-1]
+        views = vectors.shape[1]
+        texts = [(input_ids[:, :views], attention_mask[:, :views])]
+        if config.predicted_sentence != "same":
+            following = [tensor[:, views:].expand(-1, views, -1) for tensor in (input_ids, attention_mask)]
+            texts = [following] if config.predicted_sentence == "next" else [*texts, following]
+        input_ids, attention_mask = (torch.cat(parts, dim=1).flatten(0, 1) for parts in zip(*texts, strict=True))
+        vectors = vectors.repeat(1, len(texts), 1).flatten(0, 1)
+        batch = (input_ids, attention_mask, vectors, rows * views * len(texts))
+        if config.prediction == "rtd":
+            values = [self.edit_detection(number, edit, *batch) for number, edit in enumerate(config.edits)]
+            return {**losses, "rtd": (config.rtd_weight, sum(values) / len(values))}
+        return {**losses, config.prediction: (config.rtd_weight, self.recovery(*batch))}
+
+    def edit_detection(self, number: int, edit: str, input_ids, attention_mask, vectors, rows: int) -> torch.Tensor:
+        """Replaced token detection over the first `rows` rows of all processes, as if they were padded as one batch.
+
+        Args:
+            number: of the edit, whose scores the head gives side by side.
+            edit: `replace`, `insert` or `delete`.
+            input_ids, attention_mask: `(N, T)`.
+            vectors: `(N, H)`, what each row is conditioned on.
+        """
+        edited, mask, labels = self.edit(edit, input_ids, attention_mask)
+        longest = largest(edited.shape[1], edited.device)
+        edited, mask, labels = _widen(edited, longest), _widen(mask, longest), _widen(labels, longest)
+        scores = self.discriminator_head(self.discriminate(edited, mask, vectors))  # (N, T, 2 x edits)
+        scores = scores[..., 2 * number : 2 * number + 2]
+        own = torch.cat([scores, labels.to(scores.dtype)[..., None], mask.to(scores.dtype)[..., None]], dim=-1)
+        everyone, _ = gather_rows(own[:rows])
+        return replaced_token_detection(
+            everyone[..., :2], everyone[..., 2], everyone[..., 3], reduction=self.config.rtd_reduction
+        )
+
+    def recovery(self, input_ids, attention_mask, vectors, rows: int) -> torch.Tensor:
+        """Cross-entropy of the original tokens, given an edit of them and the sentence's vector.
+
+        `masked_lm` (Yang et al. 2020, the mean over masked tokens) reads the masked sentence. `corrective_lm` (Meng et
+        al. 2021) reads the generator's, every token of it: with c the probability that it was kept and q a
+        distribution over the vocabulary, the original's is (1 - c) q(x) + c [x'' = x]. Not settled by the paper, and
+        decided here: the mean over all real tokens but the first, and one likelihood without a loss of its own for c.
+        """
+        masked, labels = self.mask(input_ids, attention_mask)
+        if self.config.prediction == "corrective_lm":
+            masked = self.replace(input_ids, attention_mask)
+            labels = input_ids.where(attention_mask.bool(), -100)
+            labels[:, 0] = -100
+        labels[rows:] = -100
+        hidden = self.discriminate(masked, attention_mask, vectors)
+        logits = self.discriminator_lm_head(hidden, self.discriminator.get_input_embeddings().weight)
+        if self.config.prediction == "corrective_lm":
+            logits = corrective_log_probabilities(logits, self.discriminator_head(hidden), masked)
+        return masked_lm_loss(logits, labels)
+
+    def discriminate(self, input_ids, attention_mask, vectors: torch.Tensor) -> torch.Tensor:
+        """Token vectors `(N, T, H)` of D, with `vectors` `(N, H)` in place of the first token's embedding.
+
+        What is replaced is the embedding layer's output, after its LayerNorm and dropout: no position is added.
+        """
+
+        def condition(module, inputs, output):
+            return torch.cat([vectors[:, None].to(output.dtype), output[:, 1:]], dim=1)
+
+        with self.discriminator.embeddings.register_forward_hook(condition):
+            return self.discriminator(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+
+    def edit(self, edit: str, input_ids: torch.Tensor, attention_mask: torch.Tensor):
+        """Edit rows `(N, T)`: ids, attention mask and labels (1 at an edit), wider where tokens were inserted.
+
+        `replace`: 1 where a token differs. `insert`: mask tokens before a share of the tokens, filled by the
+        generator, which leaves the others alone here. `delete`: 1 after a deleted token. Special tokens, a template's
+        mask among them, are neither masked nor deleted; with `generator_positions` `all` the generator may still
+        change any but the first and a mask of the text's own (release: [SEP] is not restored).
+        """
+        if edit == "replace":
+            edited = self.replace(input_ids, attention_mask)
+            return edited, attention_mask, ((edited != input_ids) & attention_mask.bool()).long()
+        ratio = self.config.rtd_mask_ratio
+        draws = torch.rand(input_ids.shape, device=input_ids.device)
+        chosen = (draws < ratio) & self.maskable(input_ids, attention_mask)
+        if edit == "delete":
+            return delete_tokens(input_ids, attention_mask, chosen)
+        ids, mask, labels = insert_masks(input_ids, attention_mask, chosen, self.config.mask_token_id)
+        # Rows that leave the positions of a backbone (RoBERTa has two fewer than it says) lose their ends.
+        positions = min(self.config.max_position_embeddings, self.generator.config.max_position_embeddings)
+        limit = max(input_ids.shape[1], positions - 2)
+        ids, mask, labels = ids[:, :limit], mask[:, :limit], labels[:, :limit]
+        return self.generate(ids, mask).where(labels.bool(), ids), mask, labels
+
+    def mask(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Masked ids and labels `(N, T)`, see `masked_language_modeling.mask_tokens`."""
+        return mask_tokens(
+            input_ids,
+            self.maskable(input_ids, attention_mask),
+            probability=self.config.rtd_mask_ratio,
+            mask_token_id=self.config.mask_token_id,
+            vocab_size=self.config.vocab_size,
+        )
+
+    def replace(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """The generator's version of rows `(N, T)`, id 0 at padding; the first token and the text's masks stay."""
+        masked, labels = self.mask(input_ids, attention_mask)
+        kept = input_ids == self.config.mask_token_id
+        kept[:, 0] = True
+        if self.config.generator_positions == "masked":
+            kept |= labels == -100
+        return input_ids.where(kept, self.generate(masked, attention_mask)) * attention_mask
+
+    @torch.no_grad()
+    def generate(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """The generator's token at every position `(N, T)`."""
+        logits = self.generator(input_ids=input_ids, attention_mask=attention_mask).logits
+        if self.config.generator_sampling == "argmax":
+            return logits.argmax(-1)
+        return torch.multinomial(logits.float().softmax(-1).flatten(0, 1), 1).view_as(input_ids)
+
+
+def corrective_log_probabilities(logits: torch.Tensor, scores: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
+    """Logarithms `(N, T, vocabulary)` of a mixture: keep the token that is read, or predict another.
+
+    Args:
+        logits: `(N, T, vocabulary)`, the prediction's.
+        scores: `(N, T, 2)`, of kept and changed.
+        input_ids: `(N, T)`, what is read.
+
+    Example:
+        >>> mixed = corrective_log_probabilities(torch.zeros(1, 1, 2), torch.zeros(1, 1, 2), torch.tensor([[1]]))
+        >>> mixed.exp()  # half of it kept, a quarter each predicted
+        tensor([[[0.2500, 0.7500]]])
+    """
+    kept, changed = at_least_float32(scores).log_softmax(-1).split(1, dim=-1)  # (N, T, 1) each
+    predicted = changed + at_least_float32(logits).log_softmax(-1)
+    read = input_ids[..., None]
+    return predicted.scatter(-1, read, torch.logaddexp(predicted.gather(-1, read), kept))
+
+
+def _widen(rows: torch.Tensor, length: int) -> torch.Tensor:
+    """Rows `(…, T)` with zeros behind, `(…, length)`: the id, the mask and the label of padding."""
+    return F.pad(rows, (0, length - rows.shape[-1]))

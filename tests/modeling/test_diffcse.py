@@ -1,0 +1,429 @@
+"""DiffCSE's own: the discriminator's loss, what is edited and labelled, what it is conditioned on, its variants."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForPreTraining, DistilBertConfig
+from transformers.masking_utils import create_bidirectional_mask
+
+from csezoo.modeling import DiffCSEConfig, DiffCSEForContrastiveLearning, SimCSEConfig, SimCSEForContrastiveLearning
+from csezoo.modeling.editing import delete_tokens, insert_masks
+from csezoo.modeling.modeling_diffcse import corrective_log_probabilities
+from csezoo.modeling.objectives import replaced_token_detection
+from tests.conftest import tiny_config
+from tests.modeling.test_methods import DISTILLED, batch
+from tests.modeling.test_objectives import numpy_info_nce
+
+MASK, SPECIAL = 4, [0, 1, 2, 3, 4]
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+def diffcse(kind="bert", **changes):
+    torch.manual_seed(0)
+    config = DiffCSEConfig(backbone_config=tiny_config(kind), mask_token_id=MASK, special_token_ids=SPECIAL, **changes)
+    return DiffCSEForContrastiveLearning(config).double()
+
+
+def sentences(kind="bert", views=2):
+    """Two sentences with their special tokens, the second one padded."""
+    cls, sep, pad = {"bert": (2, 3, 0), "roberta": (0, 2, 1)}[kind]
+    rows = torch.tensor([[cls, 10, 11, 12, 13, sep], [cls, 20, 21, sep, pad, pad]])
+    mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
+    return {"input_ids": rows[:, None].repeat(1, views, 1), "attention_mask": mask[:, None].repeat(1, views, 1)}
+
+
+def writing(model, guesses):
+    """The model with a generator that always guesses these tokens `(N, T)`, whatever it reads."""
+    calls = []
+
+    def generator(input_ids, attention_mask):
+        calls.append(input_ids)
+        one_hot = torch.nn.functional.one_hot(guesses, model.config.vocab_size).double()
+        return type("Output", (), {"logits": 1e4 * one_hot})
+
+    model.generator.forward = generator
+    return model, calls
+
+
+def numpy_cross_entropy(logits, labels):
+    """Per token, straight from the formula: `(B, T, classes), (B, T) -> (B, T)`."""
+    losses = np.zeros(labels.shape)
+    for place in np.ndindex(*labels.shape):
+        scores = logits[place]
+        losses[place] = -np.log(np.exp(scores[labels[place]]) / np.exp(scores).sum())
+    return losses
+
+
+def split_path(discriminator, input_ids, attention_mask, vectors):
+    """Token vectors of a discriminator whose layers are run by hand on embeddings that start with the vectors."""
+    embedded = discriminator.embeddings(input_ids=input_ids)
+    embedded = torch.cat([vectors[:, None], embedded[:, 1:]], dim=1)
+    mask = create_bidirectional_mask(
+        config=discriminator.config, inputs_embeds=embedded, attention_mask=attention_mask
+    )
+    return discriminator.encoder(embedded, attention_mask=mask).last_hidden_state
+
+
+@pytest.mark.parametrize("reduction", ["mean", "nonpad_mean", "sum"])
+def test_replaced_token_detection_is_the_formula(reduction):
+    random = np.random.default_rng(0)
+    logits, labels = random.normal(size=(3, 5, 2)), random.integers(2, size=(3, 5))
+    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
+    losses = numpy_cross_entropy(logits, labels)
+    expected = {
+        "mean": losses.sum() / 15,
+        "nonpad_mean": (losses * mask).sum() / 9,
+        "sum": (losses * mask).sum(),
+    }[reduction]
+    arguments = (torch.from_numpy(values) for values in (logits, labels, mask))
+    assert replaced_token_detection(*arguments, reduction=reduction).item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_replaced_token_detection_refuses_another_reduction_and_keeps_float32():
+    logits, ones = torch.zeros(1, 2, 2), torch.ones(1, 2)
+    with pytest.raises(ValueError, match="'median' is none of mean, nonpad_mean, sum"):
+        replaced_token_detection(logits, ones, ones, reduction="median")
+    assert replaced_token_detection(logits.bfloat16(), ones, ones).dtype == torch.float32
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+@pytest.mark.parametrize("condition_on", ["projection", "pooled"])
+@pytest.mark.parametrize("reduction", ["mean", "nonpad_mean", "sum"])
+def test_loss_is_contrast_and_detection_of_hand_made_edits(kind, condition_on, reduction):
+    settings = {"condition_on": condition_on, "rtd_reduction": reduction, "rtd_weight": 0.3, "projection": "tanh"}
+    model = diffcse(kind, **settings).eval()
+    rows = sentences(kind)
+    cls = int(rows["input_ids"][0, 0, 0])
+    # What the generator guesses for the two views of the first sentence, then of the second one.
+    guesses = torch.tensor([[99, 10, 30, 12, 13, 98], [99, 10, 11, 12, 31, 3], [99] * 6, [99, 20, 33, 3, 97, 97]])
+    edited = np.array([[cls, 10, 30, 12, 13, 98], [cls, 10, 11, 12, 31, 3], [cls] + 3 * [99] + [0, 0]])
+    edited = np.vstack([edited, [[cls, 20, 33, 3, 0, 0]]])
+    flat_ids, flat_mask = (rows[key].flatten(0, 1) for key in ("input_ids", "attention_mask"))
+    labels = ((edited != flat_ids.numpy()) & (flat_mask.numpy() == 1)).astype(int)
+    pooled = model.model.backbone(flat_ids, attention_mask=flat_mask).last_hidden_state[:, 0]
+    dense = model.projection.dense
+    z = np.tanh(pooled.detach().numpy() @ dense.weight.detach().numpy().T + dense.bias.detach().numpy())
+    condition = torch.from_numpy(z) if condition_on == "projection" else pooled
+    hidden = split_path(model.discriminator, torch.from_numpy(edited), flat_mask, condition).detach().numpy()
+    head = model.discriminator_head
+    losses = numpy_cross_entropy(hidden @ head.weight.detach().numpy().T + head.bias.detach().numpy(), labels)
+    real = flat_mask.numpy()
+    detection = {"mean": losses.mean(), "nonpad_mean": (losses * real).sum() / real.sum()}
+    detection = detection.get(reduction, (losses * real).sum())
+    contrast = numpy_info_nce(z[0::2], z[1::2])
+    output = writing(model, guesses)[0](**rows)
+    assert output.losses["rtd"].item() == pytest.approx(detection, abs=1e-9)
+    assert output.loss.item() == pytest.approx(contrast + 0.3 * detection, abs=1e-9)
+
+
+def test_conditioning_gives_the_values_and_gradients_of_a_split_path():
+    model = diffcse().eval()
+    ids, mask = (sentences()[key][:, 0] for key in ("input_ids", "attention_mask"))
+    results = []
+    for path in (model.discriminate, lambda *rows: split_path(model.discriminator, *rows)):
+        torch.manual_seed(3)
+        vectors = torch.randn(2, 32, dtype=torch.float64, requires_grad=True)
+        hidden = path(ids, mask, vectors)
+        results.append((hidden, *torch.autograd.grad(hidden.square().sum(), vectors)))
+    for ours, expected in zip(*results, strict=True):
+        torch.testing.assert_close(ours, expected, atol=1e-12, rtol=0)
+    assert not model.discriminator.embeddings._forward_hooks, "nothing stays behind"
+
+
+def test_each_view_of_a_sentence_conditions_its_own_edit():
+    model, rows, read = diffcse(), sentences(), []
+    original = model.discriminate
+    model.discriminate = lambda ids, mask, vectors: read.append(vectors) or original(ids, mask, vectors)
+    output = model(**rows)
+    torch.testing.assert_close(read[0], output.embeddings.flatten(0, 1))
+
+
+@pytest.mark.parametrize("contrastive_weight", [0.0, 1.0])
+def test_gradients_reach_the_encoder_through_the_vector_and_never_the_generator(contrastive_weight):
+    model = diffcse(contrastive_weight=contrastive_weight)
+    before = copy.deepcopy(model.generator.state_dict())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.1)
+    model(**batch()).loss.backward()
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad is None) == name.startswith("generator."), name
+    assert model.model.backbone.encoder.layer[0].attention.self.value.weight.grad.abs().sum() > 0
+    for name, tensor in model.generator.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+
+
+def test_a_loaded_generator_is_still_frozen_and_a_distilled_one_may_be_smaller(tmp_path):
+    model = diffcse(generator_config=DISTILLED)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForPreTraining.from_pretrained(tmp_path)
+    assert type(loaded.config.generator_config) is DistilBertConfig
+    assert not any(parameter.requires_grad for parameter in loaded.generator.parameters())
+    assert all(p.requires_grad for n, p in loaded.named_parameters() if not n.startswith("generator."))
+
+
+def test_head_of_the_discriminator_starts_as_torch_does():
+    # Uniform on ±1/sqrt(H), standard deviation 0.102 for H = 32; the initialiser of BERT has 0.02.
+    head = diffcse(edit="all").discriminator_head
+    assert 0.07 < head.weight.std().item() < 0.13
+    assert head.weight.abs().max().item() <= 32**-0.5 and head.bias.abs().max() > 0
+
+
+def test_encoder_and_discriminator_start_from_the_same_weights_and_go_apart():
+    model = diffcse()
+    source = copy.deepcopy(model.model.backbone)
+    with torch.no_grad():
+        for parameter in source.parameters():
+            parameter.add_(1)
+    model.start_from(source)
+    for encoder in (model.model.backbone, model.discriminator):
+        for name, tensor in source.state_dict().items():
+            assert torch.equal(encoder.state_dict()[name], tensor), name
+    own, others = ({p.data_ptr() for p in part.parameters()} for part in (model.model.backbone, model.discriminator))
+    assert not own & others
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_every_token_is_the_generators_but_the_first_and_padding(kind):
+    ids, mask = (sentences(kind)[key][:, 0] for key in ("input_ids", "attention_mask"))
+    guesses = torch.full_like(ids, 50)
+    guesses[0, 2] = 11  # the original
+    model, _ = writing(diffcse(kind), guesses)
+    edited, edited_mask, labels = model.edit("replace", ids, mask)
+    cls = int(ids[0, 0])
+    assert edited.tolist() == [[cls, 50, 11, 50, 50, 50], [cls, 50, 50, 50, 0, 0]]
+    assert labels.tolist() == [[0, 1, 0, 1, 1, 1], [0, 1, 1, 1, 0, 0]]
+    assert torch.equal(edited_mask, mask)
+
+
+def test_a_templates_mask_token_stays():
+    ids, mask = (sentences()[key][:, 0] for key in ("input_ids", "attention_mask"))
+    ids[0, 3] = MASK
+    model, read = writing(diffcse(rtd_mask_ratio=1.0), torch.full_like(ids, 50))
+    edited, _, labels = model.edit("replace", ids, mask)
+    assert (edited[0, 3], labels[0, 3]) == (MASK, 0)
+    assert torch.equal(model.maskable(ids, mask)[0], torch.tensor([False, True, True, False, True, False]))
+
+
+def test_masked_positions_alone_are_taken_where_asked():
+    torch.manual_seed(0)
+    ids = torch.randint(10, 40, (200, 30))
+    model, read = writing(diffcse(generator_positions="masked"), torch.full_like(ids, 50))
+    edited, _, labels = model.edit("replace", ids, torch.ones_like(ids))
+    assert labels[:, 1:].double().mean().item() == pytest.approx(0.3, abs=0.02)
+    assert torch.equal(edited == 50, labels.bool()), "what was masked, and what was chosen and left as it was"
+    assert torch.equal(edited[labels == 0], ids[labels == 0])
+    changed = (read[0] != ids)[:, 1:]
+    assert (changed <= labels[:, 1:].bool()).all(), "the generator reads the other tokens as they are"
+
+
+def test_argmax_is_the_best_guess_and_a_sample_follows_the_distribution():
+    ids = torch.full((1, 4000), 20)
+    for sampling, share in (("argmax", 1.0), ("sample", 0.75)):
+        model = diffcse(generator_sampling=sampling)
+        logits = torch.full((1, 4000, 300), -1e9, dtype=torch.float64)
+        logits[..., 7], logits[..., 8] = np.log(3), 0
+        model.generator.forward = lambda logits=logits, **_: type("Output", (), {"logits": logits})
+        torch.manual_seed(0)
+        guesses = model.generate(ids, torch.ones_like(ids))
+        assert set(guesses.unique().tolist()) <= {7, 8}
+        assert (guesses == 7).double().mean().item() == pytest.approx(share, abs=0.03)
+
+
+def test_generators_dropout_follows_training_unless_it_is_off():
+    for on in (True, False):
+        model = diffcse(generator_dropout=on)
+        assert model.generator.training == on, "as built"
+        model.eval()
+        assert not model.generator.training
+        assert model.train() is model
+        assert model.discriminator.training and model.generator.training == on
+
+
+def test_inserted_masks_are_filled_and_labelled_and_nothing_else_changes():
+    ids, mask = (sentences()[key][:, 0] for key in ("input_ids", "attention_mask"))
+    before = torch.tensor([[0, 1, 0, 1, 0, 0], [0, 0, 1, 0, 0, 0]]).bool()
+    longer, longer_mask, labels = insert_masks(ids, mask, before, MASK)
+    assert longer.tolist() == [[2, MASK, 10, 11, MASK, 12, 13, 3], [2, 20, MASK, 21, 3, 0, 0, 0]]
+    assert longer_mask.tolist() == [[1] * 8, [1] * 5 + [0] * 3]
+    assert labels.tolist() == [[0, 1, 0, 0, 1, 0, 0, 0], [0, 0, 1, 0, 0, 0, 0, 0]]
+    model = diffcse(edit="insert", rtd_mask_ratio=1.0)
+    edited, edited_mask, labels = model.edit("insert", ids, mask)
+    assert edited[~labels.bool() & edited_mask.bool()].tolist() == [2, 10, 11, 12, 13, 3, 2, 20, 21, 3]
+    assert edited_mask.sum(1).tolist() == [10, 6], "one before each token that is not special"
+    assert labels.sum(1).tolist() == [4, 2]
+
+
+def test_insertions_do_not_leave_the_positions_of_the_backbone():
+    model = diffcse("roberta", edit="insert", rtd_mask_ratio=1.0)
+    ids = torch.full((2, 1, 60), 20).repeat(1, 2, 1)
+    model(input_ids=ids, attention_mask=torch.ones_like(ids)).loss.backward()
+
+
+def test_what_follows_a_deletion_is_labelled():
+    ids, mask = (sentences()[key][:, 0] for key in ("input_ids", "attention_mask"))
+    deleted = torch.tensor([[0, 1, 1, 0, 0, 0], [0, 0, 1, 0, 0, 0]]).bool()
+    shorter, shorter_mask, labels = delete_tokens(ids, mask, deleted)
+    assert shorter.tolist() == [[2, 12, 13, 3, 0, 0], [2, 20, 3, 0, 0, 0]]
+    assert shorter_mask.tolist() == [[1, 1, 1, 1, 0, 0], [1, 1, 1, 0, 0, 0]]
+    assert labels.tolist() == [[0, 1, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0]]
+    model = diffcse(edit="delete")
+    assert "generator" not in dict(model.named_children()), "deleting asks nobody"
+    model.config.rtd_mask_ratio = 1.0
+    assert model.edit("delete", ids, mask)[0].tolist() == [[2, 3, 0, 0, 0, 0]] * 2
+
+
+def test_three_edits_have_scores_of_their_own_and_count_equally():
+    model = diffcse(edit="all", rtd_mask_ratio=0.0, projection="tanh").eval()
+    assert model.discriminator_head.out_features == 6
+    head = model.discriminator_head
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.copy_(torch.tensor([0.0, 1.0, 0.0, 2.0, 0.0, 3.0]))
+    rows = sentences()
+    model, _ = writing(model, rows["input_ids"].flatten(0, 1))  # no edit at all: every label is 0
+    expected = np.mean([np.log1p(np.exp(score)) for score in (1, 2, 3)])
+    assert model(**rows).losses["rtd"].item() == pytest.approx(expected, abs=1e-9)
+
+
+def test_next_sentence_is_read_but_neither_encoded_nor_contrasted():
+    rows = sentences(views=3)
+    rows["input_ids"][:, 2] += 30
+    read = {}
+    for which in ("same", "next", "both"):
+        model = diffcse(predicted_sentence=which, projection="tanh", rtd_mask_ratio=0.0)
+        assert model.config.encoded_views == (None if which == "same" else 2)
+        original, seen = model.discriminate, []
+        model.replace = lambda ids, mask: ids
+        model.discriminate = lambda ids, mask, vectors, o=original, s=seen: (
+            s.append((ids, vectors)) or o(ids, mask, vectors)
+        )
+        views = {key: value[:, :2] for key, value in rows.items()} if which == "same" else rows
+        output = model(**views)
+        assert output.embeddings.shape == (2, 2, 32)
+        torch.testing.assert_close(seen[0][1][:2], output.embeddings[0])
+        read[which] = seen[0][0].view(2, -1, 6)
+        assert seen[0][1].shape[0] == seen[0][0].shape[0]
+    same, following = rows["input_ids"][:, :1], rows["input_ids"][:, 2:]
+    assert torch.equal(read["same"], same.repeat(1, 2, 1))
+    assert torch.equal(read["next"], following.repeat(1, 2, 1))
+    assert torch.equal(read["both"], torch.cat([same, same, following, following], dim=1))
+
+
+def test_next_sentence_needs_its_column():
+    config = DiffCSEConfig(predicted_sentence="next")
+    assert config.view_columns(2) == [0, 0, 1]
+    with pytest.raises(ValueError, match="needs two text columns, a sentence and the one that follows it, not 1"):
+        config.view_columns(1)
+    with pytest.raises(ValueError, match="give one or two text columns, not 3"):
+        DiffCSEConfig(edited_view="negative").view_columns(3)
+    assert DiffCSEConfig().view_columns(1) == [0, 0]
+
+
+def test_conditional_masked_lm_is_the_cross_entropy_of_the_masked_tokens():
+    model = diffcse(prediction="masked_lm", projection="tanh").eval()
+    assert "generator" not in dict(model.named_children())
+    rows = batch()
+    ids, mask = (rows[key].flatten(0, 1) for key in ("input_ids", "attention_mask"))
+    torch.manual_seed(5)
+    output = model(**rows)
+    torch.manual_seed(5)
+    masked, labels = model.mask(ids, mask)
+    hidden = split_path(model.discriminator, masked, mask, output.embeddings.flatten(0, 1))
+    logits = model.discriminator_lm_head(hidden, model.discriminator.embeddings.word_embeddings.weight)
+    chosen = labels.numpy() != -100
+    losses = numpy_cross_entropy(logits.detach().numpy(), np.where(chosen, labels.numpy(), 0))
+    assert output.losses["masked_lm"].item() == pytest.approx(losses[chosen].mean(), abs=1e-9)
+
+
+def test_corrective_lm_keeps_or_predicts_every_token():
+    model = diffcse(prediction="corrective_lm", projection="tanh").eval()
+    rows = sentences()
+    ids, mask = (rows[key].flatten(0, 1) for key in ("input_ids", "attention_mask"))
+    guesses = ids.clone()
+    guesses[0, 2] = 50
+    output = writing(model, guesses)[0](**rows)
+    edited = model.replace(ids, mask)
+    hidden = split_path(model.discriminator, edited, mask, output.embeddings.flatten(0, 1))
+    logits = model.discriminator_lm_head(hidden, model.discriminator.embeddings.word_embeddings.weight)
+    kept = model.discriminator_head(hidden).softmax(-1)[..., 0].detach().numpy()
+    predicted = logits.softmax(-1).detach().numpy()
+    losses = []
+    for i, t in np.ndindex(*ids.shape):
+        if t > 0 and mask[i, t]:
+            own = kept[i, t] * (edited[i, t] == ids[i, t]).item()
+            losses.append(-np.log((1 - kept[i, t]) * predicted[i, t, ids[i, t]] + own))
+    assert output.losses["corrective_lm"].item() == pytest.approx(np.mean(losses), abs=1e-9)
+    mixed = corrective_log_probabilities(logits, model.discriminator_head(hidden), edited)
+    torch.testing.assert_close(mixed.exp().sum(-1), torch.ones_like(mixed[..., 0]))
+
+
+@pytest.mark.parametrize("edited_view", ["positive", "negative"])
+@pytest.mark.parametrize("edit", ["replace", "insert", "delete"])
+def test_an_edited_view_is_encoded_with_the_others_and_contrasted(edited_view, edit):
+    model = diffcse(edited_view=edited_view, edit=edit, rtd_weight=0.0, projection="tanh").eval()
+    assert "discriminator" not in dict(model.named_children())
+    calls = []
+    model.model.backbone.register_forward_hook(lambda *_: calls.append(1))
+    output = model(**batch())
+    assert len(calls) == 1 and output.embeddings.shape == (4, 3, 32)
+    anchor, positive, edited = output.embeddings.detach().numpy().swapaxes(0, 1)
+    if edited_view == "negative":
+        expected = numpy_info_nce(anchor, positive, edited)
+    else:
+        expected = (numpy_info_nce(anchor, positive) + numpy_info_nce(anchor, edited)) / 2
+    assert output.loss.item() == pytest.approx(expected, abs=1e-9)
+
+
+def test_an_edited_view_may_stand_beside_the_discriminator():
+    output = diffcse(edited_view="negative")(**batch())
+    assert list(output.losses) == ["contrastive", "rtd"]
+
+
+@pytest.mark.parametrize("projection", ["batchnorm", "tanh"])
+def test_without_weight_it_is_simcse_in_loss_and_gradient(projection):
+    backbone = tiny_config("bert", **NO_DROPOUT)
+    torch.manual_seed(0)
+    simcse = SimCSEForContrastiveLearning(SimCSEConfig(backbone_config=backbone, projection=projection)).double()
+    neutral = DiffCSEConfig(backbone_config=backbone, projection=projection, rtd_weight=0.0)
+    neutral = DiffCSEForContrastiveLearning(neutral).double()
+    assert neutral.state_dict().keys() == simcse.state_dict().keys(), "nothing is built"
+    neutral.load_state_dict(simcse.state_dict())
+    losses = []
+    for model in (simcse, neutral):
+        output = model(**batch())
+        output.loss.backward()
+        losses.append(output.loss)
+    torch.testing.assert_close(losses[1], losses[0], atol=1e-12, rtol=0)
+    for (name, a), b in zip(simcse.named_parameters(), neutral.parameters(), strict=True):
+        torch.testing.assert_close(b.grad, a.grad, atol=1e-12, rtol=0, msg=name)
+
+
+def test_a_sentence_that_does_not_count_leaves_the_loss_alone():
+    model = diffcse(rtd_mask_ratio=0.0, projection="tanh").eval()
+    rows = sentences()
+    first = {key: value[:1] for key, value in rows.items()}
+    alone, counted = model(**first), model(**rows, rows=1)
+    torch.testing.assert_close(counted.loss, alone.loss, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"edit": "swap"}, "edit: 'swap' is none of replace, insert, delete, all"),
+        ({"rtd_reduction": "max"}, "rtd_reduction: 'max' is none of mean, nonpad_mean, sum"),
+        ({"condition_on": "cls"}, "condition_on: 'cls' is none of projection, pooled"),
+        ({"rtd_weight": -1.0}, "rtd_weight: -1.0 must not be negative"),
+        ({"rtd_weight": float("nan")}, "rtd_weight: nan must not be negative"),
+        ({"rtd_mask_ratio": 1.5}, "rtd_mask_ratio: 1.5 must lie between 0 and 1"),
+        ({"prediction": "masked_lm", "edit": "insert"}, "it needs edit: replace"),
+        ({"edited_view": "positive", "edit": "all"}, "choose edit: replace, insert or delete"),
+        ({"edited_view": "positive", "predicted_sentence": "next"}, "give predicted_sentence: same"),
+        ({"projection": "gelu"}, "give condition_on: pooled"),
+    ],
+)
+def test_configuration_errors_name_the_value(changes, line):
+    with pytest.raises(ValueError) as error:
+        DiffCSEConfig(**changes)
+    assert line in str(error.value)
