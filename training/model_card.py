@@ -15,6 +15,11 @@ DESCRIPTIONS = {
         "batch away. Without labels the two views differ by dropout alone; with NLI data the positive is the entailed "
         "hypothesis and the contradicted one is a hard negative."
     ),
+    "l2pcsr": (
+        "L2P-CSR (Zhou et al., 2023) learns how to perturb the two views of a sentence: in every batch a few steps "
+        "raise the contrastive loss over which tokens and features are weakened in the first layers, then the encoder "
+        "learns to tell the sentences apart all the same. Nothing is weakened when the model is used."
+    ),
 }
 CITATIONS = {
     "simcse": """@inproceedings{gao2021simcse,
@@ -22,6 +27,13 @@ CITATIONS = {
   author = {Gao, Tianyu and Yao, Xingcheng and Chen, Danqi},
   booktitle = {EMNLP},
   year = {2021}
+}""",
+    "l2pcsr": """@article{zhou2023learning,
+  title = {Learning to Perturb for Contrastive Learning of Unsupervised Sentence Representations},
+  author = {Zhou, Kun and Zhou, Yuanhang and Zhao, Wayne Xin and Wen, Ji-Rong},
+  journal = {IEEE/ACM Transactions on Audio, Speech, and Language Processing},
+  volume = {31},
+  year = {2023}
 }""",
 }
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
-from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning
+from csezoo.modeling import method
 from csezoo.modeling.distributed import gather_rows
 from csezoo.training.batches import own_share
 from tests.conftest import tiny_config
@@ -19,7 +19,9 @@ from tests.modeling.test_methods import batch
 def model(changes):
     torch.manual_seed(0)
     backbone = tiny_config("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    return SimCSEForContrastiveLearning(SimCSEConfig(backbone_config=backbone, **changes)).double()
+    changes = {"method": "simcse", **changes}
+    config_class, _, training_class = method(changes.pop("method"))
+    return training_class(config_class(backbone_config=backbone, **changes)).double()
 
 
 def gradients(module):
@@ -57,6 +59,11 @@ def worker(rank, port, sentences, views, changes, results):
     dist.destroy_process_group()
 
 
+# Whatever is drawn first, nothing is weakened at first, and every step goes all the way to 0 or 1.
+LEARNED = {"method": "l2pcsr", "threshold": 1e-9, "token_update": "sign"}
+LEARNED |= {"token_step_size": 1.0, "feature_step_size": 1e9}
+
+
 @pytest.mark.parametrize(
     ("sentences", "views", "changes"),
     [
@@ -66,6 +73,9 @@ def worker(rank, port, sentences, views, changes, results):
         (5, 2, {"projection": "batchnorm"}),
         (1, 2, {"projection": "batchnorm", "projection_at_test": True}),
         (3, 2, {"projection": "none", "pooling": "mean"}),
+        (5, 2, LEARNED),
+        (1, 3, LEARNED),
+        (5, 2, {**LEARNED, "feature_mask_scope": "shared", "attend_padding": True, "projection": "batchnorm"}),
     ],
 )
 def test_two_processes_give_the_gradient_of_one(tmp_path, sentences, views, changes):

@@ -19,6 +19,16 @@ CONFIGS = {
     "simcse-kept-projection": {"projection_at_test": True},
     "simcse-mlm": {"mlm_weight": 0.1},
     "simcse-mean": {"pooling": "mean", "projection": "none"},
+    "l2pcsr": {},
+    "l2pcsr-released": {
+        "token_update": "sign",
+        "token_step_size": 0.1,
+        "feature_step_size": 0.1,
+        "feature_mask_scope": "shared",
+        "attend_padding": True,
+    },
+    "l2pcsr-continuous": {"weakening": "continuous", "feature_mask": False},
+    "l2pcsr-noise": {"weakening": "noise"},
 }
 
 
