@@ -128,8 +128,8 @@ def perturbed(backbone: nn.Module, perturbations: list[Callable[[torch.Tensor], 
     handles = []
     try:
         for layer in layers:
-            # transformers before 5.23 runs a layer's hooks inside its checkpoint, and so once more in the backward
-            # pass, when these are gone: the few perturbed layers keep their activations instead.
+            # transformers 5.20 runs a layer's hooks inside its checkpoint, and so again in the backward pass, when
+            # these are gone: the few perturbed layers keep their activations instead.
             layer.gradient_checkpointing = False
         for module, perturb in zip([backbone.embeddings, *layers], perturbations, strict=True):
             # Before the hooks that record hidden states, wherever those were put in.
