@@ -188,6 +188,19 @@ def test_shapes_are_those_of_rows_or_shared():
     )
 
 
+def test_sentences_that_do_not_count_teach_nothing_and_learn_nothing():
+    model, rows = l2pcsr(), batch()
+    torch.manual_seed(3)
+    initial = model.initial_probabilities(**rows)
+    torch.manual_seed(3)
+    learned = model.learn_weakening(**rows, rows=2)
+    first = {key: value[:2] for key, value in rows.items()}
+    expected = learn_by_hand(copy.deepcopy(model), first, {name: value[:, :4] for name, value in initial.items()})
+    for name, probability in learned.items():
+        np.testing.assert_allclose(probability[:, :4].numpy(), expected[name], atol=1e-9, err_msg=name)
+        assert torch.equal(probability[:, 4:], initial[name][:, 4:])
+
+
 def test_noise_climbs_within_its_ball():
     model, rows = l2pcsr(weakening="noise", noise_size=0.5, inner_steps=1), batch()
     torch.manual_seed(3)

@@ -27,7 +27,6 @@ CONFIGS = {
         "feature_mask_scope": "shared",
         "attend_padding": True,
     },
-    "l2pcsr-continuous": {"weakening": "continuous", "feature_mask": False},
     "l2pcsr-noise": {"weakening": "noise"},
 }
 
