@@ -4,11 +4,13 @@ from transformers import AutoConfig, AutoModel, AutoModelForPreTraining
 
 from .combination import method
 from .configuration_diffcse import DiffCSEConfig
+from .configuration_l2pcsr import L2PCSRConfig
 from .configuration_prdsimcse import PrdSimCSEConfig
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .configuration_sgopt import SGOPTConfig
 from .configuration_simcse import SimCSEConfig
 from .modeling_diffcse import DiffCSEForContrastiveLearning, DiffCSEModel
+from .modeling_l2pcsr import L2PCSRForContrastiveLearning, L2PCSRModel
 from .modeling_prdsimcse import PrdSimCSEForContrastiveLearning, PrdSimCSEModel
 from .modeling_sgopt import SGOPTForContrastiveLearning, SGOPTModel
 from .modeling_simcse import SimCSEForContrastiveLearning, SimCSEModel
@@ -19,6 +21,7 @@ METHODS = {
     "prdsimcse": (PrdSimCSEConfig, PrdSimCSEModel, PrdSimCSEForContrastiveLearning),
     "sgopt": (SGOPTConfig, SGOPTModel, SGOPTForContrastiveLearning),
     "diffcse": (DiffCSEConfig, DiffCSEModel, DiffCSEForContrastiveLearning),
+    "l2pcsr": (L2PCSRConfig, L2PCSRModel, L2PCSRForContrastiveLearning),
 }
 
 for _config, _serving, _training in METHODS.values():
@@ -35,6 +38,9 @@ __all__ = [
     "DiffCSEConfig",
     "DiffCSEForContrastiveLearning",
     "DiffCSEModel",
+    "L2PCSRConfig",
+    "L2PCSRForContrastiveLearning",
+    "L2PCSRModel",
     "SentenceEncoderConfig",
     "SimCSEConfig",
     "SimCSEForContrastiveLearning",

@@ -68,6 +68,16 @@ def build_parser() -> argparse.ArgumentParser:
     added.add_argument("run_directory", metavar="RUN", help="a run directory, or a repository directory itself")
     added.add_argument("--to", required=True, metavar="ORG/NAME", help="the Hub repository, made if it is not there")
     added.add_argument("--private", action="store_true", help="make a new repository private")
+    added = command(
+        "weakened",
+        weakened,
+        "draw which tokens an L2P-CSR run weakens in sentences, at each perturbed layer",
+        'csezoo weakened runs/l2pcsr-bert-base-uncased --sentences "A cat sits." "A dog runs." --out weakened.png',
+    )
+    added.add_argument("run_directory", metavar="RUN", help="a run directory, or one seed's in it (RUN/seed-1)")
+    added.add_argument("--sentences", nargs="+", required=True, help="two or more, each other's negatives")
+    added.add_argument("--out", required=True, metavar="FILE.png", help="write the picture here")
+    added.add_argument("--seed", type=int, default=0, help="of dropout and of the masks' start (0)")
     return parser
 
 
@@ -88,8 +98,8 @@ def evaluate(options) -> None:
 
     if options.batch_size < 1:
         raise UserError(f"batch_size: {options.batch_size} must be at least 1")
-    if options.out and not Path(options.out).absolute().parent.is_dir():
-        raise UserError(f"out: {Path(options.out).parent} is no directory")
+    if options.out:
+        check_out(options.out)
     encode, receipt = load_encoder(
         options.model,
         pooling=options.pooling,
@@ -103,10 +113,31 @@ def evaluate(options) -> None:
         Path(options.out).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
+def check_out(out: str) -> None:
+    """A file that cannot be written is better refused before the work than after it."""
+    if not Path(out).absolute().parent.is_dir():
+        raise UserError(f"out: {Path(out).parent} is no directory")
+
+
 def publish(options) -> None:
     from .publishing import publish as push
 
     print(push(options.run_directory, options.to, private=options.private))
+
+
+def weakened(options) -> None:
+    from transformers.utils import logging
+
+    from .pictures import draw_weakened_tokens
+    from .weakened import weakened_tokens
+
+    if not options.out.endswith(".png"):
+        raise UserError(f"out: {options.out} is no PNG file, give FILE.png")
+    check_out(options.out)
+    logging.set_verbosity_error()  # of the base model, whose weights the checkpoint replaces
+    logging.disable_progress_bar()
+    draw_weakened_tokens(weakened_tokens(options.run_directory, options.sentences, seed=options.seed), options.out)
+    print(options.out)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,11 @@ DESCRIPTIONS = {
         "of the original one. The vector becomes sensitive to such edits while it stays insensitive to dropout. "
         "Editor, discriminator and projection serve training alone."
     ),
+    "l2pcsr": (
+        "L2P-CSR (Zhou et al., 2023) learns how to perturb the two views of a sentence: in every batch a few steps "
+        "raise the contrastive loss over which tokens and features are weakened in the first layers, then the encoder "
+        "learns to tell the sentences apart all the same. Nothing is weakened when the model is used."
+    ),
 }
 CITATIONS = {
     "simcse": """@inproceedings{gao2021simcse,
@@ -59,6 +64,13 @@ CITATIONS = {
     Solja{\\v{c}}i{\\'c}, Marin and Li, Shang-Wen and Yih, Wen-tau and Kim, Yoon and Glass, James},
   booktitle = {NAACL},
   year = {2022}
+}""",
+    "l2pcsr": """@article{zhou2023learning,
+  title = {Learning to Perturb for Contrastive Learning of Unsupervised Sentence Representations},
+  author = {Zhou, Kun and Zhou, Yuanhang and Zhao, Wayne Xin and Wen, Ji-Rong},
+  journal = {IEEE/ACM Transactions on Audio, Speech, and Language Processing},
+  volume = {31},
+  year = {2023}
 }""",
 }
 

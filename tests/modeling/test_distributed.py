@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
-from csezoo.modeling import METHODS
+from csezoo.modeling import method
 from csezoo.modeling.distributed import gather_rows
 from csezoo.training.batches import own_share
 from tests.conftest import tiny_config
@@ -20,7 +20,7 @@ def model(changes):
     torch.manual_seed(0)
     backbone = tiny_config("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     changes = {"mask_token_id": 4, "special_token_ids": [0, 2, 3, 4], **changes}
-    config_class, _, training_class = METHODS[changes.pop("method", "simcse")]
+    config_class, _, training_class = method(changes.pop("method", "simcse"))
     return training_class(config_class(backbone_config=backbone, **changes)).double()
 
 
@@ -65,6 +65,11 @@ def worker(rank, port, sentences, views, changes, results):
     dist.destroy_process_group()
 
 
+# Whatever is drawn first, nothing is weakened at first, and every step goes all the way to 0 or 1.
+LEARNED = {"method": "l2pcsr", "threshold": 1e-9, "token_update": "sign"}
+LEARNED |= {"token_step_size": 1.0, "feature_step_size": 1e9}
+
+
 @pytest.mark.parametrize(
     ("sentences", "views", "changes"),
     [
@@ -83,6 +88,11 @@ def worker(rank, port, sentences, views, changes, results):
         (2, 2, {"method": "diffcse", "rtd_mask_ratio": 0.0, "rtd_weight": 1.0}),  # one pads to the other's length
         (1, 3, {"method": "diffcse", "rtd_mask_ratio": 0.0, "rtd_weight": 1.0, "predicted_sentence": "both"}),
         (2, 2, {"method": "diffcse", "rtd_mask_ratio": 0.0, "rtd_weight": 1.0, "prediction": "corrective_lm"}),
+        (5, 2, {**LEARNED, "method": "l2pcsr+diffcse", "rtd_mask_ratio": 0.0, "rtd_weight": 1.0}),
+        (5, 3, {**LEARNED, "method": "prdsimcse+l2pcsr", "denominator": "all"}),
+        (5, 2, LEARNED),
+        (1, 3, LEARNED),
+        (5, 2, {**LEARNED, "feature_mask_scope": "shared", "attend_padding": True, "projection": "batchnorm"}),
     ],
 )
 def test_two_processes_give_the_gradient_of_one(tmp_path, sentences, views, changes):

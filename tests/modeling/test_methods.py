@@ -29,6 +29,15 @@ CONFIGS = {
     "diffcse-neutral": {"rtd_weight": 0.0},
     "diffcse-all-edits": {"edit": "all", "generator_config": DISTILLED},
     "diffcse-corrective": {"prediction": "corrective_lm", "projection": "tanh", "condition_on": "pooled"},
+    "l2pcsr": {},
+    "l2pcsr-released": {
+        "token_update": "sign",
+        "token_step_size": 0.1,
+        "feature_step_size": 0.1,
+        "feature_mask_scope": "shared",
+        "attend_padding": True,
+    },
+    "l2pcsr-noise": {"weakening": "noise"},
 }
 
 

@@ -1,0 +1,299 @@
+r"""L2P-CSR: the views are weakened where it confuses the encoder most.
+
+The output :math:`E^{(l)}` of the embedding layer and of the first Transformer layers is multiplied by a mask that
+halves the tokens and the features that are to be weakened, and blanks what is both (eq. 1 to 3):
+
+.. math:: \tilde E^{(l)} = E^{(l)} \odot M^{(l)}, \quad
+          M^{(l)}_{ij} = \tfrac{1}{2} \left(\alpha^t_i + \alpha^f_j\right), \quad \alpha = [p \ge \phi]
+
+The probabilities p of *not* being weakened are drawn anew for every batch, p ~ U(0, 1), and learned in a few steps
+that raise the contrastive loss, with its gradient at the masks (eq. 4 to 8):
+
+.. math:: p \leftarrow \Pi_{[0, 1]}\left(p + \beta\, g / \lVert g \rVert_2\right), \quad
+          g = \nabla_{\alpha} L_{CL}(\tilde h, \tilde h^+)
+
+Then the encoder is updated once under the masks they end in. Each view of a sentence has its own masks; all views, in
+every step, go through the encoder in one forward pass, with dropout drawn anew.
+
+References:
+    Zhou, Zhou, Zhao, Wen 2023, "Learning to Perturb for Contrastive Learning of Unsupervised Sentence
+    Representations". Where the release differs, `L2PCSRConfig` names the difference and the key that chooses. Eq. 9,
+    the loss, is printed without its minus sign and without the positive in the denominator; here it is the
+    cross-entropy that the text describes, SimCSE's.
+
+Relations:
+    SimCSE with masks: `threshold=0` is SimCSE. The loss that is raised is the one that is lowered afterwards, whatever
+    the objective, so it combines with every method that leaves the views alone, and with a prompt.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import nn
+
+from .configuration_l2pcsr import L2PCSRConfig
+from .distributed import gather_rows
+from .modeling_contrastive import ForContrastiveLearning
+from .modeling_sentence_encoder import SentenceEncoderModel
+
+# Only the direction of a gradient counts in the inner steps. In half precision small ones would vanish; a power of two
+# keeps them apart from zero and changes no digit.
+GRADIENT_SCALE = 2.0**10
+
+
+def weakening_mask(
+    token_probability: torch.Tensor, feature_probability: torch.Tensor, threshold: float
+) -> torch.Tensor:
+    """What a layer's output is multiplied by (eq. 1, 2): 1, 1/2 where token or feature is weakened, 0 where both are.
+
+    Args:
+        token_probability: `(B, T)`, of each token not to be weakened.
+        feature_probability: `(B, H)`, or `(1, H)` for all rows, of each feature not to be weakened.
+        threshold: φ; what has at least this probability is left alone. (The release leaves alone what has more.)
+
+    Returns:
+        `(B, T, H)` with values 0, 1/2 and 1.
+
+    Example:
+        >>> weakening_mask(torch.tensor([[0.9, 0.0]]), torch.tensor([[0.0, 0.05, 0.9]]), 0.05)
+        tensor([[[0.5000, 1.0000, 1.0000],
+                 [0.0000, 0.5000, 0.5000]]])
+    """
+    return _average(_bits(token_probability, threshold), _bits(feature_probability, threshold))
+
+
+def ascend(probability: torch.Tensor, gradient: torch.Tensor, *, step_size: float, mode: str = "l2") -> torch.Tensor:
+    """One step uphill, over the last dimension, that stays within [0, 1] (eq. 5 and 6).
+
+    Args:
+        probability, gradient: `(…, n)`.
+        step_size: β.
+        mode: `l2`, the step has this length before it is clipped, and a gradient that is zero throughout makes none;
+            or `sign`, every element moves by the whole step. There an element whose gradient is exactly zero becomes
+            1: the release divides it by its own absolute value and puts 1 for what is not a number.
+
+    Example:
+        >>> ascend(torch.tensor([0.5, 0.5]), torch.tensor([3.0, -4.0]), step_size=0.5)
+        tensor([0.8000, 0.1000])
+        >>> ascend(torch.tensor([0.5, 0.5, 0.5]), torch.tensor([3.0, -4.0, 0.0]), step_size=0.1, mode="sign")
+        tensor([0.6000, 0.4000, 1.0000])
+    """
+    if mode == "l2":
+        moved = probability + step_size * _unit(gradient)
+    elif mode == "sign":
+        moved = torch.where(gradient == 0, 1.0, probability + step_size * gradient.sign())
+    else:
+        raise ValueError(f"mode: {mode!r} is none of l2, sign")
+    return moved.clamp(0, 1)
+
+
+def _bits(probability: torch.Tensor, threshold: float) -> torch.Tensor:
+    return (probability >= threshold).to(probability.dtype)
+
+
+def _average(token: torch.Tensor, feature: torch.Tensor) -> torch.Tensor:
+    return (token.unsqueeze(-1) + feature.unsqueeze(-2)) / 2
+
+
+def _unit(gradient: torch.Tensor) -> torch.Tensor:
+    """Of length one over the last dimension; zero stays zero."""
+    # By its largest element first: the squares of small numbers vanish.
+    gradient = gradient / _or_one(gradient.abs().amax(-1, keepdim=True))
+    return gradient / _or_one(torch.linalg.vector_norm(gradient, dim=-1, keepdim=True))
+
+
+def _or_one(size: torch.Tensor) -> torch.Tensor:
+    return torch.where(size > 0, size, 1)
+
+
+def _multiply(token: torch.Tensor, feature: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    return hidden * _average(token, feature).to(hidden.dtype)
+
+
+def _add(noise: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    return hidden + noise.to(hidden.dtype)
+
+
+@contextmanager
+def perturbed(backbone: nn.Module, perturbations: list[Callable[[torch.Tensor], torch.Tensor]]) -> Iterator[None]:
+    """While it lasts, the outputs of the backbone's embedding layer and first layers are what these make of them.
+
+    Args:
+        perturbations: the embedding layer's, then those of the Transformer layers from the first on.
+    """
+    layers = list(backbone.encoder.layer[: len(perturbations) - 1])
+    checkpointed = [layer.gradient_checkpointing for layer in layers]
+    handles = []
+    try:
+        for layer in layers:
+            # transformers 5.20 runs a layer's hooks inside its checkpoint, and so again in the backward pass, when
+            # these are gone: the few perturbed layers keep their activations instead.
+            layer.gradient_checkpointing = False
+        for module, perturb in zip([backbone.embeddings, *layers], perturbations, strict=True):
+            # Before the hooks that record hidden states, wherever those were put in.
+            hook = partial(_perturb_output, perturb)
+            handles.append(module.register_forward_hook(hook, prepend=True))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        for layer, before in zip(layers, checkpointed, strict=True):
+            layer.gradient_checkpointing = before
+
+
+def _perturb_output(perturb, module, inputs, output):
+    return perturb(output)
+
+
+class L2PCSRModel(SentenceEncoderModel):
+    """The encoder an L2P-CSR checkpoint serves: nothing is weakened at test.
+
+    Example:
+        >>> from transformers import BertConfig
+        >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
+        >>> model = L2PCSRModel(L2PCSRConfig(backbone_config=tiny)).eval()
+        >>> model(input_ids=torch.tensor([[1, 2, 3]])).pooler_output.shape
+        torch.Size([1, 8])
+    """
+
+    config_class = L2PCSRConfig
+
+
+class L2PCSRForContrastiveLearning(ForContrastiveLearning):
+    """L2P-CSR in training.
+
+    In training mode the views of a batch are weakened, after `inner_steps` forward passes that learn where. In
+    evaluation mode they are plain, and so is everything at any time that is no view: a prompt's bias, the auxiliary
+    losses, labelled pairs.
+
+    Example:
+        >>> from transformers import BertConfig
+        >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
+        >>> model = L2PCSRForContrastiveLearning(L2PCSRConfig(backbone_config=tiny))
+        >>> ids = torch.tensor([[[1, 2], [1, 2]], [[3, 4], [3, 4]]])  # 2 sentences, 2 views, 2 tokens
+        >>> output = model(input_ids=ids, attention_mask=torch.ones_like(ids))
+        >>> output.embeddings.shape, list(output.losses)
+        (torch.Size([2, 2, 8]), ['contrastive'])
+        >>> learned = model.learn_weakening(ids, torch.ones_like(ids))
+        >>> learned["token"].shape, learned["feature"].shape  # 3 layers, 4 rows
+        (torch.Size([3, 4, 2]), torch.Size([3, 4, 8]))
+    """
+
+    config_class = L2PCSRConfig
+    serving_class = L2PCSRModel
+    seams = ("views",)
+    # What perturbs the views that are being made; nothing does outside `_perturbed_views`.
+    perturbations: list[Callable[[torch.Tensor], torch.Tensor]] | None = None
+
+    def pool_views(self, input_ids, attention_mask, rows=None):
+        if not self.training:
+            return super().pool_views(input_ids, attention_mask, rows)
+        learned = self.learn_weakening(input_ids, attention_mask, rows)
+        return self._perturbed_views(self.masks(learned), input_ids, attention_mask, rows)
+
+    def pool_rows(self, input_ids, attention_mask):
+        if self.perturbations is None:
+            return super().pool_rows(input_ids, attention_mask)
+        if self.config.attend_padding:
+            attention_mask = torch.ones_like(attention_mask)
+        with perturbed(self.model.backbone, self.perturbations):
+            return super().pool_rows(input_ids, attention_mask)
+
+    @torch.enable_grad()  # a training forward that wants no gradient needs this one all the same
+    def learn_weakening(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, rows: int | None = None
+    ) -> dict[str, torch.Tensor]:
+        """The inner maximisation (algorithm 1, lines 4 to 13): where to weaken the views of a batch.
+
+        Runs in the model's own mode, and takes the gradient at the masks alone: no parameter's gradient is computed
+        or touched, and no running statistic of a batch norm moves. Processes learn together, from the loss over all
+        their sentences, so all must call it.
+
+        Args:
+            input_ids, attention_mask: `(B, V, T)`.
+            rows: how many leading sentences count in the loss.
+
+        Returns:
+            With K weakened layers and R = B·V rows, a sentence's views adjacent: `token` `(K, R, T)` and `feature`
+            `(K, R, H)` (`(K, 1, H)` if shared), the probabilities of not being weakened; `masks` makes masks of them.
+            Only the masks the configuration has are there; with `noise` weakening it is `noise` `(R, T, H)`.
+        """
+        learned = self.initial_probabilities(input_ids, attention_mask)
+        buffers = [(buffer, buffer.clone()) for buffer in self.buffers()]
+        for _ in range(self.config.inner_steps):
+            masks = {name: mask.detach().requires_grad_() for name, mask in self.masks(learned).items()}
+            pooled = self._perturbed_views(masks, input_ids, attention_mask, rows)[:rows]
+            loss = self.contrastive_loss(self.project(pooled))
+            gradients = torch.autograd.grad(GRADIENT_SCALE * loss, list(masks.values()))
+            learned = self._ascended(learned, dict(zip(masks, gradients, strict=True)))
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        return learned
+
+    def initial_probabilities(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What the inner maximisation of a batch starts from, `learn_weakening` says in which shapes: U(0, 1) (eq. 4).
+
+        Noise starts in a random direction, of the greatest norm, on the real tokens.
+        """
+        config = self.config
+        layers, hidden_size = config.weakened_layers, config.hidden_size
+        tokens, rows = input_ids.shape[-1], input_ids.shape[:-1].numel()
+        options = {"device": input_ids.device, "dtype": torch.promote_types(self.dtype, torch.float32)}
+        if config.weakening == "noise":
+            noise = torch.randn(rows, tokens, hidden_size, **options) * attention_mask.flatten(0, 1).unsqueeze(-1)
+            return {"noise": config.noise_size * _unit(noise.flatten(1)).view_as(noise)}
+        initial = {}
+        if config.token_mask:
+            initial["token"] = torch.rand(layers, rows, tokens, **options)
+        if config.feature_mask:
+            shared = config.feature_mask_scope == "shared"
+            feature = torch.rand(layers, 1 if shared else rows, hidden_size, **options)
+            # One draw for all processes, the first one's.
+            initial["feature"] = gather_rows(feature.unsqueeze(0))[0][0] if shared else feature
+        return initial
+
+    def masks(self, learned: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What the views are perturbed with: zeros and ones (eq. 1), or with other weakenings what was learned itself.
+
+        Args:
+            learned: what `learn_weakening` returns.
+
+        Returns:
+            The same names and shapes.
+        """
+        if self.config.weakening != "binary":
+            return learned
+        return {name: _bits(probability, self.config.threshold) for name, probability in learned.items()}
+
+    def _ascended(self, learned, gradients):
+        config = self.config
+        if config.weakening == "noise":
+            # Eq. 5 with a ball in the place of [0, 1], as in virtual adversarial training by projected gradients.
+            noise = learned["noise"].flatten(1)
+            noise = noise + config.noise_size * _unit(gradients["noise"].flatten(1))
+            longest = torch.linalg.vector_norm(noise, dim=1, keepdim=True).clamp(min=config.noise_size)
+            noise = noise * config.noise_size / _or_one(longest)
+            return {"noise": noise.view_as(learned["noise"])}
+        if config.feature_mask and config.feature_mask_scope == "shared":
+            gradients["feature"] = gather_rows(gradients["feature"].unsqueeze(0))[0].sum(0)
+        steps = {
+            "token": {"step_size": config.token_step_size, "mode": config.token_update},
+            "feature": {"step_size": config.feature_step_size},
+        }
+        return {name: ascend(learned[name], gradients[name], **steps[name]) for name in learned}
+
+    def _perturbed_views(self, masks, input_ids, attention_mask, rows):
+        """The views under these masks, all in one forward pass."""
+        if self.config.weakening == "noise":
+            self.perturbations = [partial(_add, masks["noise"])]
+        else:
+            absent = torch.ones(self.config.weakened_layers, 1, 1, device=input_ids.device)
+            layers = zip(masks.get("token", absent), masks.get("feature", absent), strict=True)
+            self.perturbations = [partial(_multiply, token, feature) for token, feature in layers]
+        try:
+            return super().pool_views(input_ids, attention_mask, rows)
+        finally:
+            self.perturbations = None
