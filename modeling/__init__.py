@@ -3,13 +3,16 @@
 from transformers import AutoConfig, AutoModel, AutoModelForPreTraining
 
 from .combination import method
+from .configuration_diffaug import DiffAugConfig
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .configuration_simcse import SimCSEConfig
+from .modeling_diffaug import DiffAugForContrastiveLearning, DiffAugModel
 from .modeling_simcse import SimCSEForContrastiveLearning, SimCSEModel
 
 # The methods of the zoo, by model type: configuration, serving model, training model.
 METHODS = {
     "simcse": (SimCSEConfig, SimCSEModel, SimCSEForContrastiveLearning),
+    "diffaug": (DiffAugConfig, DiffAugModel, DiffAugForContrastiveLearning),
 }
 
 for _config, _serving, _training in METHODS.values():
@@ -21,4 +24,14 @@ for _config, _serving, _training in METHODS.values():
     _serving.register_for_auto_class("AutoModel")
     _training.register_for_auto_class("AutoModelForPreTraining")
 
-__all__ = ["METHODS", "SentenceEncoderConfig", "SimCSEConfig", "SimCSEForContrastiveLearning", "SimCSEModel", "method"]
+__all__ = [
+    "METHODS",
+    "DiffAugConfig",
+    "DiffAugForContrastiveLearning",
+    "DiffAugModel",
+    "SentenceEncoderConfig",
+    "SimCSEConfig",
+    "SimCSEForContrastiveLearning",
+    "SimCSEModel",
+    "method",
+]

@@ -40,8 +40,8 @@ def nli_loss(classifier: nn.Module, embeddings: torch.Tensor, labels: torch.Tens
         labels: `(n,)`, numbers of `LABELS`.
 
     Example:
-        >>> nli_loss(lambda u, v: torch.zeros(len(u), 2), torch.zeros(5, 3, 4), None).item() == np.log(2).astype("f")
-        True
+        >>> nli_loss(lambda u, v: torch.zeros(len(u), 2), torch.zeros(5, 3, 4), None)  # log 2
+        tensor(0.6931)
     """
     premises, *hypotheses = embeddings.unbind(1)
     if labels is None:

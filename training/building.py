@@ -96,9 +96,9 @@ def build(recipe: Recipe) -> Build:
             mask_token_id=tokenizer.mask_token_id,
             special_token_ids=sorted(tokenizer.all_special_ids),
         )
+        model = training_class(config)
     except ValueError as error:
         raise UserError(str(error)) from error
-    model = training_class(config)
     if recipe.attn_implementation:
         model.set_attn_implementation(recipe.attn_implementation)
     model.start_from(backbone)

@@ -15,6 +15,12 @@ DESCRIPTIONS = {
         "batch away. Without labels the two views differ by dropout alone; with NLI data the positive is the entailed "
         "hypothesis and the contradicted one is a hard negative."
     ),
+    "diffaug": (
+        "DiffAug (Wang & Lu, EMNLP 2022) tells the two views of a sentence apart by learned key/value prefixes in "
+        "every layer. They are tuned first, on entailed and contradicted sentence pairs with the language model "
+        "frozen; then prefixes and language model are trained together by contrastive learning. Both prefixes stay at "
+        "test time."
+    ),
 }
 CITATIONS = {
     "simcse": """@inproceedings{gao2021simcse,
@@ -22,6 +28,12 @@ CITATIONS = {
   author = {Gao, Tianyu and Yao, Xingcheng and Chen, Danqi},
   booktitle = {EMNLP},
   year = {2021}
+}""",
+    "diffaug": """@inproceedings{wang2022diffaug,
+  title = {Differentiable Data Augmentation for Contrastive Sentence Representation Learning},
+  author = {Wang, Tianduo and Lu, Wei},
+  booktitle = {EMNLP},
+  year = {2022}
 }""",
 }
 
