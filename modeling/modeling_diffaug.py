@@ -42,7 +42,7 @@ from transformers import initialization as init
 from .configuration_diffaug import DiffAugConfig
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
-from .view_adapters import ViewAdapter, ViewAdapters
+from .view_adapters import UpProjection, ViewAdapters
 
 
 def representation_divergence(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -132,8 +132,8 @@ class DiffAugModel(SentenceEncoderModel):
     @torch.no_grad()
     def _init_weights(self, module):
         super()._init_weights(module)
-        if isinstance(module, ViewAdapter):
-            init.zeros_(module.up.weight)
+        if isinstance(module, UpProjection):
+            init.zeros_(module.weight)
 
     def run_backbone(
         self,

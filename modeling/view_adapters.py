@@ -18,6 +18,13 @@ LINEAR = {
 }
 
 
+class UpProjection(nn.Linear):
+    """One that starts at zero; a class of its own, so that a model's initialisation tells it from the others."""
+
+    def reset_parameters(self):
+        nn.init.zeros_(self.weight)
+
+
 class ViewAdapter(nn.Module):
     """What the sets of one place add: f(x W_down) W_up, with the set (or the mean of the sets) that each row is given.
 
@@ -41,8 +48,7 @@ class ViewAdapter(nn.Module):
     def __init__(self, inputs: int, outputs: int, bottleneck: int, sets: int, kind: str, scale: float):
         super().__init__()
         self.down = nn.Linear(inputs, sets * bottleneck, bias=False)
-        self.up = nn.Linear(sets * bottleneck, outputs, bias=False)
-        nn.init.zeros_(self.up.weight)
+        self.up = UpProjection(sets * bottleneck, outputs, bias=False)
         self.bottleneck, self.sets, self.kind, self.scale = bottleneck, sets, kind, scale
         self.shares = None  # see ViewAdapters.shared
 
