@@ -270,6 +270,7 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
             trained = {id(parameter) for parameter in (*of_views, *classifier)}
             return [parameter for parameter in self.parameters() if id(parameter) not in trained]
         frozen = list(super().frozen_parameters(stage))
+        frozen += [self.model.prefixes] if config.prefix_positions else []  # loading makes every parameter trainable
         frozen += self.model.backbone.parameters() if config.freeze_backbone else []
         frozen += of_views if config.freeze_views else []
         # Without a loss of its own: frozen, so that no process waits for its gradient.

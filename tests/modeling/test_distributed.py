@@ -9,17 +9,23 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
-from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning
+from csezoo.modeling import METHODS
 from csezoo.modeling.distributed import gather_rows
 from csezoo.training.batches import own_share
 from tests.conftest import tiny_config
 from tests.modeling.test_methods import batch
 
 
-def model(changes):
+def model(changes, stage="contrastive"):
+    """The method named in `changes`, SimCSE if none is, as a stage trains it."""
     torch.manual_seed(0)
     backbone = tiny_config("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    return SimCSEForContrastiveLearning(SimCSEConfig(backbone_config=backbone, **changes)).double()
+    config_class, _, training_class = METHODS[changes.get("method", "simcse")]
+    options = {key: value for key, value in changes.items() if key != "method"}
+    made = training_class(config_class(backbone_config=backbone, **options)).double()
+    for parameter in made.frozen_parameters(stage):
+        parameter.requires_grad_(False)
+    return made
 
 
 def gradients(module):
@@ -66,6 +72,8 @@ def worker(rank, port, sentences, views, changes, results):
         (5, 2, {"projection": "batchnorm"}),
         (1, 2, {"projection": "batchnorm", "projection_at_test": True}),
         (3, 2, {"projection": "none", "pooling": "mean"}),
+        (5, 3, {"method": "diffaug"}),
+        (1, 2, {"method": "diffaug", "views_module": "lora"}),
     ],
 )
 def test_two_processes_give_the_gradient_of_one(tmp_path, sentences, views, changes):
