@@ -3,12 +3,14 @@
 from transformers import AutoConfig, AutoModel, AutoModelForPreTraining
 
 from .combination import method
+from .configuration_diffaug import DiffAugConfig
 from .configuration_diffcse import DiffCSEConfig
 from .configuration_l2pcsr import L2PCSRConfig
 from .configuration_prdsimcse import PrdSimCSEConfig
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .configuration_sgopt import SGOPTConfig
 from .configuration_simcse import SimCSEConfig
+from .modeling_diffaug import DiffAugForContrastiveLearning, DiffAugModel
 from .modeling_diffcse import DiffCSEForContrastiveLearning, DiffCSEModel
 from .modeling_l2pcsr import L2PCSRForContrastiveLearning, L2PCSRModel
 from .modeling_prdsimcse import PrdSimCSEForContrastiveLearning, PrdSimCSEModel
@@ -22,6 +24,7 @@ METHODS = {
     "sgopt": (SGOPTConfig, SGOPTModel, SGOPTForContrastiveLearning),
     "diffcse": (DiffCSEConfig, DiffCSEModel, DiffCSEForContrastiveLearning),
     "l2pcsr": (L2PCSRConfig, L2PCSRModel, L2PCSRForContrastiveLearning),
+    "diffaug": (DiffAugConfig, DiffAugModel, DiffAugForContrastiveLearning),
 }
 
 for _config, _serving, _training in METHODS.values():
@@ -35,6 +38,9 @@ for _config, _serving, _training in METHODS.values():
 
 __all__ = [
     "METHODS",
+    "DiffAugConfig",
+    "DiffAugForContrastiveLearning",
+    "DiffAugModel",
     "DiffCSEConfig",
     "DiffCSEForContrastiveLearning",
     "DiffCSEModel",

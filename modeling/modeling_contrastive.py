@@ -158,8 +158,12 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
     def pool_rows(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """The backbone's pooled vectors `(B, V, H)` of token ids `(B, V, T)`, without any prompt bias."""
-        _, pooled = self.model.encode_tokens(input_ids.flatten(0, 1), attention_mask.flatten(0, 1))
+        _, pooled = self.encode_views(input_ids, attention_mask)
         return pooled.unflatten(0, input_ids.shape[:2])
+
+    def encode_views(self, input_ids: torch.Tensor, attention_mask: torch.Tensor):
+        """The backbone's outputs and pooled vectors `(B * V, H)` of token ids `(B, V, T)`: a row for each view."""
+        return self.model.encode_tokens(input_ids.flatten(0, 1), attention_mask.flatten(0, 1))
 
     def project(self, pooled: torch.Tensor) -> torch.Tensor:
         """Pooled vectors `(B, V, H)` to the ones the objective compares; a projection may take batch statistics."""
@@ -208,14 +212,13 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             return {}
         maskable = self.maskable(input_ids, attention_mask)
         maskable[len(pooled) :] = False
-        input_ids, attention_mask = input_ids.flatten(0, 1), attention_mask.flatten(0, 1)
         masked_ids, labels = mask_tokens(
-            input_ids,
+            input_ids.flatten(0, 1),
             maskable.flatten(0, 1),
             probability=self.config.mlm_probability,
             mask_token_id=self.config.mask_token_id,
             vocab_size=self.config.vocab_size,
         )
-        outputs, _ = self.model.encode_tokens(masked_ids, attention_mask)
+        outputs, _ = self.encode_views(masked_ids.view_as(input_ids), attention_mask)
         logits = self.lm_head(outputs.last_hidden_state, self.get_input_embeddings().weight)
         return {"mlm": (self.config.mlm_weight, masked_lm_loss(logits, labels))}

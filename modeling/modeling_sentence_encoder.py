@@ -1,5 +1,7 @@
 """The serving side of every method: a backbone, a pooling, and the projection where it stays at test time."""
 
+from functools import partial
+
 import torch
 from torch import nn
 from transformers import AutoModel, PreTrainedModel
@@ -128,13 +130,21 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         )
         return result if return_dict else result.to_tuple()
 
+    def run_backbone(self, **inputs):
+        """The backbone's outputs; a method that gives it more than tokens overrides this."""
+        return self.backbone(**inputs)
+
     def encode_tokens(self, input_ids, attention_mask=None, output_hidden_states=None, **inputs):
-        """The backbone's outputs and the pooled vectors `(B, H)`, before any bias or projection."""
+        """The backbone's outputs and the pooled vectors `(B, H)`, before any bias or projection.
+
+        Args:
+            inputs: further ones of `run_backbone`.
+        """
         rows = input_ids if input_ids is not None else inputs["inputs_embeds"]
         if attention_mask is None:
             attention_mask = torch.ones(rows.shape[:2], dtype=torch.long, device=rows.device)
         pooling = self.config.pooling
-        outputs = self.backbone(
+        outputs = self.run_backbone(
             input_ids=input_ids,
             attention_mask=attention_mask,
             output_hidden_states=output_hidden_states or pooling in ("first_last_mean", "last2_mean"),
@@ -149,19 +159,24 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             require_mask_token(input_ids, self.config.mask_token_id)
         return outputs, pool_mask_token(outputs.last_hidden_state, input_ids, self.config.mask_token_id)
 
-    def prompt_bias(self, input_ids, attention_mask, template: int) -> torch.Tensor:
-        """The bias `(B, H)` of one of the config's templates for rows that hold it, see `prompts.template_bias`."""
+    def prompt_bias(self, input_ids, attention_mask, template: int, length_offset: int = 0, **inputs) -> torch.Tensor:
+        """The bias `(B, H)` of one of the config's templates for rows that hold it, see `prompts.template_bias`.
+
+        Args:
+            length_offset: added to the length of every sentence.
+            inputs: further ones of `run_backbone`.
+        """
         token_ids = self.config.prompt_token_ids[template]
-        template_length = sum(map(len, token_ids))
+        beside_sentence = sum(map(len, token_ids)) - length_offset
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         return template_bias(
-            self.backbone,
+            partial(self.run_backbone, **inputs),
             token_ids,
-            attention_mask.sum(1) - template_length,
-            longest=input_ids.shape[1] - template_length,
+            attention_mask.sum(1) - beside_sentence,
+            longest=input_ids.shape[1] - beside_sentence,
             mask_token_id=self.config.mask_token_id,
-            position_offset=self.config.denoise_position_offset,
+            position_offset=self.config.denoise_position_offset + self.config.prefix_positions,
         )
 
     def encode(

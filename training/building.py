@@ -103,13 +103,13 @@ def build(recipe: Recipe) -> Build:
             mask_token_id=tokenizer.mask_token_id,
             special_token_ids=sorted(tokenizer.all_special_ids),
         )
+        edits = isinstance(config, DiffCSEConfig) and config.needs_generator
+        if edits:
+            generator = load_generator(recipe, tokenizer, config)
+            config.generator_config = generator.config
+        model = training_class(config)
     except ValueError as error:
         raise UserError(str(error)) from error
-    edits = isinstance(config, DiffCSEConfig) and config.needs_generator
-    if edits:
-        generator = load_generator(recipe, tokenizer, config)
-        config.generator_config = generator.config
-    model = training_class(config)
     if edits:
         model.generator.load_state_dict(generator.state_dict())
     if recipe.attn_implementation:

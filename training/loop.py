@@ -21,6 +21,7 @@ from .building import Build, build
 from .checkpoints import TrainingState, complete, step_of
 from .errors import UserError
 from .evaluation import evaluate_pairs
+from .pictures import draw_prefix_tuning
 from .recipes import Recipe
 from .repository import save_repository
 from .run_data import RunData
@@ -76,6 +77,8 @@ def train(recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: P
     for stage in stages:
         if not progress.stopped:
             train_stage(stage, recipe, seed, data, trainable, progress, bar)
+        if stage.name == "nli" and accelerator.is_main_process:
+            draw_prefix_tuning(progress.metrics)
     bar.close()
     return {
         "best_step": progress.best_step,

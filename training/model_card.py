@@ -36,6 +36,12 @@ DESCRIPTIONS = {
         "raise the contrastive loss over which tokens and features are weakened in the first layers, then the encoder "
         "learns to tell the sentences apart all the same. Nothing is weakened when the model is used."
     ),
+    "diffaug": (
+        "DiffAug (Wang & Lu, EMNLP 2022) tells the two views of a sentence apart by learned key/value prefixes in "
+        "every layer. They are tuned first, on entailed and contradicted sentence pairs with the language model "
+        "frozen; then prefixes and language model are trained together by contrastive learning. Both prefixes stay at "
+        "test time."
+    ),
 }
 CITATIONS = {
     "simcse": """@inproceedings{gao2021simcse,
@@ -71,6 +77,12 @@ CITATIONS = {
   journal = {IEEE/ACM Transactions on Audio, Speech, and Language Processing},
   volume = {31},
   year = {2023}
+}""",
+    "diffaug": """@inproceedings{wang2022diffaug,
+  title = {Differentiable Data Augmentation for Contrastive Sentence Representation Learning},
+  author = {Wang, Tianduo and Lu, Wei},
+  booktitle = {EMNLP},
+  year = {2022}
 }""",
 }
 

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from .batches import Batches, StreamedBatches, ViewCollator, tokenize, tokenize_once
 from .building import Build
 from .data import load_labelled, load_sentences
+from .errors import UserError
 from .recipes import Recipe
 
 # Labelled rows that a method's diagnostics are taken on.
@@ -67,6 +68,8 @@ class RunData:
         self.sentences = lambda start, stop: self._loader(batches, sampler=range(start, stop))
 
     def _load_labelled(self, config, cut: dict, accelerator: Accelerator) -> None:
+        if config.nli_classes == 0:
+            raise UserError("nli_steps, nli_epochs: give nli_classes too, 2 (triplets) or 3 (labelled pairs)")
         with accelerator.main_process_first():
             rows = tokenize_once(load_labelled(self.recipe, config.nli_classes), **cut)
         collate = ViewCollator(*self.place, lambda columns: list(range(columns)))

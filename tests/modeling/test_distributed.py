@@ -16,12 +16,16 @@ from tests.conftest import tiny_config
 from tests.modeling.test_methods import batch
 
 
-def model(changes):
+def model(changes, stage="contrastive"):
+    """The method named in `changes`, SimCSE if none is, as a stage trains it."""
     torch.manual_seed(0)
     backbone = tiny_config("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     changes = {"mask_token_id": 4, "special_token_ids": [0, 2, 3, 4], **changes}
     config_class, _, training_class = method(changes.pop("method", "simcse"))
-    return training_class(config_class(backbone_config=backbone, **changes)).double()
+    made = training_class(config_class(backbone_config=backbone, **changes)).double()
+    for parameter in made.frozen_parameters(stage):
+        parameter.requires_grad_(False)
+    return made
 
 
 def padded(rows):
@@ -93,6 +97,9 @@ LEARNED |= {"token_step_size": 1.0, "feature_step_size": 1e9}
         (5, 2, LEARNED),
         (1, 3, LEARNED),
         (5, 2, {**LEARNED, "feature_mask_scope": "shared", "attend_padding": True, "projection": "batchnorm"}),
+        (5, 3, {"method": "diffaug"}),
+        (1, 2, {"method": "diffaug", "views_module": "lora"}),
+        (5, 2, {"method": "diffaug+diffcse", "rtd_mask_ratio": 0.0, "rtd_weight": 1.0}),
     ],
 )
 def test_two_processes_give_the_gradient_of_one(tmp_path, sentences, views, changes):

@@ -38,6 +38,10 @@ CONFIGS = {
         "attend_padding": True,
     },
     "l2pcsr-noise": {"weakening": "noise"},
+    "diffaug": {},
+    "diffaug-same": {"views_mode": "same", "reparametrisation": False, "mlm_weight": 0.1},
+    "diffaug-lora": {"views_module": "lora", "nli_classes": 0},
+    "diffaug-adapter": {"views_module": "adapter", "projection_at_test": True},
 }
 
 
@@ -66,6 +70,7 @@ def trained(name, kind):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model(**batch()).loss.backward()
     optimizer.step()
+    model.serving_model()
     return model.eval()
 
 
@@ -186,6 +191,10 @@ def test_bfloat16_reaches_every_weight(trained, tmp_path):
 
 
 def test_gradient_checkpointing_changes_no_gradient(trained):
+    if not trained.supports_gradient_checkpointing:
+        with pytest.raises(ValueError, match="does not support"):
+            trained.gradient_checkpointing_enable()
+        return
     checkpointed = copy.deepcopy(trained)
     checkpointed.gradient_checkpointing_enable()
     for model in (trained, checkpointed):

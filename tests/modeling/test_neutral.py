@@ -11,10 +11,12 @@ SIMCSE = {"projection": "tanh", "projection_at_test": False, "temperature": 0.05
 NEUTRAL = {
     "simcse": {},
     "prdsimcse": {"negative_prefix": "none", "positive_prefix": "none", "denominator": "all"},
+    "diffaug": {"prefix_length": 0, "nli_classes": 0},
     "l2pcsr": {"threshold": 0.0},
     "diffcse": {"rtd_weight": 0.0},
     "l2pcsr+diffcse": {"threshold": 0.0, "rtd_weight": 0.0},
     "prdsimcse+l2pcsr": {"threshold": 0.0, "negative_prefix": "none", "positive_prefix": "none"},
+    "diffaug+diffcse": {"prefix_length": 0, "nli_classes": 0, "rtd_weight": 0.0},
     "sgopt": {"guide": "self", "variant": "opt2", "regularizer_weight": 0.0, "freeze_embeddings": False},
 }
 

@@ -1,0 +1,88 @@
+"""DiffAug's configuration."""
+
+from .configuration_sentence_encoder import SentenceEncoderConfig
+
+VIEWS_MODULES = ("prefix", "lora", "adapter")
+VIEWS_MODES = ("different", "same")
+
+
+class DiffAugConfig(SentenceEncoderConfig):
+    """Modules that tell the views of a sentence apart, and what is trained of the model in which stage.
+
+    Args:
+        views_module: `prefix`, key/value prefixes in every layer; or, in their place, `lora` on the query and value
+            projections, `adapter` after attention and feed-forward network.
+        views_mode: `different` modules for the two views, or the `same` for both.
+        prefix_length: slots l of a view's prefix; 0 for none, which is SimCSE.
+        reparametrisation: train the prefixes as a small table behind an MLP, or as they are.
+        prefix_dropout: of the prefixes in training, drawn for every row; by default the backbone's own (0.1).
+        bottleneck: r of `lora` and `adapter`; the paper tries 4 (as many parameters as its prefixes) and 64.
+        lora_scale: s of `lora`, at least 1 in the paper, which gives no value.
+        freeze_views: leave the modules as the stage on labelled pairs has made them.
+        freeze_backbone: leave the language model as it was pre-trained, in both stages.
+        denoise_length_offset: added to a sentence's length where the template's bias is looked up. By default l, as in
+            the release, which counts the prefix as part of the sentence; 0 is exact.
+        nli_classes: see `SentenceEncoderConfig`; entailed and contradicted hypotheses here.
+
+    Raises:
+        ValueError: a value outside its range.
+
+    Example:
+        >>> DiffAugConfig().prefix_positions
+        16
+    """
+
+    model_type = "diffaug"
+
+    def __init__(
+        self,
+        views_module: str = "prefix",
+        views_mode: str = "different",
+        prefix_length: int = 8,
+        reparametrisation: bool = True,
+        prefix_dropout: float | None = None,
+        bottleneck: int = 4,
+        lora_scale: float = 1.0,
+        freeze_views: bool = False,
+        freeze_backbone: bool = False,
+        denoise_length_offset: int | None = None,
+        nli_classes: int = 2,
+        **kwargs,
+    ):
+        self.views_module = views_module
+        self.views_mode = views_mode
+        self.prefix_length = prefix_length
+        self.reparametrisation = reparametrisation
+        self.prefix_dropout = prefix_dropout
+        self.bottleneck = bottleneck
+        self.lora_scale = lora_scale
+        self.freeze_views = freeze_views
+        self.freeze_backbone = freeze_backbone
+        self.denoise_length_offset = denoise_length_offset
+        super().__init__(nli_classes=nli_classes, **kwargs)
+
+    def _check(self):
+        super()._check()
+        for field, choices in (("views_module", VIEWS_MODULES), ("views_mode", VIEWS_MODES)):
+            if getattr(self, field) not in choices:
+                raise ValueError(f"{field}: {getattr(self, field)!r} is none of {', '.join(choices)}")
+        if self.prefix_length < 0:
+            raise ValueError(f"prefix_length: {self.prefix_length} must not be negative")
+        if self.prefix_dropout is not None and not 0 <= self.prefix_dropout < 1:
+            raise ValueError(f"prefix_dropout: {self.prefix_dropout} must lie from 0 to below 1")
+        if self.bottleneck < 1:
+            raise ValueError(f"bottleneck: {self.bottleneck} must be at least 1")
+        if (self.denoise_length_offset or 0) < 0:
+            raise ValueError(f"denoise_length_offset: {self.denoise_length_offset} must not be negative")
+        if self.denoise == "always" and self.bias_length_offset:
+            raise ValueError("denoise: always needs denoise_length_offset: 0, the release shifts it in training alone")
+
+    @property
+    def prefix_positions(self) -> int:
+        """2l: real tokens stand after the prefixes of both views, of which a view sees one."""
+        return 2 * self.prefix_length if self.views_module == "prefix" else 0
+
+    @property
+    def bias_length_offset(self) -> int:
+        """`denoise_length_offset`, or what stands for it."""
+        return self.prefix_positions // 2 if self.denoise_length_offset is None else self.denoise_length_offset

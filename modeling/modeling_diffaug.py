@@ -1,0 +1,303 @@
+r"""DiffAug: the views of a sentence differ by learned prefixes, tuned on labelled pairs before everything is trained.
+
+Every attention layer m sees l further keys and values, of one prefix for the anchor and of another for its positive
+(and hard negative) (sections 2.2 and 3.1):
+
+.. math:: H_p = \mathrm{softmax}\!\Big(\frac{Q [P_k^m; K]^\top}{\sqrt d}\Big) [P_v^m; V]
+
+Stage 1 tunes the prefixes, and a classifier on [u; v; |u - v|], on entailed and contradicted pairs while the language
+model and the (random) projection are frozen: u = f(premise; prefix 1), v = f(hypothesis; prefix 2). Stage 2 trains
+everything by the SimCSE loss, with the cross-entropy of stage 1 beside it if `nli_weight` says so. Both prefixes are
+visible at test, where there is no projection.
+
+References:
+    Wang, Lu 2022, "Differentiable Data Augmentation for Contrastive Sentence Representation Learning", EMNLP 2022.
+
+    As in the release: both prefixes are one table of 2l vectors behind one MLP, Linear(H, H) - tanh - Linear(H, 2MH),
+    with dropout on its output; a row hides the prefix of the other view by its attention mask; real tokens take
+    positions from 2l, in training and at test, and so do those of the template whose bias is subtracted; a bias is
+    looked up at the sentence's length plus l (`denoise_length_offset`), a slip of the release. Not as there: its stage
+    1 leaves the language model out of the optimizer but not out of the gradient norm, which fp16 then scales beyond
+    the prefixes' own; here the language model is frozen and the norm is that of what is trained.
+
+    Not settled by either and decided here: all new weights start as the backbone's do (N(0, 0.02), zero biases); the
+    `same` prefix is one of length l, of which the serving model sees both copies, as it sees both prefixes otherwise;
+    of LoRA and adapters the serving model has the mean of the views' modules; `freeze_backbone` leaves the projection
+    trainable in stage 2; RoBERTa is trained with BERT's hyperparameters.
+
+Relations:
+    With `prefix_length: 0`, or before LoRA or adapters have learned anything, this is SimCSE.
+"""
+
+import inspect
+from collections.abc import Iterable, Sequence
+
+import torch
+import torch.nn.functional as F
+from peft import PrefixEncoder, PrefixTuningConfig
+from torch import nn
+from transformers import DynamicCache
+from transformers import initialization as init
+
+from .configuration_diffaug import DiffAugConfig
+from .modeling_contrastive import ForContrastiveLearning
+from .modeling_sentence_encoder import SentenceEncoderModel
+from .view_adapters import UpProjection, ViewAdapters
+
+
+def representation_divergence(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """δ, the mean distance of the two representations of positive pairs (section 3.2, eq. 6).
+
+    Args:
+        first, second: `(B, H)`, as they are: neither normalised nor squared.
+
+    Example:
+        >>> representation_divergence(torch.tensor([[3.0, 0.0], [1.0, 1.0]]), torch.tensor([[0.0, 4.0], [1.0, 1.0]]))
+        tensor(2.5000)
+    """
+    return torch.linalg.vector_norm(first - second, dim=-1).mean()
+
+
+def weight_convergence(
+    layer_keys: Sequence[torch.Tensor],
+    layer_values: Sequence[torch.Tensor],
+    prefix_keys: Sequence[torch.Tensor],
+    prefix_values: Sequence[torch.Tensor],
+) -> torch.Tensor:
+    r"""κ, how much longer the language model's keys and values are than the prefixes' (section 3.2, eqs. 7 and 8).
+
+    .. math:: \kappa = \frac{1}{2M} \sum_m \Big[\frac{\|K^m\|_{2,1}}{L} - \frac{\|P_k^m\|_{2,1}}{l}\Big]
+              + \Big[\frac{\|V^m\|_{2,1}}{L} - \frac{\|P_v^m\|_{2,1}}{l}\Big]
+
+    where :math:`\|A\|_{2,1}` sums the lengths of the rows, so that every term is a difference of mean lengths.
+
+    Args:
+        layer_keys, layer_values: for each of the M layers `(L, H)`: rows are tokens, heads side by side.
+        prefix_keys, prefix_values: for each layer `(l, H)`.
+
+    Example:
+        >>> token, slot = torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 2.0], [0.0, 0.0]])
+        >>> weight_convergence([token], [token], [slot], [slot])  # 5 - (2 + 0) / 2
+        tensor(4.)
+    """
+
+    def mean_length(rows):
+        return torch.linalg.vector_norm(rows, dim=-1).mean()
+
+    pairs = [*zip(layer_keys, prefix_keys, strict=True), *zip(layer_values, prefix_values, strict=True)]
+    return torch.stack([mean_length(layer) - mean_length(prefix) for layer, prefix in pairs]).mean()
+
+
+class DiffAugModel(SentenceEncoderModel):
+    """The encoder a DiffAug checkpoint serves: the backbone and, always visible, the prefixes of both views.
+
+    They are stored as plain keys and values, `prefixes` `(M, 2, heads, 2l, H / heads)`: what the training model's
+    table and MLP last gave.
+
+    Raises:
+        ValueError: the backbone takes no keys and values besides its own.
+
+    Example:
+        >>> from transformers import BertConfig
+        >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
+        >>> model = DiffAugModel(DiffAugConfig(backbone_config=tiny, prefix_length=3)).eval()
+        >>> model.prefixes.shape, model(input_ids=torch.tensor([[1, 2, 3]])).pooler_output.shape
+        (torch.Size([2, 2, 2, 6, 4]), torch.Size([1, 8]))
+    """
+
+    config_class = DiffAugConfig
+    training_heads = SentenceEncoderModel.training_heads + ("prefix_encoder",)
+    # A checkpointed layer is called again without its prefixes (transformers), or without its rows' adapters.
+    supports_gradient_checkpointing = False
+
+    def __init__(self, config: DiffAugConfig):
+        super().__init__(config)
+        backbone = config.backbone_config
+        if config.views_module != "prefix":
+            sets = 2 if config.views_mode == "different" else 1
+            self.view_adapters = ViewAdapters(
+                self.backbone, config.views_module, config.bottleneck, sets, config.lora_scale
+            )
+        elif config.prefix_positions:
+            if "past_key_values" not in inspect.signature(self.backbone.forward).parameters:
+                raise ValueError(
+                    f"views_module: prefix needs a backbone that takes past key/values, which a {backbone.model_type} "
+                    "does not: use views_module: lora"
+                )
+            heads = backbone.num_attention_heads
+            shape = (config.num_hidden_layers, 2, heads, config.prefix_positions, config.hidden_size // heads)
+            self.prefixes = nn.Parameter(torch.zeros(shape), requires_grad=False)
+        self.post_init()
+
+    @torch.no_grad()
+    def _init_weights(self, module):
+        super()._init_weights(module)
+        if isinstance(module, UpProjection):
+            init.zeros_(module.weight)
+
+    def run_backbone(
+        self,
+        views: torch.Tensor | None = None,
+        prefixes: torch.Tensor | None = None,
+        cache: DynamicCache | None = None,
+        **inputs,
+    ):
+        """The backbone's outputs under the modules of one view or both.
+
+        Args:
+            views: `(rows or 1, 2)`, 1 for the views whose modules a row has; both by default.
+            prefixes: as `self.prefixes`, which stand in by default.
+            cache: an empty one, to read the keys and values of all layers from afterwards, prefixes first.
+            inputs: of the backbone, `attention_mask` `(rows, T)` among them.
+        """
+        config = self.config
+        if config.views_module != "prefix":
+            same = views is None or config.views_mode == "same"
+            with self.view_adapters.shared(None if same else views / views.sum(1, keepdim=True)):
+                return super().run_backbone(**inputs)
+        if not config.prefix_positions:
+            return super().run_backbone(**inputs)
+        prefixes = self.prefixes if prefixes is None else prefixes
+        mask = inputs.pop("attention_mask")
+        rows, slots = len(mask), config.prefix_positions
+        prefixes = prefixes.unsqueeze(2).expand(-1, -1, rows, -1, -1, -1)  # (M, 2, rows, heads, 2l, H / heads)
+        dropout = config.prefix_dropout
+        dropout = config.backbone_config.hidden_dropout_prob if dropout is None else dropout
+        prefixes = F.dropout(prefixes, dropout, self.training)
+        cache = DynamicCache() if cache is None else cache  # each forward appends to its own
+        for layer, (keys, values) in enumerate(prefixes):
+            cache.update(keys, values, layer)
+        visible = mask.new_ones(1, 2) if views is None else views.to(mask)
+        visible = visible.repeat_interleave(slots // 2, dim=1).expand(rows, -1)  # (rows, 2l)
+        return super().run_backbone(attention_mask=torch.cat([visible, mask], 1), past_key_values=cache, **inputs)
+
+    def prompt_bias(self, input_ids, attention_mask, template: int, **inputs) -> torch.Tensor:
+        """As in `SentenceEncoderModel`, with the config's offset to the sentences' lengths."""
+        offset = self.config.bias_length_offset
+        return super().prompt_bias(input_ids, attention_mask, template, length_offset=offset, **inputs)
+
+
+class DiffAugForContrastiveLearning(ForContrastiveLearning):
+    """DiffAug in training.
+
+    Example:
+        >>> from transformers import BertConfig
+        >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
+        >>> model = DiffAugForContrastiveLearning(DiffAugConfig(backbone_config=tiny))
+        >>> ids = torch.tensor([[[1, 2], [1, 2], [3, 4]], [[3, 4], [3, 4], [1, 2]]])  # 2 triplets of 2 tokens
+        >>> list(model(nli_input_ids=ids, nli_attention_mask=torch.ones_like(ids)).losses)  # stage 1
+        ['nli']
+        >>> list(model(input_ids=ids, attention_mask=torch.ones_like(ids)).losses)  # stage 2
+        ['contrastive']
+    """
+
+    config_class = DiffAugConfig
+    serving_class = DiffAugModel
+    seams = ("views",)
+    supports_gradient_checkpointing = False
+
+    def __init__(self, config: DiffAugConfig):
+        super().__init__(config)
+        if config.prefix_positions:
+            backbone = config.backbone_config
+            slots = config.prefix_length if config.views_mode == "same" else config.prefix_positions
+            self.prefix_encoder = PrefixEncoder(
+                PrefixTuningConfig(
+                    num_virtual_tokens=slots,
+                    token_dim=config.hidden_size,
+                    num_layers=config.num_hidden_layers,
+                    num_attention_heads=backbone.num_attention_heads,
+                    encoder_hidden_size=config.hidden_size,
+                    prefix_projection=config.reparametrisation,
+                )
+            )
+        self.post_init()
+
+    def prefixes(self) -> torch.Tensor:
+        """The prefixes of both views as keys and values, `(M, 2, heads, 2l, H / heads)`: l slots of view 1 first."""
+        table = self.prefix_encoder.embedding.weight
+        slots = torch.arange(self.config.prefix_positions, device=table.device) % len(table)
+        flat = self.prefix_encoder(slots)  # (2l, 2MH): for every layer its key, then its value
+        shape = (self.config.num_hidden_layers, 2, self.config.backbone_config.num_attention_heads, -1)
+        return flat.unflatten(1, shape).permute(1, 2, 3, 0, 4)
+
+    def view_inputs(self, views: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What `DiffAugModel.run_backbone` needs for rows of these views.
+
+        Args:
+            views: `(rows or 1,)`, 0 for the anchor, from 1 for what it is compared with.
+        """
+        inputs = {"views": F.one_hot(views.clamp(max=1), 2)}
+        return {**inputs, "prefixes": self.prefixes()} if self.config.prefix_positions else inputs
+
+    def encode_views(self, input_ids, attention_mask, **inputs):
+        views = torch.arange(input_ids.shape[1], device=input_ids.device).repeat(len(input_ids))
+        inputs |= self.view_inputs(views)
+        return self.model.encode_tokens(input_ids.flatten(0, 1), attention_mask.flatten(0, 1), **inputs)
+
+    def prompt_biases(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """`(B, V, H)`: each view's bias under its own template and module; one table for each pair of them."""
+        last = len(self.config.prompt_token_ids) - 1
+        alike = max(last, 1)  # from this view on they have the same
+        biases = []
+        for view in range(min(input_ids.shape[1], alike + 1)):
+            own = slice(view, None if view == alike else view + 1)
+            ids, mask = input_ids[:, own], attention_mask[:, own]
+            inputs = self.view_inputs(torch.tensor([view], device=ids.device))
+            bias = self.model.prompt_bias(ids.flatten(0, 1), mask.flatten(0, 1), min(view, last), **inputs)
+            biases.append(bias.unflatten(0, ids.shape[:2]))
+        return torch.cat(biases, dim=1)
+
+    @torch.no_grad()
+    def serving_model(self) -> DiffAugModel:
+        """The model to serve, with the prefixes as they are now."""
+        if self.config.prefix_positions:
+            self.model.prefixes.copy_(self.prefixes())
+        return super().serving_model()
+
+    def save_pretrained(self, *args, **kwargs):
+        """As every model's; the prefixes to serve are brought up to date first, as the checkpoint may be served."""
+        self.serving_model()
+        super().save_pretrained(*args, **kwargs)
+
+    def frozen_parameters(self, stage: str) -> Iterable[nn.Parameter]:
+        """In stage `nli` all but the views' modules and the classifier; afterwards what the config says."""
+        config = self.config
+        modules = {"lora": "view_adapters", "adapter": "view_adapters", "prefix": "prefix_encoder"}
+        of_views = [p for name, p in self.named_parameters() if modules[config.views_module] in name.split(".")]
+        classifier = list(self.nli_classifier.parameters()) if config.nli_classes else []
+        if stage == "nli":
+            trained = {id(parameter) for parameter in (*of_views, *classifier)}
+            return [parameter for parameter in self.parameters() if id(parameter) not in trained]
+        frozen = list(super().frozen_parameters(stage))
+        frozen += [self.model.prefixes] if config.prefix_positions else []  # loading makes every parameter trainable
+        frozen += self.model.backbone.parameters() if config.freeze_backbone else []
+        frozen += of_views if config.freeze_views else []
+        # Without a loss of its own: frozen, so that no process waits for its gradient.
+        return frozen + (classifier if config.nli_weight == 0 else [])
+
+    @torch.no_grad()
+    def diagnostics(self, input_ids, attention_mask, labels=None, **_) -> dict[str, float]:
+        """δ between the pooled vectors of premises and entailed hypotheses, and κ of the prefixes, if there are any.
+
+        The paper does not say which keys and values of the language model κ measures: here those of all real tokens of
+        these sentences, premises under prefix 1 and hypotheses under prefix 2, against both prefixes.
+        """
+        if labels is not None:
+            input_ids, attention_mask = input_ids[labels == 1], attention_mask[labels == 1]
+        input_ids, attention_mask = input_ids[:, :2], attention_mask[:, :2]
+        cache = DynamicCache()
+        with_cache = {"cache": cache} if self.config.prefix_positions else {}
+        _, pooled = self.encode_views(input_ids, attention_mask, **with_cache)
+        first, second = pooled.unflatten(0, input_ids.shape[:2]).unbind(1)
+        measured = {"delta": representation_divergence(first, second).item()}
+        if with_cache:
+            slots, real = self.config.prefix_positions, attention_mask.flatten(0, 1).bool()
+
+            def tokens(states):  # (rows, heads, 2l + T, H / heads) to (real tokens, H)
+                return states[:, :, slots:].transpose(1, 2).flatten(2)[real]
+
+            keys, values = zip(*((tokens(layer.keys), tokens(layer.values)) for layer in cache.layers), strict=True)
+            prefix_keys, prefix_values = self.prefixes().transpose(2, 3).flatten(3).unbind(1)  # (M, 2l, H)
+            measured["kappa"] = weight_convergence(keys, values, prefix_keys, prefix_values).item()
+        return measured

@@ -1,0 +1,102 @@
+"""Two sets of small modules in every layer of an encoder, one for each view: LoRA or bottleneck adapters.
+
+References:
+    Hu et al. 2021, "LoRA". Houlsby et al. 2019, "Parameter-Efficient Transfer Learning for NLP", section 2: the
+    adapters. DiffAug (Wang, Lu 2022, section 4.4 and appendix F) has them in the place of its prefixes.
+"""
+
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+# Ends of the names of the linear layers they stand at: in BERT's family, in DistilBERT, in MPNet, in DeBERTa.
+LINEAR = {
+    "lora": (".query", ".value", ".q_lin", ".v_lin", ".attn.q", ".attn.v", ".query_proj", ".value_proj"),
+    "adapter": (".output.dense", ".out_lin", ".ffn.lin2", ".attn.o"),
+}
+
+
+class UpProjection(nn.Linear):
+    """One that starts at zero; a class of its own, so that a model's initialisation tells it from the others."""
+
+    def reset_parameters(self):
+        nn.init.zeros_(self.weight)
+
+
+class ViewAdapter(nn.Module):
+    """What the sets of one place add: f(x W_down) W_up, with the set (or the mean of the sets) that each row is given.
+
+    The sets stand side by side in two matrices, so that one product makes all of them and a row leaves out those that
+    are not its own. `(rows, T, inputs) -> (rows, T, outputs)`; W_up starts at zero.
+
+    Args:
+        inputs, outputs: sizes of the vectors.
+        bottleneck: r of one set.
+        sets: how many there are.
+        kind: `lora` adds s x W_down W_up to a layer's output, x its input; `adapter` adds f(h W_down) W_up to h, a
+            layer's output, with f = GELU as in Houlsby's release (neither paper's text names it).
+        scale: LoRA's s.
+
+    Example:
+        >>> adapter = ViewAdapter(4, 4, bottleneck=2, sets=2, kind="lora", scale=1.0)
+        >>> adapter(torch.ones(3, 5, 4)).shape
+        torch.Size([3, 5, 4])
+    """
+
+    def __init__(self, inputs: int, outputs: int, bottleneck: int, sets: int, kind: str, scale: float):
+        super().__init__()
+        self.down = nn.Linear(inputs, sets * bottleneck, bias=False)
+        self.up = UpProjection(sets * bottleneck, outputs, bias=False)
+        self.bottleneck, self.sets, self.kind, self.scale = bottleneck, sets, kind, scale
+        self.shares = None  # see ViewAdapters.shared
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        inner = self.down(vectors)
+        inner = self.scale * inner if self.kind == "lora" else F.gelu(inner)
+        if self.shares is None:
+            return self.up(inner / self.sets)
+        return self.up(inner * self.shares.to(inner).repeat_interleave(self.bottleneck, 1)[:, None])
+
+    def add_to(self, linear: nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+        """Forward hook of the layer it stands at."""
+        return output + self(inputs[0] if self.kind == "lora" else output)
+
+
+class ViewAdapters(nn.ModuleList):
+    """Sets of `ViewAdapter` at all places of a backbone: LoRA on the query and value projections, adapters on the
+    outputs of attention and feed-forward network (before dropout and the skip connection).
+
+    Args:
+        backbone: gets a forward hook at each place.
+        kind: `lora` or `adapter`.
+        bottleneck, sets, scale: see `ViewAdapter`.
+
+    Raises:
+        ValueError: the backbone has none of the layers known here.
+    """
+
+    def __init__(self, backbone: nn.Module, kind: str, bottleneck: int, sets: int, scale: float):
+        super().__init__()
+        for name, linear in backbone.named_modules():
+            if name.endswith(LINEAR[kind]):
+                inputs = linear.in_features if kind == "lora" else linear.out_features
+                self.append(ViewAdapter(inputs, linear.out_features, bottleneck, sets, kind, scale))
+                linear.register_forward_hook(self[-1].add_to)
+        if not len(self):
+            raise ValueError(
+                f"views_module: {kind} finds no layers it knows in a {backbone.config.model_type}: "
+                "use views_module: prefix"
+            )
+
+    @contextmanager
+    def shared(self, shares: torch.Tensor | None):
+        """For a forward inside: how much of each set each row is given, `(rows or 1, sets)`; None for their mean."""
+        for adapter in self:
+            adapter.shares = shares
+        try:
+            yield
+        finally:
+            for adapter in self:
+                adapter.shares = None

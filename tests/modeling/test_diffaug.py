@@ -1,0 +1,444 @@
+"""DiffAug's own: what a view's prefix does to attention, what is served, stage 1, δ and κ, the variants."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import AutoModel, AutoModelForPreTraining, DistilBertConfig, DynamicCache, MPNetConfig
+
+from csezoo.modeling import DiffAugConfig, DiffAugForContrastiveLearning, SimCSEConfig, SimCSEForContrastiveLearning
+from csezoo.modeling.modeling_diffaug import representation_divergence, weight_convergence
+from csezoo.training.recipes import load_recipe
+from tests.conftest import tiny_config
+from tests.modeling.test_methods import batch, one_view
+from tests.modeling.test_objectives import numpy_info_nce
+
+L = 4  # slots of a view's prefix
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+def diffaug(kind="bert", backbone=None, **changes):
+    """In float64, with modules far from where they start."""
+    torch.manual_seed(0)
+    config = DiffAugConfig(backbone_config=backbone or tiny_config(kind), **{"prefix_length": L, **changes})
+    model = DiffAugForContrastiveLearning(config).double()
+    for name, parameter in model.named_parameters():
+        if "prefix_encoder" in name or "view_adapters" in name:
+            nn.init.normal_(parameter, std=0.4)
+    return model.eval()
+
+
+def prompted(kind="bert", templates=1, **changes):
+    ids = [[[2, 10], [4, 11, 3]], [[2, 12, 13], [14, 4, 3]]][:templates]
+    options = {"pooling": "prompt", "prompts": ["a {sentence} {mask}"] * templates, "prompt_token_ids": ids}
+    return diffaug(kind, mask_token_id=4, denoise="train", **options, **changes)
+
+
+def array(tensor):
+    return tensor.detach().numpy()
+
+
+def numpy_prefixes(model):
+    """Keys and values of every layer, `(M, 2l, H)` each, from the table and the MLP."""
+    state = {name: array(tensor) for name, tensor in model.prefix_encoder.state_dict().items()}
+    inner = np.tanh(state["embedding.weight"] @ state["transform.0.weight"].T + state["transform.0.bias"])
+    flat = inner @ state["transform.2.weight"].T + state["transform.2.bias"]  # (2l, 2MH)
+    blocks = np.stack(np.split(flat, 2 * model.config.num_hidden_layers, axis=1))  # (2M, 2l, H): key, value, key, …
+    return blocks[0::2], blocks[1::2]
+
+
+def numpy_attention(layer, hidden, prefix_keys, prefix_values, real):
+    """softmax(Q [P_k; K]^T / sqrt(d)) [P_v; V] of one sentence's real tokens, `(L, H)`."""
+    hidden = array(hidden)[real]
+    q, k, v = (
+        hidden @ array(projection.weight).T + array(projection.bias)
+        for projection in (layer.query, layer.key, layer.value)
+    )
+    k, v = np.concatenate([prefix_keys, k]), np.concatenate([prefix_values, v])
+    width = layer.attention_head_size
+    heads = []
+    for start in range(0, q.shape[1], width):
+        own = slice(start, start + width)
+        scores = np.exp(q[:, own] @ k[:, own].T / math.sqrt(width))
+        heads.append(scores / scores.sum(1, keepdims=True) @ v[:, own])
+    return np.concatenate(heads, axis=1)
+
+
+def under_slots(model, slots, **inputs):
+    """The backbone's last hidden state with these prefix slots alone, and positions counted after all of them."""
+    keys, values = numpy_prefixes(model)
+    rows, tokens = inputs["input_ids"].shape
+    heads, cache = model.config.backbone_config.num_attention_heads, DynamicCache()
+    for layer in range(model.config.num_hidden_layers):
+        both = [
+            torch.from_numpy(states[layer, slots]).unflatten(1, (heads, -1)).transpose(0, 1).expand(rows, -1, -1, -1)
+            for states in (keys, values)
+        ]
+        cache.update(*both, layer)
+    first = model.config.prefix_positions + (2 if model.config.backbone_config.model_type == "roberta" else 0)
+    inputs.setdefault("position_ids", first + torch.arange(tokens).expand(rows, -1))
+    seen = torch.ones(rows, len(slots), dtype=torch.long)
+    mask = torch.cat([seen, inputs.pop("attention_mask")], dim=1)
+    return model.model.backbone(**inputs, attention_mask=mask, past_key_values=cache).last_hidden_state
+
+
+def slots_of(view):
+    return list(range(L)) if view == 0 else list(range(L, 2 * L))
+
+
+def test_a_view_attends_to_its_own_prefix_and_the_sentence():
+    model = diffaug()
+    seen = {}
+    for number, layer in enumerate(model.model.backbone.encoder.layer):
+        layer.attention.self.register_forward_hook(
+            lambda module, args, output, number=number: seen.update({number: (module, args[0], output[0])})
+        )
+    rows = batch(views=3)
+    model.pool_views(**rows)
+    keys, values = numpy_prefixes(model)
+    for number, (module, hidden, output) in seen.items():
+        hidden, output = hidden.unflatten(0, (4, 3)), output.unflatten(0, (4, 3))
+        for sentence in range(4):
+            for view in range(3):
+                slots, real = slots_of(view), array(rows["attention_mask"][sentence, view]).astype(bool)
+                expected = numpy_attention(
+                    module, hidden[sentence, view], keys[number, slots], values[number, slots], real
+                )
+                np.testing.assert_allclose(array(output[sentence, view])[real], expected, atol=1e-12)
+
+
+def test_views_in_one_forward_equal_forwards_under_one_prefix_each(kind):
+    model, rows = diffaug(kind), batch(views=3)
+    together = model.pool_views(**rows)
+    for view in range(3):
+        alone = under_slots(model, slots_of(view), **{name: ids[:, view] for name, ids in rows.items()})[:, 0]
+        torch.testing.assert_close(together[:, view], alone, atol=1e-12, rtol=0)
+
+
+def test_both_prefixes_are_served(kind):
+    model, rows = diffaug(kind), one_view(batch())
+    expected = under_slots(model, list(range(2 * L)), **rows)[:, 0]
+    served = model.serving_model()(**rows)
+    torch.testing.assert_close(served.pooler_output, expected, atol=1e-12, rtol=0)
+    assert served.last_hidden_state.shape == (4, 7, 32), "of the sentence's tokens"
+    assert not model.model.prefixes.requires_grad, "they are what the table and the MLP give"
+
+
+def test_a_saved_training_model_serves_the_prefixes_it_holds(kind, tmp_path):
+    model, rows = diffaug(kind).float(), one_view(batch())
+    model.save_pretrained(tmp_path)
+    expected = model.serving_model()(**rows).pooler_output
+    assert torch.equal(AutoModel.from_pretrained(tmp_path)(**rows).pooler_output, expected)
+    with torch.no_grad():
+        again = AutoModelForPreTraining.from_pretrained(tmp_path)
+        assert torch.equal(again.prefixes(), model.prefixes()), "and they can be trained on"
+
+
+@pytest.mark.parametrize(("offset", "added"), [(None, L), (0, 0), (3, 3)])
+@pytest.mark.parametrize("templates", [1, 2])
+def test_each_view_loses_the_bias_of_its_template_under_its_own_prefix(kind, templates, offset, added):
+    model = prompted(kind, templates, denoise_length_offset=offset)
+    sentences, views = [[20, 21, 22], [23]], []
+    for view in range(3):
+        before, after = model.config.prompt_token_ids[min(view, templates - 1)]
+        views.append([before + sentence + after for sentence in sentences])
+    longest = max(len(row) for rows in views for row in rows)
+    ids = torch.tensor([[rows[i] + [1] * (longest - len(rows[i])) for rows in views] for i in range(2)])
+    mask = torch.tensor([[[1] * len(r[i]) + [0] * (longest - len(r[i])) for r in views] for i in range(2)])
+    denoised, pooled = model.pool_views(ids, mask), model.pool_rows(ids, mask)
+    for i, sentence in enumerate(sentences):
+        for view in range(3):
+            before, after = model.config.prompt_token_ids[min(view, templates - 1)]
+            length = len(sentence) + added
+            positions = [*range(len(before)), *range(len(before) + length, len(before) + length + len(after))]
+            template = torch.tensor([before + after])
+            bias = under_slots(
+                model,
+                slots_of(view),
+                input_ids=template,
+                attention_mask=torch.ones_like(template),
+                position_ids=2 * L + torch.tensor([positions]),
+            )[0, (before + after).index(4)]
+            torch.testing.assert_close(pooled[i, view] - denoised[i, view], bias, atol=1e-12, rtol=0)
+
+
+def test_the_bias_trains_the_prefixes():
+    model = prompted()
+    ids = torch.tensor([[[2, 10, 20, 4, 11, 3]] * 2])
+    model.prompt_biases(ids, torch.ones_like(ids))[..., 0].sum().backward()
+    slots = model.prefix_encoder.embedding.weight.grad.abs().sum(1)
+    assert (slots > 0).all()
+
+
+def test_stage_one_is_a_cross_entropy_of_both_hypotheses_without_bias():
+    model, rows = prompted(), batch(views=3)
+    rows["input_ids"][..., 3] = model.config.mask_token_id
+    output = model(nli_input_ids=rows["input_ids"], nli_attention_mask=rows["attention_mask"])
+    dense, linear = model.projection.dense, model.nli_classifier.output
+    u, v, w = (
+        np.tanh(array(pooled) @ array(dense.weight).T + array(dense.bias))
+        for pooled in model.pool_rows(**rows).unbind(1)
+    )
+    losses = []
+    for label, hypothesis in ((1, v), (0, w)):
+        features = np.concatenate([u, hypothesis, np.abs(u - hypothesis)], axis=1)
+        logits = features @ array(linear.weight).T + array(linear.bias)
+        losses += list(np.log(np.exp(logits).sum(1)) - logits[:, label])
+    assert output.loss.item() == pytest.approx(np.mean(losses), abs=1e-6)  # the classifier's logits are float32
+    assert list(output.losses) == ["nli"]
+
+
+def test_stage_two_is_info_nce_with_the_cross_entropy_beside_it():
+    model, rows = diffaug(nli_weight=0.5), batch(views=3)
+    output = model(**rows, nli_input_ids=rows["input_ids"], nli_attention_mask=rows["attention_mask"])
+    z = [array(projected) for projected in model.project(model.pool_rows(**rows)).unbind(1)]
+    assert output.losses["contrastive"].item() == pytest.approx(numpy_info_nce(*z, temperature=0.05), abs=1e-9)
+    torch.testing.assert_close(output.loss, output.losses["contrastive"] + 0.5 * output.losses["nli"])
+
+
+def test_delta_and_kappa_are_those_of_the_paper():
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=(2, 5, 8))
+    expected = np.mean([math.sqrt(sum((a - b) ** 2)) for a, b in zip(first, second, strict=True)])
+    delta = representation_divergence(torch.tensor(first), torch.tensor(second))
+    assert delta.item() == pytest.approx(expected, abs=1e-12)
+
+    def l21(matrix):
+        return sum(math.sqrt(sum(row**2)) for row in matrix)
+
+    layers, prefixes = rng.normal(size=(2, 3, 7, 8)), rng.normal(size=(2, 3, 4, 8))
+    expected = 0.0
+    for m in range(3):
+        for kind in range(2):
+            expected += (l21(layers[kind, m]) / 7 - l21(prefixes[kind, m]) / 4) / 6
+    stacked = [torch.tensor(matrices) for matrices in (*layers, *prefixes)]
+    assert weight_convergence(*stacked).item() == pytest.approx(expected, abs=1e-12)
+    assert weight_convergence(*map(list, stacked)).item() == pytest.approx(expected, abs=1e-12), "lists too"
+
+
+def test_diagnostics_are_taken_on_positive_pairs_and_real_tokens():
+    model, rows = diffaug(), batch(views=3)
+    seen = {"key": [], "value": []}
+    for layer in model.model.backbone.encoder.layer:
+        for name, kept in seen.items():
+            getattr(layer.attention.self, name).register_forward_hook(lambda *made, kept=kept: kept.append(made[2]))
+    measured = model.diagnostics(**rows)
+    premises, entailed, _ = model.pool_rows(**rows).unbind(1)
+    assert measured["delta"] == pytest.approx(np.linalg.norm(array(premises - entailed), axis=1).mean(), abs=1e-9)
+    real = array(rows["attention_mask"][:, :2].flatten(0, 1)).astype(bool)
+    prefixes = numpy_prefixes(model)
+    gaps = [
+        np.linalg.norm(array(tokens)[real], axis=1).mean() - np.linalg.norm(prefix, axis=1).mean()
+        for made, of_layers in zip(seen.values(), prefixes, strict=True)
+        for tokens, prefix in zip(made[:3], of_layers, strict=True)
+    ]
+    assert measured["kappa"] == pytest.approx(np.mean(gaps), abs=1e-9)
+    labelled = {name: value[:, :2] for name, value in rows.items()}
+    only_first = model.diagnostics(**labelled, labels=torch.tensor([1, 0, 0, 2]))
+    assert only_first["delta"] == pytest.approx(torch.dist(premises[0], entailed[0]).item(), abs=1e-9)
+    assert set(diffaug(views_module="lora").diagnostics(**rows)) == {"delta"}
+
+
+def test_prefixes_have_dropout_of_their_own_in_every_row():
+    rows = {name: value[:1].repeat(3, 1, 1) for name, value in batch().items()}
+    model = diffaug(backbone=tiny_config("bert", **NO_DROPOUT), prefix_dropout=0.5)
+    first, second, _ = model.train().pool_rows(**rows)
+    assert not torch.allclose(first, second)
+    first, second, _ = model.eval().pool_rows(**rows)
+    torch.testing.assert_close(first, second, atol=1e-12, rtol=0)
+    as_the_backbone = diffaug(backbone=tiny_config("bert", **NO_DROPOUT)).train()
+    torch.testing.assert_close(as_the_backbone.pool_rows(**rows)[0], as_the_backbone.pool_rows(**rows)[1])
+
+
+@pytest.mark.parametrize("views_module", ["prefix", "lora", "adapter"])
+@pytest.mark.parametrize("views_mode", ["same", "different"])
+def test_views_of_one_sentence_are_the_same_under_the_same_module(views_module, views_mode):
+    rows = batch()
+    rows["input_ids"][:, 1] = rows["input_ids"][:, 0]
+    first, second = diffaug(views_module=views_module, views_mode=views_mode).pool_rows(**rows).unbind(1)
+    assert torch.allclose(first, second, atol=1e-12, rtol=0) == (views_mode == "same")
+
+
+def test_the_same_prefix_is_served_twice():
+    model = diffaug(views_mode="same", reparametrisation=False)
+    assert model.prefix_encoder.embedding.weight.shape == (L, 2 * 3 * 32)
+    prefixes = model.serving_model().prefixes
+    assert prefixes.shape == (3, 2, 2, 2 * L, 16)
+    assert torch.equal(prefixes[..., :L, :], prefixes[..., L:, :])
+
+
+class Adapted(nn.Module):
+    """A linear layer with an adapter behind it."""
+
+    def __init__(self, linear, down, up):
+        super().__init__()
+        self.linear, self.down, self.up = linear, down, up
+
+    def forward(self, inputs):
+        h = self.linear(inputs)
+        return h + nn.functional.gelu(h @ self.down) @ self.up
+
+
+def with_weights(model, shares):
+    """The plain backbone with the view modules, each by its share, written into its own layers."""
+    plain = copy.deepcopy(model.model.backbone)
+    plain = AutoModel.from_config(plain.config).double().eval()
+    plain.load_state_dict(model.model.backbone.state_dict(), strict=False)
+    r, adapters = model.config.bottleneck, iter(model.model.view_adapters)
+    for layer in plain.encoder.layer:
+        if model.config.views_module == "adapter":
+            places = [(layer.attention.output, "dense"), (layer.output, "dense")]
+        else:
+            places = [(layer.attention.self, "query"), (layer.attention.self, "value")]
+        for parent, name in places:
+            adapter, linear = next(adapters), getattr(parent, name)
+            sets = [slice(v * r, (v + 1) * r) for v in range(2)]
+            products = [(adapter.down.weight[own].T, adapter.up.weight[:, own].T) for own in sets]
+            if model.config.views_module == "lora":
+                added = sum(share * down @ up for share, (down, up) in zip(shares, products, strict=True))
+                linear.weight.data += model.config.lora_scale * added.T
+            else:
+                down = torch.cat([down for down, _ in products], dim=1)
+                up = torch.cat([share * up for share, (_, up) in zip(shares, products, strict=True)])
+                setattr(parent, name, Adapted(linear, down, up))
+    return plain
+
+
+@pytest.mark.parametrize("views_module", ["lora", "adapter"])
+def test_lora_and_adapters_are_those_of_each_row(kind, views_module):
+    model = diffaug(kind, views_module=views_module, bottleneck=3, lora_scale=1.5)
+    rows = batch(views=3)
+    together = model.pool_views(**rows)
+    for view, shares in enumerate([(1, 0), (0, 1), (0, 1)]):
+        own = {name: value[:, view] for name, value in rows.items()}
+        alone = with_weights(model, shares)(**own).last_hidden_state[:, 0]
+        torch.testing.assert_close(together[:, view], alone, atol=1e-12, rtol=0)
+    served = model.serving_model()(**one_view(rows)).pooler_output
+    mean = with_weights(model, (0.5, 0.5))(**one_view(rows)).last_hidden_state[:, 0]
+    torch.testing.assert_close(served, mean, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("changes", [{"prefix_length": 0}, {"views_module": "lora"}, {"views_module": "adapter"}])
+@pytest.mark.parametrize("views", [2, 3])
+def test_without_prefix_or_before_learning_it_is_simcse(kind, changes, views):
+    backbone = tiny_config(kind, **NO_DROPOUT)
+    torch.manual_seed(0)
+    simcse = SimCSEForContrastiveLearning(SimCSEConfig(backbone_config=backbone, nli_classes=2)).double()
+    model = DiffAugForContrastiveLearning(DiffAugConfig(backbone_config=backbone, **changes)).double()
+    model.load_state_dict(simcse.state_dict(), strict=False)
+    rows = batch(views=views)
+    losses = [made(**rows).loss for made in (simcse, model)]
+    torch.testing.assert_close(losses[1], losses[0], atol=1e-6, rtol=0)
+    for loss in losses:
+        loss.backward()
+    gradients = dict(model.named_parameters())
+    for name, parameter in simcse.named_parameters():
+        torch.testing.assert_close(gradients[name].grad, parameter.grad, atol=1e-6, rtol=0, msg=name)
+    served = [made.eval().serving_model()(**one_view(rows)).pooler_output for made in (simcse, model)]
+    torch.testing.assert_close(served[1], served[0], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("views_module", ["prefix", "lora"])
+@pytest.mark.parametrize(
+    ("stage", "changes", "trained"),
+    [
+        ("nli", {}, {"views", "classifier"}),
+        ("nli", {"freeze_views": True, "freeze_backbone": True, "mlm_weight": 0.1}, {"views", "classifier"}),
+        ("contrastive", {}, {"backbone", "views", "projection"}),
+        ("contrastive", {"nli_weight": 1e-3}, {"backbone", "views", "projection", "classifier"}),
+        ("contrastive", {"freeze_views": True}, {"backbone", "projection"}),
+        ("contrastive", {"freeze_backbone": True}, {"views", "projection"}),
+    ],
+)
+def test_each_stage_trains_its_own_part(views_module, stage, changes, trained):
+    model = diffaug(views_module=views_module, special_token_ids=[0], mask_token_id=4, **changes)
+    frozen = {id(parameter) for parameter in model.frozen_parameters(stage)}
+    parts = {"prefix_encoder": "views", "view_adapters": "views", "nli_classifier": "classifier"}
+    parts |= {"backbone": "backbone", "projection": "projection", "lm_head": "lm_head", "model.prefixes": "served"}
+    left = {
+        next(part for word, part in parts.items() if word in name)
+        for name, parameter in model.named_parameters()
+        if id(parameter) not in frozen
+    }
+    assert left == trained
+    for parameter in model.parameters():
+        if id(parameter) in frozen:
+            parameter.requires_grad_(False)
+    rows = batch(views=3)
+    labelled = {f"nli_{name}": value for name, value in rows.items()}
+    joint = labelled if changes.get("nli_weight") else {}
+    model(**(labelled if stage == "nli" else {**rows, **joint})).loss.backward()
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad is not None) == parameter.requires_grad or "lm_head" in name, name
+
+
+def test_a_backbone_without_past_keys_is_refused_and_lora_offered():
+    sizes = {"vocab_size": 50, "max_position_embeddings": 40}
+    distil = DistilBertConfig(dim=32, n_layers=2, n_heads=2, hidden_dim=64, **sizes)
+    mpnet = MPNetConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, pad_token_id=1, **sizes
+    )
+    for backbone in (distil, mpnet):
+        with pytest.raises(ValueError, match="views_module: prefix needs .*: use views_module: lora"):
+            diffaug(backbone=backbone)
+        for views_module, places in (("lora", 4), ("adapter", 4)):
+            model = diffaug(backbone=backbone, views_module=views_module)
+            assert len(model.model.view_adapters) == places, "two in every layer"
+            assert model(**batch()).embeddings.shape == (4, 2, 32)
+
+
+def test_attention_is_to_the_prefixes_too_where_it_is_asked_for():
+    model = diffaug().serving_model()
+    model.set_attn_implementation("eager")
+    attentions = model(**one_view(batch()), output_attentions=True).attentions
+    assert attentions[0].shape == (4, 2, 7, 2 * L + 7)
+    assert (attentions[0][..., : 2 * L] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"views_module": "prompt"}, "views_module: 'prompt' is none of prefix, lora, adapter"),
+        ({"views_mode": "other"}, "views_mode: 'other' is none of different, same"),
+        ({"prefix_length": -1}, "prefix_length: -1 must not be negative"),
+        ({"prefix_dropout": 1.0}, "prefix_dropout: 1.0 must lie from 0 to below 1"),
+        ({"bottleneck": 0}, "bottleneck: 0 must be at least 1"),
+        ({"denoise_length_offset": -1}, "denoise_length_offset: -1 must not be negative"),
+        (
+            {"pooling": "prompt", "prompts": ["{sentence} {mask}"], "denoise": "always"},
+            "needs denoise_length_offset: 0",
+        ),
+    ],
+)
+def test_configuration_errors_name_the_value(changes, line):
+    with pytest.raises(ValueError) as error:
+        DiffAugConfig(**changes)
+    assert line in str(error.value)
+
+
+@pytest.mark.parametrize("backbone", ["bert-base-uncased", "roberta-base"])
+@pytest.mark.parametrize(
+    ("setting", "stage_one", "stage_two", "alpha"),
+    [
+        ("semi", (1e-3, 2000), (1e-5, 256, 1, 1), 0.0),
+        ("semi-aux", (1e-3, 1500), (1e-5, 256, 1, 1), 1e-3),
+        ("sup", (1e-3, 1250), (5e-5, 128, 4, 3), 0.0),
+    ],
+)
+def test_recipes_are_table_5(backbone, setting, stage_one, stage_two, alpha):
+    recipe = load_recipe(f"diffaug-{backbone}-{setting}")
+    assert recipe.base_model.endswith(f"/{backbone}")
+    assert (recipe.nli_learning_rate, recipe.nli_steps) == stage_one
+    assert recipe.nli_batch_size * recipe.gradient_accumulation_steps == 128, "labelled triplets an update"
+    accumulated = recipe.gradient_accumulation_steps
+    assert (recipe.learning_rate, recipe.batch_size, accumulated, recipe.epochs) == stage_two
+    assert (recipe.eval_steps, recipe.nli_decay_steps) == (50, None)
+    assert recipe.dataset_file == ("nli_for_simcse.csv" if setting == "sup" else "wiki1m_for_simcse.txt")
+    assert recipe.nli_dataset_file == "nli_for_simcse.csv"
+    model = recipe.model
+    assert model["prompts"] == load_recipe(f"promptbert-{backbone}").model["prompts"][:1]
+    assert (model["prefix_length"], model["nli_classes"], model["nli_weight"]) == (8, 2, alpha)
+    assert (model["pooling"], model["denoise"], model["projection_at_test"]) == ("prompt", "train", False)
