@@ -84,5 +84,4 @@ class DiffAugConfig(SentenceEncoderConfig):
 
     @property
     def bias_length_offset(self) -> int:
-        """`denoise_length_offset`, or what stands for it."""
         return self.prefix_positions // 2 if self.denoise_length_offset is None else self.denoise_length_offset

@@ -162,6 +162,11 @@ class SentenceEncoderConfig(PretrainedConfig):
         return 0
 
     @property
+    def bias_length_offset(self) -> int:
+        """Added to a sentence's length where its template's bias is looked up."""
+        return 0
+
+    @property
     def embedding_size(self) -> int:
         """Length of a sentence embedding."""
         return self.whitening_size or self.hidden_size

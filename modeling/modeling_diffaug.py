@@ -171,11 +171,6 @@ class DiffAugModel(SentenceEncoderModel):
         visible = visible.repeat_interleave(slots // 2, dim=1).expand(rows, -1)  # (rows, 2l)
         return super().run_backbone(attention_mask=torch.cat([visible, mask], 1), past_key_values=cache, **inputs)
 
-    def prompt_bias(self, input_ids, attention_mask, template: int, **inputs) -> torch.Tensor:
-        """As in `SentenceEncoderModel`, with the config's offset to the sentences' lengths."""
-        offset = self.config.bias_length_offset
-        return super().prompt_bias(input_ids, attention_mask, template, length_offset=offset, **inputs)
-
 
 class DiffAugForContrastiveLearning(ForContrastiveLearning):
     """DiffAug in training.

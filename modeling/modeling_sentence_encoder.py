@@ -159,15 +159,14 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             require_mask_token(input_ids, self.config.mask_token_id)
         return outputs, pool_mask_token(outputs.last_hidden_state, input_ids, self.config.mask_token_id)
 
-    def prompt_bias(self, input_ids, attention_mask, template: int, length_offset: int = 0, **inputs) -> torch.Tensor:
+    def prompt_bias(self, input_ids, attention_mask, template: int, **inputs) -> torch.Tensor:
         """The bias `(B, H)` of one of the config's templates for rows that hold it, see `prompts.template_bias`.
 
         Args:
-            length_offset: added to the length of every sentence.
             inputs: further ones of `run_backbone`.
         """
         token_ids = self.config.prompt_token_ids[template]
-        beside_sentence = sum(map(len, token_ids)) - length_offset
+        beside_sentence = sum(map(len, token_ids)) - self.config.bias_length_offset
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         return template_bias(

@@ -120,7 +120,9 @@ def build(recipe: Recipe) -> Build:
     # Published templates stand around 32 pieces of the sentence; without one, the special tokens are among the 32.
     sentence_length = recipe.max_length - (2 if prompts == [None] else 0)
     longest = longest_input(backbone.config) - config.prefix_positions
-    if sentence_length < 1 or sentence_length + max(map(template_length, templates)) > longest:
+    needed = sentence_length + max(map(template_length, templates))
+    needed += config.bias_length_offset if config.denoise != "none" else 0
+    if sentence_length < 1 or needed > longest:
         raise UserError(f"max_length: {recipe.max_length} does not fit the {longest} positions of {recipe.base_model}")
     if edits and sentence_length + max(map(template_length, templates)) > longest_input(generator.config):
         raise UserError(

@@ -15,17 +15,19 @@ example: accelerate launch -m csezoo.training.train simcse-bert-base-uncased --t
 
 recipes: {recipes}
 
-keys (defaults; a recipe sets its own):
+keys (defaults; a recipe sets its own; RECIPE --help shows those of its method):
 {keys}"""
 
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line; an error a user caused ends it with one line and exit code 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print(USAGE.format(recipes=", ".join(recipe_names()), keys=describe_keys()))
-        return
     try:
+        if not arguments or {"-h", "--help"} & set(arguments):
+            named = arguments and not arguments[0].startswith("-") and arguments[0] != "quickstart"
+            keys = describe_keys(load_recipe(arguments[0]).method if named else "simcse")
+            print(USAGE.format(recipes=", ".join(recipe_names()), keys=keys))
+            return
         if arguments[0] == "quickstart":
             from .quickstart import quickstart
 
