@@ -13,7 +13,8 @@ from transformers import AutoModel
 from csezoo.modeling.natural_language_inference import NLIClassifier, nli_loss
 from csezoo.training.data import load_labelled, load_sentences
 from csezoo.training.errors import UserError
-from csezoo.training.loop import Progress, Stage
+from csezoo.training.loop import Stage
+from csezoo.training.progress import Progress
 from csezoo.training.recipes import make_recipe
 from csezoo.training.runs import run_recipe
 from tests.conftest import SENTENCES
