@@ -140,7 +140,6 @@ def _hub_id(base_model: str | None) -> str | None:
 
 
 def _text(recipe: Recipe, table: str) -> str:
-    source = recipe.train_file.rsplit("/", 1)[-1] if recipe.train_file else recipe.dataset_file or recipe.dataset
     return f"""# {recipe.name}
 
 {_joined(DESCRIPTIONS, recipe)}
@@ -162,13 +161,13 @@ embeddings = model.encode(["A cat sits on the mat.", "A cat is on a mat."], norm
 
 | | |
 |---|---|
-| data | {source} |
-| pooling | {recipe.model.get("pooling", "cls")} |
+| data | {_source(recipe.train_file, recipe.dataset_file or recipe.dataset)} |
 | batch size | {recipe.batch_size} |
 | learning rate | {recipe.learning_rate:g} |
 | length | {recipe.max_length} word pieces |
 | {"updates" if recipe.max_steps else "epochs"} | {recipe.max_steps or f"{recipe.epochs:g}"} |
 | seeds | {", ".join(map(str, recipe.seeds))} |
+{_method_rows(recipe)}
 
 The resolved recipe is in `recipe.yaml` of the run.
 
@@ -187,6 +186,24 @@ longer texts and other languages than those above were not tested.
 {_joined(CITATIONS, recipe)}
 ```
 """
+
+
+def _source(file: str | None, dataset: str | None) -> str:
+    """A file by its name: its directory is nobody else's."""
+    return file.rsplit("/", 1)[-1] if file else dataset or "none"
+
+
+def _method_rows(recipe: Recipe) -> str:
+    """What the method was told, key by key, and its stage on labelled pairs."""
+    rows = {key: value for key, value in recipe.model.items() if key != "prompts"}
+    rows |= {
+        f"prompt of view {number}": f"`{text}`" for number, text in enumerate(recipe.model.get("prompts") or [], 1)
+    }
+    if recipe.nli_file or recipe.nli_dataset:
+        rows["labelled data"] = _source(recipe.nli_file, recipe.nli_dataset_file or recipe.nli_dataset)
+        rows["stage on labelled data"] = f"{recipe.nli_steps} updates" if recipe.nli_steps else recipe.nli_epochs
+        rows |= {key: getattr(recipe, key) for key in ("nli_batch_size", "nli_learning_rate")}
+    return "\n".join(f"| {key} | {value} |" for key, value in rows.items())
 
 
 PROTOCOL = "Spearman correlation (× 100) of the cosine similarity with the gold score, all pairs of a task together"
