@@ -32,6 +32,7 @@ from functools import partial
 
 import torch
 from torch import nn
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration_l2pcsr import L2PCSRConfig
 from .distributed import gather_rows
@@ -186,6 +187,18 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
     seams = ("views",)
     # What perturbs the views that are being made; nothing does outside `_perturbed_views`.
     perturbations: list[Callable[[torch.Tensor], torch.Tensor]] | None = None
+
+    def __init__(self, config: L2PCSRConfig):
+        super().__init__(config)
+        try:
+            layers = list(self.model.backbone.encoder.layer)
+        except AttributeError:
+            layers = []
+        if not layers or not isinstance(layers[0], GradientCheckpointingLayer):
+            kind = config.backbone_config.model_type
+            raise ValueError(
+                f"l2pcsr weakens the layers of BERT's and RoBERTa's families, which a {kind} does not have"
+            )
 
     def pool_views(self, input_ids, attention_mask, rows=None):
         if not self.training:

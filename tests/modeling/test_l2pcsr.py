@@ -5,8 +5,15 @@ import copy
 import numpy as np
 import pytest
 import torch
+from transformers import DistilBertConfig
 
-from csezoo.modeling import METHODS, L2PCSRConfig, L2PCSRForContrastiveLearning, SimCSEForContrastiveLearning, method
+from csezoo.modeling import (
+    METHODS,
+    L2PCSRConfig,
+    L2PCSRForContrastiveLearning,
+    SimCSEForContrastiveLearning,
+    method,
+)
 from csezoo.modeling.modeling_l2pcsr import ascend, perturbed, weakening_mask
 from csezoo.training.recipes import load_recipe
 from tests.conftest import tiny_config
@@ -488,3 +495,8 @@ def test_recipes_hold_the_papers_hyperparameters(backbone, prompt):
     assert (config.pooling, config.denoise) == (("prompt", "train") if prompt else ("cls", "none"))
     if prompt:
         assert config.prompts == PROMPTS[backbone.split("-")[0]]
+
+
+def test_a_backbone_of_another_build_is_refused():
+    with pytest.raises(ValueError, match="which a distilbert does not have"):
+        L2PCSRForContrastiveLearning(L2PCSRConfig(backbone_config=DistilBertConfig(dim=32, n_layers=2, n_heads=2)))
