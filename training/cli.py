@@ -45,13 +45,15 @@ def build_parser() -> argparse.ArgumentParser:
     added = command(
         "evaluate",
         evaluate,
-        "score a model on STS and write the result with its receipt",
+        "score a model and write the results with their receipts",
         "csezoo evaluate runs/quickstart/best --suite sts --data SentEval/data --out result.json",
     )
     added.add_argument(
         "model", help="directory or Hub id: of the zoo, of transformers (--pooling), of sentence-transformers"
     )
-    added.add_argument("--suite", nargs="+", default=["sts"], help="sts (seven tasks, the default), sts-dev")
+    added.add_argument(
+        "--suite", nargs="+", default=["sts"], help="sts (seven tasks, the default), sts-dev, transfer, transfer-fast"
+    )
     added.add_argument("--data", default="hub", help="hub (default) or a directory in SentEval's layout")
     added.add_argument("--out", help="write the JSON result here")
     added.add_argument(

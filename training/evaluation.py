@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import importlib.metadata
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from .errors import UserError
-from .metrics.sts.sts import STS
 from .sts import DEV_TASK, STS_TASKS, PairTask, load_task
+from .transfer import TRANSFER_TASKS, TransferTask, load_transfer_task
 
-SUITES = {"sts": STS_TASKS, "sts-dev": (DEV_TASK,)}
 Encode = Callable[[list[str]], np.ndarray]
+Task = PairTask | TransferTask
+# Each suite's tasks, read from `data`.
+SUITES: dict[str, Callable[[str], list[Task]]] = {
+    "sts": lambda data: [load_task(name, data) for name in STS_TASKS],
+    "sts-dev": lambda data: [load_task(DEV_TASK, data)],
+    "transfer": lambda data: [load_transfer_task(name, data) for name in TRANSFER_TASKS],
+    "transfer-fast": lambda data: [load_transfer_task(name, data, "fast") for name in TRANSFER_TASKS],
+}
 
 
 def evaluate(encode: Encode, suites: list[str], data: str = "hub", *, receipt: dict | None = None) -> dict:
@@ -21,7 +27,8 @@ def evaluate(encode: Encode, suites: list[str], data: str = "hub", *, receipt: d
 
     Args:
         encode: texts to vectors, `list[str] -> (n, d)`.
-        suites: of `sts` (STS12–16, STSBenchmark, SICK-R, all pairs of a task in one Spearman) and `sts-dev`.
+        suites: of `sts` (STS12–16, STSBenchmark, SICK-R, all pairs of a task in one Spearman), `sts-dev`, `transfer`
+            (MR, CR, SUBJ, MPQA, SST2, TREC, MRPC in SentEval's protocol) and `transfer-fast` (SimCSE's quicker one).
         data: `hub` or a directory in SentEval's layout.
         receipt: what the caller knows about the encoder (pooling, dtype), kept in every result.
 
@@ -32,61 +39,48 @@ def evaluate(encode: Encode, suites: list[str], data: str = "hub", *, receipt: d
         UserError: an unknown suite, missing or damaged data, an encoder that gives one vector to everything.
 
     Example:
-        >>> from csezoo.training.evaluation import evaluate_pairs
+        >>> from csezoo.training.evaluation import evaluate_tasks
         >>> from csezoo.training.sts import PairTask
         >>> task = PairTask("toy", [("a", "a"), ("a", "b"), ("a", "ab")], [5, 0, 3], "example")
         >>> letters = lambda texts: np.array([[text.count("a"), text.count("b")] for text in texts], float)
-        >>> evaluate_pairs(letters, [task])[0]["value"]
+        >>> evaluate_tasks(letters, [task])[0]["value"]
         100.0
     """
     if unknown := [suite for suite in suites if suite not in SUITES]:
         raise UserError(f"suite: {unknown[0]!r} is none of {', '.join(SUITES)}")
-    tasks = [load_task(name, data) for suite in dict.fromkeys(suites) for name in SUITES[suite]]
-    return {"results": evaluate_pairs(encode, tasks, receipt=receipt)}
+    tasks = [task for suite in dict.fromkeys(suites) for task in SUITES[suite](data)]
+    return {"results": evaluate_tasks(encode, tasks, receipt=receipt)}
 
 
-def evaluate_pairs(encode: Encode, tasks: list[PairTask], *, receipt: dict | None = None) -> list[dict]:
-    """Spearman of the cosine with the gold score for each task; each distinct sentence is encoded once for all."""
-    sentences = sorted({sentence for task in tasks for pair in task.pairs for sentence in pair})
+def evaluate_tasks(encode: Encode, tasks: Sequence[Task], *, receipt: dict | None = None) -> list[dict]:
+    """Results of each task with their receipts; each distinct sentence is encoded once for all of them."""
+    sentences = sorted({sentence for task in tasks for sentence in task.sentences()})
     row = {sentence: number for number, sentence in enumerate(sentences)}
-    vectors = unit_vectors(np.asarray(encode(sentences), dtype=np.float32), sentences)
-    metric = STS(keep_in_memory=True)
-    results = []
-    for task in tasks:
-        first, second = (vectors[[row[pair[side]] for pair in task.pairs]] for side in (0, 1))
-        scores = metric.compute(predictions=(first * second).sum(1), references=task.scores)
-        if math.isnan(scores["spearman"]):
-            raise UserError(f"{task.name}: all similarities are equal, the encoder gives one vector to every sentence")
-        results.append(
-            {
-                "task": task.name,
-                "metric": "spearman",
-                "value": scores["spearman"],
-                **task.receipt(),
-                "aggregation": "all",
-                "similarity": "cosine",
-                **(receipt or {}),
-                "versions": versions(),
-            }
-        )
-    return results
+    table = checked(np.asarray(encode(sentences), dtype=np.float32), sentences)
+
+    def vectors(texts: list[str]) -> np.ndarray:
+        return table[[row[text] for text in texts]]
+
+    return [
+        {**result, **task.receipt(), **(receipt or {}), "versions": versions()}
+        for task in tasks
+        for result in task.results(vectors)
+    ]
 
 
-def unit_vectors(vectors: np.ndarray, sentences: list[str]) -> np.ndarray:
-    """Float64 vectors of length one; a zero vector stays zero (its cosine counts as 0, as in SentEval)."""
+def checked(vectors: np.ndarray, sentences: list[str]) -> np.ndarray:
+    """What an encoder gave, if there is a finite vector for every sentence."""
     if vectors.ndim != 2 or len(vectors) != len(sentences):
         raise UserError(f"encode gave an array of shape {vectors.shape} for {len(sentences)} sentences")
     if not np.isfinite(vectors).all():
         bad = sentences[int(np.flatnonzero(~np.isfinite(vectors).all(1))[0])]
         raise UserError(f"encode gave a vector that is not finite for {bad[:80]!r}")
-    vectors = vectors.astype(np.float64)
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(norms == 0, 1, norms)
+    return vectors
 
 
 def versions() -> dict[str, str]:
     """Versions of what a score depends on."""
-    names = ("csezoo", "torch", "transformers", "tokenizers", "scipy")
+    names = ("csezoo", "torch", "transformers", "tokenizers", "scipy", "scikit-learn")
     return {name: importlib.metadata.version(name) for name in names}
 
 

@@ -14,7 +14,7 @@ from accelerate.utils import broadcast_object_list
 from .building import Build
 from .checkpoints import complete
 from .errors import UserError
-from .evaluation import evaluate_pairs
+from .evaluation import evaluate_tasks
 from .recipes import Recipe
 from .repository import save_repository
 from .sts import PairTask
@@ -109,7 +109,7 @@ class Progress:
         def encode(texts):
             return serving.encode(texts, self.built.serving_tokenizer, batch_size=self.recipe.eval_batch_size)
 
-        self.dev_results = evaluate_pairs(encode, [self.dev], receipt={"pooling": serving.config.pooling})
+        self.dev_results = evaluate_tasks(encode, [self.dev], receipt={"pooling": serving.config.pooling})
         return self.dev_results[0]["value"]
 
     def _write(self, line: dict) -> None:

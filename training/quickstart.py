@@ -18,12 +18,12 @@ from . import quickstart_base, quickstart_words, quickstart_world
 from .checkpoints import replace_directory
 from .encoders import load_encoder, plain_encoder
 from .errors import UserError
-from .evaluation import evaluate_pairs, format_table, unit_vectors
+from .evaluation import evaluate_tasks, format_table
 from .quickstart_base import train_base
 from .quickstart_world import make_world, write_world
 from .recipes import load_recipe
 from .runs import RUN_FILES, claim, load_lines, remove, run_recipe
-from .sts import load_pairs_file
+from .sts import load_pairs_file, unit_vectors
 
 logger = logging.getLogger(__name__)
 
@@ -96,9 +96,9 @@ def report(recipe, best: Path) -> str:
     rows = []
     for pooling in ("cls", "mean"):
         encoder, tokenizer = plain_encoder(recipe.base_model, pooling)
-        rows.append((f"untrained, {pooling}", evaluate_pairs(_texts_only(encoder, tokenizer), [task])))
+        rows.append((f"untrained, {pooling}", evaluate_tasks(_texts_only(encoder, tokenizer), [task])))
     encode, _ = load_encoder(str(best))
-    rows.append(("trained, SimCSE", evaluate_pairs(encode, [task])))
+    rows.append(("trained, SimCSE", evaluate_tasks(encode, [task])))
     return "\n".join(
         [
             "",
@@ -120,7 +120,7 @@ def _texts_only(encoder, tokenizer):
 
 def neighbours(encode, sentences: list[str], queries: int = 5, nearest: int = 2) -> list[str]:
     """The nearest other sentences of a few, by cosine."""
-    vectors = unit_vectors(np.asarray(encode(sentences), dtype=np.float32), sentences)
+    vectors = unit_vectors(encode(sentences))
     lines = []
     for query in range(0, len(sentences), -(-len(sentences) // queries)):
         cosines = vectors @ vectors[query]

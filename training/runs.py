@@ -22,7 +22,7 @@ from transformers.utils import logging as transformers_logging
 from .checkpoints import complete, replace_directory
 from .encoders import load_encoder
 from .errors import UserError, one_line
-from .evaluation import average, evaluate_pairs, format_table, tests_only, versions
+from .evaluation import average, evaluate_tasks, format_table, tests_only, versions
 from .loop import train
 from .model_card import AVERAGE
 from .recipes import Recipe, dump_recipe
@@ -183,7 +183,7 @@ def evaluate_best(recipe, seed, run: Path, training: dict, dev, tests) -> dict:
     if dev is not None or tests:
         encode, receipt = load_encoder(str(run / "best"), batch_size=recipe.eval_batch_size)
         tasks = [task for task in (dev, *tests) if task is not None]
-        results = evaluate_pairs(encode, tasks, receipt={**receipt, "seed": seed})
+        results = evaluate_tasks(encode, tasks, receipt={**receipt, "seed": seed})
         save_card(run / "best", recipe, results)
     return {
         "model": recipe.name,

@@ -6,10 +6,17 @@ import csv
 import hashlib
 import io
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from .errors import UserError
+from .metrics.sts.sts import STS
+
+# A task asks for the vectors of its sentences: `list[str] -> (n, d)`, float32.
+Vectors = Callable[[list[str]], np.ndarray]
 
 SUBSETS = {
     "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
@@ -65,6 +72,18 @@ class PairTask:
     source: str
     revision: str | None = None
 
+    def sentences(self) -> set[str]:
+        return {sentence for pair in self.pairs for sentence in pair}
+
+    def results(self, vectors: Vectors) -> list[dict]:
+        """Spearman correlation (× 100) of the cosine with the gold score, all pairs together."""
+        first, second = (unit_vectors(vectors([pair[side] for pair in self.pairs])) for side in (0, 1))
+        scores = STS(keep_in_memory=True).compute(predictions=(first * second).sum(1), references=self.scores)
+        if math.isnan(scores["spearman"]):
+            raise UserError(f"{self.name}: all similarities are equal, the encoder gives one vector to every sentence")
+        about = {"aggregation": "all", "similarity": "cosine"}
+        return [{"task": self.name, "metric": "spearman", "value": scores["spearman"], **about}]
+
     def receipt(self) -> dict[str, object]:
         """What identifies the pairs: source, revision, rows and a checksum of sentences and scores."""
         digest = hashlib.sha256()
@@ -76,6 +95,19 @@ class PairTask:
             "rows": len(self.pairs),
             "sha256": digest.hexdigest(),
         }
+
+
+def unit_vectors(vectors: np.ndarray) -> np.ndarray:
+    """Float64 vectors of length one; a zero vector stays zero (its cosine counts as 0, as in SentEval).
+
+    Example:
+        >>> unit_vectors(np.array([[3.0, 4.0], [0.0, 0.0]]))
+        array([[0.6, 0.8],
+               [0. , 0. ]])
+    """
+    vectors = vectors.astype(np.float64)
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(norms == 0, 1, norms)
 
 
 def load_task(name: str, data: str) -> PairTask:
@@ -117,10 +149,16 @@ def _respaced(sentence: str) -> str:
     return " ".join(sentence.split())
 
 
-def _from_directory(name: str, directory: Path) -> PairTask:
+def senteval_root(directory: Path) -> Path:
+    """The directory that holds the tasks: itself, or `downstream/` in it."""
     root = directory / "downstream" if (directory / "downstream").is_dir() else directory
     if not root.is_dir():
         raise UserError(f"{directory} is not a directory in SentEval's layout (with STS/ and SICK/ inside)")
+    return root
+
+
+def _from_directory(name: str, directory: Path) -> PairTask:
+    root = senteval_root(directory)
     if name in SUBSETS:
         folder = root / "STS" / f"{name}-en-test"
         rows = [row for subset in SUBSETS[name] for row in _read_sts_year(folder, subset)]

@@ -9,9 +9,9 @@ from transformers import AutoModel, AutoTokenizer
 
 from csezoo.training.encoders import load_encoder
 from csezoo.training.errors import UserError
-from csezoo.training.evaluation import average, evaluate, evaluate_pairs, format_table, unit_vectors
+from csezoo.training.evaluation import average, evaluate, evaluate_tasks, format_table
 from csezoo.training.metrics.sts.sts import STS
-from csezoo.training.sts import DEV_TASK, PairTask
+from csezoo.training.sts import DEV_TASK, PairTask, unit_vectors
 from tests.clean_interpreter import run_without_csezoo
 
 
@@ -63,7 +63,7 @@ def tasks() -> list[PairTask]:
 
 def test_the_score_is_spearman_of_the_cosines_times_100(tasks):
     encode = Letters()
-    results = evaluate_pairs(encode, tasks)
+    results = evaluate_tasks(encode, tasks)
     for task, result in zip(tasks, results, strict=True):
         similarities = encode.cosines(task)
         assert len(set(similarities)) < len(similarities), "there are ties"
@@ -76,28 +76,28 @@ def test_the_score_is_exact_where_nothing_ties():
     vectors = {str(n): generator.normal(size=16).astype(np.float32) for n in range(200)}
     pairs = [(str(n), str((n * 7 + 3) % 200)) for n in range(200)]
     task = PairTask("normal", pairs, generator.integers(0, 11, 200).astype(float).tolist(), "here")
-    (result,) = evaluate_pairs(lambda texts: np.stack([vectors[text] for text in texts]), [task])
+    (result,) = evaluate_tasks(lambda texts: np.stack([vectors[text] for text in texts]), [task])
     expected = spearman([cosine(vectors[a], vectors[b]) for a, b in pairs], task.scores)
     assert result["value"] == pytest.approx(expected, abs=1e-9)
 
 
 def test_every_distinct_sentence_is_encoded_once_for_all_tasks(tasks):
     encode = Letters()
-    evaluate_pairs(encode, tasks)
+    evaluate_tasks(encode, tasks)
     (texts,) = encode.calls
     assert sorted(texts) == sorted({sentence for task in tasks for pair in task.pairs for sentence in pair})
 
 
 def test_the_cosine_of_a_zero_vector_counts_as_0():
-    vectors = unit_vectors(np.array([[3, 4], [0, 0]], np.float32), ["a", "…"])
+    vectors = unit_vectors(np.array([[3, 4], [0, 0]], np.float32))
     assert vectors.tolist() == [[0.6, 0.8], [0.0, 0.0]] and vectors.dtype == np.float64
     task = PairTask("zero", [("a", "a"), ("a", "…"), ("ab", "b")], [5.0, 0.0, 3.0], "here")
-    assert evaluate_pairs(Letters(), [task])[0]["value"] == 100.0
+    assert evaluate_tasks(Letters(), [task])[0]["value"] == 100.0
 
 
 def test_every_result_carries_a_receipt(tasks):
     given = {"pooling": "cls", "dtype": "float32"}
-    for task, result in zip(tasks, evaluate_pairs(Letters(), tasks, receipt=given), strict=True):
+    for task, result in zip(tasks, evaluate_tasks(Letters(), tasks, receipt=given), strict=True):
         assert {**task.receipt(), **given, "aggregation": "all", "similarity": "cosine"}.items() <= result.items()
         assert result["rows"] == 80 and {"csezoo", "torch", "transformers", "scipy"} <= result["versions"].keys()
 
@@ -122,7 +122,7 @@ def with_nan(texts):
 )
 def test_an_encoder_that_cannot_be_scored_gets_one_clear_line(tasks, encode, parts):
     with np.errstate(all="ignore"), pytest.raises(UserError) as error:
-        evaluate_pairs(encode, tasks)
+        evaluate_tasks(encode, tasks)
     for part in parts:
         assert part in str(error.value)
     assert "\n" not in str(error.value)

@@ -1,0 +1,159 @@
+"""The seven transfer tasks of SentEval: how well a logistic regression on frozen embeddings classifies."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .errors import UserError
+from .probing import PROTOCOLS, dev_then_test, folds_then_test, nested_folds
+from .sts import Vectors, senteval_root
+
+TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
+ROWS = {
+    "MR": {"all": 10662},
+    "CR": {"all": 3775},
+    "SUBJ": {"all": 10000},
+    "MPQA": {"all": 10606},
+    "SST2": {"train": 67349, "dev": 872, "test": 1821},
+    "TREC": {"train": 5452, "test": 500},
+    "MRPC": {"train": 4076, "test": 1725},
+}
+# Positive file first: its examples are labelled 1.
+POLARITY = {
+    "MR": ("rt-polarity.pos", "rt-polarity.neg"),
+    "CR": ("custrev.pos", "custrev.neg"),
+    "SUBJ": ("subj.objective", "subj.subjective"),
+    "MPQA": ("mpqa.pos", "mpqa.neg"),
+}
+QUESTIONS = {"ABBR": 0, "DESC": 1, "ENTY": 2, "HUM": 3, "LOC": 4, "NUM": 5}
+Example = tuple[tuple[str, ...], int]  # one sentence or two, and the class
+
+
+@dataclass
+class TransferTask:
+    """Labelled sentences, or pairs of them, in SentEval's order.
+
+    Args:
+        name: of `TRANSFER_TASKS`.
+        parts: `all`, or `train` (and `dev`) and `test`: examples sorted as SentEval sorts them, which its folds and
+            batches depend on.
+        source: where they came from.
+        protocol: of `probing.PROTOCOLS`: `default` is SentEval's, `fast` the one SimCSE used while it was developed.
+    """
+
+    name: str
+    parts: dict[str, list[Example]]
+    source: str
+    protocol: str = "default"
+    revision: str | None = None
+
+    def sentences(self) -> set[str]:
+        return {text for examples in self.parts.values() for texts, _ in examples for text in texts}
+
+    def results(self, vectors: Vectors) -> list[dict]:
+        """Test accuracy (× 100), and beside it the held-out accuracy that chose the penalty."""
+        examples = [example for part in self.parts.values() for example in part]
+        first, *second = (vectors([texts[side] for texts, _ in examples]) for side in range(len(examples[0][0])))
+        features = np.hstack([abs(first - second[0]), first * second[0]]) if second else first
+        labels = np.array([label for _, label in examples])
+        ends = np.cumsum([len(part) for part in self.parts.values()])[:-1]
+        parts = dict(zip(self.parts, np.split(np.arange(len(examples)), ends), strict=True))
+        protocol = PROTOCOLS[self.protocol]
+        if "all" in parts:
+            dev, test = nested_folds(features, labels, protocol)
+        elif "dev" in parts:
+            dev, test = dev_then_test(features, labels, **parts, protocol=protocol)
+        else:
+            dev, test = folds_then_test(features, labels, **parts, protocol=protocol)
+        about = {"protocol": f"SentEval {self.protocol}", "classifier": "logistic regression"}
+        return [{"task": self.name, "metric": "accuracy", "value": test, "dev": dev, **about}]
+
+    def receipt(self) -> dict[str, object]:
+        digest = hashlib.sha256()
+        for part, examples in self.parts.items():
+            for texts, label in examples:
+                digest.update("\t".join([part, *texts, str(label)]).encode() + b"\n")
+        rows = {part: len(examples) for part, examples in self.parts.items()}
+        return {"dataset": self.source, "revision": self.revision, "rows": rows, "sha256": digest.hexdigest()}
+
+
+def load_transfer_task(name: str, data: str, protocol: str = "default") -> TransferTask:
+    """Read a task from a directory in SentEval's layout.
+
+    Raises:
+        UserError: the data is missing or damaged: its row counts are known (a release once shipped SUBJ with twenty
+            subjective sentences).
+    """
+    if data == "hub":
+        raise UserError(f"{name}: the transfer tasks are read from a directory in SentEval's layout, give --data DIR")
+    root = senteval_root(Path(data))
+    if name in POLARITY:
+        folder = root / name
+        parts = {"all": _polarity(*(folder / file for file in POLARITY[name]))}
+    elif name == "SST2":
+        folder = root / "SST" / "binary"
+        parts = {part: _sentiment(folder / f"sentiment-{part}") for part in ROWS[name]}
+    elif name == "TREC":
+        folder = root / "TREC"
+        parts = {"train": _questions(folder / "train_5500.label"), "test": _questions(folder / "TREC_10.label")}
+    else:
+        folder = root / "MRPC"
+        parts = {part: _paraphrases(folder / f"msr_paraphrase_{part}.txt") for part in ROWS[name]}
+    for part, expected in ROWS[name].items():
+        if len(parts[part]) != expected:
+            raise UserError(
+                f"{name}: {len(parts[part])} examples in {folder} ({part}), {expected} expected: the data is damaged"
+            )
+    for examples in parts.values():
+        examples.sort(key=lambda example: (*(len(text.split()) for text in example[0]), example[1]))
+    return TransferTask(name, parts, f"SentEval {folder.relative_to(root)}", protocol)
+
+
+def _lines(path: Path, encoding: str) -> list[str]:
+    if not path.is_file():
+        raise UserError(f"{path} is missing: is this a directory in SentEval's layout?")
+    try:
+        return path.read_text(encoding=encoding).removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not {encoding} ({error.reason} at byte {error.start})") from None
+
+
+def _text(line: str) -> str:
+    """SentEval's text: tokens joined by single spaces; a full stop where there are none."""
+    return " ".join(line.split()) or "."
+
+
+def _polarity(positive: Path, negative: Path) -> list[Example]:
+    labelled = ((positive, 1), (negative, 0))
+    return [((_text(line),), label) for path, label in labelled for line in _lines(path, "latin-1")]
+
+
+def _sentiment(path: Path) -> list[Example]:
+    return [_example(path, number, line.split("\t"), (0,), 1) for number, line in enumerate(_lines(path, "utf-8"), 1)]
+
+
+def _questions(path: Path) -> list[Example]:
+    examples = []
+    for number, line in enumerate(_lines(path, "latin-1"), start=1):
+        kind, _, question = line.partition(":")
+        if kind not in QUESTIONS:
+            raise UserError(f"{path}, line {number}: {kind[:20]!r} is none of {', '.join(QUESTIONS)}")
+        examples.append(((_text(question.partition(" ")[2]),), QUESTIONS[kind]))
+    return examples
+
+
+def _paraphrases(path: Path) -> list[Example]:
+    _, *lines = _lines(path, "utf-8-sig")
+    return [_example(path, number, line.split("\t"), (3, 4), 0) for number, line in enumerate(lines, start=2)]
+
+
+def _example(path: Path, number: int, cells: list[str], texts: tuple[int, ...], label: int) -> Example:
+    """Sentences and a class 0 or 1 from a line of tab-separated columns."""
+    try:
+        return tuple(_text(cells[column]) for column in texts), {"0": 0, "1": 1}[cells[label].strip()]
+    except (IndexError, KeyError):
+        raise UserError(f"{path}, line {number}: no sentence with a label 0 or 1") from None
