@@ -15,7 +15,8 @@ def method(name: str) -> Method:
 
     A combination inherits from its methods, each of which overrides the seams it changes and leaves the others to the
     next. It is served, and published, as the one that changes the views (else the first): nothing but the views
-    reaches the serving model.
+    reaches the serving model. The training model of a combination goes on from its run's own checkpoints; the Auto
+    classes know the model it is served as.
 
     Raises:
         ValueError: an unknown method, or two that decide the same seam.

@@ -97,6 +97,16 @@ class DiffCSEConfig(SentenceEncoderConfig):
             raise ValueError(f"rtd_mask_ratio: {self.rtd_mask_ratio} must lie between 0 and 1")
         if self.prediction != "rtd" and self.edit != "replace":
             raise ValueError(f"prediction: {self.prediction} recovers replaced tokens, it needs edit: replace")
+        if (self.edited_view != "none" or self.predicted_sentence != "same") and self.text_prefixes([], None):
+            raise ValueError(
+                "edited_view, predicted_sentence: another method makes the texts of the views, leave them out"
+            )
+        embedding_size = self.backbone_config.to_dict().get("embedding_size", self.hidden_size)
+        if self.rtd_weight > 0 and embedding_size != self.hidden_size:
+            raise ValueError(
+                f"diffcse puts a sentence vector of {self.hidden_size} numbers among embeddings of {embedding_size}: "
+                "this backbone's do not fit"
+            )
         if self.edited_view != "none" and self.edit == "all":
             raise ValueError("edited_view: one edit makes a view, choose edit: replace, insert or delete")
         if self.edited_view != "none" and self.predicted_sentence != "same":

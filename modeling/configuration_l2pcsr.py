@@ -2,6 +2,7 @@
 
 from .configuration_sentence_encoder import SentenceEncoderConfig
 
+FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert")
 WEAKENINGS = ("binary", "continuous", "noise")
 TOKEN_UPDATES = ("l2", "sign")
 FEATURE_MASK_SCOPES = ("row", "shared")
@@ -87,6 +88,8 @@ class L2PCSRConfig(SentenceEncoderConfig):
         for field in ("token_step_size", "feature_step_size", "inner_steps", "noise_size"):
             if not getattr(self, field) >= 0:
                 raise ValueError(f"{field}: {getattr(self, field)} must not be negative")
+        if (kind := self.backbone_config.model_type) not in FAMILIES:
+            raise ValueError(f"l2pcsr weakens the layers of {', '.join(FAMILIES)}, not those of a {kind}")
         outputs = self.num_hidden_layers + 1
         if not 1 <= self.weakened_layers <= outputs:
             raise ValueError(

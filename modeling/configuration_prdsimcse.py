@@ -72,6 +72,13 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
     def prefixes_count_as_text(self) -> bool:
         return self.prefix_within_max_length
 
+    def longest_prefix(self, tokenizer) -> int:
+        if self.prefix_within_max_length:
+            return 0
+        longest = self._own_names(" ".join([self.positive_prefix.split("-")[-1]] * 4), tokenizer)
+        texts = [longest, NEGATIVE_PREFIXES.get(self.negative_prefix, "") + self.negative_separator.rstrip()]
+        return max(len(ids) for ids in tokenizer(texts, add_special_tokens=False).input_ids)
+
     def text_prefixes(self, sentences: list[str], tokenizer) -> list[list[str]]:
         views = [[""] * len(sentences), self._positive_prefixes(sentences, tokenizer)]
         if self.negative_prefix != "none":
@@ -84,17 +91,18 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
         if self.positive_prefix == "none":
             return [""] * len(sentences)
         lengths = [None] * len(sentences)
-        if self.prefix_length_unit == "pieces":
+        if self.prefix_length_unit == "pieces" and sentences:
             lengths = [len(ids) for ids in tokenizer(sentences, add_special_tokens=False).input_ids]
         prefixes = []
         for sentence, length in zip(sentences, lengths, strict=True):
             prefix = positive_prefix(sentence, self.positive_prefix, length=length)
             takes = prefix and _draw("positive", sentence) < self.positive_prefix_share
             prefixes.append(f"{prefix} " if takes else "")
-        own_names = {"[CLS]": tokenizer.cls_token, "[MASK]": tokenizer.mask_token}
-        for name, own in own_names.items():
-            prefixes = [prefix.replace(name, own) for prefix in prefixes]
-        return prefixes
+        return [self._own_names(prefix, tokenizer) for prefix in prefixes]
+
+    @staticmethod
+    def _own_names(prefix: str, tokenizer) -> str:
+        return prefix.replace("[CLS]", tokenizer.cls_token).replace("[MASK]", tokenizer.mask_token)
 
 
 def _draw(view: str, sentence: str) -> float:

@@ -142,6 +142,10 @@ class SentenceEncoderConfig(PretrainedConfig):
         """
         return []
 
+    def longest_prefix(self, tokenizer) -> int:
+        """Data seam: pieces that `text_prefixes` put before a sentence at most, on top of its own."""
+        return 0
+
     @property
     def prefixes_count_as_text(self) -> bool:
         """Data seam: whether `text_prefixes` are cut with the sentence at the recipe's `max_length`."""

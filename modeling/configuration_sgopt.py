@@ -10,7 +10,8 @@ class SGOPTConfig(SentenceEncoderConfig):
         variant: the loss, `opt3` (SG-OPT), `base` (SG), `opt1`, `opt2`; see `objectives.self_guided`.
         guide: who makes the views: the frozen `twin`, or the tuned encoder it`self`, from the second text column (a
             back-translation: the paper's contrastive BT baseline, with `variant: base`).
-        view_pooling: over the tokens of a layer, `max` (paper) or `mean` (the release's default argument).
+        view_pooling: over the tokens of a layer, `max` (paper) or `mean` (the release's default argument). This and
+            the next three are the twin's, and without effect where the encoder guides itself.
         first_view_layer, last_view_layer: layers that make views, 0 the embedding layer's output; all by default.
         twin_dropout: dropout in the twin while training. The release switches the twin to training mode by accident;
             `false` is what the paper's "fixed" suggests.
@@ -64,6 +65,8 @@ class SGOPTConfig(SentenceEncoderConfig):
                 f"first_view_layer {self.first_view_layer} and last_view_layer {self.last_view_layer}: "
                 f"give a range of the backbone's layers, 0 to {self.num_hidden_layers}"
             )
+        if self.hard_negative_weight != 0:
+            raise ValueError("hard_negative_weight: sgopt has no hard negatives, leave it at 0")
         if not self.regularizer_weight >= 0:
             raise ValueError(f"regularizer_weight: {self.regularizer_weight} must not be negative")
 

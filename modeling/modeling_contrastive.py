@@ -64,15 +64,20 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
     def _without_training_heads(self, missing, unexpected):
         # A serving checkpoint has no training heads: a head that is missing whole starts fresh, and says so.
-        fresh = set()
+        lost = {}
         for head in self.serving_class.training_heads:
             tensors = {name for name in self.state_dict() if name.split(".")[0] == head}
             if tensors and tensors <= missing:
-                logger.warning(f"{type(self).__name__}: the checkpoint has no {head}, training starts it fresh")
-                fresh |= tensors
-        if fresh:
+                lost[head] = tensors
+        for head in sorted(lost.keys() - self.recover_heads(set(lost))):
+            logger.warning(f"{type(self).__name__}: the checkpoint has no {head}, training starts it fresh")
+        return missing - set().union(*lost.values()), unexpected
+
+    def recover_heads(self, lost: set[str]) -> set[str]:
+        """Make up for training heads that a serving checkpoint lacks, from what it has; returns those it could."""
+        if lost:
             self.start_from(self.model.backbone)
-        return missing - fresh, unexpected
+        return set()
 
     def start_from(self, backbone: nn.Module) -> None:
         """Take a pre-trained encoder's weights into every encoder of the model that starts from them."""
@@ -125,6 +130,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         """
         losses, weighted, embeddings = {}, [], None
         if input_ids is not None:
+            attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
             encoded = slice(self.config.encoded_views)
             pooled = self.pool_views(input_ids[:, encoded], attention_mask[:, encoded], rows)[:rows]  # (B, V, H)
             embeddings = self.project(pooled)
@@ -196,6 +202,8 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
     def maskable(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Which tokens may be masked: real ones that are not special. Ids of any shape to bool of the same."""
+        if self.config.special_token_ids is None or self.config.mask_token_id is None:
+            raise ValueError("special_token_ids, mask_token_id: give the configuration those of the tokenizer")
         special = torch.tensor(self.config.special_token_ids, device=input_ids.device)
         return attention_mask.bool() & ~torch.isin(input_ids, special)
 

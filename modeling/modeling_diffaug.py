@@ -42,6 +42,7 @@ from transformers import initialization as init
 from .configuration_diffaug import DiffAugConfig
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
+from .objectives import at_least_float32
 from .view_adapters import UpProjection, ViewAdapters
 
 
@@ -55,7 +56,7 @@ def representation_divergence(first: torch.Tensor, second: torch.Tensor) -> torc
         >>> representation_divergence(torch.tensor([[3.0, 0.0], [1.0, 1.0]]), torch.tensor([[0.0, 4.0], [1.0, 1.0]]))
         tensor(2.5000)
     """
-    return torch.linalg.vector_norm(first - second, dim=-1).mean()
+    return torch.linalg.vector_norm(at_least_float32(first) - at_least_float32(second), dim=-1).mean()
 
 
 def weight_convergence(
@@ -82,7 +83,7 @@ def weight_convergence(
     """
 
     def mean_length(rows):
-        return torch.linalg.vector_norm(rows, dim=-1).mean()
+        return torch.linalg.vector_norm(at_least_float32(rows), dim=-1).mean()
 
     pairs = [*zip(layer_keys, prefix_keys, strict=True), *zip(layer_values, prefix_values, strict=True)]
     return torch.stack([mean_length(layer) - mean_length(prefix) for layer, prefix in pairs]).mean()
@@ -194,19 +195,33 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
     def __init__(self, config: DiffAugConfig):
         super().__init__(config)
         if config.prefix_positions:
-            backbone = config.backbone_config
-            slots = config.prefix_length if config.views_mode == "same" else config.prefix_positions
-            self.prefix_encoder = PrefixEncoder(
-                PrefixTuningConfig(
-                    num_virtual_tokens=slots,
-                    token_dim=config.hidden_size,
-                    num_layers=config.num_hidden_layers,
-                    num_attention_heads=backbone.num_attention_heads,
-                    encoder_hidden_size=config.hidden_size,
-                    prefix_projection=config.reparametrisation,
-                )
-            )
+            self.prefix_encoder = self._build_prefix_encoder()
         self.post_init()
+
+    def _build_prefix_encoder(self) -> PrefixEncoder:
+        config = self.config
+        return PrefixEncoder(
+            PrefixTuningConfig(
+                num_virtual_tokens=config.prefix_length if config.views_mode == "same" else config.prefix_positions,
+                token_dim=config.hidden_size,
+                num_layers=config.num_hidden_layers,
+                num_attention_heads=config.backbone_config.num_attention_heads,
+                encoder_hidden_size=config.hidden_size,
+                prefix_projection=config.reparametrisation,
+            )
+        )
+
+    @torch.no_grad()
+    def recover_heads(self, lost):
+        """Served prefixes are trained on as they are: behind an MLP they cannot be put again."""
+        recovered = super().recover_heads(lost)
+        if "prefix_encoder" not in lost:
+            return recovered
+        self.config.reparametrisation = False
+        self.prefix_encoder = self._build_prefix_encoder().to(self.model.prefixes)
+        table = self.prefix_encoder.embedding.weight
+        table.copy_(self.model.prefixes.permute(3, 0, 1, 2, 4).flatten(1)[: len(table)])
+        return recovered | {"prefix_encoder"}
 
     def prefixes(self) -> torch.Tensor:
         """The prefixes of both views as keys and values, `(M, 2, heads, 2l, H / heads)`: l slots of view 1 first."""

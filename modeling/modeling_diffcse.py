@@ -104,6 +104,10 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
     def encoders(self) -> list[nn.Module]:
         return super().encoders() + ([self.discriminator] if self.config.rtd_weight > 0 else [])
 
+    def recover_heads(self, lost):
+        """The discriminator starts from the encoder that was served, as it does from a pre-trained one."""
+        return super().recover_heads(lost) | ({"discriminator"} & lost)
+
     def train(self, mode: bool = True):
         super().train(mode)
         if self.config.needs_generator:
@@ -111,14 +115,20 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
             self.generator.requires_grad_(False).train(mode and self.config.generator_dropout)
         return self
 
-    def forward(self, input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None, **others):
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        rows: int | None = None,
+        **others,
+    ):
         """As in every method; under an `edited_view`, an edit of the first view joins as the last one."""
         if input_ids is not None and self.config.edited_view != "none":
             edited, mask, _ = self.edit(self.config.edit, input_ids[:, 0], attention_mask[:, 0])
             longest = max(edited.shape[1], input_ids.shape[2])
             input_ids = torch.cat([_widen(input_ids, longest), _widen(edited, longest)[:, None]], dim=1)
             attention_mask = torch.cat([_widen(attention_mask, longest), _widen(mask, longest)[:, None]], dim=1)
-        return super().forward(input_ids, attention_mask, **others)
+        return super().forward(input_ids, attention_mask, rows, **others)
 
     def contrastive_loss(self, embeddings: torch.Tensor) -> torch.Tensor:
         """The objective. An edited positive gives a second one, the mean of both counts; an edited negative is hard.
@@ -226,7 +236,7 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
         ids, mask, labels = insert_masks(input_ids, attention_mask, chosen, self.config.mask_token_id)
         # Rows that leave the positions of a backbone (RoBERTa has two fewer than it says) lose their ends.
         positions = min(self.config.max_position_embeddings, self.generator.config.max_position_embeddings)
-        limit = max(input_ids.shape[1], positions - 2)
+        limit = max(input_ids.shape[1], positions - 2 - self.config.prefix_positions)
         ids, mask, labels = ids[:, :limit], mask[:, :limit], labels[:, :limit]
         return self.generate(ids, mask).where(labels.bool(), ids), mask, labels
 
@@ -247,7 +257,7 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
         kept[:, 0] = True
         if self.config.generator_positions == "masked":
             kept |= labels == -100
-        return input_ids.where(kept, self.generate(masked, attention_mask)) * attention_mask
+        return input_ids.where(kept, self.generate(masked, attention_mask)) * attention_mask.long()
 
     @torch.no_grad()
     def generate(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:

@@ -31,11 +31,11 @@ from contextlib import contextmanager
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import nn
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration_l2pcsr import L2PCSRConfig
-from .distributed import gather_rows
+from .distributed import gather_rows, largest
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
 
@@ -188,18 +188,6 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
     # What perturbs the views that are being made; nothing does outside `_perturbed_views`.
     perturbations: list[Callable[[torch.Tensor], torch.Tensor]] | None = None
 
-    def __init__(self, config: L2PCSRConfig):
-        super().__init__(config)
-        try:
-            layers = list(self.model.backbone.encoder.layer)
-        except AttributeError:
-            layers = []
-        if not layers or not isinstance(layers[0], GradientCheckpointingLayer):
-            kind = config.backbone_config.model_type
-            raise ValueError(
-                f"l2pcsr weakens the layers of BERT's and RoBERTa's families, which a {kind} does not have"
-            )
-
     def pool_views(self, input_ids, attention_mask, rows=None):
         if not self.training:
             return super().pool_views(input_ids, attention_mask, rows)
@@ -209,8 +197,10 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
     def pool_rows(self, input_ids, attention_mask):
         if self.perturbations is None:
             return super().pool_rows(input_ids, attention_mask)
-        if self.config.attend_padding:
-            attention_mask = torch.ones_like(attention_mask)
+        if self.config.attend_padding:  # as much of it on every process
+            more = largest(input_ids.shape[-1], input_ids.device) - input_ids.shape[-1]
+            input_ids = F.pad(input_ids, (0, more), value=self.config.backbone_config.pad_token_id)
+            attention_mask = torch.ones_like(input_ids)
         with perturbed(self.model.backbone, self.perturbations):
             return super().pool_rows(input_ids, attention_mask)
 

@@ -62,10 +62,15 @@ class PrdSimCSEForContrastiveLearning(ForContrastiveLearning):
     seams = ("data", "objective")
 
     def contrastive_loss(self, embeddings: torch.Tensor) -> torch.Tensor:
-        """`(B, 3, H)` to a scalar; two views, without negative copies, give InfoNCE."""
-        if self.config.denominator == "batch" or embeddings.shape[1] == 2:
+        """`(B, 3, H)` to a scalar, or `(B, 2, H)` without negative copies."""
+        if self.config.denominator == "batch":
             return super().contrastive_loss(embeddings)
         everyone, _ = gather_rows(embeddings)
+        anchors, positives, *negatives = everyone.unbind(1)
         return prefix_contrastive(
-            *everyone.unbind(1), temperature=self.config.temperature, denominator=self.config.denominator
+            anchors,
+            positives,
+            *(negatives or [None]),
+            temperature=self.config.temperature,
+            denominator=self.config.denominator,
         )

@@ -76,6 +76,10 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
     def encoders(self):
         return super().encoders() + ([self.twin] if self.config.has_twin else [])
 
+    def recover_heads(self, lost):
+        """The twin becomes one of the encoder that was served."""
+        return super().recover_heads(lost) | ({"twin"} & lost)
+
     def train(self, mode: bool = True):
         super().train(mode)
         # Frozen here, where a model that was just loaded comes by: loading unfreezes.

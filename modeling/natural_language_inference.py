@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .distributed import gather_rows
+from .objectives import at_least_float32
 
 LABELS = ("contradiction", "entailment", "neutral")  # 0, 1 and, with three classes, 2
 
@@ -51,5 +52,6 @@ def nli_loss(classifier: nn.Module, embeddings: torch.Tensor, labels: torch.Tens
         labels = torch.arange(1, -1, -1, device=logits.device).repeat_interleave(len(premises))
     else:
         logits = classifier(premises, *hypotheses)
-    everyone, _ = gather_rows(torch.cat([logits.float(), labels[:, None]], dim=1))  # small whole numbers stay exact
+    labelled = torch.cat([at_least_float32(logits), labels[:, None]], dim=1)  # small whole numbers stay exact
+    everyone, _ = gather_rows(labelled)
     return F.cross_entropy(everyone[:, :-1], everyone[:, -1].long())

@@ -82,7 +82,7 @@ def info_nce(
 def prefix_contrastive(
     anchors: torch.Tensor,
     positives: torch.Tensor,
-    negatives: torch.Tensor,
+    negatives: torch.Tensor | None,
     *,
     temperature: float,
     denominator: str = "batch",
@@ -100,7 +100,8 @@ def prefix_contrastive(
     * `all`: all positives, all negatives, and all other anchors (the printed N - 2 negatives among N vectors).
 
     Args:
-        anchors, positives, negatives: `(B, H)`; row i of each belongs to sentence i.
+        anchors, positives, negatives: `(B, H)`; row i of each belongs to sentence i. `negatives` may be None: no
+            negative copies then (the ablation "+Pos").
         temperature: τ.
         denominator: `batch`, `own` or `all`.
 
@@ -115,18 +116,16 @@ def prefix_contrastive(
         >>> round(prefix_contrastive(z, z, -z, temperature=1.0, denominator="own").item(), 4)  # log(e + 2 + 1/e) - 1
         0.6265
     """
-    logits = [cosine_logits(anchors, positives, temperature)]  # (B, B)
-    hard = cosine_logits(anchors, negatives, temperature)  # (B, B)
-    if denominator == "own":
-        logits.append(hard.diagonal()[:, None])  # (B, 1)
-    elif denominator in ("batch", "all"):
-        logits.append(hard)
-    else:
+    if denominator not in ("batch", "own", "all"):
         raise ValueError(f"denominator: {denominator!r} is none of batch, own, all")
+    logits = [cosine_logits(anchors, positives, temperature)]  # (B, B)
+    if negatives is not None:
+        hard = cosine_logits(anchors, negatives, temperature)  # (B, B)
+        logits.append(hard.diagonal()[:, None] if denominator == "own" else hard)
     if denominator == "all":
-        itself = torch.eye(len(anchors), dtype=torch.bool, device=hard.device)
+        itself = torch.eye(len(anchors), dtype=torch.bool, device=anchors.device)
         logits.append(cosine_logits(anchors, anchors, temperature).masked_fill(itself, -torch.inf))
-    return F.cross_entropy(torch.cat(logits, dim=1), torch.arange(len(anchors), device=hard.device))
+    return F.cross_entropy(torch.cat(logits, dim=1), torch.arange(len(anchors), device=anchors.device))
 
 
 def self_guided(
@@ -209,6 +208,9 @@ def parameter_distance(tuned: nn.Module, fixed: nn.Module) -> torch.Tensor:
     Args:
         tuned, fixed: modules; parameters of the same name are compared, and gradients reach those of `tuned`.
 
+    Raises:
+        ValueError: no name is common to both.
+
     Example:
         >>> one, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
         >>> _ = other.load_state_dict({name: value + 1 for name, value in one.state_dict().items()})
@@ -217,7 +219,10 @@ def parameter_distance(tuned: nn.Module, fixed: nn.Module) -> torch.Tensor:
     """
     there = dict(fixed.named_parameters())
     shared = [(value, there[name].detach()) for name, value in tuned.named_parameters() if name in there]
-    return sum((here - reference).square().sum() for here, reference in shared)
+    if not shared:
+        raise ValueError("the two modules have no parameter of the same name")
+    pairs = [(at_least_float32(here), at_least_float32(reference)) for here, reference in shared]
+    return sum((here - reference).square().sum() for here, reference in pairs)
 
 
 def replaced_token_detection(

@@ -62,8 +62,8 @@ def tokenize_once(sentences: datasets.Dataset, **options) -> datasets.Dataset:
         options: of `tokenize`.
     """
     tokenizer, length, config = options["tokenizer"], options["length"], options.get("config")
-    method = [type(config).__name__, config.to_json_string()] if config else []
-    fingerprint = Hasher.hash([sentences._fingerprint, tokenizer.backend_tokenizer.to_str(), length, method])
+    prefixes = config.to_json_string() if config and config.text_prefixes([], tokenizer) else None
+    fingerprint = Hasher.hash([sentences._fingerprint, tokenizer.backend_tokenizer.to_str(), length, prefixes])
     return sentences.map(tokenize, batched=True, fn_kwargs=options, new_fingerprint=fingerprint, desc="Tokenising")
 
 

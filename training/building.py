@@ -16,7 +16,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from csezoo.modeling import METHODS, DiffCSEConfig, method
+from csezoo.modeling import METHODS, DiffAugConfig, DiffCSEConfig, method
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
 from .errors import UserError, one_line
@@ -89,6 +89,11 @@ def build(recipe: Recipe) -> Build:
         dtype=torch.float32,
         attn_implementation=recipe.attn_implementation,
     )
+    if recipe.whitening and recipe.whitening > backbone.config.hidden_size:
+        raise UserError(
+            f"whitening: {recipe.whitening} is more than the {backbone.config.hidden_size} dimensions of "
+            f"{recipe.base_model}"
+        )
     if Path(recipe.base_model).is_dir():
         backbone.config.name_or_path = ""  # a path of this machine is not published
     tokenizer = load_tokenizer(recipe.base_model, revision=recipe.base_revision or "main")
@@ -103,6 +108,8 @@ def build(recipe: Recipe) -> Build:
             mask_token_id=tokenizer.mask_token_id,
             special_token_ids=sorted(tokenizer.all_special_ids),
         )
+        if isinstance(config, DiffAugConfig) and config.freeze_views and not (recipe.nli_steps or recipe.nli_epochs):
+            raise UserError("freeze_views: they would stay as they were drawn, give --nli_steps or --nli_epochs too")
         edits = isinstance(config, DiffCSEConfig) and config.needs_generator
         if edits:
             generator = load_generator(recipe, tokenizer, config)
@@ -120,7 +127,7 @@ def build(recipe: Recipe) -> Build:
     # Published templates stand around 32 pieces of the sentence; without one, the special tokens are among the 32.
     sentence_length = recipe.max_length - (2 if prompts == [None] else 0)
     longest = longest_input(backbone.config) - config.prefix_positions
-    needed = sentence_length + max(map(template_length, templates))
+    needed = sentence_length + max(map(template_length, templates)) + config.longest_prefix(tokenizer)
     needed += config.bias_length_offset if config.denoise != "none" else 0
     if sentence_length < 1 or needed > longest:
         raise UserError(f"max_length: {recipe.max_length} does not fit the {longest} positions of {recipe.base_model}")

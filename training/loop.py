@@ -70,7 +70,7 @@ def train(recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: P
     progress = Progress(run, built, recipe, accelerator, dev)
     trainable = [parameter for parameter in built.model.parameters() if parameter.requires_grad]
     if not complete(run / "checkpoints"):
-        progress.evaluate(step=0)
+        progress.evaluate(step=0, counts=False)
     bar = tqdm(total=stages[-1].stop, desc=f"Training (seed {seed})", disable=not _on_terminal(accelerator))
     for stage in stages:
         if not progress.stopped:
@@ -100,8 +100,14 @@ def plan_stages(recipe: Recipe, data: RunData) -> list[Stage]:
     contrastive = Stage("contrastive", before, updates, updates, recipe.learning_rate)
     if not before:
         return [contrastive]
-    decay = recipe.nli_decay_steps or max(before, updates)
-    return [Stage("nli", 0, before, decay, recipe.nli_learning_rate), contrastive]
+    decay = recipe.nli_decay_steps or updates or before
+    if decay < before:
+        raise UserError(
+            f"nli_steps: the schedule of {before} updates on labelled pairs would end after {decay} of them: give "
+            "--nli_decay_steps, as many or more"
+        )
+    rate = recipe.learning_rate if recipe.nli_learning_rate is None else recipe.nli_learning_rate
+    return [Stage("nli", 0, before, decay, rate), contrastive]
 
 
 def train_stage(stage: Stage, recipe: Recipe, seed: int, data: RunData, trainable, progress: Progress, bar) -> None:
@@ -153,7 +159,7 @@ def train_stage(stage: Stage, recipe: Recipe, seed: int, data: RunData, trainabl
         if step % recipe.log_steps == 0 or step % recipe.eval_steps == 0 or last:
             bar.set_postfix(progress.log(learning_rate))
         if step % recipe.eval_steps == 0 or last:
-            progress.evaluate(step)
+            progress.evaluate(step, counts=stage.name == "contrastive")
             if stage.name == "nli":
                 progress.diagnose(data.probe())
             progress.seconds += time.perf_counter() - started

@@ -76,14 +76,19 @@ class Progress:
         self._write({"step": self.step, **line, "learning_rate": learning_rate})
         return {"loss": f"{line['loss']:.4f}"}
 
-    def evaluate(self, step: int) -> None:
-        """Score the serving model on dev; a strictly better one becomes `best/`. Without dev the newest is best."""
+    def evaluate(self, step: int, *, counts: bool) -> None:
+        """Score the serving model on dev; a strictly better one becomes `best/`. Without dev the newest is best.
+
+        Args:
+            counts: for `endurance`: the evaluation before training and those on labelled pairs do not.
+        """
         score = None
         if self.dev is not None:
             score = [self._dev_score() if self.accelerator.is_main_process else None]
             score = broadcast_object_list(score)[0]
             self._write({"step": step, "dev": score})
-            self.count_fall(score)
+            if counts:
+                self.count_fall(score)
         if self.dev is None or self.best_score is None or score > self.best_score:
             self.best_step, self.best_score = step, score
             if self.accelerator.is_main_process:

@@ -21,9 +21,9 @@ RECIPES = Path(__file__).parent / "recipes"
 POSITIVE = ("batch_size", "gradient_accumulation_steps", "max_length", "epochs", "eval_steps", "log_steps")
 POSITIVE += ("eval_batch_size", "shuffle_buffer", "nli_batch_size", "train_fraction", "nli_fraction")
 NOT_NEGATIVE = ("learning_rate", "weight_decay", "adam_epsilon", "max_grad_norm", "warmup_ratio")
-NOT_NEGATIVE += ("nli_learning_rate", "nli_steps")
+NOT_NEGATIVE += ("nli_steps",)
 LEAST = {"max_steps": 0, "max_train_sentences": 1, "nli_decay_steps": 1, "endurance": 1, "whitening": 1}
-LEAST |= {"whitening_sentences": 1, "nli_epochs": 0}
+LEAST |= {"whitening_sentences": 1, "nli_epochs": 0, "nli_learning_rate": 0}
 # Keys of a model configuration that a run fills in itself.
 FILLED_IN = {"self", "kwargs", "return", "backbone_config", "prompt_token_ids", "mask_token_id", "special_token_ids"}
 FILLED_IN |= {"whitening_size", "generator_config"}
@@ -49,8 +49,9 @@ class Recipe:
         nli_fraction: keep each labelled row with this probability.
         nli_batch_size: labelled rows a batch, over all processes.
         nli_steps, nli_epochs: updates (or passes over the labelled data) of a stage before, on labelled pairs alone.
-        nli_learning_rate: of that stage.
-        nli_decay_steps: updates after which its schedule would end; by default those of the stage after it.
+        nli_learning_rate: of that stage; by default `learning_rate`.
+        nli_decay_steps: updates after which its schedule would end, as many as it has or more; by default those of the
+            stage after it.
         generator, generator_revision: masked language model that edits sentences for DiffCSE.
         streaming, shuffle_buffer: read while training, shuffled in a buffer, instead of preparing the data first.
         eval_data: `hub`, a directory in SentEval's layout, or `none`; dev and test pairs of STS.
@@ -93,7 +94,7 @@ class Recipe:
     nli_batch_size: int = 128
     nli_steps: int = 0
     nli_epochs: float | None = None
-    nli_learning_rate: float = 1e-3
+    nli_learning_rate: float | None = None
     nli_decay_steps: int | None = None
     generator: str | None = None
     generator_revision: str | None = None
@@ -150,6 +151,10 @@ class Recipe:
                 raise UserError(f"{key}: {getattr(self, key)} must be at most 1")
         if self.nli_steps and self.nli_epochs:
             raise UserError("nli_steps and nli_epochs: give one of them")
+        if self.streaming and self.train_fraction < 1:
+            raise UserError("train_fraction: a stream is read as it comes, give max_train_sentences instead")
+        if self.whitening and not (self.train_file or self.dataset):
+            raise UserError("whitening: it is fitted on training sentences, give --train_file or --dataset")
         if len(self.adam_betas) != 2 or not all(0 <= beta < 1 for beta in self.adam_betas):
             raise UserError(f"adam_betas: {self.adam_betas} must be two numbers from 0 to below 1")
         if self.lr_scheduler not in SCHEDULERS:

@@ -60,8 +60,10 @@ def run_recipe(recipe: Recipe, *, show: bool = True) -> dict:
 def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
     """The processes of this run, checked against what was asked for."""
     tracker = None if recipe.report_to == "none" else recipe.report_to
-    # A stage on labelled pairs leaves the heads of the other one without gradients, and the other way round.
-    unused = DistributedDataParallelKwargs(find_unused_parameters=recipe.model.get("nli_classes", 0) > 0)
+    # A stage on labelled pairs leaves the heads of the other one without gradients, and the other way round; without a
+    # contrastive loss a projection may have none.
+    some = recipe.model.get("nli_classes", 0) > 0 or recipe.model.get("contrastive_weight", 1) == 0
+    unused = DistributedDataParallelKwargs(find_unused_parameters=some)
     try:
         accelerator = Accelerator(
             mixed_precision=recipe.mixed_precision,

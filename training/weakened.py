@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_model
 
 from .batches import ViewCollator, tokenize
 from .building import Build, build
@@ -39,7 +39,7 @@ def weakened_tokens(run: str | Path, sentences: list[str], *, seed: int = 0) -> 
     model = built.model
     if model.config.weakening == "noise" or not model.config.token_mask:
         raise UserError(f"{run} has no token masks to draw: it was trained with weakening: noise or token_mask: false")
-    model.load_state_dict(load_file(_newest_checkpoint(run, recipe) / "model.safetensors"))
+    load_model(model, _newest_checkpoint(run, recipe) / "model.safetensors")
     rows = _batch(built, sentences)
     torch.manual_seed(seed)
     learned = model.train().learn_weakening(**rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+import torch
 from transformers import AutoModel
 
 from csezoo.modeling.whitening import Whitening
@@ -23,19 +24,15 @@ def whiten(repository: Path, recipe: Recipe) -> None:
     Raises:
         UserError: too few different sentences for so many dimensions.
     """
-    model = AutoModel.from_pretrained(repository)
+    model = AutoModel.from_pretrained(repository).to("cuda" if torch.cuda.is_available() else "cpu")
     if model.config.whitening_size:
         return  # an interrupted run had come this far
-    if recipe.whitening > model.config.hidden_size:
-        raise UserError(
-            f"whitening: {recipe.whitening} is more than the model's {model.config.hidden_size} dimensions"
-        )
     rows = load_sentences(recipe)
     sentences = [row["0"] for row in rows.take(recipe.whitening_sentences)]
     logger.info("whitening fitted on %d sentences", len(sentences))
     vectors = model.encode(sentences, batch_size=recipe.eval_batch_size, convert_to_numpy=False).float()
     model.config.whitening_size = recipe.whitening
-    model.whitening = Whitening(model.config.hidden_size, recipe.whitening)
+    model.whitening = Whitening(model.config.hidden_size, recipe.whitening).to(model.device)
     try:
         model.whitening.fit(vectors)
     except ValueError as error:

@@ -11,7 +11,9 @@ from transformers import AutoModel, AutoModelForPreTraining, DistilBertConfig, D
 
 from csezoo.modeling import DiffAugConfig, DiffAugForContrastiveLearning, SimCSEConfig, SimCSEForContrastiveLearning
 from csezoo.modeling.modeling_diffaug import representation_divergence, weight_convergence
-from csezoo.training.recipes import load_recipe
+from csezoo.training.building import build
+from csezoo.training.errors import UserError
+from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import tiny_config
 from tests.modeling.test_methods import batch, one_view
 from tests.modeling.test_objectives import numpy_info_nce
@@ -442,3 +444,22 @@ def test_recipes_are_table_5(backbone, setting, stage_one, stage_two, alpha):
     assert model["prompts"] == load_recipe(f"promptbert-{backbone}").model["prompts"][:1]
     assert (model["prefix_length"], model["nli_classes"], model["nli_weight"]) == (8, 2, alpha)
     assert (model["pooling"], model["denoise"], model["projection_at_test"]) == ("prompt", "train", False)
+
+
+@pytest.mark.parametrize("mode", ["different", "same"])
+def test_served_prefixes_are_trained_on_as_they_are(tmp_path, mode):
+    torch.manual_seed(0)
+    trained = DiffAugForContrastiveLearning(DiffAugConfig(backbone_config=tiny_config("bert"), views_mode=mode)).eval()
+    served = trained.serving_model()
+    served.save_pretrained(tmp_path / "served")
+    again = DiffAugForContrastiveLearning.from_pretrained(tmp_path / "served")
+    assert not again.config.reparametrisation
+    again.save_pretrained(tmp_path / "training")
+    torch.testing.assert_close(AutoModel.from_pretrained(tmp_path / "training").prefixes, served.prefixes)
+    loaded = AutoModelForPreTraining.from_pretrained(tmp_path / "training")
+    torch.testing.assert_close(loaded.serving_model().prefixes, served.prefixes)
+
+
+def test_frozen_views_need_a_stage_that_tunes_them(bases):
+    with pytest.raises(UserError, match="freeze_views: .* give --nli_steps or --nli_epochs"):
+        build(make_recipe({"method": "diffaug", "base_model": str(bases["bert"]), "freeze_views": True}))

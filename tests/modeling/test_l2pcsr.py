@@ -498,5 +498,5 @@ def test_recipes_hold_the_papers_hyperparameters(backbone, prompt):
 
 
 def test_a_backbone_of_another_build_is_refused():
-    with pytest.raises(ValueError, match="which a distilbert does not have"):
+    with pytest.raises(ValueError, match="not those of a distilbert"):
         L2PCSRForContrastiveLearning(L2PCSRConfig(backbone_config=DistilBertConfig(dim=32, n_layers=2, n_heads=2)))

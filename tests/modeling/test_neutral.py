@@ -10,7 +10,7 @@ from tests.modeling.test_methods import batch
 SIMCSE = {"projection": "tanh", "projection_at_test": False, "temperature": 0.05}
 NEUTRAL = {
     "simcse": {},
-    "prdsimcse": {"negative_prefix": "none", "positive_prefix": "none", "denominator": "all"},
+    "prdsimcse": {"negative_prefix": "none", "positive_prefix": "none", "denominator": "own"},
     "diffaug": {"prefix_length": 0, "nli_classes": 0},
     "l2pcsr": {"threshold": 0.0},
     "diffcse": {"rtd_weight": 0.0},

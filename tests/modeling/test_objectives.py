@@ -102,6 +102,18 @@ def test_prefix_contrastive_is_each_reading_of_the_formula(vectors, denominator)
     assert loss.item() == pytest.approx(np.mean(losses), abs=1e-12)
 
 
+@pytest.mark.parametrize("denominator", ["batch", "own", "all"])
+def test_prefix_contrastive_without_negative_copies(vectors, denominator):
+    a, p, _ = (unit(v.numpy()) for v in vectors)
+    losses = []
+    for i in range(len(a)):
+        terms = [a[i] @ p[j] / 0.1 for j in range(len(a))]
+        terms += [a[i] @ a[j] / 0.1 for j in range(len(a)) if j != i] if denominator == "all" else []
+        losses.append(naive_softmax_loss(a[i] @ p[i] / 0.1, terms))
+    loss = prefix_contrastive(*vectors[:2], None, temperature=0.1, denominator=denominator)
+    assert loss.item() == pytest.approx(np.mean(losses), abs=1e-12)
+
+
 def test_prefix_contrastive_refuses_another_reading(vectors):
     with pytest.raises(ValueError, match="'some' is none of batch, own, all"):
         prefix_contrastive(*vectors, temperature=0.1, denominator="some")
@@ -174,3 +186,11 @@ def test_parameter_distance_is_a_sum_of_squares_over_what_both_have():
     distance.backward()
     torch.testing.assert_close(tuned["a"].weight.grad, 2 * (tuned["a"].weight - fixed["a"].weight).detach())
     assert fixed["a"].weight.grad is None
+    with pytest.raises(ValueError, match="no parameter of the same name"):
+        parameter_distance(tuned["a"], torch.nn.ModuleDict({"c": torch.nn.Linear(5, 5)}))
+
+
+def test_parameter_distance_of_half_precision_is_summed_in_float32():
+    one, other = torch.nn.Linear(300, 300).bfloat16(), torch.nn.Linear(300, 300).bfloat16()
+    expected = parameter_distance(one.float(), other.float())
+    torch.testing.assert_close(parameter_distance(one.bfloat16(), other.bfloat16()), expected)

@@ -8,8 +8,9 @@ from csezoo.modeling import PrdSimCSEConfig, PrdSimCSEForContrastiveLearning
 from csezoo.modeling.modeling_prdsimcse import NEGATIVE_PREFIXES, positive_prefix
 from csezoo.modeling.objectives import prefix_contrastive
 from csezoo.training.batches import ViewCollator, tokenize
+from csezoo.training.building import build
 from csezoo.training.errors import UserError
-from csezoo.training.recipes import load_recipe
+from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
 from tests.modeling.test_methods import batch
 
@@ -69,6 +70,25 @@ def test_the_sentence_alone_is_cut_unless_prefixes_are_to_count(kind):
     head = len(tokenizer(NEGATIVE_PREFIXES["prefix3"], add_special_tokens=False).input_ids)
     assert len(views(tokenizer, length=6)["2"][0]) == head + 6
     assert len(views(tokenizer, length=6, prefix_within_max_length=True)["2"][0]) == 6
+
+
+def test_the_longest_prefix_is_known(kind):
+    tokenizer = tiny_tokenizer(kind)
+    for changes in ({}, {"negative_prefix": "none"}, {"positive_prefix": "one-[MASK]", "negative_separator": ": "}):
+        config = PrdSimCSEConfig(**changes)
+        long = "word " * 40
+        longest = max(
+            len(ids) for ids in tokenizer([t[0].rstrip() for t in config.text_prefixes([long], tokenizer)]).input_ids
+        )
+        assert config.longest_prefix(tokenizer) >= longest - 2  # the two special tokens
+    assert PrdSimCSEConfig(prefix_within_max_length=True).longest_prefix(tokenizer) == 0
+
+
+def test_prefixes_must_fit_the_positions_too(bases):
+    keys = {"method": "prdsimcse", "base_model": str(bases["bert"]), "max_length": 60}
+    with pytest.raises(UserError, match="max_length: 60 does not fit the 66 positions"):
+        build(make_recipe(keys))
+    assert build(make_recipe({**keys, "prefix_within_max_length": True})).sentence_length == 58
 
 
 def test_separator_of_the_negative(kind):

@@ -8,6 +8,7 @@ from csezoo.modeling import METHODS, method
 from csezoo.training.errors import UserError
 from csezoo.training.recipes import load_recipe, make_recipe, method_keys
 from csezoo.training.runs import run_recipe
+from csezoo.training.weakened import weakened_tokens
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES
 from tests.training.test_train import lines, values
@@ -54,6 +55,12 @@ def test_a_default_of_one_method_holds_in_a_combination():
     assert (config.projection, config.projection_at_test, config.rtd_mask_ratio) == ("batchnorm", True, 0.2)
 
 
+@pytest.mark.parametrize("change", [{"predicted_sentence": "next"}, {"edited_view": "negative"}])
+def test_an_edit_among_the_views_needs_texts_that_no_other_method_makes(change):
+    with pytest.raises(ValueError, match="another method makes the texts of the views"):
+        method("prdsimcse+diffcse")[0](**change)
+
+
 def combined(bases, dev_file, output, name, **changes):
     recipe = values(bases["bert"], None, dev_file, output, method=name, max_steps=2, eval_steps=1)
     del recipe["train_file"]
@@ -81,6 +88,7 @@ print(json.dumps(model.encode({SENTENCES[:4]!r}).tolist()))
     torch.testing.assert_close(there, torch.from_numpy(model.encode(SENTENCES[:4])), atol=1e-6, rtol=0)
     assert "L2P-CSR" in (best / "README.md").read_text() and "DiffCSE" in (best / "README.md").read_text()
     assert load_recipe(str(tmp_path / "run" / "recipe.yaml")).method == "l2pcsr+diffcse"
+    assert list(weakened_tokens(tmp_path / "run", SENTENCES[:2])) == SENTENCES[:2], "a picture of it can be drawn"
 
 
 def test_prefixed_texts_and_weakened_views(bases, train_file, dev_file, tmp_path):

@@ -96,6 +96,14 @@ def test_the_horizon_of_its_schedule_can_be_given(bases, train_file, dev_file, t
     assert [line["learning_rate"] for line in stages(tmp_path / "run")[:2]] == pytest.approx([1e-2, 0.75e-2])
 
 
+def test_a_schedule_that_would_end_within_its_stage_is_refused(bases, train_file, dev_file, tmp_path, triplets):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", **triplets, nli_steps=7, max_steps=6)
+    with pytest.raises(
+        UserError, match="7 updates on labelled pairs would end after 6 of them: give --nli_decay_steps"
+    ):
+        run_recipe(make_recipe(recipe))
+
+
 def test_labelled_pairs_can_be_joint(bases, train_file, dev_file, tmp_path, pairs):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", nli_weight=0.5, **pairs)
     run_recipe(make_recipe(recipe))
@@ -207,7 +215,7 @@ def test_an_enduring_run_stops_and_stays_stopped(bases, train_file, dev_file, tm
     updates = results["training"]["updates"]
     dev = [line["dev"] for line in lines(tmp_path / "run") if "dev" in line]
     assert updates < 40 and len(dev) == updates + 1
-    assert dev[-1] < dev[-2] and dev[:-1] == sorted(dev[:-1]), "stopped at the first fall"
+    assert dev[-1] < dev[-2] and dev[1:-1] == sorted(dev[1:-1]), "stopped at the first fall after training began"
     (tmp_path / "run" / "results.json").unlink()  # as if it had been killed before its last evaluation
     assert run_recipe(make_recipe({**recipe, "learning_rate": 0.05}))["training"]["updates"] == updates
 
@@ -238,7 +246,7 @@ def test_whitening_is_fitted_to_the_best_model_and_saved_with_it(bases, train_fi
 
 def test_too_many_dimensions_to_whiten_are_refused(bases, train_file, dev_file, tmp_path):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=0, whitening=33)
-    with pytest.raises(UserError, match="whitening: 33 is more than the model's 32 dimensions"):
+    with pytest.raises(UserError, match="whitening: 33 is more than the 32 dimensions"):
         run_recipe(make_recipe(recipe))
     few = {**recipe, "output_dir": str(tmp_path / "few"), "whitening": 20, "whitening_sentences": 5}
     with pytest.raises(UserError, match="give more training sentences, or a smaller --whitening"):
