@@ -51,9 +51,9 @@ def build_parser() -> argparse.ArgumentParser:
     added.add_argument(
         "model", help="directory or Hub id: of the zoo, of transformers (--pooling), of sentence-transformers"
     )
-    added.add_argument(
-        "--suite", nargs="+", default=["sts"], help="sts (seven tasks, the default), sts-dev, transfer, transfer-fast"
-    )
+    suites = "sts (the default), sts-dev, transfer, transfer-fast, sts-length, geometry, retrieval"
+    added.add_argument("--suite", nargs="+", default=["sts"], metavar="SUITE", help=suites)
+    added.add_argument("--queries", nargs="+", help="sentences whose neighbours the suite retrieval shows")
     added.add_argument("--data", default="hub", help="hub (default) or a directory in SentEval's layout")
     added.add_argument("--out", help="write the JSON result here")
     added.add_argument(
@@ -96,7 +96,7 @@ def recipes(options) -> None:
 def evaluate(options) -> None:
     from .encoders import load_encoder
     from .evaluation import evaluate as run_suites
-    from .evaluation import format_table
+    from .evaluation import format_report
 
     if options.batch_size < 1:
         raise UserError(f"batch_size: {options.batch_size} must be at least 1")
@@ -109,8 +109,9 @@ def evaluate(options) -> None:
         dtype=options.dtype,
         progress=sys.stderr.isatty(),
     )
-    report = {"model": options.model, **run_suites(encode, options.suite, options.data, receipt=receipt)}
-    print(format_table([(Path(options.model).name, report["results"])]))
+    scored = run_suites(encode, options.suite, options.data, receipt=receipt, queries=options.queries)
+    report = {"model": options.model, **scored}
+    print(format_report(Path(options.model).name, report["results"]))
     if options.out:
         Path(options.out).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 

@@ -8,29 +8,44 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from .errors import UserError
-from .sts import DEV_TASK, STS_TASKS, PairTask, load_task
+from .geometry import GeometryTask, load_geometry
+from .retrieval import RetrievalTask, load_retrieval
+from .sts import DEV_TASK, STS_TASKS, PairTask, Vectors, load_task, split_by_length
 from .transfer import TRANSFER_TASKS, TransferTask, load_transfer_task
 
 Encode = Callable[[list[str]], np.ndarray]
-Task = PairTask | TransferTask
+Task = PairTask | TransferTask | RetrievalTask | GeometryTask
 # Each suite's tasks, read from `data`.
 SUITES: dict[str, Callable[[str], list[Task]]] = {
     "sts": lambda data: [load_task(name, data) for name in STS_TASKS],
     "sts-dev": lambda data: [load_task(DEV_TASK, data)],
     "transfer": lambda data: [load_transfer_task(name, data) for name in TRANSFER_TASKS],
     "transfer-fast": lambda data: [load_transfer_task(name, data, "fast") for name in TRANSFER_TASKS],
+    "sts-length": lambda data: [load_task("SICK-R", data), *split_by_length(load_task("SICK-R", data))],
+    "geometry": load_geometry,
+    "retrieval": load_retrieval,
 }
 
 
-def evaluate(encode: Encode, suites: list[str], data: str = "hub", *, receipt: dict | None = None) -> dict:
+def evaluate(
+    encode: Encode,
+    suites: list[str],
+    data: str = "hub",
+    *,
+    receipt: dict | None = None,
+    queries: list[str] | None = None,
+) -> dict:
     """Run suites of tasks on any encoder.
 
     Args:
         encode: texts to vectors, `list[str] -> (n, d)`.
         suites: of `sts` (STS12–16, STSBenchmark, SICK-R, all pairs of a task in one Spearman), `sts-dev`, `transfer`
-            (MR, CR, SUBJ, MPQA, SST2, TREC, MRPC in SentEval's protocol) and `transfer-fast` (SimCSE's quicker one).
+            (MR, CR, SUBJ, MPQA, SST2, TREC, MRPC in SentEval's protocol), `transfer-fast` (SimCSE's quicker one),
+            `sts-length` (SICK-R by the words of the shorter sentence), `geometry` (alignment, uniformity, anisotropy)
+            and `retrieval` (recall@1, 5, 10 on STS-B test).
         data: `hub` or a directory in SentEval's layout.
         receipt: what the caller knows about the encoder (pooling, dtype), kept in every result.
+        queries: sentences whose nearest neighbours `retrieval` shows.
 
     Returns:
         `{"results": [{"task", "metric", "value", …receipt}]}`, values times 100.
@@ -48,19 +63,33 @@ def evaluate(encode: Encode, suites: list[str], data: str = "hub", *, receipt: d
     """
     if unknown := [suite for suite in suites if suite not in SUITES]:
         raise UserError(f"suite: {unknown[0]!r} is none of {', '.join(SUITES)}")
-    tasks = [task for suite in dict.fromkeys(suites) for task in SUITES[suite](data)]
-    return {"results": evaluate_tasks(encode, tasks, receipt=receipt)}
+    if queries and "retrieval" not in suites:
+        raise UserError("queries: their neighbours are shown by the suite retrieval, name it too")
+    loaded = {suite: SUITES[suite](data) for suite in dict.fromkeys(suites)}
+    for task in loaded.get("retrieval", []):
+        task.queries = queries or []
+    vectors = encode_once(encode, [task for tasks in loaded.values() for task in tasks])
+    results = []
+    for suite, tasks in loaded.items():
+        results += [{"suite": suite, **result} for result in score(tasks, vectors, receipt)]
+    return {"results": results}
 
 
 def evaluate_tasks(encode: Encode, tasks: Sequence[Task], *, receipt: dict | None = None) -> list[dict]:
     """Results of each task with their receipts; each distinct sentence is encoded once for all of them."""
+    return score(tasks, encode_once(encode, tasks), receipt)
+
+
+def encode_once(encode: Encode, tasks: Sequence[Task]) -> Vectors:
+    """A table of all distinct sentences of the tasks, and a function that looks them up."""
     sentences = sorted({sentence for task in tasks for sentence in task.sentences()})
     row = {sentence: number for number, sentence in enumerate(sentences)}
     table = checked(np.asarray(encode(sentences), dtype=np.float32), sentences)
+    return lambda texts: table[[row[text] for text in texts]]
 
-    def vectors(texts: list[str]) -> np.ndarray:
-        return table[[row[text] for text in texts]]
 
+def score(tasks: Sequence[Task], vectors: Vectors, receipt: dict | None) -> list[dict]:
+    """Results of each task, each with the task's receipt, the encoder's, and the versions."""
     return [
         {**result, **task.receipt(), **(receipt or {}), "versions": versions()}
         for task in tasks
@@ -111,3 +140,25 @@ def format_table(rows: list[tuple[str, list[dict]]]) -> str:
         "  ".join([line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True))])
         for line in [header, *lines]
     )
+
+
+def format_report(model: str, results: list[dict]) -> str:
+    """What `evaluate` prints: a table for each suite of scores, a line for each other measure, neighbours of queries.
+
+    Args:
+        model: how to call it.
+        results: of `evaluate`, with their `suite`.
+    """
+    blocks = []
+    for suite in dict.fromkeys(result["suite"] for result in results):
+        own = [result for result in results if result["suite"] == suite]
+        if suite not in ("geometry", "retrieval"):
+            blocks.append(format_table([(model, own)]))
+            continue
+        for result in own:
+            if result["metric"] == "neighbours":
+                nearest = [f"    {found['cosine']:.2f}  {found['sentence']}" for found in result["value"]]
+                blocks.append("\n".join([f"  {result['query']}", *nearest]))
+            else:
+                blocks.append(f"{result['task']}  {result['metric']}  {result['value']:.3f}")
+    return "\n".join(blocks)

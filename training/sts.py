@@ -212,6 +212,23 @@ def _read_sts_year(folder: Path, subset: str) -> list[tuple[str, str, float]]:
     return [_row(sentences, number, f"{score}\t{line}", (1, 2, 0)) for number, line, score in scored]
 
 
+def split_by_length(task: PairTask, words: int = 8) -> list[PairTask]:
+    """The pairs whose shorter sentence has at most so many words, and the others (PrdSimCSE, table 11).
+
+    Example:
+        >>> task = PairTask("toy", [("a b c", "d"), ("a b", "c d e")], [1.0, 2.0], "example")
+        >>> [(part.name, part.pairs) for part in split_by_length(task, 1)]
+        [('toy, to 1 words', [('a b c', 'd')]), ('toy, over 1 words', [('a b', 'c d e')])]
+    """
+    short = [min(len(sentence.split()) for sentence in pair) <= words for pair in task.pairs]
+    parts = []
+    for name, kept in (("to", short), ("over", [not is_short for is_short in short])):
+        pairs = [pair for pair, keep in zip(task.pairs, kept, strict=True) if keep]
+        scores = [score for score, keep in zip(task.scores, kept, strict=True) if keep]
+        parts.append(PairTask(f"{task.name}, {name} {words} words", pairs, scores, task.source, task.revision))
+    return parts
+
+
 def load_pairs_file(path: str) -> PairTask:
     """Pairs from a CSV file with the columns sentence1, sentence2, score."""
     file = Path(path)
