@@ -62,6 +62,29 @@ def build_parser() -> argparse.ArgumentParser:
     added.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="of the weights")
     added.add_argument("--batch_size", type=int, default=128, help="texts a forward pass (128)")
     added = command(
+        "compare",
+        compare,
+        "test whether one model is better than another, by a paired bootstrap over the pairs of each task",
+        "csezoo compare runs/a/best runs/b/best --data SentEval/data",
+    )
+    added.add_argument("models", nargs=2, metavar="MODEL", help="as of evaluate")
+    added.add_argument(
+        "--suite", nargs="+", default=["sts"], metavar="SUITE", help="sts (default), sts-dev, sts-length"
+    )
+    added.add_argument("--data", default="hub", help="hub (default) or a directory in SentEval's layout")
+    added.add_argument(
+        "--pooling", nargs=2, metavar="POOLING", help="of the two models, `own` for one that has its own"
+    )
+    added.add_argument("--resamples", type=int, default=1000, help="draws a task (1000)")
+    added = command(
+        "table",
+        table,
+        "put results files side by side",
+        "csezoo table model_cards/*/results.json --format latex",
+    )
+    added.add_argument("files", nargs="+", help="results.json of runs, or what evaluate --out wrote")
+    added.add_argument("--format", default="markdown", choices=("markdown", "latex", "csv"))
+    added = command(
         "publish",
         publish,
         "push a finished run to the Hub in one commit",
@@ -120,6 +143,28 @@ def check_out(out: str) -> None:
     """A file that cannot be written is better refused before the work than after it."""
     if not Path(out).absolute().parent.is_dir():
         raise UserError(f"out: {Path(out).parent} is no directory")
+
+
+def compare(options) -> None:
+    from .encoders import load_encoder
+    from .evaluation import load_suites
+    from .statistics import compare as bootstrap
+
+    if options.resamples < 1:
+        raise UserError(f"resamples: {options.resamples} must be at least 1")
+    poolings = [None if pooling == "own" else pooling for pooling in options.pooling or ("own", "own")]
+    models = zip(options.models, poolings, strict=True)
+    encoders = [load_encoder(model, pooling=pooling, progress=sys.stderr.isatty())[0] for model, pooling in models]
+    tasks = [task for suite in load_suites(options.suite, options.data).values() for task in suite]
+    for made in bootstrap(*encoders, tasks, resamples=options.resamples, progress=sys.stderr.isatty()):
+        interval = f"{made['difference']:+.2f} [{made['low']:+.2f}, {made['high']:+.2f}]"
+        print(f"{made['task']:<24} {made['first']:6.2f} {made['second']:6.2f}  {interval}  p {made['p']:.3f}")
+
+
+def table(options) -> None:
+    from .tables import format_rows, read_row
+
+    print(format_rows([read_row(file) for file in options.files], options.format))
 
 
 def publish(options) -> None:

@@ -61,11 +61,9 @@ def evaluate(
         >>> evaluate_tasks(letters, [task])[0]["value"]
         100.0
     """
-    if unknown := [suite for suite in suites if suite not in SUITES]:
-        raise UserError(f"suite: {unknown[0]!r} is none of {', '.join(SUITES)}")
     if queries and "retrieval" not in suites:
         raise UserError("queries: their neighbours are shown by the suite retrieval, name it too")
-    loaded = {suite: SUITES[suite](data) for suite in dict.fromkeys(suites)}
+    loaded = load_suites(suites, data)
     for task in loaded.get("retrieval", []):
         task.queries = queries or []
     vectors = encode_once(encode, [task for tasks in loaded.values() for task in tasks])
@@ -73,6 +71,13 @@ def evaluate(
     for suite, tasks in loaded.items():
         results += [{"suite": suite, **result} for result in score(tasks, vectors, receipt)]
     return {"results": results}
+
+
+def load_suites(suites: Sequence[str], data: str) -> dict[str, list[Task]]:
+    """The tasks of each suite, read once."""
+    if unknown := [suite for suite in suites if suite not in SUITES]:
+        raise UserError(f"suite: {unknown[0]!r} is none of {', '.join(SUITES)}")
+    return {suite: SUITES[suite](data) for suite in dict.fromkeys(suites)}
 
 
 def evaluate_tasks(encode: Encode, tasks: Sequence[Task], *, receipt: dict | None = None) -> list[dict]:

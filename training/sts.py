@@ -75,10 +75,14 @@ class PairTask:
     def sentences(self) -> set[str]:
         return {sentence for pair in self.pairs for sentence in pair}
 
+    def similarities(self, vectors: Vectors) -> np.ndarray:
+        """The cosine of each pair, `(n,)` in float64."""
+        first, second = (unit_vectors(vectors([pair[side] for pair in self.pairs])) for side in (0, 1))
+        return (first * second).sum(1)
+
     def results(self, vectors: Vectors) -> list[dict]:
         """Spearman correlation (× 100) of the cosine with the gold score, all pairs together."""
-        first, second = (unit_vectors(vectors([pair[side] for pair in self.pairs])) for side in (0, 1))
-        scores = STS(keep_in_memory=True).compute(predictions=(first * second).sum(1), references=self.scores)
+        scores = STS(keep_in_memory=True).compute(predictions=self.similarities(vectors), references=self.scores)
         if math.isnan(scores["spearman"]):
             raise UserError(f"{self.name}: all similarities are equal, the encoder gives one vector to every sentence")
         about = {"aggregation": "all", "similarity": "cosine"}

@@ -1,0 +1,94 @@
+"""Is one encoder better than another? A paired bootstrap over the pairs of each task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.stats import rankdata
+from tqdm.auto import tqdm
+
+from .errors import UserError
+from .evaluation import Encode, encode_once
+from .sts import PairTask
+
+
+def spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Spearman correlation (× 100) of each row of `first` (r, n) with the same row of `second` (r, n).
+
+    Example:
+        >>> spearman(np.array([[1.0, 2.0, 3.0]]), np.array([[2.0, 4.0, 9.0]]))
+        array([100.])
+    """
+    ranks = [rankdata(values, axis=1) for values in (first, second)]
+    a, b = (rank - rank.mean(1, keepdims=True) for rank in ranks)
+    return 100 * (a * b).sum(1) / np.sqrt((a * a).sum(1) * (b * b).sum(1))
+
+
+def paired_bootstrap(
+    first: np.ndarray, second: np.ndarray, gold: np.ndarray, *, resamples: int = 1000, seed: int = 0
+) -> dict[str, float]:
+    """How sure the difference of two encoders' scores on the same pairs is.
+
+    The pairs are drawn anew, with replacement, and both encoders are scored on every draw.
+
+    Args:
+        first, second: `(n,)` similarities that the two encoders give the pairs.
+        gold: `(n,)` scores.
+        resamples: draws.
+        seed: of the draws.
+
+    Returns:
+        `difference`, first minus second in Spearman × 100; `low` and `high`, the middle 95 % of it over the draws; and
+        `p`, twice the share of draws on the other side of zero (at least 1 / resamples).
+
+    References:
+        Berg-Kirkpatrick, Burkett, Klein 2012, "An Empirical Investigation of Statistical Significance in NLP".
+
+    Example:
+        >>> gold = np.arange(50.0)
+        >>> paired_bootstrap(gold, -gold, gold, resamples=100)["difference"]
+        200.0
+    """
+    generator = np.random.default_rng(seed)
+    differences = []
+    for start in range(0, resamples, 100):  # a hundred draws at a time
+        draws = generator.integers(len(gold), size=(min(100, resamples - start), len(gold)))
+        differences.append(spearman(first[draws], gold[draws]) - spearman(second[draws], gold[draws]))
+    differences = np.concatenate(differences)
+    exact = spearman(first[None], gold[None])[0] - spearman(second[None], gold[None])[0]
+    low, high = np.percentile(differences, (2.5, 97.5))
+    p = 2 * min((differences <= 0).mean(), (differences >= 0).mean())
+    return {
+        "difference": round(float(exact), 10),
+        "low": float(low),
+        "high": float(high),
+        "p": float(min(1.0, max(p, 1 / resamples))),
+    }
+
+
+def compare(
+    first: Encode, second: Encode, tasks: Sequence[PairTask], *, resamples: int = 1000, progress: bool = False
+) -> list[dict]:
+    """The paired bootstrap on each task.
+
+    Args:
+        first, second: texts to vectors.
+        tasks: of `sts`.
+        resamples: draws a task.
+        progress: show a bar.
+
+    Returns:
+        For each task its name, both encoders' scores, and `paired_bootstrap`'s figures.
+    """
+    if not all(isinstance(task, PairTask) for task in tasks):
+        raise UserError("suite: encoders are compared on pairs with gold scores, those of sts, sts-dev and sts-length")
+    tables = [encode_once(encode, tasks) for encode in (first, second)]
+    compared = []
+    for task in tqdm(tasks, desc="Resampling", disable=not progress):
+        gold = np.array(task.scores)
+        similarities = [task.similarities(vectors) for vectors in tables]
+        scores = [float(spearman(values[None], gold[None])[0]) for values in similarities]
+        figures = paired_bootstrap(*similarities, gold, resamples=resamples)
+        compared.append({"task": task.name, "first": scores[0], "second": scores[1], **figures})
+    return compared
