@@ -117,6 +117,7 @@ def test_two_processes_train_both_stages_as_one(bases, train_file, triplets, dev
     for file in bases["bert"].glob("tokenizer*"):
         shutil.copy(file, base)
     changes = {**changes, "nli_batch_size": 13, "nli_steps": 4, "max_steps": 2, "batch_size": 25, "eval_steps": 4}
+    changes["nli_decay_steps"] = 4
     changes["adam_epsilon"] = 1e-3  # gradients this small would be noise over noise
     one = two_stages(base, train_file, triplets, dev_file, tmp_path / "one", **changes)
     run_recipe(make_recipe(one))
