@@ -94,6 +94,17 @@ def build_parser() -> argparse.ArgumentParser:
     added.add_argument("--to", required=True, metavar="ORG/NAME", help="the Hub repository, made if it is not there")
     added.add_argument("--private", action="store_true", help="make a new repository private")
     added = command(
+        "portrait",
+        portrait,
+        "draw an encoder on STS-B: similarities at each gold score, or pairs of sentences on a plane",
+        "csezoo portrait runs/quickstart/best --of similarities --data SentEval/data --out similarities.png",
+    )
+    added.add_argument("model", help="as of evaluate")
+    added.add_argument("--of", required=True, choices=("similarities", "pairs"), help="what to draw")
+    added.add_argument("--data", default="hub", help="hub (default) or a directory in SentEval's layout")
+    added.add_argument("--pooling", help="for a plain transformers encoder")
+    added.add_argument("--out", required=True, metavar="FILE.png", help="write the picture here")
+    added = command(
         "weakened",
         weakened,
         "draw which tokens an L2P-CSR run weakens in sentences, at each perturbed layer",
@@ -139,6 +150,13 @@ def evaluate(options) -> None:
         Path(options.out).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
+def check_picture(out: str) -> None:
+    """Refuse a file that is no PNG, before anything is computed."""
+    if not out.endswith(".png"):
+        raise UserError(f"out: {out} is no PNG file, give FILE.png")
+    check_out(out)
+
+
 def check_out(out: str) -> None:
     """A file that cannot be written is better refused before the work than after it."""
     if not Path(out).absolute().parent.is_dir():
@@ -167,6 +185,16 @@ def table(options) -> None:
     print(format_rows([read_row(file) for file in options.files], options.format))
 
 
+def portrait(options) -> None:
+    from .encoders import load_encoder
+    from .portraits import PORTRAITS
+
+    check_picture(options.out)
+    encode, _ = load_encoder(options.model, pooling=options.pooling, progress=sys.stderr.isatty())
+    PORTRAITS[options.of](encode, options.data, options.out)
+    print(options.out)
+
+
 def publish(options) -> None:
     from .publishing import publish as push
 
@@ -179,9 +207,7 @@ def weakened(options) -> None:
     from .pictures import draw_weakened_tokens
     from .weakened import weakened_tokens
 
-    if not options.out.endswith(".png"):
-        raise UserError(f"out: {options.out} is no PNG file, give FILE.png")
-    check_out(options.out)
+    check_picture(options.out)
     logging.set_verbosity_error()  # of the base model, whose weights the checkpoint replaces
     logging.disable_progress_bar()
     draw_weakened_tokens(weakened_tokens(options.run_directory, options.sentences, seed=options.seed), options.out)

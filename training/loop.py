@@ -19,7 +19,7 @@ from transformers import get_scheduler
 from .building import build
 from .checkpoints import TrainingState, complete, step_of
 from .errors import UserError
-from .pictures import draw_prefix_tuning
+from .pictures import draw_prefix_tuning, draw_training_curves
 from .progress import Progress
 from .recipes import Recipe
 from .run_data import RunData
@@ -78,6 +78,8 @@ def train(recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: P
         if stage.name == "nli" and accelerator.is_main_process:
             draw_prefix_tuning(progress.metrics)
     bar.close()
+    if accelerator.is_main_process:
+        draw_training_curves(progress.metrics)
     return {
         "best_step": progress.best_step,
         "dev": progress.best_score,

@@ -95,3 +95,84 @@ def draw_prefix_tuning(metrics: Path) -> None:
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
     figure.savefig(metrics.with_name("prefix_tuning.png"), dpi=150)
+
+
+def draw_training_curves(metrics: Path) -> None:
+    """Loss and dev score over a run's updates, the chosen checkpoint marked, as `training_curves.png` beside them.
+
+    Args:
+        metrics: a run's `metrics.jsonl`.
+    """
+    from matplotlib.figure import Figure
+
+    lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    losses = [(line["step"], line["loss"]) for line in lines if "loss" in line]
+    scores = [(line["step"], line["dev"]) for line in lines if "dev" in line]
+    panels = [(name, points) for name, points in (("loss", losses), ("STS-B dev, Spearman", scores)) if points]
+    if not panels:
+        return
+    figure = Figure(figsize=(5 * len(panels), 3.5), layout="constrained")
+    for axes, (name, points) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        axes.plot(*zip(*points, strict=True), marker="o", markersize=3)
+        axes.set_xlabel("updates")
+        axes.set_ylabel(name)
+        axes.grid(alpha=0.3)
+        if points is scores:
+            step, best = max(scores, key=lambda point: (point[1], -point[0]))  # the first of equals
+            axes.plot([step], [best], marker="*", markersize=14, color="C3", linestyle="none")
+            axes.annotate(
+                f"chosen: {best:.2f}", (step, best), textcoords="offset points", xytext=(0, -16), ha="center"
+            )
+    figure.savefig(metrics.with_name("training_curves.png"), dpi=150)
+
+
+def draw_similarities(similarities: np.ndarray, scores: np.ndarray, path: str | Path) -> None:
+    """How the cosines of pairs spread at each gold score, as in DiffCSE's figure 2: a violin a point of the scale.
+
+    Args:
+        similarities: `(n,)` cosines.
+        scores: `(n,)` gold scores from 0 to 5.
+        path: of the PNG file.
+    """
+    from matplotlib.figure import Figure
+
+    rounded = np.rint(scores).astype(int)
+    present = [score for score in range(6) if (rounded == score).sum() > 1]
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.violinplot([similarities[rounded == score] for score in present], present, widths=0.8, showmedians=True)
+    axes.set_xticks(present)
+    axes.set_xlabel("gold score, rounded")
+    axes.set_ylabel("cosine similarity")
+    axes.set_ylim(min(0.0, float(similarities.min())) - 0.02, 1.02)
+    axes.grid(alpha=0.3, axis="y")
+    figure.savefig(path, dpi=150)
+
+
+def draw_pairs(vectors: np.ndarray, alike: np.ndarray, path: str | Path) -> None:
+    """Pairs of sentences on a plane by t-SNE, as in SG-OPT's figure 5: a line joins the two sentences of a pair.
+
+    Args:
+        vectors: `(n, 2, d)`, the two sentences of each pair.
+        alike: `(n,)` whether they mean the same.
+        path: of the PNG file.
+    """
+    from matplotlib.figure import Figure
+    from sklearn.manifold import TSNE
+
+    count = len(vectors)
+    perplexity = min(15, 2 * count - 1)
+    points = TSNE(perplexity=perplexity, metric="cosine", init="pca", random_state=0).fit_transform(
+        vectors.reshape(2 * count, -1)
+    )
+    figure = Figure(figsize=(6, 6), layout="constrained")
+    axes = figure.subplots()
+    for kind, color, name in ((True, "C3", "same meaning"), (False, "C0", "unrelated")):
+        for number, pair in enumerate(points.reshape(count, 2, 2)[alike == kind]):
+            axes.plot(*pair.T, color=color, linewidth=1, alpha=0.7, label=name if number == 0 else None)
+            for point in pair:
+                axes.annotate(str(number), point, color=color, fontsize=8, ha="center", va="center")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.legend(loc="best", fontsize=9)
+    figure.savefig(path, dpi=150)

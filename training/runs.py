@@ -120,7 +120,8 @@ def load_evaluation(recipe: Recipe) -> tuple[PairTask | None, list[PairTask]]:
     return dev, [load_task(name, recipe.eval_data) for name in STS_TASKS]
 
 
-RUN_FILES = ("recipe.yaml", "metrics.jsonl", "results.json", "checkpoints", "best", "tracker", "prefix_tuning.png")
+RUN_FILES = ("recipe.yaml", "metrics.jsonl", "results.json", "checkpoints", "best", "tracker")
+RUN_FILES += ("prefix_tuning.png", "training_curves.png")
 # What may differ between a run and its continuation.
 FREE_KEYS = {"output_dir", "overwrite", "report_to", "log_steps"}
 

@@ -1,0 +1,48 @@
+"""The pictures of a run and of an encoder: drawn, and of what they should be."""
+
+import json
+
+import numpy as np
+import pytest
+
+from csezoo.training.cli import main
+from csezoo.training.pictures import draw_pairs, draw_similarities, draw_training_curves
+
+
+def is_png(path) -> bool:
+    return path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_curves_are_drawn_beside_the_metrics(tmp_path):
+    lines = [{"step": step, "loss": 1 / (step + 1)} for step in range(1, 9)]
+    lines += [{"step": step, "dev": 70 + step % 5} for step in range(0, 9, 2)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    draw_training_curves(tmp_path / "metrics.jsonl")
+    assert is_png(tmp_path / "training_curves.png")
+
+
+def test_a_run_without_updates_or_dev_has_no_curves(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("", encoding="utf-8")
+    draw_training_curves(tmp_path / "metrics.jsonl")
+    assert not (tmp_path / "training_curves.png").exists()
+
+
+def test_similarities_and_pairs_are_drawn(tmp_path):
+    generator = np.random.default_rng(0)
+    scores = generator.uniform(0, 5, 200)
+    draw_similarities(scores / 5 + generator.normal(0, 0.1, 200), scores, tmp_path / "similarities.png")
+    draw_pairs(generator.normal(size=(8, 2, 5)), np.arange(8) < 4, tmp_path / "pairs.png")
+    assert is_png(tmp_path / "similarities.png") and is_png(tmp_path / "pairs.png")
+
+
+@pytest.mark.parametrize("of", ["similarities", "pairs"])
+def test_portraits_from_the_command_line(real_data, bases, tmp_path, of):
+    options = ["--pooling", "mean", "--data", str(real_data / "data" / "senteval"), "--out", str(tmp_path / "p.png")]
+    main(["portrait", str(bases["bert"]), "--of", of, *options])
+    assert is_png(tmp_path / "p.png")
+
+
+def test_another_format_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["portrait", "nowhere", "--of", "pairs", "--out", "p.pdf"])
+    assert "out: p.pdf is no PNG file" in capsys.readouterr().err
