@@ -120,9 +120,9 @@ def draw_training_curves(metrics: Path) -> None:
         if points is scores:
             step, best = max(scores, key=lambda point: (point[1], -point[0]))  # the first of equals
             axes.plot([step], [best], marker="*", markersize=14, color="C3", linestyle="none")
-            axes.annotate(
-                f"chosen: {best:.2f}", (step, best), textcoords="offset points", xytext=(0, -16), ha="center"
-            )
+            axes.set_title(f"chosen: {best:.2f} after {step} updates", fontsize=10)
+        elif min(loss for _, loss in losses) > 0:
+            axes.set_yscale("log")  # the first updates dwarf the others
     figure.savefig(metrics.with_name("training_curves.png"), dpi=150)
 
 
