@@ -96,11 +96,11 @@ def build_parser() -> argparse.ArgumentParser:
     added = command(
         "portrait",
         portrait,
-        "draw an encoder on STS-B: similarities at each gold score, or pairs of sentences on a plane",
+        "draw an encoder on STS-B: similarities at each gold score, pairs on a plane, scores by layer and pooling",
         "csezoo portrait runs/quickstart/best --of similarities --data SentEval/data --out similarities.png",
     )
     added.add_argument("model", help="as of evaluate")
-    added.add_argument("--of", required=True, choices=("similarities", "pairs"), help="what to draw")
+    added.add_argument("--of", required=True, choices=("similarities", "pairs", "layers"), help="what to draw")
     added.add_argument("--data", default="hub", help="hub (default) or a directory in SentEval's layout")
     added.add_argument("--pooling", help="for a plain transformers encoder")
     added.add_argument("--out", required=True, metavar="FILE.png", help="write the picture here")
@@ -186,12 +186,10 @@ def table(options) -> None:
 
 
 def portrait(options) -> None:
-    from .encoders import load_encoder
     from .portraits import PORTRAITS
 
     check_picture(options.out)
-    encode, _ = load_encoder(options.model, pooling=options.pooling, progress=sys.stderr.isatty())
-    PORTRAITS[options.of](encode, options.data, options.out)
+    PORTRAITS[options.of](options.model, options.pooling, options.data, options.out)
     print(options.out)
 
 

@@ -108,7 +108,7 @@ def draw_training_curves(metrics: Path) -> None:
     lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     losses = [(line["step"], line["loss"]) for line in lines if "loss" in line]
     scores = [(line["step"], line["dev"]) for line in lines if "dev" in line]
-    panels = [(name, points) for name, points in (("loss", losses), ("STS-B dev, Spearman", scores)) if points]
+    panels = [(name, points) for name, points in (("loss", losses), ("dev, Spearman", scores)) if points]
     if not panels:
         return
     figure = Figure(figsize=(5 * len(panels), 3.5), layout="constrained")
@@ -175,4 +175,30 @@ def draw_pairs(vectors: np.ndarray, alike: np.ndarray, path: str | Path) -> None
     axes.set_xticks([])
     axes.set_yticks([])
     axes.legend(loc="best", fontsize=9)
+    figure.savefig(path, dpi=150)
+
+
+def draw_layers(scores: np.ndarray, poolings: list[str], path: str | Path) -> None:
+    """A heat map of scores by layer and pooling (SG-OPT's figure 1); the best layer of each pooling is framed.
+
+    Args:
+        scores: `(layers, poolings)`, the embedding layer first.
+        poolings: names of the columns.
+        path: of the PNG file.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    figure = Figure(figsize=(1.2 * len(poolings) + 2, 0.4 * len(scores) + 1.2), layout="constrained")
+    axes = figure.subplots()
+    shown = axes.imshow(scores, aspect="auto", origin="lower", cmap="viridis")
+    middle = (scores.min() + scores.max()) / 2
+    for (layer, column), score in np.ndenumerate(scores):
+        color = "w" if score < middle else "k"
+        axes.text(column, layer, f"{score:.1f}", ha="center", va="center", color=color, fontsize=9)
+    for column, layer in enumerate(scores.argmax(0)):
+        axes.add_patch(Rectangle((column - 0.5, layer - 0.5), 1, 1, fill=False, edgecolor="C3", linewidth=2))
+    axes.set_xticks(range(len(poolings)), poolings)
+    axes.set_yticks(range(len(scores)), ["embedding", *(f"layer {number}" for number in range(1, len(scores)))])
+    figure.colorbar(shown, label="Spearman on STS-B test")
     figure.savefig(path, dpi=150)

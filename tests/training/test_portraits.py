@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from csezoo.training.cli import main
+from csezoo.training.encoders import load_encoder
+from csezoo.training.evaluation import evaluate_tasks
 from csezoo.training.pictures import draw_pairs, draw_similarities, draw_training_curves
+from csezoo.training.portraits import layer_scores
+from csezoo.training.sts import PairTask
+from tests.conftest import SENTENCES
 
 
 def is_png(path) -> bool:
@@ -46,3 +51,20 @@ def test_another_format_is_refused(capsys):
     with pytest.raises(SystemExit):
         main(["portrait", "nowhere", "--of", "pairs", "--out", "p.pdf"])
     assert "out: p.pdf is no PNG file" in capsys.readouterr().err
+
+
+def test_layer_scores_are_those_of_the_pooled_hidden_states(bases):
+    pairs = list(zip(SENTENCES[:40], SENTENCES[20:60], strict=True))
+    task = PairTask("toy", pairs, [float(i % 6) for i in range(40)], "here")
+    scores = layer_scores(str(bases["bert"]), task, batch_size=16)
+    assert scores.shape == (4, 3)
+    assert scores[0, 0] == 0, "the embedding layer's [CLS] knows nothing of the sentence"
+    for column, pooling in ((0, "cls"), (1, "mean"), (2, "max")):
+        encode, _ = load_encoder(str(bases["bert"]), pooling=pooling)
+        assert scores[-1, column] == pytest.approx(evaluate_tasks(encode, [task])[0]["value"], abs=1e-3)
+
+
+def test_all_layers_from_the_command_line(real_data, bases, tmp_path):
+    options = ["--data", str(real_data / "data" / "senteval"), "--out", str(tmp_path / "p.png")]
+    main(["portrait", str(bases["roberta"]), "--of", "layers", *options])
+    assert is_png(tmp_path / "p.png")
