@@ -11,7 +11,7 @@ from transformers.utils import logging
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .distributed import gather_rows
 from .masked_language_modeling import MaskedLMHead, mask_tokens, masked_lm_loss
-from .modeling_sentence_encoder import SentenceEncoderModel, SentenceEncoderPreTrainedModel
+from .modeling_sentence_encoder import SentenceEncoderModel, SentenceEncoderPreTrainedModel, without_pooler
 from .natural_language_inference import NLIClassifier, nli_loss
 from .objectives import info_nce
 from .pooling import build_projection
@@ -81,9 +81,8 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
     def start_from(self, backbone: nn.Module) -> None:
         """Take a pre-trained encoder's weights into every encoder of the model that starts from them."""
-        state = {name: tensor for name, tensor in backbone.state_dict().items() if not name.startswith("pooler.")}
         for encoder in self.encoders():
-            encoder.load_state_dict(state)
+            encoder.load_state_dict(without_pooler(backbone))
 
     def encoders(self) -> list[nn.Module]:
         """The encoders that start from the pre-trained weights."""

@@ -17,6 +17,11 @@ from .whitening import Whitening
 WHERE_FROM = ("revision", "subfolder", "cache_dir", "token", "local_files_only")
 
 
+def without_pooler(backbone: nn.Module) -> dict[str, torch.Tensor]:
+    """A pre-trained encoder's tensors, but for its own pooler, which no encoder of the zoo has."""
+    return {name: tensor for name, tensor in backbone.state_dict().items() if not name.startswith("pooler.")}
+
+
 class SentenceEncoderPreTrainedModel(PreTrainedModel):
     """Loading that is strict: a checkpoint fits its model exactly, or the error names the tensor that does not."""
 

@@ -42,9 +42,8 @@ class Whitening(nn.Module):
         vectors = vectors.double()
         directions, variances, _ = torch.linalg.svd(vectors.T.cov(correction=0))
         size = self.kernel.shape[1]
-        if len(vectors) <= size or variances[size - 1] <= variances[0] * torch.finfo(torch.float64).eps * len(
-            variances
-        ):
+        negligible = variances[0] * torch.finfo(torch.float64).eps * len(variances)
+        if len(vectors) <= size or variances[size - 1] <= negligible:
             raise ValueError(f"whitening to {size} dimensions needs more than {size} different vectors to fit")
         self.mean.copy_(vectors.mean(0))
         self.kernel.copy_(directions[:, :size] * variances[:size].rsqrt())

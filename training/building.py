@@ -19,6 +19,7 @@ from transformers import (
 from csezoo.modeling import METHODS, DiffAugConfig, DiffCSEConfig, method
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
+from .batches import ViewCollator, tokenize
 from .errors import UserError, one_line
 from .prompts import Template, serving_tokenizer, template_token_ids
 from .recipes import Recipe
@@ -58,6 +59,16 @@ class Build:
     serving_tokenizer: PreTrainedTokenizerBase
     templates: list[Template]
     sentence_length: int
+
+    def collate_texts(self, rows: list[dict[str, str]]) -> dict[str, torch.Tensor]:
+        """A training batch of rows that still hold texts, one a column: tokenised, cut and templated."""
+        config = self.model.config
+
+        def to_ids(columns):
+            return tokenize(columns, self.tokenizer, self.sentence_length, config)
+
+        pad_token_id = self.serving_tokenizer.pad_token_id
+        return ViewCollator(self.templates, pad_token_id, config.view_columns, tokenize=to_ids)(rows)
 
 
 def load_backbone(base_model: str, **options) -> torch.nn.Module:
@@ -142,10 +153,6 @@ def build(recipe: Recipe) -> Build:
 
 def template_length(template: Template) -> int:
     return sum(map(len, template))
-
-
-def without_pooler(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: tensor for name, tensor in state.items() if not name.startswith("pooler.")}
 
 
 def longest_input(config: AutoConfig) -> int:

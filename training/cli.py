@@ -35,6 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
         added.set_defaults(run=run)
         return added
 
+    data = {"default": "hub", "help": "hub (default) or a directory in SentEval's layout"}
     command("recipes", recipes, "list the recipes of the zoo", "csezoo recipes")
     command(
         "train",
@@ -54,7 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     suites = "sts (the default), sts-dev, transfer, transfer-fast, sts-length, geometry, retrieval"
     added.add_argument("--suite", nargs="+", default=["sts"], metavar="SUITE", help=suites)
     added.add_argument("--queries", nargs="+", help="sentences whose neighbours the suite retrieval shows")
-    added.add_argument("--data", default="hub", help="hub (default) or a directory in SentEval's layout")
+    added.add_argument("--data", **data)
     added.add_argument("--out", help="write the JSON result here")
     added.add_argument(
         "--pooling", help="for a plain transformers encoder: cls, mean, max, first_last_mean, last2_mean"
@@ -71,7 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
     added.add_argument(
         "--suite", nargs="+", default=["sts"], metavar="SUITE", help="sts (default), sts-dev, sts-length"
     )
-    added.add_argument("--data", default="hub", help="hub (default) or a directory in SentEval's layout")
+    added.add_argument("--data", **data)
     added.add_argument(
         "--pooling", nargs=2, metavar="POOLING", help="of the two models, `own` for one that has its own"
     )
@@ -101,7 +102,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     added.add_argument("model", help="as of evaluate")
     added.add_argument("--of", required=True, choices=("similarities", "pairs", "layers"), help="what to draw")
-    added.add_argument("--data", default="hub", help="hub (default) or a directory in SentEval's layout")
+    added.add_argument("--data", **data)
     added.add_argument("--pooling", help="for a plain transformers encoder")
     added.add_argument("--out", required=True, metavar="FILE.png", help="write the picture here")
     added = command(

@@ -12,8 +12,9 @@ from safetensors import SafetensorError
 from transformers import AutoModel
 
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel
+from csezoo.modeling.modeling_sentence_encoder import without_pooler
 
-from .building import load_backbone, load_tokenizer, longest_input, without_pooler
+from .building import load_backbone, load_tokenizer, longest_input
 from .errors import UserError, one_line
 from .evaluation import Encode
 from .prompts import serving_tokenizer, template_token_ids
@@ -59,7 +60,7 @@ def plain_encoder(model: str, pooling: str, dtype: str = "float32"):
     except ValueError as error:
         raise UserError(str(error)) from error
     encoder = SimCSEModel(config).to(backbone.dtype).eval()
-    encoder.backbone.load_state_dict(without_pooler(backbone.state_dict()))
+    encoder.backbone.load_state_dict(without_pooler(backbone))
     longest = longest_input(backbone.config)
     return encoder, serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=longest)
 

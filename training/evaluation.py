@@ -10,7 +10,7 @@ import numpy as np
 from .errors import UserError
 from .geometry import GeometryTask, load_geometry
 from .retrieval import RetrievalTask, load_retrieval
-from .sts import DEV_TASK, STS_TASKS, PairTask, Vectors, load_task, split_by_length
+from .sts import DEV_TASK, STS_TASKS, PairTask, Vectors, load_lengths, load_task
 from .transfer import TRANSFER_TASKS, TransferTask, load_transfer_task
 
 Encode = Callable[[list[str]], np.ndarray]
@@ -21,7 +21,7 @@ SUITES: dict[str, Callable[[str], list[Task]]] = {
     "sts-dev": lambda data: [load_task(DEV_TASK, data)],
     "transfer": lambda data: [load_transfer_task(name, data) for name in TRANSFER_TASKS],
     "transfer-fast": lambda data: [load_transfer_task(name, data, "fast") for name in TRANSFER_TASKS],
-    "sts-length": lambda data: [load_task("SICK-R", data), *split_by_length(load_task("SICK-R", data))],
+    "sts-length": load_lengths,
     "geometry": load_geometry,
     "retrieval": load_retrieval,
 }
@@ -95,11 +95,11 @@ def encode_once(encode: Encode, tasks: Sequence[Task]) -> Vectors:
 
 def score(tasks: Sequence[Task], vectors: Vectors, receipt: dict | None) -> list[dict]:
     """Results of each task, each with the task's receipt, the encoder's, and the versions."""
-    return [
-        {**result, **task.receipt(), **(receipt or {}), "versions": versions()}
-        for task in tasks
-        for result in task.results(vectors)
-    ]
+    made = []
+    for task in tasks:
+        about = {**task.receipt(), **(receipt or {}), "versions": versions()}
+        made += [{**result, **about} for result in task.results(vectors)]
+    return made
 
 
 def checked(vectors: np.ndarray, sentences: list[str]) -> np.ndarray:

@@ -10,7 +10,7 @@ import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader
 
-from .batches import Batches, StreamedBatches, ViewCollator, tokenize, tokenize_once
+from .batches import Batches, StreamedBatches, ViewCollator, tokenize_once
 from .building import Build
 from .data import load_labelled, load_sentences
 from .errors import UserError
@@ -44,20 +44,16 @@ class RunData:
         self.batches_per_epoch = self.nli_batches_per_epoch = math.inf
         self.sentences = self.labelled = None
         if recipe.max_steps != 0:
-            self._load_sentences(config, cut, accelerator)
+            self._load_sentences(built, cut, accelerator)
         if self.joint or recipe.nli_steps or recipe.nli_epochs:
             self._load_labelled(config, cut, accelerator)
 
-    def _load_sentences(self, config, cut: dict, accelerator: Accelerator) -> None:
+    def _load_sentences(self, built: Build, cut: dict, accelerator: Accelerator) -> None:
+        config = built.model.config
         share = {**self.share, "batch_size": self.recipe.batch_size}
         if self.recipe.streaming:
-
-            def to_ids(columns):
-                return tokenize(columns, **cut, config=config)
-
-            collate = ViewCollator(*self.place, config.view_columns, tokenize=to_ids)
             share["shuffle_buffer"] = self.recipe.shuffle_buffer
-            stream = load_sentences(self.recipe)
+            stream, collate = load_sentences(self.recipe), built.collate_texts
             self.sentences = lambda start, stop: self._loader(StreamedBatches(stream, collate, start=start, **share))
             return
         with accelerator.main_process_first():

@@ -144,11 +144,11 @@ def _from_hub(name: str) -> PairTask:
             f"{name}: {repository} could not be loaded from the Hub ({type(error).__name__}); give a directory in "
             "SentEval's layout instead (--eval_data DIR in training, --data DIR in evaluation), or --eval_data none"
         ) from error
-    pairs = list(zip(map(_respaced, rows["sentence1"]), map(_respaced, rows["sentence2"]), strict=True))
+    pairs = list(zip(map(respaced, rows["sentence1"]), map(respaced, rows["sentence2"]), strict=True))
     return PairTask(name, pairs, [float(score) for score in rows["score"]], repository, revision)
 
 
-def _respaced(sentence: str) -> str:
+def respaced(sentence: str) -> str:
     """SentEval's text: tokens split at white space and joined by single spaces."""
     return " ".join(sentence.split())
 
@@ -168,24 +168,25 @@ def _from_directory(name: str, directory: Path) -> PairTask:
         rows = [row for subset in SUBSETS[name] for row in _read_sts_year(folder, subset)]
     elif name == "SICK-R":
         folder = root / "SICK" / "SICK_test_annotated.txt"
-        rows = [_row(folder, n, line, (1, 2, 3)) for n, line in _lines(folder) if n > 1]
+        rows = [_row(folder, n, line, (1, 2, 3)) for n, line in numbered_lines(folder) if n > 1]
     else:
         folder = root / "STS" / "STSBenchmark" / STSB_SPLITS[name]
-        rows = [_row(folder, n, line, (5, 6, 4)) for n, line in _lines(folder)]
+        rows = [_row(folder, n, line, (5, 6, 4)) for n, line in numbered_lines(folder)]
     pairs = [(first, second) for first, second, _ in rows]
     # The name of the layout, not of this machine's directory: a receipt is read elsewhere.
     return PairTask(name, pairs, [score for *_, score in rows], f"SentEval {folder.relative_to(root)}")
 
 
-def _lines(path: Path) -> list[tuple[int, str]]:
+def numbered_lines(path: Path, encoding: str = "utf-8-sig") -> list[tuple[int, str]]:
+    """The lines of a file of SentEval's, counted from 1."""
     if not path.is_file():
         raise UserError(f"{path} is missing: is this a directory in SentEval's layout?")
-    return list(enumerate(_text(path).removesuffix("\n").split("\n"), start=1))
+    return list(enumerate(_text(path, encoding).removesuffix("\n").split("\n"), start=1))
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, encoding: str = "utf-8-sig") -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding=encoding)
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
 
@@ -201,7 +202,7 @@ def _row(path: Path, number: int, line: str, columns: tuple[int, int, int]) -> t
     cells = line.split("\t")
     try:
         first, second, score = (cells[column] for column in columns)
-        return _respaced(first), _respaced(second), _finite(score)
+        return respaced(first), respaced(second), _finite(score)
     except (IndexError, ValueError):
         raise UserError(f"{path}, line {number}: no sentence pair with a score") from None
 
@@ -209,7 +210,7 @@ def _row(path: Path, number: int, line: str, columns: tuple[int, int, int]) -> t
 def _read_sts_year(folder: Path, subset: str) -> list[tuple[str, str, float]]:
     """One sub-set of a year; a pair whose gold line is empty was not scored and is left out."""
     sentences, gold = folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"
-    pairs, scores = _lines(sentences), _lines(gold)
+    pairs, scores = numbered_lines(sentences), numbered_lines(gold)
     if len(pairs) != len(scores):
         raise UserError(f"{sentences} has {len(pairs)} lines, {gold.name} {len(scores)}: the data is damaged")
     scored = [(number, line, score) for (number, line), (_, score) in zip(pairs, scores, strict=True) if score.strip()]
@@ -233,6 +234,12 @@ def split_by_length(task: PairTask, words: int = 8) -> list[PairTask]:
     return parts
 
 
+def load_lengths(data: str) -> list[PairTask]:
+    """SICK-R, whole and split by length."""
+    task = load_task("SICK-R", data)
+    return [task, *split_by_length(task)]
+
+
 def load_pairs_file(path: str) -> PairTask:
     """Pairs from a CSV file with the columns sentence1, sentence2, score."""
     file = Path(path)
@@ -249,7 +256,7 @@ def load_pairs_file(path: str) -> PairTask:
             scores.append(_finite(row["score"]))
         except ValueError:
             raise UserError(f"{file}, line {reader.line_num}: score {row['score']!r} is not a number") from None
-        pairs.append((_respaced(row["sentence1"]), _respaced(row["sentence2"])))
+        pairs.append((respaced(row["sentence1"]), respaced(row["sentence2"])))
     if len(set(scores)) < 2:
         raise UserError(f"{file} holds {len(set(scores))} different scores, a correlation needs at least two")
     return PairTask(file.stem, pairs, scores, file.name)

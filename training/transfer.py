@@ -10,7 +10,7 @@ import numpy as np
 
 from .errors import UserError
 from .probing import PROTOCOLS, dev_then_test, folds_then_test, nested_folds
-from .sts import Vectors, senteval_root
+from .sts import Vectors, numbered_lines, respaced, senteval_root
 
 TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
 ROWS = {
@@ -113,32 +113,23 @@ def load_transfer_task(name: str, data: str, protocol: str = "default") -> Trans
     return TransferTask(name, parts, f"SentEval {folder.relative_to(root)}", protocol)
 
 
-def _lines(path: Path, encoding: str) -> list[str]:
-    if not path.is_file():
-        raise UserError(f"{path} is missing: is this a directory in SentEval's layout?")
-    try:
-        return path.read_text(encoding=encoding).removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not {encoding} ({error.reason} at byte {error.start})") from None
-
-
 def _text(line: str) -> str:
     """SentEval's text: tokens joined by single spaces; a full stop where there are none."""
-    return " ".join(line.split()) or "."
+    return respaced(line) or "."
 
 
 def _polarity(positive: Path, negative: Path) -> list[Example]:
     labelled = ((positive, 1), (negative, 0))
-    return [((_text(line),), label) for path, label in labelled for line in _lines(path, "latin-1")]
+    return [((_text(line),), label) for path, label in labelled for _, line in numbered_lines(path, "latin-1")]
 
 
 def _sentiment(path: Path) -> list[Example]:
-    return [_example(path, number, line.split("\t"), (0,), 1) for number, line in enumerate(_lines(path, "utf-8"), 1)]
+    return [_example(path, number, line.split("\t"), (0,), 1) for number, line in numbered_lines(path)]
 
 
 def _questions(path: Path) -> list[Example]:
     examples = []
-    for number, line in enumerate(_lines(path, "latin-1"), start=1):
+    for number, line in numbered_lines(path, "latin-1"):
         kind, _, question = line.partition(":")
         if kind not in QUESTIONS:
             raise UserError(f"{path}, line {number}: {kind[:20]!r} is none of {', '.join(QUESTIONS)}")
@@ -147,8 +138,8 @@ def _questions(path: Path) -> list[Example]:
 
 
 def _paraphrases(path: Path) -> list[Example]:
-    _, *lines = _lines(path, "utf-8-sig")
-    return [_example(path, number, line.split("\t"), (3, 4), 0) for number, line in enumerate(lines, start=2)]
+    _, *examples = numbered_lines(path)  # the first names the columns
+    return [_example(path, number, line.split("\t"), (3, 4), 0) for number, line in examples]
 
 
 def _example(path: Path, number: int, cells: list[str], texts: tuple[int, ...], label: int) -> Example:

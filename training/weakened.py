@@ -7,8 +7,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_model
 
-from .batches import ViewCollator, tokenize
-from .building import Build, build
+from .building import build
 from .checkpoints import complete
 from .errors import UserError
 from .pictures import WeakenedView
@@ -40,7 +39,7 @@ def weakened_tokens(run: str | Path, sentences: list[str], *, seed: int = 0) -> 
     if model.config.weakening == "noise" or not model.config.token_mask:
         raise UserError(f"{run} has no token masks to draw: it was trained with weakening: noise or token_mask: false")
     load_model(model, _newest_checkpoint(run, recipe) / "model.safetensors")
-    rows = _batch(built, sentences)
+    rows = built.collate_texts([{"0": sentence} for sentence in sentences])
     torch.manual_seed(seed)
     learned = model.train().learn_weakening(**rows)
     weakened = 1 - model.masks(learned)["token"].unflatten(1, rows["input_ids"].shape[:2])  # (K, B, V, T)
@@ -70,14 +69,3 @@ def _newest_checkpoint(run: Path, recipe: Recipe) -> Path:
     if not (checkpoints := complete(run / "checkpoints")):
         raise UserError(f"{run} has no complete checkpoint yet: train it up to its first eval_steps")
     return checkpoints[-1]
-
-
-def _batch(built: Build, sentences: list[str]) -> dict[str, torch.Tensor]:
-    """The sentences as a training batch, cut and templated like one."""
-    config = built.model.config
-
-    def to_ids(columns):
-        return tokenize(columns, built.tokenizer, built.sentence_length, config)
-
-    collate = ViewCollator(built.templates, built.serving_tokenizer.pad_token_id, config.view_columns, tokenize=to_ids)
-    return collate([{"0": sentence} for sentence in sentences])
