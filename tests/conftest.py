@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 # Before any library reads them: nothing here may reach for the network.
@@ -13,6 +14,7 @@ import torch
 from accelerate.state import AcceleratorState
 from tokenizers import ByteLevelBPETokenizer
 from transformers import (
+    AutoModel,
     BertConfig,
     BertForMaskedLM,
     BertTokenizer,
@@ -74,6 +76,18 @@ def bases(tmp_path_factory) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def base(bases, kind) -> Path:
     return bases[kind]
+
+
+@pytest.fixture(scope="session")
+def base_without_dropout(bases, tmp_path_factory) -> Path:
+    """The tiny BERT without dropout, for runs that must not depend on who draws it."""
+    model = AutoModel.from_pretrained(bases["bert"])
+    model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.0
+    directory = tmp_path_factory.mktemp("base") / "bert-without-dropout"
+    model.save_pretrained(directory)
+    for file in bases["bert"].glob("tokenizer*"):
+        shutil.copy(file, directory)
+    return directory
 
 
 @pytest.fixture(scope="session")

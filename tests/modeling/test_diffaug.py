@@ -1,6 +1,5 @@
 """DiffAug's own: what a view's prefix does to attention, what is served, stage 1, δ and κ, the variants."""
 
-import copy
 import math
 
 import numpy as np
@@ -10,7 +9,6 @@ from torch import nn
 from transformers import AutoModel, AutoModelForPreTraining, DistilBertConfig, DynamicCache, MPNetConfig
 
 from csezoo.modeling import DiffAugConfig, DiffAugForContrastiveLearning, SimCSEConfig, SimCSEForContrastiveLearning
-from csezoo.modeling.modeling_diffaug import representation_divergence, weight_convergence
 from csezoo.training.building import build
 from csezoo.training.errors import UserError
 from csezoo.training.recipes import load_recipe, make_recipe
@@ -201,49 +199,6 @@ def test_stage_two_is_info_nce_with_the_cross_entropy_beside_it():
     torch.testing.assert_close(output.loss, output.losses["contrastive"] + 0.5 * output.losses["nli"])
 
 
-def test_delta_and_kappa_are_those_of_the_paper():
-    rng = np.random.default_rng(0)
-    first, second = rng.normal(size=(2, 5, 8))
-    expected = np.mean([math.sqrt(sum((a - b) ** 2)) for a, b in zip(first, second, strict=True)])
-    delta = representation_divergence(torch.tensor(first), torch.tensor(second))
-    assert delta.item() == pytest.approx(expected, abs=1e-12)
-
-    def l21(matrix):
-        return sum(math.sqrt(sum(row**2)) for row in matrix)
-
-    layers, prefixes = rng.normal(size=(2, 3, 7, 8)), rng.normal(size=(2, 3, 4, 8))
-    expected = 0.0
-    for m in range(3):
-        for kind in range(2):
-            expected += (l21(layers[kind, m]) / 7 - l21(prefixes[kind, m]) / 4) / 6
-    stacked = [torch.tensor(matrices) for matrices in (*layers, *prefixes)]
-    assert weight_convergence(*stacked).item() == pytest.approx(expected, abs=1e-12)
-    assert weight_convergence(*map(list, stacked)).item() == pytest.approx(expected, abs=1e-12), "lists too"
-
-
-def test_diagnostics_are_taken_on_positive_pairs_and_real_tokens():
-    model, rows = diffaug(), batch(views=3)
-    seen = {"key": [], "value": []}
-    for layer in model.model.backbone.encoder.layer:
-        for name, kept in seen.items():
-            getattr(layer.attention.self, name).register_forward_hook(lambda *made, kept=kept: kept.append(made[2]))
-    measured = model.diagnostics(**rows)
-    premises, entailed, _ = model.pool_rows(**rows).unbind(1)
-    assert measured["delta"] == pytest.approx(np.linalg.norm(array(premises - entailed), axis=1).mean(), abs=1e-9)
-    real = array(rows["attention_mask"][:, :2].flatten(0, 1)).astype(bool)
-    prefixes = numpy_prefixes(model)
-    gaps = [
-        np.linalg.norm(array(tokens)[real], axis=1).mean() - np.linalg.norm(prefix, axis=1).mean()
-        for made, of_layers in zip(seen.values(), prefixes, strict=True)
-        for tokens, prefix in zip(made[:3], of_layers, strict=True)
-    ]
-    assert measured["kappa"] == pytest.approx(np.mean(gaps), abs=1e-9)
-    labelled = {name: value[:, :2] for name, value in rows.items()}
-    only_first = model.diagnostics(**labelled, labels=torch.tensor([1, 0, 0, 2]))
-    assert only_first["delta"] == pytest.approx(torch.dist(premises[0], entailed[0]).item(), abs=1e-9)
-    assert set(diffaug(views_module="lora").diagnostics(**rows)) == {"delta"}
-
-
 def test_prefixes_have_dropout_of_their_own_in_every_row():
     rows = {name: value[:1].repeat(3, 1, 1) for name, value in batch().items()}
     model = diffaug(backbone=tiny_config("bert", **NO_DROPOUT), prefix_dropout=0.5)
@@ -270,57 +225,6 @@ def test_the_same_prefix_is_served_twice():
     prefixes = model.serving_model().prefixes
     assert prefixes.shape == (3, 2, 2, 2 * L, 16)
     assert torch.equal(prefixes[..., :L, :], prefixes[..., L:, :])
-
-
-class Adapted(nn.Module):
-    """A linear layer with an adapter behind it."""
-
-    def __init__(self, linear, down, up):
-        super().__init__()
-        self.linear, self.down, self.up = linear, down, up
-
-    def forward(self, inputs):
-        h = self.linear(inputs)
-        return h + nn.functional.gelu(h @ self.down) @ self.up
-
-
-def with_weights(model, shares):
-    """The plain backbone with the view modules, each by its share, written into its own layers."""
-    plain = copy.deepcopy(model.model.backbone)
-    plain = AutoModel.from_config(plain.config).double().eval()
-    plain.load_state_dict(model.model.backbone.state_dict(), strict=False)
-    r, adapters = model.config.bottleneck, iter(model.model.view_adapters)
-    for layer in plain.encoder.layer:
-        if model.config.views_module == "adapter":
-            places = [(layer.attention.output, "dense"), (layer.output, "dense")]
-        else:
-            places = [(layer.attention.self, "query"), (layer.attention.self, "value")]
-        for parent, name in places:
-            adapter, linear = next(adapters), getattr(parent, name)
-            sets = [slice(v * r, (v + 1) * r) for v in range(2)]
-            products = [(adapter.down.weight[own].T, adapter.up.weight[:, own].T) for own in sets]
-            if model.config.views_module == "lora":
-                added = sum(share * down @ up for share, (down, up) in zip(shares, products, strict=True))
-                linear.weight.data += model.config.lora_scale * added.T
-            else:
-                down = torch.cat([down for down, _ in products], dim=1)
-                up = torch.cat([share * up for share, (_, up) in zip(shares, products, strict=True)])
-                setattr(parent, name, Adapted(linear, down, up))
-    return plain
-
-
-@pytest.mark.parametrize("views_module", ["lora", "adapter"])
-def test_lora_and_adapters_are_those_of_each_row(kind, views_module):
-    model = diffaug(kind, views_module=views_module, bottleneck=3, lora_scale=1.5)
-    rows = batch(views=3)
-    together = model.pool_views(**rows)
-    for view, shares in enumerate([(1, 0), (0, 1), (0, 1)]):
-        own = {name: value[:, view] for name, value in rows.items()}
-        alone = with_weights(model, shares)(**own).last_hidden_state[:, 0]
-        torch.testing.assert_close(together[:, view], alone, atol=1e-12, rtol=0)
-    served = model.serving_model()(**one_view(rows)).pooler_output
-    mean = with_weights(model, (0.5, 0.5))(**one_view(rows)).last_hidden_state[:, 0]
-    torch.testing.assert_close(served, mean, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("changes", [{"prefix_length": 0}, {"views_module": "lora"}, {"views_module": "adapter"}])

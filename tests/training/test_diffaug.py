@@ -108,20 +108,16 @@ def test_killed_in_either_stage_or_between_them_and_resumed(
 
 
 @pytest.mark.parametrize("changes", [{"nli_weight": 0.0}, {"views_module": "lora"}])
-def test_two_processes_train_both_stages_as_one(bases, train_file, triplets, dev_file, tmp_path, changes):
+def test_two_processes_train_both_stages_as_one(
+    base_without_dropout, train_file, triplets, dev_file, tmp_path, changes
+):
     """Without dropout; 40 triplets in batches of 13 leave one for the two processes."""
-    without_dropout = AutoModel.from_pretrained(bases["bert"])
-    without_dropout.config.hidden_dropout_prob = without_dropout.config.attention_probs_dropout_prob = 0.0
-    base = tmp_path / "base"
-    without_dropout.save_pretrained(base)
-    for file in bases["bert"].glob("tokenizer*"):
-        shutil.copy(file, base)
     changes = {**changes, "nli_batch_size": 13, "nli_steps": 4, "max_steps": 2, "batch_size": 25, "eval_steps": 4}
     changes["nli_decay_steps"] = 4
     changes["adam_epsilon"] = 1e-3  # gradients this small would be noise over noise
-    one = two_stages(base, train_file, triplets, dev_file, tmp_path / "one", **changes)
+    one = two_stages(base_without_dropout, train_file, triplets, dev_file, tmp_path / "one", **changes)
     run_recipe(make_recipe(one))
-    two = two_stages(base, train_file, triplets, dev_file, tmp_path / "two", **changes)
+    two = two_stages(base_without_dropout, train_file, triplets, dev_file, tmp_path / "two", **changes)
     code, _, err = finish(start(two, *LAUNCH_TWO, ACCELERATE_USE_CPU="true"))
     assert code == 0, err
     assert "2 process(es)" in err

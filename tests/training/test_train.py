@@ -171,18 +171,12 @@ LAUNCH_TWO = (
 LAUNCH_TWO += ("no", "--dynamo_backend", "no", "--main_process_port", "0", "-m", "csezoo.training.train")
 
 
-def test_two_processes_train_as_one(bases, train_file, dev_file, tmp_path):
+def test_two_processes_train_as_one(base_without_dropout, train_file, dev_file, tmp_path):
     """Without dropout, and with a ragged last batch in the middle of the run (96 sentences in batches of 25)."""
-    without_dropout = AutoModel.from_pretrained(bases["bert"])
-    without_dropout.config.hidden_dropout_prob = without_dropout.config.attention_probs_dropout_prob = 0.0
-    base = tmp_path / "base"
-    without_dropout.save_pretrained(base)
-    for file in bases["bert"].glob("tokenizer*"):
-        (base / file.name).write_bytes(file.read_bytes())
     changes = {"batch_size": 25, "eval_steps": 6}
-    one = values(base, train_file, dev_file, tmp_path / "one", **changes)
+    one = values(base_without_dropout, train_file, dev_file, tmp_path / "one", **changes)
     run_recipe(make_recipe(one))
-    two = values(base, train_file, dev_file, tmp_path / "two", **changes)
+    two = values(base_without_dropout, train_file, dev_file, tmp_path / "two", **changes)
     code, _, err = finish(start(two, *LAUNCH_TWO, ACCELERATE_USE_CPU="true"))
     assert code == 0, err
     assert "2 process(es)" in err

@@ -1,0 +1,279 @@
+"""L2P-CSR in training: neutral, what it leaves untouched, together with everything else, its recipes."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from transformers import DistilBertConfig
+
+from csezoo.modeling import (
+    METHODS,
+    L2PCSRConfig,
+    L2PCSRForContrastiveLearning,
+    SimCSEForContrastiveLearning,
+    method,
+)
+from csezoo.modeling.modeling_l2pcsr import perturbed
+from csezoo.training.recipes import load_recipe
+from tests.conftest import tiny_config
+from tests.modeling.test_l2pcsr import RELEASED, gradients, l2pcsr
+from tests.modeling.test_methods import batch
+from tests.modeling.test_prompts import PROMPTS
+
+# --- neutral, and what stays untouched
+
+
+NEUTRAL = {
+    "threshold": {"threshold": 0.0},
+    "threshold-released": {"threshold": 0.0, **RELEASED, "attend_padding": False},
+    "noise": {"weakening": "noise", "noise_size": 0.0},
+}
+
+
+@pytest.mark.parametrize("neutral", NEUTRAL)
+def test_neutral_is_simcse(neutral, kind):
+    simcse = l2pcsr(kind, training_class=SimCSEForContrastiveLearning)
+    model = l2pcsr(kind, **NEUTRAL[neutral])
+    model.load_state_dict(simcse.state_dict())
+    losses = [one(**batch()).loss for one in (simcse, model)]
+    torch.testing.assert_close(losses[1], losses[0], atol=1e-6, rtol=0)
+    for loss in losses:
+        loss.backward()
+    for name, gradient in gradients(simcse).items():
+        torch.testing.assert_close(gradients(model)[name], gradient, atol=1e-6, rtol=0, msg=name)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 4])
+def test_every_step_is_one_forward_of_all_views(steps):
+    model, calls = l2pcsr(inner_steps=steps), []
+    model.model.backbone.embeddings.register_forward_hook(lambda *call: calls.append(call[2].shape))
+    model(**batch())
+    assert calls == [(8, 7, 32)] * (steps + 1)
+
+
+def test_dropout_is_drawn_anew_in_every_step():
+    model, seen = l2pcsr(backbone={}, threshold=0.0), []
+    model.model.backbone.embeddings.register_forward_hook(lambda *call: seen.append(call[2].detach()))
+    model(**batch())
+    assert all(not torch.equal(seen[0], later) for later in seen[1:])
+
+
+def test_evaluation_and_serving_are_plain():
+    model, rows = l2pcsr(), batch()
+    simcse = l2pcsr(training_class=SimCSEForContrastiveLearning).eval()
+    simcse.load_state_dict(model.state_dict())
+    served = model.model(rows["input_ids"][:, 0], rows["attention_mask"][:, 0]).pooler_output  # in training mode, even
+    expected = simcse.model(rows["input_ids"][:, 0], rows["attention_mask"][:, 0]).pooler_output
+    torch.testing.assert_close(served, expected)
+    model.eval()
+    torch.testing.assert_close(model(**rows).embeddings, simcse(**rows).embeddings)
+
+
+def test_nothing_is_left_behind_not_even_after_an_error():
+    model, rows = l2pcsr(projection="batchnorm"), batch()
+    model.gradient_checkpointing_enable()
+    hooks = {name: len(module._forward_hooks) for name, module in model.named_modules()}
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    model.learn_weakening(**rows)
+    for name, buffer in model.named_buffers():
+        assert torch.equal(buffer, before[name]), name
+    model(**rows).loss.backward()
+
+    def fail(*_):
+        raise RuntimeError("out of memory")
+
+    handle = model.model.backbone.encoder.layer[2].register_forward_hook(fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        model(**rows)
+    handle.remove()
+    assert model.perturbations is None
+    assert hooks == {name: len(module._forward_hooks) for name, module in model.named_modules()}
+    assert all(layer.gradient_checkpointing for layer in model.model.backbone.encoder.layer)
+
+
+def embedding_calls(model):
+    """For every call of the embedding layer, its rows and whether it was weakened: to nothing, in these tests."""
+    calls = []
+    model.model.backbone.embeddings.register_forward_hook(
+        lambda *call: calls.append((len(call[2]), not call[2].any().item()))
+    )
+    return calls
+
+
+def test_views_alone_are_weakened():
+    heads = {"mlm_weight": 0.1, "mask_token_id": 4, "special_token_ids": [0, 2, 3, 4]}
+    model = l2pcsr(threshold=1.0, inner_steps=2, nli_classes=2, nli_weight=0.1, **heads)
+    calls = embedding_calls(model)
+    nli = batch(sentences=3, views=3)
+    model(**batch(), nli_input_ids=nli["input_ids"], nli_attention_mask=nli["attention_mask"])
+    assert calls == [(8, True)] * 3 + [(8, False), (9, False)], "three times the views, then MLM, then NLI"
+
+
+def prompted(kind, **changes):
+    template = [[5, 6], [7, 4, 2]]  # 4 is the mask token
+    prompt = {"pooling": "prompt", "prompts": PROMPTS[kind], "prompt_token_ids": [template, template]}
+    model = l2pcsr(kind, **prompt, denoise="train", mask_token_id=4, **changes)
+    rows = batch(tokens=9)
+    for sentence, view in np.ndindex(4, 2):
+        length = int(rows["attention_mask"][sentence, view].sum())
+        rows["input_ids"][sentence, view, :2] = torch.tensor(template[0])
+        rows["input_ids"][sentence, view, length - 3 : length] = torch.tensor(template[1])
+    return model, rows
+
+
+def test_a_prompts_bias_is_not_weakened(kind):
+    model, rows = prompted(kind, threshold=1.0, inner_steps=1)
+    calls = embedding_calls(model)
+    model(**rows)
+    lengths = 9 - 5 + 1  # a row of the bias for every length of a sentence
+    assert calls == [(8, True), (lengths, False), (lengths, False)] * 2
+
+
+def test_prompt_trains_with_the_masks_and_without_is_promptbert(kind):
+    model, rows = prompted(kind)
+    loss = model(**rows).loss
+    loss.backward()
+    assert torch.isfinite(loss) and model.get_input_embeddings().weight.grad.any()
+    neutral, _ = prompted(kind, threshold=0.0)
+    plain = neutral.eval()(**rows).loss
+    torch.testing.assert_close(neutral.train()(**rows).loss, plain, atol=1e-6, rtol=0)
+    assert not torch.isclose(loss, plain)
+
+
+@pytest.mark.parametrize("attended", [False, True])
+def test_padding_is_attended_to_as_the_config_says(attended):
+    model, rows = l2pcsr(attend_padding=attended, weakened_layers=1), batch()
+    other = {**rows, "input_ids": rows["input_ids"].clone()}
+    other["input_ids"][0, :, 5:] = 11
+    model.learn_weakening = lambda *_: learned
+    torch.manual_seed(0)
+    learned = model.initial_probabilities(**rows)
+    first, second = (model(**one).embeddings for one in (rows, other))
+    assert torch.allclose(first[1:], second[1:])
+    assert torch.allclose(first[0], second[0]) != attended
+    first, second = (model.eval()(**one).embeddings for one in (rows, other))
+    torch.testing.assert_close(first, second)
+
+
+# --- together with everything else
+
+
+def test_the_objective_that_is_raised_is_the_one_that_is_lowered():
+    seen = []
+
+    class Squared(SimCSEForContrastiveLearning):
+        def contrastive_loss(self, embeddings):
+            seen.append(embeddings.requires_grad)
+            return (embeddings[:, 0] - embeddings[:, 1]).square().mean()
+
+    class Both(L2PCSRForContrastiveLearning, Squared):
+        pass
+
+    Both.config_class = L2PCSRConfig
+    model = l2pcsr(training_class=Both, inner_steps=3)
+    model(**batch()).loss.backward()
+    assert seen == [True] * 4
+
+
+def test_it_combines_by_name_and_is_served_as_itself():
+    config, serving, training = method("simcse+l2pcsr")
+    model = training(config(backbone_config=tiny_config("bert"), inner_steps=1))
+    assert (serving, model.config.model_type) == (METHODS["l2pcsr"][1], "l2pcsr")
+    model(**batch()).loss.backward()
+
+
+def test_autocast_gives_the_gradient_of_the_masks_held_constant():
+    """Autocast keeps the half-precision copies of weights it once made: the inner steps must not spoil them."""
+    model, rows = l2pcsr().float(), batch()
+    plain = copy.deepcopy(model)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.manual_seed(3)
+        learned = model.learn_weakening(**rows)
+        torch.manual_seed(3)
+        model(**rows).loss.backward()
+    plain.learn_weakening = lambda *_: learned
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        plain(**rows).loss.backward()
+    assert learned["token"].dtype == torch.float32
+    for name, gradient in gradients(plain).items():
+        torch.testing.assert_close(gradients(model)[name], gradient, msg=name)
+
+
+def test_pure_bfloat16_and_a_forward_without_gradients_work():
+    model = l2pcsr().bfloat16()
+    assert torch.isfinite(model(**batch()).loss)
+    with torch.no_grad():
+        assert not model(**batch()).loss.requires_grad
+
+
+def test_gradients_of_batches_add_up():
+    model, rows = l2pcsr(inner_steps=2), batch()
+    torch.manual_seed(3)
+    model(**rows).loss.backward()
+    once = {name: gradient.clone() for name, gradient in gradients(model).items()}
+    torch.manual_seed(3)
+    model(**rows).loss.backward()
+    for name, gradient in gradients(model).items():
+        torch.testing.assert_close(gradient, 2 * once[name], msg=name)
+
+
+def test_recorded_hidden_states_are_the_weakened_ones_in_every_forward():
+    model, rows = l2pcsr(pooling="first_last_mean"), batch()
+    model.learn_weakening = lambda *_: learned
+    learned = model.initial_probabilities(**rows)
+    first, second = (model(**rows).embeddings for _ in range(2))
+    torch.testing.assert_close(first, second)
+    ids, mask = rows["input_ids"].flatten(0, 1), rows["attention_mask"].flatten(0, 1)
+    with perturbed(model.model.backbone, [lambda hidden: torch.full_like(hidden, 7)] * 2):
+        states = model.model.backbone(ids, attention_mask=mask, output_hidden_states=True).hidden_states
+    assert [(state == 7).all().item() for state in states] == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"weakening": "strong"}, "weakening: 'strong' is none of binary, continuous, noise"),
+        ({"token_update": "linf"}, "token_update: 'linf' is none of l2, sign"),
+        ({"feature_mask_scope": "batch"}, "feature_mask_scope: 'batch' is none of row, shared"),
+        ({"threshold": 1.5}, "threshold: 1.5 must lie between 0 and 1"),
+        ({"token_step_size": -0.5}, "token_step_size: -0.5 must not be negative"),
+        ({"inner_steps": -1}, "inner_steps: -1 must not be negative"),
+        ({"weakened_layers": 0}, "weakened_layers: 0 must lie between 1 (the embedding layer) and 13"),
+        ({"weakened_layers": 14}, "weakened_layers: 14 must lie between 1"),
+        ({"token_mask": False, "feature_mask": False}, "leave nothing to weaken"),
+        ({"temperature": 0.0}, "temperature: 0.0 must be greater than 0"),
+    ],
+)
+def test_configuration_errors_name_the_value(changes, line):
+    with pytest.raises(ValueError) as error:
+        L2PCSRConfig(**changes)
+    assert line in str(error.value)
+
+
+@pytest.mark.parametrize("backbone", ["bert-base-uncased", "bert-large-uncased", "roberta-base", "roberta-large"])
+@pytest.mark.parametrize("prompt", ["", "prompt-"])
+def test_recipes_hold_the_papers_hyperparameters(backbone, prompt):
+    recipe = load_recipe(f"l2pcsr-{prompt}{backbone}")
+    config = METHODS[recipe.method][0](**recipe.model, **({"prompt_token_ids": [[[0], [1]]] * 2} if prompt else {}))
+    assert recipe.base_model.split("/")[1] == backbone
+    assert recipe.learning_rate == (1e-5 if backbone == "roberta-base" else 3e-5)
+    assert (recipe.batch_size, recipe.epochs, recipe.eval_steps, recipe.max_length) == (512, 1, 150, 32)
+    assert (recipe.dataset_file, recipe.text_columns) == ("wiki1m_for_simcse.txt", None)
+    assert (config.threshold, config.token_step_size, config.feature_step_size) == (0.05, 0.5, 0.5)
+    assert (config.inner_steps, config.weakened_layers, config.weakening, config.token_update) == (
+        4,
+        3,
+        "binary",
+        "l2",
+    )
+    assert (config.feature_mask_scope, config.attend_padding) == ("row", False)
+    assert (config.temperature, config.projection, config.projection_at_test) == (0.05, "tanh", False)
+    assert (config.pooling, config.denoise) == (("prompt", "train") if prompt else ("cls", "none"))
+    if prompt:
+        assert config.prompts == PROMPTS[backbone.split("-")[0]]
+
+
+def test_a_backbone_of_another_build_is_refused():
+    with pytest.raises(ValueError, match="not those of a distilbert"):
+        L2PCSRForContrastiveLearning(L2PCSRConfig(backbone_config=DistilBertConfig(dim=32, n_layers=2, n_heads=2)))
