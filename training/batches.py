@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import datasets
+import pyarrow.compute as pc
 import torch
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
@@ -114,37 +115,103 @@ class ViewCollator:
         return collated if labels is None else {**collated, "labels": torch.tensor(labels)}
 
 
+def cut_into_batches(
+    rows: torch.Tensor, batch_size: int, *, window: int = 0, lengths: torch.Tensor | None = None, generator=None
+) -> list[list[int]]:
+    """Shuffled row numbers to batches; with a window, to batches of rows of similar length, little of it padding.
+
+    Args:
+        rows: `(n,)`, in the order drawn.
+        window: batches whose rows are sorted by length among themselves; 0 leaves the order as drawn.
+        lengths: of every row, by its number.
+        generator: draws the order of such batches, which would else come shortest first.
+
+    Example:
+        >>> rows, lengths = torch.tensor([3, 1, 0, 2]), torch.tensor([9, 2, 8, 1])
+        >>> cut_into_batches(rows, 2)
+        [[3, 1], [0, 2]]
+        >>> sorted(cut_into_batches(rows, 2, window=2, lengths=lengths, generator=torch.Generator()))
+        [[2, 0], [3, 1]]
+    """
+    if not window:
+        return [batch.tolist() for batch in rows.split(batch_size)]
+    windows = rows.split(window * batch_size)
+    sorted_rows = torch.cat([rows[lengths[rows].argsort(stable=True)] for rows in windows])
+    batches = sorted_rows.split(batch_size)
+    return [batches[i].tolist() for i in torch.randperm(len(batches), generator=generator).tolist()]
+
+
+def row_lengths(rows: datasets.Dataset) -> torch.Tensor:
+    """Word pieces of the longest view of each tokenised row, `(n,)`."""
+    table = rows.with_format("arrow")[:]
+    columns = [pc.list_value_length(table[name]) for name in table.column_names if name.isdigit()]
+    return torch.tensor(pc.max_element_wise(*columns).to_numpy())
+
+
 class Batches(torch.utils.data.Dataset):
     """One process's share of every batch, a pure function of seed and number: nothing to restore on resume.
 
-    Every epoch is its own permutation; the last batch of an epoch is kept, however ragged. Item `n` is batch n of the
+    Every epoch is its own permutation; the ragged batch of an epoch is kept, however small. Item `n` is batch n of the
     run, collated, with `rows`, the number of sentences that count: where a batch has fewer sentences than there are
     processes, the processes left over get one sentence that does not count.
+
+    Args:
+        sentences: tokenised rows.
+        length_window: as `window` of `cut_into_batches`.
     """
 
-    def __init__(self, sentences, collate: ViewCollator, *, batch_size: int, seed: int, rank: int, world: int):
+    def __init__(
+        self,
+        sentences: datasets.Dataset,
+        collate: ViewCollator,
+        *,
+        batch_size: int,
+        seed: int,
+        rank: int,
+        world: int,
+        length_window: int = 0,
+    ):
         self.sentences, self.collate = sentences, collate
         self.batch_size, self.seed, self.rank, self.world = batch_size, seed, rank, world
+        self.length_window = length_window
+        self.lengths = row_lengths(sentences) if length_window else None
         self.batches_per_epoch = -(-len(sentences) // batch_size)
-        self._epoch, self._permutation = None, None
+        self._epoch, self._batches = None, None
 
     def __getitem__(self, number: int) -> dict[str, object]:
         epoch, position = divmod(number, self.batches_per_epoch)
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(self.seed + EPOCH_STRIDE * epoch)
-            self._epoch, self._permutation = epoch, torch.randperm(len(self.sentences), generator=generator).tolist()
-        batch = self._permutation[position * self.batch_size : (position + 1) * self.batch_size]
+            rows = torch.randperm(len(self.sentences), generator=generator)
+            similar = {"window": self.length_window, "lengths": self.lengths, "generator": generator}
+            self._epoch, self._batches = epoch, cut_into_batches(rows, self.batch_size, **similar)
+        batch = self._batches[position]
         share = own_share(batch, self.rank, self.world)
         return {**self.collate(self.sentences.__getitems__(share or batch[:1])), "rows": len(share)}
 
 
 class StreamedBatches(torch.utils.data.IterableDataset):
-    """The same from a stream, shuffled in a buffer; `start` batches are passed over without tokenising them."""
+    """The same from a stream, shuffled in a buffer; `start` batches are passed over without tokenising them.
 
-    def __init__(self, sentences, collate: ViewCollator, *, batch_size, seed, rank, world, shuffle_buffer, start):
+    Texts are not tokenised before their batch comes: a `length_window` goes by their characters.
+    """
+
+    def __init__(
+        self,
+        sentences: datasets.IterableDataset,
+        collate: ViewCollator,
+        *,
+        batch_size: int,
+        seed: int,
+        rank: int,
+        world: int,
+        shuffle_buffer: int,
+        start: int,
+        length_window: int = 0,
+    ):
         self.sentences, self.collate = sentences, collate
         self.batch_size, self.seed, self.rank, self.world = batch_size, seed, rank, world
-        self.shuffle_buffer, self.start = shuffle_buffer, start
+        self.shuffle_buffer, self.start, self.length_window = shuffle_buffer, start, length_window
 
     def __iter__(self) -> Iterator[dict[str, object]]:
         for number, batch in enumerate(self._batches()):
@@ -162,14 +229,13 @@ class StreamedBatches(torch.utils.data.IterableDataset):
         if next(iter(self.sentences), None) is None:
             raise UserError("the stream holds no sentences")
         for epoch in itertools.count():
-            batch = []
-            for row in self._rows(epoch):
-                batch.append(row)
-                if len(batch) == self.batch_size:
-                    yield batch
-                    batch = []
-            if batch:
-                yield batch
+            generator = torch.Generator().manual_seed(self.seed + EPOCH_STRIDE * epoch)
+            stream = self._rows(epoch)
+            while rows := list(itertools.islice(stream, self.batch_size * max(1, self.length_window))):
+                lengths = torch.tensor([max(len(text) for text in row.values()) for row in rows])
+                similar = {"window": self.length_window, "lengths": lengths, "generator": generator}
+                for batch in cut_into_batches(torch.arange(len(rows)), self.batch_size, **similar):
+                    yield [rows[i] for i in batch]
 
 
 def own_share(batch: list, rank: int, world: int) -> list:

@@ -21,7 +21,7 @@ RECIPES = Path(__file__).parent / "recipes"
 POSITIVE = ("batch_size", "gradient_accumulation_steps", "max_length", "epochs", "eval_steps", "log_steps")
 POSITIVE += ("eval_batch_size", "shuffle_buffer", "nli_batch_size", "train_fraction", "nli_fraction")
 NOT_NEGATIVE = ("learning_rate", "weight_decay", "adam_epsilon", "max_grad_norm", "warmup_ratio")
-NOT_NEGATIVE += ("nli_steps",)
+NOT_NEGATIVE += ("nli_steps", "length_window")
 LEAST = {"max_steps": 0, "max_train_sentences": 1, "nli_decay_steps": 1, "endurance": 1, "whitening": 1}
 LEAST |= {"whitening_sentences": 1, "nli_epochs": 0, "nli_learning_rate": 0}
 # Keys of a model configuration that a run fills in itself.
@@ -58,6 +58,8 @@ class Recipe:
         dev_file, test_file: CSV files (sentence1, sentence2, score) used instead of `eval_data`.
         output_dir: the run's directory, `runs/<recipe>` by default.
         batch_size: sentences a batch, over all processes; the in-batch negatives.
+        length_window: batches hold sentences of similar length, sorted within this many batches and then shuffled;
+            0, as in the papers, leaves them random.
         gradient_accumulation_steps: batches an update; negatives do not span them.
         max_length: word pieces of a sentence; with the special tokens, but without a prompt's template.
         epochs, max_steps: passes over the data, or updates if given (0: no training).
@@ -105,6 +107,7 @@ class Recipe:
     test_file: str | None = None
     output_dir: str | None = None
     batch_size: int = 64
+    length_window: int = 0
     gradient_accumulation_steps: int = 1
     max_length: int = 32
     epochs: float = 1.0

@@ -36,6 +36,7 @@ class RunData:
         config = built.model.config
         self.joint = config.nli_weight > 0
         self.share = {"seed": seed, "rank": accelerator.process_index, "world": accelerator.num_processes}
+        self.share["length_window"] = recipe.length_window
         # A generator of its own: iterating must not draw from the one that dropout draws from.
         self.options = {"pin_memory": accelerator.device.type == "cuda", "batch_size": None}
         self.options["generator"] = torch.Generator()

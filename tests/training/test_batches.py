@@ -7,7 +7,16 @@ import pytest
 import torch
 
 from csezoo.modeling import SimCSEConfig
-from csezoo.training.batches import Batches, StreamedBatches, ViewCollator, own_share, tokenize
+from csezoo.training.batches import (
+    Batches,
+    StreamedBatches,
+    ViewCollator,
+    own_share,
+    row_lengths,
+    tokenize,
+    tokenize_once,
+)
+from csezoo.training.building import load_tokenizer
 from csezoo.training.data import load_sentences
 from csezoo.training.errors import UserError
 from csezoo.training.prompts import template_token_ids
@@ -60,12 +69,14 @@ def test_published_templates_stand_around_the_sentence(kind):
 
 
 SENTENCES = 11
-TABLE = datasets.Dataset.from_dict({"0": [[1000 + n] for n in range(SENTENCES)]})
+# The n-th sentence says n first, and is longer than the one before it.
+TABLE = datasets.Dataset.from_dict({"0": [[1000 + n] * (n + 1) for n in range(SENTENCES)]})
 
 
-def batches(rank=0, world=1, seed=0, batch_size=4):
+def batches(rank=0, world=1, seed=0, batch_size=4, length_window=0):
     collate = ViewCollator([PLAIN], PAD, VIEWS)
-    return Batches(TABLE, collate, batch_size=batch_size, seed=seed, rank=rank, world=world)
+    share = {"seed": seed, "rank": rank, "world": world, "length_window": length_window}
+    return Batches(TABLE, collate, batch_size=batch_size, **share)
 
 
 def sentences(batch) -> list[int]:
@@ -73,22 +84,58 @@ def sentences(batch) -> list[int]:
     return [ids - 1000 for ids in batch["input_ids"][: batch["rows"], 0, 1].tolist()]
 
 
-def test_every_sentence_comes_once_an_epoch_and_each_epoch_has_an_order_of_its_own():
-    share = batches()
+@pytest.mark.parametrize("length_window", [0, 2])
+def test_every_sentence_comes_once_an_epoch_and_each_epoch_has_an_order_of_its_own(length_window):
+    share = batches(length_window=length_window)
     assert share.batches_per_epoch == 3
     epochs = [[n for i in range(3) for n in sentences(share[3 * epoch + i])] for epoch in range(3)]
     for epoch in epochs:
         assert sorted(epoch) == list(range(SENTENCES)) != epoch
     assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
-    assert [share[n]["rows"] for n in range(3)] == [4, 4, 3], "the last batch is kept, however ragged"
-    assert [sentences(batches(seed=1)[n]) for n in range(3)] != [sentences(share[n]) for n in range(3)]
+    assert sorted(share[n]["rows"] for n in range(3)) == [3, 4, 4], "the ragged batch is kept, however small"
+    another = batches(seed=1, length_window=length_window)
+    assert [sentences(another[n]) for n in range(3)] != [sentences(share[n]) for n in range(3)]
+
+
+def test_a_window_over_everything_cuts_the_sorted_sentences_into_batches_that_come_in_any_order():
+    share = batches(length_window=3)
+    order = [[min(sentences(share[3 * epoch + n])) for n in range(3)] for epoch in range(8)]
+    assert {tuple(sorted(firsts)) for firsts in order} == {(0, 4, 8)}
+    assert len(set(map(tuple, order))) > 1, "longer batches would always come last"
+
+
+def test_rows_within_a_window_alone_are_sorted():
+    """Windows of one batch hold the random batches, each sorted."""
+    plain, windowed = batches(), batches(length_window=1)
+    drawn = sorted(sorted(sentences(plain[n])) for n in range(3))
+    assert sorted(sentences(windowed[n]) for n in range(3)) == drawn
+
+
+def test_a_row_is_as_long_as_its_longest_view():
+    views = {"0": [[1], [2] * 5, [3] * 2], "1": [[1] * 4, [2], [3] * 3]}
+    assert row_lengths(datasets.Dataset.from_dict(views)).tolist() == [4, 5, 3]
+
+
+def test_batches_of_similar_length_are_almost_without_padding(real_data):
+    keys = {"train_file": str(real_data / "data/corpus/wiki_en_sentences.txt.gz"), "max_train_sentences": 20_000}
+    tokenizer = load_tokenizer(str(real_data / "base/minilm-mlm"))
+    rows = tokenize_once(load_sentences(make_recipe(keys)), tokenizer=tokenizer, length=30)
+    collate = ViewCollator([PLAIN], PAD, VIEWS)
+
+    def padding(length_window):
+        options = {"batch_size": 64, "seed": 0, "rank": 0, "world": 1, "length_window": length_window}
+        masks = [Batches(rows, collate, **options)[n]["attention_mask"] for n in range(100)]
+        return 1 - sum(mask.sum() for mask in masks) / sum(mask.numel() for mask in masks)
+
+    assert padding(50) < 0.03 < 0.2 < padding(0)
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("batch_size", [4, 5, 10])
-def test_the_shares_of_all_processes_make_the_batch_of_one(world, batch_size):
-    whole = batches(batch_size=batch_size)
-    shares = [batches(rank, world, batch_size=batch_size) for rank in range(world)]
+@pytest.mark.parametrize("length_window", [0, 2])
+def test_the_shares_of_all_processes_make_the_batch_of_one(world, batch_size, length_window):
+    whole = batches(batch_size=batch_size, length_window=length_window)
+    shares = [batches(rank, world, batch_size=batch_size, length_window=length_window) for rank in range(world)]
     for number in range(2 * whole.batches_per_epoch):
         parts = [share[number] for share in shares]
         assert [n for part in parts for n in sentences(part)] == sentences(whole[number])
@@ -99,19 +146,22 @@ def test_the_shares_of_all_processes_make_the_batch_of_one(world, batch_size):
 def test_a_process_without_a_share_gets_one_sentence_that_does_not_count():
     last = [batches(rank, 3, batch_size=10)[1] for rank in range(3)]  # 11 = 10 + 1
     assert [part["rows"] for part in last] == [1, 0, 0]
-    assert {part["input_ids"].shape for part in last} == {(1, 2, 3)}
+    assert {part["input_ids"].shape[:2] for part in last} == {(1, 2)}
 
 
-def test_a_batch_depends_on_its_number_alone():
-    share = batches()
+@pytest.mark.parametrize("length_window", [0, 2])
+def test_a_batch_depends_on_its_number_alone(length_window):
+    share = batches(length_window=length_window)
     in_order = [sentences(share[n]) for n in range(9)]
     assert [sentences(share[n]) for n in (8, 0, 5, 5, 2)] == [in_order[n] for n in (8, 0, 5, 5, 2)]
     torch.manual_seed(123)
-    assert [sentences(batches()[n]) for n in range(9)] == in_order, "whatever else draws random numbers"
+    again = batches(length_window=length_window)
+    assert [sentences(again[n]) for n in range(9)] == in_order, "whatever else draws random numbers"
 
 
-def streamed(start=0, rank=0, world=1, stream=None):
+def streamed(start=0, rank=0, world=1, stream=None, length_window=0):
     options = {"batch_size": 4, "seed": 0, "rank": rank, "world": world, "shuffle_buffer": 5}
+    options["length_window"] = length_window
     stream = stream or TABLE.to_iterable_dataset()
     return StreamedBatches(stream, ViewCollator([PLAIN], PAD, VIEWS), start=start, **options)
 
@@ -120,16 +170,26 @@ def first(stream, n=8):
     return list(itertools.islice(stream, n))
 
 
-def test_a_stream_gives_every_sentence_once_an_epoch_shuffled():
-    epochs = [[n for batch in first(streamed(), 6)[i : i + 3] for n in sentences(batch)] for i in (0, 3)]
+@pytest.mark.parametrize("length_window", [0, 2])
+def test_a_stream_gives_every_sentence_once_an_epoch_shuffled(length_window):
+    six = first(streamed(length_window=length_window), 6)
+    epochs = [[n for batch in six[i : i + 3] for n in sentences(batch)] for i in (0, 3)]
     for epoch in epochs:
         assert sorted(epoch) == list(range(SENTENCES)) != epoch
     assert epochs[0] != epochs[1]
 
 
+def test_a_window_of_a_stream_is_cut_into_batches_of_similar_length():
+    """A window over the whole epoch: its batches are those of the sorted sentences."""
+    epoch = [sentences(batch) for batch in first(streamed(length_window=3), 3)]
+    assert sorted(epoch) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+
+
 @pytest.mark.parametrize("start", [1, 2, 3, 5])
-def test_a_stream_that_starts_later_gives_what_an_uninterrupted_one_gives_from_there(start):
-    for resumed, whole in zip(first(streamed(start), 4), first(streamed(), start + 4)[start:], strict=True):
+@pytest.mark.parametrize("length_window", [0, 2])
+def test_a_stream_that_starts_later_gives_what_an_uninterrupted_one_gives_from_there(start, length_window):
+    later, all_of_it = streamed(start, length_window=length_window), streamed(length_window=length_window)
+    for resumed, whole in zip(first(later, 4), first(all_of_it, start + 4)[start:], strict=True):
         assert resumed["rows"] == whole["rows"]
         assert torch.equal(resumed["input_ids"], whole["input_ids"])
 
