@@ -11,6 +11,7 @@ from transformers.utils import logging
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .distributed import gather_rows
 from .masked_language_modeling import MaskedLMHead, mask_tokens, masked_lm_loss
+from .mini_batches import in_mini_batches
 from .modeling_sentence_encoder import SentenceEncoderModel, SentenceEncoderPreTrainedModel, without_pooler
 from .natural_language_inference import NLIClassifier, nli_loss
 from .objectives import info_nce
@@ -45,6 +46,8 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
     serving_class: type[SentenceEncoderModel]
     seams: tuple[str, ...] = ()
+    # Sentences encoded at a time where the memory is too small for the batch; see `in_mini_batches`.
+    mini_batch_size: int | None = None
 
     def __init__(self, config: SentenceEncoderConfig):
         super().__init__(config)
@@ -163,8 +166,12 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
     def pool_rows(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """The backbone's pooled vectors `(B, V, H)` of token ids `(B, V, T)`, without any prompt bias."""
-        _, pooled = self.encode_views(input_ids, attention_mask)
-        return pooled.unflatten(0, input_ids.shape[:2])
+
+        def pool(input_ids, attention_mask):
+            _, pooled = self.encode_views(input_ids, attention_mask)
+            return pooled.unflatten(0, input_ids.shape[:2])
+
+        return in_mini_batches(pool, self.mini_batch_size, input_ids, attention_mask)
 
     def encode_views(self, input_ids: torch.Tensor, attention_mask: torch.Tensor):
         """The backbone's outputs and pooled vectors `(B * V, H)` of token ids `(B, V, T)`: a row for each view."""

@@ -30,6 +30,7 @@ from .configuration_diffcse import DiffCSEConfig
 from .distributed import gather_rows, largest
 from .editing import delete_tokens, insert_masks
 from .masked_language_modeling import MaskedLMHead, mask_tokens, masked_lm_loss
+from .mini_batches import in_mini_batches
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
 from .objectives import at_least_float32, replaced_token_detection
@@ -211,11 +212,19 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
         What is replaced is the embedding layer's output, after its LayerNorm and dropout: no position is added.
         """
 
-        def condition(module, inputs, output):
-            return torch.cat([vectors[:, None].to(output.dtype), output[:, 1:]], dim=1)
+        def read(input_ids, attention_mask, vectors):
+            def condition(module, inputs, output):
+                return torch.cat([vectors[:, None].to(output.dtype), output[:, 1:]], dim=1)
 
-        with self.discriminator.embeddings.register_forward_hook(condition):
-            return self.discriminator(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+            with self.discriminator.embeddings.register_forward_hook(condition):
+                return self.discriminator(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+
+        return in_mini_batches(read, self._rows_at_a_time, input_ids, attention_mask, vectors)
+
+    @property
+    def _rows_at_a_time(self) -> int | None:
+        """Rows of two views a sentence."""
+        return self.mini_batch_size and 2 * self.mini_batch_size
 
     def edit(self, edit: str, input_ids: torch.Tensor, attention_mask: torch.Tensor):
         """Edit rows `(N, T)`: ids, attention mask and labels (1 at an edit), wider where tokens were inserted.
@@ -262,10 +271,14 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
     @torch.no_grad()
     def generate(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """The generator's token at every position `(N, T)`."""
-        logits = self.generator(input_ids=input_ids, attention_mask=attention_mask).logits
-        if self.config.generator_sampling == "argmax":
-            return logits.argmax(-1)
-        return torch.multinomial(logits.float().softmax(-1).flatten(0, 1), 1).view_as(input_ids)
+
+        def write(input_ids, attention_mask):
+            logits = self.generator(input_ids=input_ids, attention_mask=attention_mask).logits
+            if self.config.generator_sampling == "argmax":
+                return logits.argmax(-1)
+            return torch.multinomial(logits.float().softmax(-1).flatten(0, 1), 1).view_as(input_ids)
+
+        return in_mini_batches(write, self._rows_at_a_time, input_ids, attention_mask)
 
 
 def corrective_log_probabilities(logits: torch.Tensor, scores: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from csezoo.modeling import METHODS, DiffAugConfig, DiffCSEConfig, method
+from csezoo.modeling import METHODS, DiffAugConfig, DiffCSEConfig, L2PCSRConfig, method
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
 from .batches import ViewCollator, tokenize
@@ -126,6 +126,13 @@ def build(recipe: Recipe) -> Build:
             generator = load_generator(recipe, tokenizer, config)
             config.generator_config = generator.config
         model = training_class(config)
+        model.mini_batch_size = recipe.mini_batch_size
+        if recipe.mini_batch_size and isinstance(config, L2PCSRConfig):
+            raise UserError("mini_batch_size: L2P-CSR learns its masks from the loss of the whole batch, leave it out")
+        if recipe.mini_batch_size and config.mlm_weight > 0:
+            raise UserError(
+                "mini_batch_size: masked language modelling (mlm_weight) takes the whole batch, leave it out"
+            )
     except ValueError as error:
         raise UserError(str(error)) from error
     if edits:

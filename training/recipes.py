@@ -23,7 +23,7 @@ POSITIVE += ("eval_batch_size", "shuffle_buffer", "nli_batch_size", "train_fract
 NOT_NEGATIVE = ("learning_rate", "weight_decay", "adam_epsilon", "max_grad_norm", "warmup_ratio")
 NOT_NEGATIVE += ("nli_steps", "length_window")
 LEAST = {"max_steps": 0, "max_train_sentences": 1, "nli_decay_steps": 1, "endurance": 1, "whitening": 1}
-LEAST |= {"whitening_sentences": 1, "nli_epochs": 0, "nli_learning_rate": 0}
+LEAST |= {"mini_batch_size": 1, "whitening_sentences": 1, "nli_epochs": 0, "nli_learning_rate": 0}
 # Keys of a model configuration that a run fills in itself.
 FILLED_IN = {"self", "kwargs", "return", "backbone_config", "prompt_token_ids", "mask_token_id", "special_token_ids"}
 FILLED_IN |= {"whitening_size", "generator_config"}
@@ -58,6 +58,8 @@ class Recipe:
         dev_file, test_file: CSV files (sentence1, sentence2, score) used instead of `eval_data`.
         output_dir: the run's directory, `runs/<recipe>` by default.
         batch_size: sentences a batch, over all processes; the in-batch negatives.
+        mini_batch_size: sentences that a process encodes at a time; the gradient is that of the whole batch, in the
+            memory of so many, for a second forward pass.
         length_window: batches hold sentences of similar length, sorted within this many batches and then shuffled;
             0, as in the papers, leaves them random.
         gradient_accumulation_steps: batches an update; negatives do not span them.
@@ -107,6 +109,7 @@ class Recipe:
     test_file: str | None = None
     output_dir: str | None = None
     batch_size: int = 64
+    mini_batch_size: int | None = None
     length_window: int = 0
     gradient_accumulation_steps: int = 1
     max_length: int = 32

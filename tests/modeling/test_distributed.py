@@ -22,7 +22,9 @@ def model(changes, stage="contrastive"):
     backbone = tiny_config("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     changes = {"mask_token_id": 4, "special_token_ids": [0, 2, 3, 4], **changes}
     config_class, _, training_class = method(changes.pop("method", "simcse"))
+    mini_batch_size = changes.pop("mini_batch_size", None)
     made = training_class(config_class(backbone_config=backbone, **changes)).double()
+    made.mini_batch_size = mini_batch_size
     for parameter in made.frozen_parameters(stage):
         parameter.requires_grad_(False)
     return made
@@ -98,6 +100,8 @@ LEARNED |= {"token_step_size": 1.0, "feature_step_size": 1e9}
         (1, 3, LEARNED),
         (5, 2, {**LEARNED, "feature_mask_scope": "shared", "attend_padding": True, "projection": "batchnorm"}),
         (5, 3, {"method": "diffaug"}),
+        (5, 2, {"mini_batch_size": 1}),
+        (4, 2, {"method": "diffcse", "rtd_mask_ratio": 0.0, "rtd_weight": 1.0, "mini_batch_size": 1}),
         (1, 2, {"method": "diffaug", "views_module": "lora"}),
         (5, 2, {"method": "diffaug+diffcse", "rtd_mask_ratio": 0.0, "rtd_weight": 1.0}),
     ],

@@ -68,5 +68,11 @@ def test_attention_implementation_reaches_the_trained_backbone(base):
     assert built.model.model.backbone.config._attn_implementation == "eager"
 
 
+@pytest.mark.parametrize("keys", [{"method": "l2pcsr"}, {"method": "simcse", "mlm_weight": 0.1}])
+def test_what_takes_the_whole_batch_refuses_mini_batches(base, keys):
+    with pytest.raises(UserError, match="mini_batch_size: .* whole batch, leave it out"):
+        build(make_recipe({**keys, "base_model": str(base), "mini_batch_size": 4}))
+
+
 def test_without_a_prompt_the_special_tokens_are_among_the_length(base):
     assert build(make_recipe({"base_model": str(base), "max_length": 32})).sentence_length == 30

@@ -1,0 +1,73 @@
+"""Batches encoded a few sentences at a time have the gradient of the whole batch."""
+
+import pytest
+import torch
+
+from csezoo.modeling import METHODS, mini_batches
+from tests.modeling.test_methods import CONFIGS, batch, configure
+
+# L2P-CSR and masked language modelling take the whole batch: `test_building` has their refusals.
+ALLOWED = [name for name in CONFIGS if not name.startswith("l2pcsr") and "mlm_weight" not in CONFIGS[name]]
+
+
+def model(name, **dropout):
+    torch.manual_seed(0)
+    config = configure(name, "bert")
+    config.backbone_config.update({f"{place}_dropout_prob": 0.1 for place in ("hidden", "attention_probs")} | dropout)
+    return METHODS[config.model_type][2](config).double()
+
+
+def step(model, mini_batch_size):
+    """Loss and gradients of a batch, everything drawn from one seed."""
+    model.zero_grad()
+    model.mini_batch_size = mini_batch_size
+    torch.manual_seed(3)
+    output = model(**batch(sentences=5))
+    output.loss.backward()
+    return output.loss.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_same(made, expected):
+    torch.testing.assert_close(made[0], expected[0], atol=1e-12, rtol=0)
+    assert made[1].keys() == expected[1].keys()
+    for name, gradient in expected[1].items():
+        torch.testing.assert_close(made[1][name], gradient, atol=1e-10, rtol=1e-8, msg=name)
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_dropout_is_drawn_again_for_the_gradient(name, monkeypatch):
+    """The same mini-batches with all their activations kept are the batch that was meant."""
+    trained = model(name)
+    made = step(trained, 2)
+    monkeypatch.setattr(mini_batches, "checkpoint", lambda encode, *rows, use_reentrant: encode(*rows))
+    assert_same(made, step(trained, 2))
+
+
+@pytest.mark.parametrize("name", ["simcse", "simcse-batchnorm", "prdsimcse", "sgopt", "diffaug", "diffaug-lora"])
+def test_without_dropout_the_size_makes_no_difference(name):
+    trained = model(name, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    whole = step(trained, None)
+    for size in (1, 2, 5, 9):
+        assert_same(step(trained, size), whole)
+
+
+def kept_numbers(model, mini_batch_size) -> int:
+    """How many numbers the backward pass of a batch is going to find in memory."""
+    sizes = []
+    model.mini_batch_size = mini_batch_size
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, lambda t: t):
+        model(**batch(sentences=5))
+    return sum(sizes)
+
+
+def test_the_activations_of_a_batch_are_not_kept():
+    trained = model("simcse")
+    assert kept_numbers(trained, 1) < kept_numbers(trained, None) / 10
+
+
+def test_evaluation_takes_no_notice():
+    trained = model("simcse").eval()
+    with torch.no_grad():
+        whole = trained(**batch(sentences=5)).embeddings
+        trained.mini_batch_size = 2
+        torch.testing.assert_close(trained(**batch(sentences=5)).embeddings, whole)
