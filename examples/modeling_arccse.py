@@ -1,0 +1,76 @@
+r"""ArcCSE's angular margin: a method of one's own in one file.
+
+The positive has to be nearer than the others by an angle m, not merely nearer:
+
+.. math:: \ell_i = -\log \frac{e^{\cos(\theta_{ii} + m)/\tau}}
+          {e^{\cos(\theta_{ii} + m)/\tau} + \sum_{j \ne i} e^{\cos(\theta_{ij})/\tau}}
+
+where :math:`\theta_{ij}` is the angle between :math:`z_i` and :math:`z_j^+`.
+
+To use it, copy this file into `modeling/` and name it in `METHODS` there:
+
+    from .modeling_arccse import ArcCSEConfig, ArcCSEForContrastiveLearning, ArcCSEModel
+    "arccse": (ArcCSEConfig, ArcCSEModel, ArcCSEForContrastiveLearning),
+
+Then `--method arccse --margin 0.2` trains it from any recipe, alone or as `l2pcsr+arccse`. The tests of every method
+take it with a line each: `"arccse": {}` in `CONFIGS`, `"arccse": {"margin": 0.0}` in `NEUTRAL`.
+
+References:
+    Zhang, Zhu, Wang, Xu, Li, Zhao 2022, "A Contrastive Framework for Learning Sentence Representations from Pairwise
+    and Triple-wise Perspective in Angular Space", ACL: its loss over pairs.
+
+Relations:
+    With `margin` 0 it is SimCSE.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from .configuration_sentence_encoder import SentenceEncoderConfig
+from .distributed import gather_rows
+from .modeling_contrastive import ForContrastiveLearning
+from .modeling_sentence_encoder import SentenceEncoderModel
+from .objectives import cosine_logits
+
+
+class ArcCSEConfig(SentenceEncoderConfig):
+    """SimCSE's settings and one more.
+
+    Args:
+        margin: the angle m, in radians; 10 degrees by default.
+    """
+
+    model_type = "arccse"
+
+    def __init__(self, margin: float = math.radians(10), **kwargs):
+        super().__init__(**kwargs)
+        if not 0 <= margin < math.pi / 2:
+            raise ValueError(f"margin: {margin} must be from 0 to below a right angle, in radians")
+        self.margin = margin
+
+
+class ArcCSEModel(SentenceEncoderModel):
+    """The encoder an ArcCSE checkpoint serves."""
+
+    config_class = ArcCSEConfig
+
+
+class ArcCSEForContrastiveLearning(ForContrastiveLearning):
+    """ArcCSE in training: SimCSE under another objective."""
+
+    config_class = ArcCSEConfig
+    serving_class = ArcCSEModel
+    seams = ("objective",)
+
+    def contrastive_loss(self, embeddings: torch.Tensor) -> torch.Tensor:
+        """`(B, 2, H)` to a scalar; the other sentences are those of all processes."""
+        everyone, _ = gather_rows(embeddings)
+        anchors, positives = everyone.unbind(1)
+        cosines = cosine_logits(anchors, positives, temperature=1.0)
+        own = cosines.diagonal()
+        sines = (1 - own.square()).clamp(min=1e-12).sqrt()  # the root of 0 has no gradient
+        farther = own * math.cos(self.config.margin) - sines * math.sin(self.config.margin)  # the cosine of θ + m
+        logits = (cosines + torch.diag(farther - own)) / self.config.temperature
+        return F.cross_entropy(logits, torch.arange(len(anchors), device=logits.device))

@@ -1,0 +1,24 @@
+"""Find the lines of a file that are nearest in meaning to a question.
+
+python examples/semantic_search.py runs/quickstart/best sentences.txt "Who bakes the bread?"
+"""
+
+import sys
+from pathlib import Path
+
+from transformers import AutoModel
+
+
+def main(repository: str, file: str, *queries: str, nearest: int = 5) -> None:
+    lines = [line for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
+    model = AutoModel.from_pretrained(repository, trust_remote_code=True)
+    corpus = model.encode(lines, normalize_embeddings=True)
+    asked = model.encode(list(queries), normalize_embeddings=True)
+    for query, cosines in zip(queries, asked @ corpus.T, strict=True):
+        print(query)
+        for place in (-cosines).argsort(kind="stable")[:nearest]:
+            print(f"{cosines[place]:6.2f}  {lines[place]}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
