@@ -10,7 +10,8 @@ import numpy as np
 
 from .errors import UserError
 from .probing import PROTOCOLS, dev_then_test, folds_then_test, nested_folds
-from .sts import Vectors, numbered_lines, respaced, senteval_root
+from .senteval import find_senteval, numbered_lines, respaced
+from .sts import Vectors
 
 TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
 ROWS = {
@@ -82,26 +83,29 @@ class TransferTask:
 
 
 def load_transfer_task(name: str, data: str, protocol: str = "default") -> TransferTask:
-    """Read a task from a directory in SentEval's layout.
+    """Read a task.
+
+    Args:
+        name: of `TRANSFER_TASKS`.
+        data: `hub`, or a directory in SentEval's layout.
+        protocol: of `probing.PROTOCOLS`.
 
     Raises:
         UserError: the data is missing or damaged: its row counts are known (a release once shipped SUBJ with twenty
             subjective sentences).
     """
-    if data == "hub":
-        raise UserError(f"{name}: the transfer tasks are read from a directory in SentEval's layout, give --data DIR")
-    root = senteval_root(Path(data))
+    senteval = find_senteval(data)
     if name in POLARITY:
-        folder = root / name
+        folder = senteval.root / name
         parts = {"all": _polarity(*(folder / file for file in POLARITY[name]))}
     elif name == "SST2":
-        folder = root / "SST" / "binary"
+        folder = senteval.root / "SST" / "binary"
         parts = {part: _sentiment(folder / f"sentiment-{part}") for part in ROWS[name]}
     elif name == "TREC":
-        folder = root / "TREC"
+        folder = senteval.root / "TREC"
         parts = {"train": _questions(folder / "train_5500.label"), "test": _questions(folder / "TREC_10.label")}
     else:
-        folder = root / "MRPC"
+        folder = senteval.root / "MRPC"
         parts = {part: _paraphrases(folder / f"msr_paraphrase_{part}.txt") for part in ROWS[name]}
     for part, expected in ROWS[name].items():
         if len(parts[part]) != expected:
@@ -110,7 +114,7 @@ def load_transfer_task(name: str, data: str, protocol: str = "default") -> Trans
             )
     for examples in parts.values():
         examples.sort(key=lambda example: (*(len(text.split()) for text in example[0]), example[1]))
-    return TransferTask(name, parts, f"SentEval {folder.relative_to(root)}", protocol)
+    return TransferTask(name, parts, senteval.source(folder), protocol, senteval.revision)
 
 
 def _text(line: str) -> str:
