@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -20,9 +21,12 @@ def main(arguments: list[str] | None = None) -> None:
     options = build_parser().parse_args(arguments)
     try:
         options.run(options)
+        sys.stdout.flush()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    except BrokenPipeError:  # the reader has what it wanted, as in `csezoo recipes | head -2`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -52,8 +56,11 @@ def build_parser() -> argparse.ArgumentParser:
     added.add_argument(
         "model", help="directory or Hub id: of the zoo, of transformers (--pooling), of sentence-transformers"
     )
-    suites = "sts (the default), sts-dev, transfer, transfer-fast, sts-length, geometry, retrieval"
-    added.add_argument("--suite", nargs="+", default=["sts"], metavar="SUITE", help=suites)
+    suites = "sts (the default without --pairs), sts-dev, transfer, transfer-fast, sts-length, sts-multilingual, "
+    suites += "sts-spanish, chinese, geometry, retrieval"
+    added.add_argument("--suite", nargs="+", metavar="SUITE", help=suites)
+    own = "CSV files of your own with the columns sentence1, sentence2, score, each a task by its name"
+    added.add_argument("--pairs", nargs="+", default=[], metavar="FILE.csv", help=own)
     added.add_argument("--queries", nargs="+", help="sentences whose neighbours the suite retrieval shows")
     added.add_argument("--data", **data)
     added.add_argument("--out", help="write the JSON result here")
@@ -70,7 +77,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     added.add_argument("models", nargs=2, metavar="MODEL", help="as of evaluate")
     added.add_argument(
-        "--suite", nargs="+", default=["sts"], metavar="SUITE", help="sts (default), sts-dev, sts-length"
+        "--suite",
+        nargs="+",
+        default=["sts"],
+        metavar="SUITE",
+        help="sts (default), sts-dev, sts-length, sts-multilingual, sts-spanish, chinese",
     )
     added.add_argument("--data", **data)
     added.add_argument(
@@ -144,7 +155,8 @@ def evaluate(options) -> None:
         dtype=options.dtype,
         progress=sys.stderr.isatty(),
     )
-    scored = run_suites(encode, options.suite, options.data, receipt=receipt, queries=options.queries)
+    suites = options.suite or ([] if options.pairs else ["sts"])
+    scored = run_suites(encode, suites, options.data, receipt=receipt, queries=options.queries, pairs=options.pairs)
     report = {"model": options.model, **scored}
     print(format_report(Path(options.model).name, report["results"]))
     if options.out:

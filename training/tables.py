@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from .errors import UserError, one_line
-from .evaluation import average, tests_only
+from .evaluation import average
 from .model_card import AVERAGE
+from .sts import STS_TASKS
 
 FORMATS = ("markdown", "latex", "csv")
 
@@ -33,11 +34,11 @@ def read_row(path: str) -> tuple[str, dict[str, str]]:
             return name, cells
         scored = [result for result in report["results"] if isinstance(result["value"], float)]
         cells = {_column(result): f"{result['value']:.2f}" for result in scored}
-        correlations = [result for result in scored if result["metric"] == "spearman"]
+        sts = {result["task"]: result for result in scored if result["task"] in STS_TASKS}  # once, whatever the suites
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is no results file ({one_line(error)})") from error
-    if len(tests_only(correlations)) > 1:
-        cells[AVERAGE] = f"{average(correlations):.2f}"
+    if len(sts) > 1:
+        cells[AVERAGE] = f"{average(list(sts.values())):.2f}"
     return name, cells
 
 

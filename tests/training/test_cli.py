@@ -1,6 +1,7 @@
 """The `csezoo` command as a user types it."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -56,6 +57,25 @@ def test_evaluate_prints_the_usual_table_and_writes_receipts(bases, senteval, tm
     assert [f"{result['value']:.2f}" for result in report["results"]] == row.split()[1:-1]
     for result in report["results"]:
         assert {"task", "metric", "rows", "sha256", "dataset", "pooling", "dtype", "kind", "versions"} <= result.keys()
+
+
+def test_pairs_of_ones_own_are_scored_instead_of_the_default_suite(bases, dev_file, tmp_path, capsys):
+    out = tmp_path / "result.json"
+    main(["evaluate", str(bases["bert"]), "--pooling", "cls", "--pairs", str(dev_file), "--out", str(out)])
+    assert capsys.readouterr().out.split()[:2] == ["model", "dev"]
+    (result,) = json.loads(out.read_text(encoding="utf-8"))["results"]
+    assert (result["suite"], result["task"], result["metric"]) == ("pairs", "dev", "spearman")
+    assert result["dataset"] == "dev.csv" and result["rows"] == 96
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    """As in `csezoo recipes | head -2`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = [sys.executable, "-m", "csezoo.training.cli", "recipes"]
+    done = subprocess.run(code, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
