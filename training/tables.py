@@ -33,8 +33,9 @@ def read_row(path: str) -> tuple[str, dict[str, str]]:
             cells = {entry["task"]: f"{entry['mean']:.2f} ± {entry['sd']:.2f}" for entry in report["summary"]}
             return name, cells
         scored = [result for result in report["results"] if isinstance(result["value"], float)]
-        cells = {_column(result): f"{result['value']:.2f}" for result in scored}
-        sts = {result["task"]: result for result in scored if result["task"] in STS_TASKS}  # once, whatever the suites
+        cells = {column(result): f"{result['value']:.2f}" for result in scored}
+        # Each once: SICK-R is in more than one suite.
+        sts = {result["task"]: result for result in scored if result["task"] in STS_TASKS}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is no results file ({one_line(error)})") from error
     if len(sts) > 1:
@@ -42,7 +43,13 @@ def read_row(path: str) -> tuple[str, dict[str, str]]:
     return name, cells
 
 
-def _column(result: dict) -> str:
+def column(result: dict) -> str:
+    """What heads a result's column: its task, and its metric where that is not the usual one.
+
+    Example:
+        >>> column({"task": "GLUE MRPC", "metric": "f1"})
+        'GLUE MRPC f1'
+    """
     plain = result["metric"] in ("spearman", "accuracy")
     return result["task"] if plain else f"{result['task']} {result['metric']}"
 

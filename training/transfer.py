@@ -31,7 +31,7 @@ POLARITY = {
     "MPQA": ("mpqa.pos", "mpqa.neg"),
 }
 QUESTIONS = {"ABBR": 0, "DESC": 1, "ENTY": 2, "HUM": 3, "LOC": 4, "NUM": 5}
-Example = tuple[tuple[str, ...], int]  # one sentence or two, and the class
+Example = tuple[tuple[str, ...], float]  # one sentence or two, and the class (in GLUE's STS-B the score)
 
 
 @dataclass
@@ -74,12 +74,17 @@ class TransferTask:
         return [{"task": self.name, "metric": "accuracy", "value": test, "dev": dev, **about}]
 
     def receipt(self) -> dict[str, object]:
-        digest = hashlib.sha256()
-        for part, examples in self.parts.items():
-            for texts, label in examples:
-                digest.update("\t".join([part, *texts, str(label)]).encode() + b"\n")
-        rows = {part: len(examples) for part, examples in self.parts.items()}
-        return {"dataset": self.source, "revision": self.revision, "rows": rows, "sha256": digest.hexdigest()}
+        return examples_receipt(self.parts, self.source, self.revision)
+
+
+def examples_receipt(parts: dict[str, list[Example]], source: str, revision: str | None) -> dict[str, object]:
+    """What identifies labelled examples: source, revision, rows of each part and a checksum of texts and labels."""
+    digest = hashlib.sha256()
+    for part, examples in parts.items():
+        for texts, label in examples:
+            digest.update("\t".join([part, *texts, str(label)]).encode() + b"\n")
+    rows = {part: len(examples) for part, examples in parts.items()}
+    return {"dataset": source, "revision": revision, "rows": rows, "sha256": digest.hexdigest()}
 
 
 def load_transfer_task(name: str, data: str, protocol: str = "default") -> TransferTask:
