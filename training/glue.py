@@ -63,7 +63,7 @@ class FineTuning:
     Args:
         learning_rate: of AdamW, falling linearly to 0.
         epochs: over the training set.
-        batch_size: examples an update.
+        batch_size: examples an update on one device; each further GPU adds as many.
         max_length: word pieces of an example.
         dev_share: the share of the dev set, its first rows, that chooses the epoch; the others test. SG-OPT: 0.1. At 0
             the last epoch is tested on all.

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from huggingface_hub import cached_assets_path, hf_hub_download
-from huggingface_hub.errors import HfHubHTTPError
 
 from .errors import UserError, one_line
 
@@ -57,7 +56,7 @@ def _from_hub() -> SentEval:
     """The archive of the newest commit, extracted once into the cache of `huggingface_hub`."""
     try:
         archive = Path(hf_hub_download(REPOSITORY, ARCHIVE, repo_type="dataset"))
-    except (HfHubHTTPError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(
             f"{REPOSITORY}: {ARCHIVE} could not be loaded from the Hub ({type(error).__name__}); give a directory in "
             "SentEval's layout instead (--eval_data DIR in training, --data DIR in evaluation)"

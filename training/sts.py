@@ -219,22 +219,30 @@ def load_lengths(data: str) -> list[PairTask]:
 
 
 def load_pairs_file(path: str) -> PairTask:
-    """Pairs from a CSV file with the columns sentence1, sentence2, score."""
+    """Pairs from a CSV file with the columns sentence1, sentence2, score.
+
+    Raises:
+        UserError: there is no such file, or a line of it is no pair with a score.
+    """
     file = Path(path)
     if not file.is_file():
         raise UserError(f"{file} does not exist")
     reader = csv.DictReader(io.StringIO(read_text(file)))
     if missing := [c for c in ("sentence1", "sentence2", "score") if c not in (reader.fieldnames or [])]:
         raise UserError(f"{file} has no column {', '.join(missing)}: sentence1, sentence2 and score are needed")
-    pairs, scores = [], []
-    for row in reader:
+    try:
+        numbered = [(reader.line_num, row) for row in reader]
+    except csv.Error as error:  # a quote that never closes
+        raise UserError(f"{file}, line {reader.line_num}: {error}") from None
+    rows = []
+    for number, row in numbered:
         if None in row.values() or None in row:
-            raise UserError(f"{file}, line {reader.line_num}: not as many cells as the header has")
+            raise UserError(f"{file}, line {number}: not as many cells as the header has")
         try:
-            scores.append(finite(row["score"]))
+            rows.append((respaced(row["sentence1"]), respaced(row["sentence2"]), finite(row["score"])))
         except ValueError:
-            raise UserError(f"{file}, line {reader.line_num}: score {row['score']!r} is not a number") from None
-        pairs.append((respaced(row["sentence1"]), respaced(row["sentence2"])))
-    if len(set(scores)) < 2:
-        raise UserError(f"{file} holds {len(set(scores))} different scores, a correlation needs at least two")
-    return PairTask(file.stem, pairs, scores, file.name)
+            raise UserError(f"{file}, line {number}: score {row['score']!r} is not a number") from None
+    task = pair_task(file.stem, rows, file.name)
+    if len(set(task.scores)) < 2:
+        raise UserError(f"{file} holds {len(set(task.scores))} different scores, a correlation needs at least two")
+    return task

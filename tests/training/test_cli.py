@@ -2,14 +2,18 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from csezoo.training.building import build
 from csezoo.training.cli import main
+from csezoo.training.evaluation import SUITES
+from csezoo.training.glue_data import TASKS
 from csezoo.training.recipes import make_recipe, recipe_names
 from csezoo.training.repository import save_repository
 from tests.training.test_sts import senteval  # noqa: F401 (a fixture)
@@ -20,16 +24,25 @@ def test_help_comes_in_under_a_second_and_names_every_command():
     started = time.perf_counter()
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert time.perf_counter() - started < 1
-    for name in ("recipes", "train", "evaluate", "publish", "weakened"):
+    for name in ("recipes", "train", "evaluate", "glue", "publish", "weakened"):
         assert name in shown
 
 
-@pytest.mark.parametrize("command", ["recipes", "evaluate", "publish", "weakened"])
+@pytest.mark.parametrize("command", ["recipes", "evaluate", "glue", "publish", "weakened"])
 def test_every_command_shows_an_example(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main([command, "--help"])
     assert stop.value.code == 0
     assert f"example: csezoo {command}" in capsys.readouterr().out
+
+
+def test_help_and_readme_name_every_suite_and_every_task_of_glue(capsys):
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    for command, names in (("evaluate", SUITES), ("glue", TASKS)):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        shown = re.sub(r"-\n\s+", "-", capsys.readouterr().out)  # argparse breaks lines at hyphens
+        assert all(re.search(rf"\b{name}\b", shown) and name in readme for name in names), command
 
 
 def test_recipes_are_listed(capsys):

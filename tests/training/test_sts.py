@@ -187,6 +187,7 @@ def test_a_file_of_ones_own_may_quote_and_order_its_columns(tmp_path):
         (b"sentence1,sentence2,score\na,b,c,1\n", "line 2: not as many cells"),
         (b"sentence1,sentence2,score\na,b,1\nc,d,1\n", "1 different scores, a correlation needs at least two"),
         (b"sentence1,sentence2,score\nd\xe9j\xe0,b,1\n", "not UTF-8"),
+        (b'sentence1,sentence2,score\n"a,b,1\n' + 20000 * b"c,d,2.5\n", "field larger than field limit"),
     ],
 )
 def test_a_file_of_pairs_that_cannot_be_used_is_named_with_the_reason(tmp_path, content, part):
