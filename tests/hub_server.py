@@ -222,13 +222,20 @@ class Handler(BaseHTTPRequestHandler):
         siblings = [{"rfilename": path} for path in commit.files]
         return ({"id": repo, "sha": commit.id, "private": repo in self.server.private, "siblings": siblings},)
 
-    def tree(self, repo: str, revision: str):
-        entries = []
+    def tree(self, repo: str, revision: str, folder: str | None = None):
+        """Files and folders right in a folder, or with `recursive` all files below it."""
+        top = f"{folder}/" if folder else ""
+        recursive = "recursive=true" in urlsplit(self.path).query.lower()
+        entries = {}
         for path, content in self.revision(repo, revision).files.items():
-            oid, size = object_id(path, content), len(content)
-            lfs = {"lfs": {"oid": oid, "size": size, "pointerSize": 134}} if is_lfs(path) else {}
-            entries.append({"type": "file", "path": path, "size": size, "oid": oid, **lfs})
-        return (entries,)
+            name, _, below = path.removeprefix(top).partition("/")
+            if path.startswith(top) and below and not recursive:
+                entries[top + name] = {"type": "directory", "path": top + name, "size": 0, "oid": ""}
+            elif path.startswith(top):
+                oid, size = object_id(path, content), len(content)
+                lfs = {"lfs": {"oid": oid, "size": size, "pointerSize": 134}} if is_lfs(path) else {}
+                entries[path] = {"type": "file", "path": path, "size": size, "oid": oid, **lfs}
+        return (list(entries.values()),)
 
     def resolve(self, repo: str, revision: str, path: str):
         commit = self.revision(repo, revision)
@@ -248,7 +255,7 @@ ROUTES = [
     (("POST",), rf"/{REPO}\.git/info/lfs/objects/batch", Handler.lfs_batch),
     (("PUT",), "/upload/(?P<oid>[0-9a-f]{64})", Handler.lfs_upload),
     (("POST",), f"/api/models/{REPO}/commit/{REVISION}", Handler.commit),
-    (("GET",), f"/api/models/{REPO}(/revision/{REVISION})?", Handler.info),
-    (("GET",), f"/api/models/{REPO}/tree/{REVISION}", Handler.tree),
-    (("GET", "HEAD"), f"/{REPO}/resolve/{REVISION}/(?P<path>.+)", Handler.resolve),
+    (("GET",), f"/api/(models|datasets)/{REPO}(/revision/{REVISION})?", Handler.info),
+    (("GET",), f"/api/(models|datasets)/{REPO}/tree/{REVISION}(/(?P<folder>.+))?", Handler.tree),
+    (("GET", "HEAD"), f"(/datasets)?/{REPO}/resolve/{REVISION}/(?P<path>.+)", Handler.resolve),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -20,9 +21,12 @@ def main(arguments: list[str] | None = None) -> None:
     options = build_parser().parse_args(arguments)
     try:
         options.run(options)
+        sys.stdout.flush()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    except BrokenPipeError:  # the reader has what it wanted, as in `csezoo recipes | head -2`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -52,8 +56,11 @@ def build_parser() -> argparse.ArgumentParser:
     added.add_argument(
         "model", help="directory or Hub id: of the zoo, of transformers (--pooling), of sentence-transformers"
     )
-    suites = "sts (the default), sts-dev, transfer, transfer-fast, sts-length, geometry, retrieval"
-    added.add_argument("--suite", nargs="+", default=["sts"], metavar="SUITE", help=suites)
+    suites = "sts (the default without --pairs), sts-dev, transfer, transfer-fast, sts-length, sts-multilingual, "
+    suites += "sts-spanish, chinese, geometry, retrieval"
+    added.add_argument("--suite", nargs="+", metavar="SUITE", help=suites)
+    own = "CSV files of your own with the columns sentence1, sentence2, score, each a task by its name"
+    added.add_argument("--pairs", nargs="+", default=[], metavar="FILE.csv", help=own)
     added.add_argument("--queries", nargs="+", help="sentences whose neighbours the suite retrieval shows")
     added.add_argument("--data", **data)
     added.add_argument("--out", help="write the JSON result here")
@@ -70,13 +77,39 @@ def build_parser() -> argparse.ArgumentParser:
     )
     added.add_argument("models", nargs=2, metavar="MODEL", help="as of evaluate")
     added.add_argument(
-        "--suite", nargs="+", default=["sts"], metavar="SUITE", help="sts (default), sts-dev, sts-length"
+        "--suite",
+        nargs="+",
+        default=["sts"],
+        metavar="SUITE",
+        help="sts (default), sts-dev, sts-length, sts-multilingual, sts-spanish, chinese",
     )
     added.add_argument("--data", **data)
     added.add_argument(
         "--pooling", nargs=2, metavar="POOLING", help="of the two models, `own` for one that has its own"
     )
     added.add_argument("--resamples", type=int, default=1000, help="draws a task (1000)")
+    added = command(
+        "glue",
+        glue,
+        "fine-tune a model on tasks of GLUE and score their dev sets",
+        "csezoo glue runs/quickstart/best --tasks MRPC RTE --data GLUE --seeds 1 2 3 --out glue.json",
+    )
+    added.add_argument("model", help="directory or Hub id: of the zoo (its backbone) or of transformers")
+    names = "CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI"
+    added.add_argument("--tasks", nargs="+", required=True, metavar="TASK", help=names)
+    added.add_argument(
+        "--data", default="hub", help="hub (default) or a directory in GLUE's layout: MRPC/train.tsv, …"
+    )
+    added.add_argument("--learning_rate", type=float, default=2e-5, help="of AdamW, falling linearly to 0 (2e-5)")
+    added.add_argument("--epochs", type=float, default=3, help="over the training set (3)")
+    added.add_argument("--batch_size", type=int, default=32, help="examples an update (32)")
+    added.add_argument("--max_length", type=int, default=128, help="word pieces of an example (128)")
+    share = (
+        "share of the dev set that chooses the epoch, the rest tests (0: the last epoch, tested on all; SG-OPT 0.1)"
+    )
+    added.add_argument("--dev_share", type=float, default=0.0, help=share)
+    added.add_argument("--seeds", type=int, nargs="+", default=[42], metavar="SEED", help="each a run of its own (42)")
+    added.add_argument("--out", help="write the JSON result here")
     added = command(
         "table",
         table,
@@ -144,7 +177,8 @@ def evaluate(options) -> None:
         dtype=options.dtype,
         progress=sys.stderr.isatty(),
     )
-    scored = run_suites(encode, options.suite, options.data, receipt=receipt, queries=options.queries)
+    suites = options.suite or ([] if options.pairs else ["sts"])
+    scored = run_suites(encode, suites, options.data, receipt=receipt, queries=options.queries, pairs=options.pairs)
     report = {"model": options.model, **scored}
     print(format_report(Path(options.model).name, report["results"]))
     if options.out:
@@ -178,6 +212,37 @@ def compare(options) -> None:
     for made in bootstrap(*encoders, tasks, resamples=options.resamples, progress=sys.stderr.isatty()):
         interval = f"{made['difference']:+.2f} [{made['low']:+.2f}, {made['high']:+.2f}]"
         print(f"{made['task']:<24} {made['first']:6.2f} {made['second']:6.2f}  {interval}  p {made['p']:.3f}")
+
+
+def glue(options) -> None:
+    from transformers.utils import logging
+
+    from .glue import FineTuning, run_glue
+    from .tables import column
+
+    if options.out:
+        check_out(options.out)
+    logging.set_verbosity_error()  # of the head, which no checkpoint has
+    logging.disable_progress_bar()
+    settings = FineTuning(
+        options.learning_rate, options.epochs, options.batch_size, options.max_length, options.dev_share
+    )
+    report = run_glue(
+        options.model,
+        options.tasks,
+        options.data,
+        seeds=options.seeds,
+        settings=settings,
+        progress=sys.stderr.isatty(),
+    )
+    if options.out:
+        Path(options.out).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    if "summary" in report:
+        for made in report["summary"]:
+            print(f"{made['task']:<24} {made['mean']:6.2f} ± {made['sd']:.2f} ({made['n']} seeds)")
+    else:
+        for made in report["results"]:
+            print(f"{column(made):<24} {made['value']:6.2f}")
 
 
 def table(options) -> None:

@@ -9,8 +9,9 @@ import numpy as np
 
 from .errors import UserError
 from .geometry import GeometryTask, load_geometry
+from .multilingual import load_chinese, load_spanish, load_sts17
 from .retrieval import RetrievalTask, load_retrieval
-from .sts import DEV_TASK, STS_TASKS, PairTask, Vectors, load_lengths, load_task
+from .sts import DEV_TASK, STS_TASKS, PairTask, Vectors, load_lengths, load_pairs_file, load_task
 from .transfer import TRANSFER_TASKS, TransferTask, load_transfer_task
 
 Encode = Callable[[list[str]], np.ndarray]
@@ -22,6 +23,9 @@ SUITES: dict[str, Callable[[str], list[Task]]] = {
     "transfer": lambda data: [load_transfer_task(name, data) for name in TRANSFER_TASKS],
     "transfer-fast": lambda data: [load_transfer_task(name, data, "fast") for name in TRANSFER_TASKS],
     "sts-length": load_lengths,
+    "sts-multilingual": load_sts17,
+    "sts-spanish": load_spanish,
+    "chinese": load_chinese,
     "geometry": load_geometry,
     "retrieval": load_retrieval,
 }
@@ -34,6 +38,7 @@ def evaluate(
     *,
     receipt: dict | None = None,
     queries: list[str] | None = None,
+    pairs: Sequence[str] = (),
 ) -> dict:
     """Run suites of tasks on any encoder.
 
@@ -41,11 +46,13 @@ def evaluate(
         encode: texts to vectors, `list[str] -> (n, d)`.
         suites: of `sts` (STS12–16, STSBenchmark, SICK-R, all pairs of a task in one Spearman), `sts-dev`, `transfer`
             (MR, CR, SUBJ, MPQA, SST2, TREC, MRPC in SentEval's protocol), `transfer-fast` (SimCSE's quicker one),
-            `sts-length` (SICK-R by the words of the shorter sentence), `geometry` (alignment, uniformity, anisotropy)
-            and `retrieval` (recall@1, 5, 10 on STS-B test).
+            `sts-length` (SICK-R by the words of the shorter sentence), `sts-multilingual` (SemEval-2017 task 1 in
+            eleven pairs of languages, Pearson), `sts-spanish` (SemEval-2014 task 10, Pearson), `chinese` (BQ, LCQMC),
+            `geometry` (alignment, uniformity, anisotropy) and `retrieval` (recall@1, 5, 10 on STS-B test).
         data: `hub` or a directory in SentEval's layout.
         receipt: what the caller knows about the encoder (pooling, dtype), kept in every result.
         queries: sentences whose nearest neighbours `retrieval` shows.
+        pairs: CSV files of your own (sentence1, sentence2, score), each a task of the suite `pairs`.
 
     Returns:
         `{"results": [{"task", "metric", "value", …receipt}]}`, values times 100.
@@ -64,6 +71,8 @@ def evaluate(
     if queries and "retrieval" not in suites:
         raise UserError("queries: their neighbours are shown by the suite retrieval, name it too")
     loaded = load_suites(suites, data)
+    if pairs:
+        loaded["pairs"] = [load_pairs_file(path) for path in pairs]
     for task in loaded.get("retrieval", []):
         task.queries = queries or []
     vectors = encode_once(encode, [task for tasks in loaded.values() for task in tasks])

@@ -13,6 +13,17 @@ from .evaluation import Encode, encode_once
 from .sts import PairTask
 
 
+def pearson(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Pearson correlation (× 100) of each row of `first` (r, n) with the same row of `second` (r, n).
+
+    Example:
+        >>> pearson(np.array([[1.0, 2.0, 3.0]]), np.array([[2.0, 4.0, 6.0]]))
+        array([100.])
+    """
+    a, b = (values - values.mean(1, keepdims=True) for values in (first, second))
+    return 100 * (a * b).sum(1) / np.sqrt((a * a).sum(1) * (b * b).sum(1))
+
+
 def spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Spearman correlation (× 100) of each row of `first` (r, n) with the same row of `second` (r, n).
 
@@ -20,13 +31,20 @@ def spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
         >>> spearman(np.array([[1.0, 2.0, 3.0]]), np.array([[2.0, 4.0, 9.0]]))
         array([100.])
     """
-    ranks = [rankdata(values, axis=1) for values in (first, second)]
-    a, b = (rank - rank.mean(1, keepdims=True) for rank in ranks)
-    return 100 * (a * b).sum(1) / np.sqrt((a * a).sum(1) * (b * b).sum(1))
+    return pearson(rankdata(first, axis=1), rankdata(second, axis=1))
+
+
+CORRELATIONS = {"spearman": spearman, "pearson": pearson}
 
 
 def paired_bootstrap(
-    first: np.ndarray, second: np.ndarray, gold: np.ndarray, *, resamples: int = 1000, seed: int = 0
+    first: np.ndarray,
+    second: np.ndarray,
+    gold: np.ndarray,
+    *,
+    metric: str = "spearman",
+    resamples: int = 1000,
+    seed: int = 0,
 ) -> dict[str, float]:
     """How sure the difference of two encoders' scores on the same pairs is.
 
@@ -35,12 +53,13 @@ def paired_bootstrap(
     Args:
         first, second: `(n,)` similarities that the two encoders give the pairs.
         gold: `(n,)` scores.
+        metric: `spearman` or `pearson`.
         resamples: draws.
         seed: of the draws.
 
     Returns:
-        `difference`, first minus second in Spearman × 100; `low` and `high`, the middle 95 % of it over the draws; and
-        `p`, twice the share of draws on the other side of zero (at least 1 / resamples).
+        `difference`, first minus second in correlation × 100; `low` and `high`, the middle 95 % of it over the draws;
+        and `p`, twice the share of draws on the other side of zero (at least 1 / resamples).
 
     References:
         Berg-Kirkpatrick, Burkett, Klein 2012, "An Empirical Investigation of Statistical Significance in NLP".
@@ -50,13 +69,14 @@ def paired_bootstrap(
         >>> paired_bootstrap(gold, -gold, gold, resamples=100)["difference"]
         200.0
     """
+    correlation = CORRELATIONS[metric]
     generator = np.random.default_rng(seed)
     differences = []
     for start in range(0, resamples, 100):  # a hundred draws at a time
         draws = generator.integers(len(gold), size=(min(100, resamples - start), len(gold)))
-        differences.append(spearman(first[draws], gold[draws]) - spearman(second[draws], gold[draws]))
+        differences.append(correlation(first[draws], gold[draws]) - correlation(second[draws], gold[draws]))
     differences = np.concatenate(differences)
-    exact = spearman(first[None], gold[None])[0] - spearman(second[None], gold[None])[0]
+    exact = correlation(first[None], gold[None])[0] - correlation(second[None], gold[None])[0]
     low, high = np.percentile(differences, (2.5, 97.5))
     p = 2 * min((differences <= 0).mean(), (differences >= 0).mean())
     return {
@@ -82,13 +102,15 @@ def compare(
         For each task its name, both encoders' scores, and `paired_bootstrap`'s figures.
     """
     if not all(isinstance(task, PairTask) for task in tasks):
-        raise UserError("suite: encoders are compared on pairs with gold scores, those of sts, sts-dev and sts-length")
+        raise UserError(
+            "suite: encoders are compared on pairs with gold scores, not on transfer, geometry or retrieval"
+        )
     tables = [encode_once(encode, tasks) for encode in (first, second)]
     compared = []
     for task in tqdm(tasks, desc="Resampling", disable=not progress):
         gold = np.array(task.scores)
         similarities = [task.similarities(vectors) for vectors in tables]
-        scores = [float(spearman(values[None], gold[None])[0]) for values in similarities]
-        figures = paired_bootstrap(*similarities, gold, resamples=resamples)
+        scores = [float(CORRELATIONS[task.metric](values[None], gold[None])[0]) for values in similarities]
+        figures = paired_bootstrap(*similarities, gold, metric=task.metric, resamples=resamples)
         compared.append({"task": task.name, "first": scores[0], "second": scores[1], **figures})
     return compared

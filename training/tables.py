@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from .errors import UserError, one_line
-from .evaluation import average, tests_only
+from .evaluation import average
 from .model_card import AVERAGE
+from .sts import STS_TASKS
 
 FORMATS = ("markdown", "latex", "csv")
 
@@ -32,16 +33,23 @@ def read_row(path: str) -> tuple[str, dict[str, str]]:
             cells = {entry["task"]: f"{entry['mean']:.2f} ± {entry['sd']:.2f}" for entry in report["summary"]}
             return name, cells
         scored = [result for result in report["results"] if isinstance(result["value"], float)]
-        cells = {_column(result): f"{result['value']:.2f}" for result in scored}
-        correlations = [result for result in scored if result["metric"] == "spearman"]
+        cells = {column(result): f"{result['value']:.2f}" for result in scored}
+        # Each once: SICK-R is in more than one suite.
+        sts = {result["task"]: result for result in scored if result["task"] in STS_TASKS}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is no results file ({one_line(error)})") from error
-    if len(tests_only(correlations)) > 1:
-        cells[AVERAGE] = f"{average(correlations):.2f}"
+    if len(sts) > 1:
+        cells[AVERAGE] = f"{average(list(sts.values())):.2f}"
     return name, cells
 
 
-def _column(result: dict) -> str:
+def column(result: dict) -> str:
+    """What heads a result's column: its task, and its metric where that is not the usual one.
+
+    Example:
+        >>> column({"task": "GLUE MRPC", "metric": "f1"})
+        'GLUE MRPC f1'
+    """
     plain = result["metric"] in ("spearman", "accuracy")
     return result["task"] if plain else f"{result['task']} {result['metric']}"
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from .errors import UserError
 from .probing import PROTOCOLS, dev_then_test, folds_then_test, nested_folds
-from .sts import Vectors, numbered_lines, respaced, senteval_root
+from .senteval import find_senteval, numbered_lines, respaced
+from .sts import Vectors
 
 TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
 ROWS = {
@@ -30,7 +31,7 @@ POLARITY = {
     "MPQA": ("mpqa.pos", "mpqa.neg"),
 }
 QUESTIONS = {"ABBR": 0, "DESC": 1, "ENTY": 2, "HUM": 3, "LOC": 4, "NUM": 5}
-Example = tuple[tuple[str, ...], int]  # one sentence or two, and the class
+Example = tuple[tuple[str, ...], float]  # one sentence or two, and the class (in GLUE's STS-B the score)
 
 
 @dataclass
@@ -73,35 +74,43 @@ class TransferTask:
         return [{"task": self.name, "metric": "accuracy", "value": test, "dev": dev, **about}]
 
     def receipt(self) -> dict[str, object]:
-        digest = hashlib.sha256()
-        for part, examples in self.parts.items():
-            for texts, label in examples:
-                digest.update("\t".join([part, *texts, str(label)]).encode() + b"\n")
-        rows = {part: len(examples) for part, examples in self.parts.items()}
-        return {"dataset": self.source, "revision": self.revision, "rows": rows, "sha256": digest.hexdigest()}
+        return examples_receipt(self.parts, self.source, self.revision)
+
+
+def examples_receipt(parts: dict[str, list[Example]], source: str, revision: str | None) -> dict[str, object]:
+    """What identifies labelled examples: source, revision, rows of each part and a checksum of texts and labels."""
+    digest = hashlib.sha256()
+    for part, examples in parts.items():
+        for texts, label in examples:
+            digest.update("\t".join([part, *texts, str(label)]).encode() + b"\n")
+    rows = {part: len(examples) for part, examples in parts.items()}
+    return {"dataset": source, "revision": revision, "rows": rows, "sha256": digest.hexdigest()}
 
 
 def load_transfer_task(name: str, data: str, protocol: str = "default") -> TransferTask:
-    """Read a task from a directory in SentEval's layout.
+    """Read a task.
+
+    Args:
+        name: of `TRANSFER_TASKS`.
+        data: `hub`, or a directory in SentEval's layout.
+        protocol: of `probing.PROTOCOLS`.
 
     Raises:
         UserError: the data is missing or damaged: its row counts are known (a release once shipped SUBJ with twenty
             subjective sentences).
     """
-    if data == "hub":
-        raise UserError(f"{name}: the transfer tasks are read from a directory in SentEval's layout, give --data DIR")
-    root = senteval_root(Path(data))
+    senteval = find_senteval(data)
     if name in POLARITY:
-        folder = root / name
+        folder = senteval.root / name
         parts = {"all": _polarity(*(folder / file for file in POLARITY[name]))}
     elif name == "SST2":
-        folder = root / "SST" / "binary"
+        folder = senteval.root / "SST" / "binary"
         parts = {part: _sentiment(folder / f"sentiment-{part}") for part in ROWS[name]}
     elif name == "TREC":
-        folder = root / "TREC"
+        folder = senteval.root / "TREC"
         parts = {"train": _questions(folder / "train_5500.label"), "test": _questions(folder / "TREC_10.label")}
     else:
-        folder = root / "MRPC"
+        folder = senteval.root / "MRPC"
         parts = {part: _paraphrases(folder / f"msr_paraphrase_{part}.txt") for part in ROWS[name]}
     for part, expected in ROWS[name].items():
         if len(parts[part]) != expected:
@@ -110,7 +119,7 @@ def load_transfer_task(name: str, data: str, protocol: str = "default") -> Trans
             )
     for examples in parts.values():
         examples.sort(key=lambda example: (*(len(text.split()) for text in example[0]), example[1]))
-    return TransferTask(name, parts, f"SentEval {folder.relative_to(root)}", protocol)
+    return TransferTask(name, parts, senteval.source(folder), protocol, senteval.revision)
 
 
 def _text(line: str) -> str:

@@ -1,14 +1,19 @@
 """The `csezoo` command as a user types it."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from csezoo.training.building import build
 from csezoo.training.cli import main
+from csezoo.training.evaluation import SUITES
+from csezoo.training.glue_data import TASKS
 from csezoo.training.recipes import make_recipe, recipe_names
 from csezoo.training.repository import save_repository
 from tests.training.test_sts import senteval  # noqa: F401 (a fixture)
@@ -19,16 +24,25 @@ def test_help_comes_in_under_a_second_and_names_every_command():
     started = time.perf_counter()
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert time.perf_counter() - started < 1
-    for name in ("recipes", "train", "evaluate", "publish", "weakened"):
+    for name in ("recipes", "train", "evaluate", "glue", "publish", "weakened"):
         assert name in shown
 
 
-@pytest.mark.parametrize("command", ["recipes", "evaluate", "publish", "weakened"])
+@pytest.mark.parametrize("command", ["recipes", "evaluate", "glue", "publish", "weakened"])
 def test_every_command_shows_an_example(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main([command, "--help"])
     assert stop.value.code == 0
     assert f"example: csezoo {command}" in capsys.readouterr().out
+
+
+def test_help_and_readme_name_every_suite_and_every_task_of_glue(capsys):
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    for command, names in (("evaluate", SUITES), ("glue", TASKS)):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        shown = re.sub(r"-\n\s+", "-", capsys.readouterr().out)  # argparse breaks lines at hyphens
+        assert all(re.search(rf"\b{name}\b", shown) and name in readme for name in names), command
 
 
 def test_recipes_are_listed(capsys):
@@ -56,6 +70,25 @@ def test_evaluate_prints_the_usual_table_and_writes_receipts(bases, senteval, tm
     assert [f"{result['value']:.2f}" for result in report["results"]] == row.split()[1:-1]
     for result in report["results"]:
         assert {"task", "metric", "rows", "sha256", "dataset", "pooling", "dtype", "kind", "versions"} <= result.keys()
+
+
+def test_pairs_of_ones_own_are_scored_instead_of_the_default_suite(bases, dev_file, tmp_path, capsys):
+    out = tmp_path / "result.json"
+    main(["evaluate", str(bases["bert"]), "--pooling", "cls", "--pairs", str(dev_file), "--out", str(out)])
+    assert capsys.readouterr().out.split()[:2] == ["model", "dev"]
+    (result,) = json.loads(out.read_text(encoding="utf-8"))["results"]
+    assert (result["suite"], result["task"], result["metric"]) == ("pairs", "dev", "spearman")
+    assert result["dataset"] == "dev.csv" and result["rows"] == 96
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    """As in `csezoo recipes | head -2`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = [sys.executable, "-m", "csezoo.training.cli", "recipes"]
+    done = subprocess.run(code, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
