@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from csezoo.training.evaluation import average
-from csezoo.training.model_card import AVERAGE, model_card
+from csezoo.training.evaluation import AVERAGE, average
+from csezoo.training.model_card import model_card
 from csezoo.training.recipes import load_recipe
 from csezoo.training.sts import DEV_TASK
 

@@ -80,7 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
     added = command(
         "table",
         table,
-        "put results files side by side",
+        "put results files side by side, and beside the paper's numbers where a recipe has them",
         "csezoo table model_cards/*/results.json --format latex",
     )
     added.add_argument("files", nargs="+", help="results.json of runs, or what evaluate --out wrote")
@@ -181,9 +181,9 @@ def compare(options) -> None:
 
 
 def table(options) -> None:
-    from .tables import format_rows, read_row
+    from .tables import format_rows, read_rows
 
-    print(format_rows([read_row(file) for file in options.files], options.format))
+    print(format_rows([row for file in options.files for row in read_rows(file)], options.format))
 
 
 def portrait(options) -> None:

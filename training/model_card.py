@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from .evaluation import average, tests_only
+from .evaluation import AVERAGE, average, tests_only
 from .recipes import Recipe
-
-AVERAGE = "average of the tests"
 
 DESCRIPTIONS = {
     "simcse": (

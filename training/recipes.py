@@ -73,6 +73,8 @@ class Recipe:
         report_to: a tracker of accelerate by name, or `none`.
         license, language: of the published weights, on the model card.
         overwrite: delete what another recipe left in `output_dir`.
+        name: of the run, its card and its default directory; by default the recipe's.
+        recipe: the recipe that the run was started from, by name or file name; filled in when it is read.
     """
 
     method: str = "simcse"
@@ -131,6 +133,7 @@ class Recipe:
     language: str = "en"
     overwrite: bool = False
     name: str = ""
+    recipe: str | None = None
     model: dict = field(default_factory=dict)
 
     def __post_init__(self):
@@ -215,7 +218,8 @@ def load_recipe(name: str, overrides: dict[str, object] | None = None) -> Recipe
         raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise UserError(f"{path}: a recipe is a mapping of keys to values, this is a {type(values).__name__}")
-    return make_recipe({"name": path.stem, **values, **(overrides or {})})
+    own = name if name in recipe_names() else path.name
+    return make_recipe({"name": path.stem, "recipe": own, **values, **(overrides or {})})
 
 
 def make_recipe(values: dict[str, object]) -> Recipe:
@@ -302,7 +306,8 @@ def parse_overrides(arguments: list[str]) -> dict[str, object]:
 def describe_keys(name: str = "simcse") -> str:
     """All keys of a method's recipes with their defaults, for `--help`."""
     defaults = Recipe()
-    lines = [f"  --{f.name} ({getattr(defaults, f.name)})" for f in fields(Recipe) if f.name not in ("model", "name")]
+    keys = [field.name for field in fields(Recipe) if field.name not in ("model", "name", "recipe")]
+    lines = [f"  --{key} ({getattr(defaults, key)})" for key in keys]
     config = method(name)[0]()
     return "\n".join([*lines, *(f"  --{key} ({getattr(config, key)})" for key in method_keys(name))])
 

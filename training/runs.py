@@ -22,9 +22,8 @@ from transformers.utils import logging as transformers_logging
 from .checkpoints import complete, replace_directory
 from .encoders import load_encoder
 from .errors import UserError, one_line
-from .evaluation import average, evaluate_tasks, format_table, tests_only, versions
+from .evaluation import AVERAGE, average, evaluate_tasks, format_table, tests_only, versions
 from .loop import train
-from .model_card import AVERAGE
 from .recipes import Recipe, dump_recipe
 from .repository import save_card
 from .sts import DEV_TASK, STS_TASKS, PairTask, load_pairs_file, load_task
@@ -123,7 +122,7 @@ def load_evaluation(recipe: Recipe) -> tuple[PairTask | None, list[PairTask]]:
 RUN_FILES = ("recipe.yaml", "metrics.jsonl", "results.json", "checkpoints", "best", "tracker")
 RUN_FILES += ("prefix_tuning.png", "training_curves.png")
 # What may differ between a run and its continuation.
-FREE_KEYS = {"output_dir", "overwrite", "report_to", "log_steps"}
+FREE_KEYS = {"output_dir", "overwrite", "report_to", "log_steps", "recipe"}
 
 
 def claim(output: Path, recipe: Recipe) -> None:
@@ -189,8 +188,7 @@ def evaluate_best(recipe, seed, run: Path, training: dict, dev, tests) -> dict:
         results = evaluate_tasks(encode, tasks, receipt={**receipt, "seed": seed})
         save_card(run / "best", recipe, results)
     return {
-        "model": recipe.name,
-        "method": recipe.method,
+        **identity(recipe),
         "seed": seed,
         "results": results,
         "training": training,
@@ -199,6 +197,16 @@ def evaluate_best(recipe, seed, run: Path, training: dict, dev, tests) -> dict:
             "cpus": os.cpu_count(),
             **versions(),
         },
+    }
+
+
+def identity(recipe: Recipe) -> dict:
+    """What a results file says of the model: enough to tell whether a paper's numbers may stand beside it."""
+    return {
+        "model": recipe.name,
+        "method": recipe.method,
+        "recipe": recipe.recipe,
+        "base_model": recipe.base_model,
     }
 
 
@@ -211,8 +219,7 @@ def aggregate(recipe: Recipe, runs: list[dict], output: Path, accelerator) -> di
     if len(tests[0]) > 1:
         values[AVERAGE] = [average(results) for results in tests]
     results = {
-        "model": recipe.name,
-        "method": recipe.method,
+        **identity(recipe),
         "seeds": recipe.seeds,
         "results": [result for run in runs for result in run["results"]],
         "summary": [

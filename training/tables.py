@@ -10,14 +10,19 @@ from pathlib import Path
 import numpy as np
 
 from .errors import UserError, one_line
-from .evaluation import average, tests_only
-from .model_card import AVERAGE
+from .evaluation import AVERAGE, average, tests_only
+from .published import PublishedRow, comparable, same_pairs
 
 FORMATS = ("markdown", "latex", "csv")
 
 
-def read_row(path: str) -> tuple[str, dict[str, str]]:
-    """A results file's model and its cells: mean ± standard deviation over seeds, or the one value.
+Row = tuple[str, dict[str, str]]
+
+
+def read_rows(path: str) -> list[Row]:
+    """The rows of a results file: the model's and, where a paper reports its recipe, the paper's and the distance.
+
+    Cells are mean ± standard deviation over seeds, or the one value; a distance is in standard deviations over seeds.
 
     Args:
         path: `results.json` of a run, or what `csezoo evaluate --out` wrote.
@@ -30,15 +35,36 @@ def read_row(path: str) -> tuple[str, dict[str, str]]:
         name = Path(report["model"]).name
         if "summary" in report:
             cells = {entry["task"]: f"{entry['mean']:.2f} ± {entry['sd']:.2f}" for entry in report["summary"]}
-            return name, cells
-        scored = [result for result in report["results"] if isinstance(result["value"], float)]
-        cells = {_column(result): f"{result['value']:.2f}" for result in scored}
-        correlations = [result for result in scored if result["metric"] == "spearman"]
+        else:
+            scored = [result for result in report["results"] if isinstance(result["value"], float)]
+            cells = {_column(result): f"{result['value']:.2f}" for result in scored}
+            correlations = [result for result in scored if result["metric"] == "spearman"]
+            if len(tests_only(correlations)) > 1:
+                cells[AVERAGE] = f"{average(correlations):.2f}"
+        return [(name, cells), *_published_rows(name, report)]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is no results file ({one_line(error)})") from error
-    if len(tests_only(correlations)) > 1:
-        cells[AVERAGE] = f"{average(correlations):.2f}"
-    return name, cells
+
+
+def _published_rows(name: str, report: dict) -> list[Row]:
+    """The paper's numbers on the same pairs, and how far the run's are from them."""
+    if "recipe" not in report:
+        return []
+    rows, pairs = [], same_pairs(report["results"])
+    for row in comparable(report["recipe"], report["method"], report["base_model"]):
+        scores = {task: score for task, score in row.scores.items() if task in pairs}
+        seeds = {entry["task"]: entry for entry in report.get("summary", []) if entry["task"] in scores}
+        distances = {task: distance(seeds[task]["mean"], seeds[task]["sd"], scores[task]) for task in seeds}
+        if scores:
+            cells = {task: f"{score:.2f}{_deviation(row, task)}" for task, score in scores.items()}
+            rows.append((f"{name}, published", cells))
+        if distances:
+            rows.append((f"{name}, distance in sd", {task: f"{far:+.1f}" for task, far in distances.items()}))
+    return rows
+
+
+def _deviation(row: PublishedRow, task: str) -> str:
+    return f" ± {row.deviations[task]:.2f}" if task in row.deviations else ""
 
 
 def _column(result: dict) -> str:
