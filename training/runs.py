@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import datasets
+import numpy as np
 import torch
 import yaml
 from accelerate import Accelerator
@@ -22,8 +23,9 @@ from transformers.utils import logging as transformers_logging
 from .checkpoints import complete, replace_directory
 from .encoders import load_encoder
 from .errors import UserError, one_line
-from .evaluation import AVERAGE, average, evaluate_tasks, format_table, tests_only, versions
+from .evaluation import AVERAGE, average, encode_once, format_table, score, tests_only, versions
 from .loop import train
+from .pictures import PICTURES, draw_similarities
 from .recipes import Recipe, dump_recipe
 from .repository import save_card
 from .sts import DEV_TASK, STS_TASKS, PairTask, load_pairs_file, load_task
@@ -120,7 +122,7 @@ def load_evaluation(recipe: Recipe) -> tuple[PairTask | None, list[PairTask]]:
 
 
 RUN_FILES = ("recipe.yaml", "metrics.jsonl", "results.json", "checkpoints", "best", "tracker")
-RUN_FILES += ("prefix_tuning.png", "training_curves.png")
+RUN_FILES += ("prefix_tuning.png", "training_curves.png", "similarities.png")
 # What may differ between a run and its continuation.
 FREE_KEYS = {"output_dir", "overwrite", "report_to", "log_steps", "recipe"}
 
@@ -180,13 +182,20 @@ def run_seed(recipe, seed, run: Path, accelerator, dev, tests) -> dict:
 
 
 def evaluate_best(recipe, seed, run: Path, training: dict, dev, tests) -> dict:
-    """Load `best/` as a user would, score it, and write its card again with the scores."""
+    """Load `best/` as a user would, score it, draw it, and write its card again with both."""
     results = []
-    if dev is not None or tests:
+    tasks = [task for task in (dev, *tests) if task is not None]
+    if tasks:
         encode, receipt = load_encoder(str(run / "best"), batch_size=recipe.eval_batch_size)
-        tasks = [task for task in (dev, *tests) if task is not None]
-        results = evaluate_tasks(encode, tasks, receipt={**receipt, "seed": seed})
-        save_card(run / "best", recipe, results)
+        vectors = encode_once(encode, tasks)
+        results = score(tasks, vectors, {**receipt, "seed": seed})
+        shown = {task.name: task for task in tasks}.get("STSBenchmark", tasks[-1])
+        similarities = shown.similarities(vectors)
+        draw_similarities(similarities, np.array(shown.scores), run / "similarities.png", title=shown.name)
+    for name in PICTURES:
+        if (run / name).is_file():
+            shutil.copy(run / name, run / "best")
+    save_card(run / "best", recipe, results)
     return {
         **identity(recipe),
         "seed": seed,
