@@ -86,6 +86,15 @@ def build_parser() -> argparse.ArgumentParser:
     added.add_argument("files", nargs="+", help="results.json of runs, or what evaluate --out wrote")
     added.add_argument("--format", default="markdown", choices=("markdown", "latex", "csv"))
     added = command(
+        "cards",
+        cards,
+        "write the model cards of all recipes and measured runs, and their index",
+        "csezoo cards --out model_cards",
+    )
+    added.add_argument(
+        "--out", default="model_cards", metavar="DIR", help="the directory of the cards (model_cards); runs lie in it"
+    )
+    added = command(
         "publish",
         publish,
         "push a finished run to the Hub in one commit",
@@ -184,6 +193,13 @@ def table(options) -> None:
     from .tables import format_rows, read_rows
 
     print(format_rows([row for file in options.files for row in read_rows(file)], options.format))
+
+
+def cards(options) -> None:
+    from .cards import write_cards
+
+    made = write_cards(Path(options.out))
+    print(f"{options.out}: {sum(entry.card is not None for entry in made)} cards")
 
 
 def portrait(options) -> None:

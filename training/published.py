@@ -34,6 +34,11 @@ class PublishedRow:
     deviations: dict[str, float]
     note: str | None = None
 
+    def shown(self, task: str) -> str:
+        """The number as a cell, with its deviation where it has one."""
+        deviation = f" ± {self.deviations[task]:.2f}" if task in self.deviations else ""
+        return f"{self.scores[task]:.2f}{deviation}"
+
 
 @functools.cache
 def _entries() -> dict[str, list[dict]]:

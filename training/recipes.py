@@ -27,6 +27,8 @@ LEAST |= {"whitening_sentences": 1, "nli_epochs": 0, "nli_learning_rate": 0}
 # Keys of a model configuration that a run fills in itself.
 FILLED_IN = {"self", "kwargs", "return", "backbone_config", "prompt_token_ids", "mask_token_id", "special_token_ids"}
 FILLED_IN |= {"whitening_size", "generator_config"}
+# What changes no result: it may differ between a run and its continuation.
+FREE_KEYS = {"output_dir", "overwrite", "report_to", "log_steps", "recipe"}
 
 
 @dataclass
@@ -174,6 +176,16 @@ class Recipe:
         flat = asdict(self)
         model = flat.pop("model")
         return {**flat, **model}
+
+
+def file_name(path: str) -> str:
+    """A file or directory by its name: where it lies is nobody else's.
+
+    Example:
+        >>> file_name("data/nli/triplets.csv"), file_name("./minilm/")
+        ('triplets.csv', 'minilm')
+    """
+    return path.rstrip("/").rsplit("/", 1)[-1]
 
 
 def recipe_names() -> list[str]:

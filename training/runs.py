@@ -26,7 +26,7 @@ from .errors import UserError, one_line
 from .evaluation import AVERAGE, average, encode_once, format_table, score, tests_only, versions
 from .loop import train
 from .pictures import PICTURES, draw_similarities
-from .recipes import Recipe, dump_recipe
+from .recipes import FREE_KEYS, Recipe, dump_recipe
 from .repository import save_card
 from .sts import DEV_TASK, STS_TASKS, PairTask, load_pairs_file, load_task
 from .whitening import whiten
@@ -123,8 +123,6 @@ def load_evaluation(recipe: Recipe) -> tuple[PairTask | None, list[PairTask]]:
 
 RUN_FILES = ("recipe.yaml", "metrics.jsonl", "results.json", "checkpoints", "best", "tracker")
 RUN_FILES += ("prefix_tuning.png", "training_curves.png", "similarities.png")
-# What may differ between a run and its continuation.
-FREE_KEYS = {"output_dir", "overwrite", "report_to", "log_steps", "recipe"}
 
 
 def claim(output: Path, recipe: Recipe) -> None:
@@ -195,8 +193,7 @@ def evaluate_best(recipe, seed, run: Path, training: dict, dev, tests) -> dict:
     for name in PICTURES:
         if (run / name).is_file():
             shutil.copy(run / name, run / "best")
-    save_card(run / "best", recipe, results)
-    return {
+    made = {
         **identity(recipe),
         "seed": seed,
         "results": results,
@@ -207,6 +204,8 @@ def evaluate_best(recipe, seed, run: Path, training: dict, dev, tests) -> dict:
             **versions(),
         },
     }
+    save_card(run / "best", recipe, results, runs=[made])
+    return made
 
 
 def identity(recipe: Recipe) -> dict:
@@ -230,6 +229,7 @@ def aggregate(recipe: Recipe, runs: list[dict], output: Path, accelerator) -> di
     results = {
         **identity(recipe),
         "seeds": recipe.seeds,
+        "runs": [{key: run[key] for key in ("seed", "training", "machine")} for run in runs],
         "results": [result for run in runs for result in run["results"]],
         "summary": [
             {"task": task, "mean": statistics.mean(v), "sd": statistics.stdev(v), "n": len(v)}
@@ -243,7 +243,7 @@ def aggregate(recipe: Recipe, runs: list[dict], output: Path, accelerator) -> di
         remove(partial)
         shutil.copytree(output / f"seed-{chosen}" / "best", partial)
         own = [result for result in results["results"] if result["seed"] == chosen]
-        save_card(partial, recipe, own, results["summary"])
+        save_card(partial, recipe, own, results["summary"], results["runs"])
         replace_directory(partial, output / "best")
         results["best_seed"] = chosen
         (output / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")

@@ -11,7 +11,7 @@ import numpy as np
 
 from .errors import UserError, one_line
 from .evaluation import AVERAGE, average, tests_only
-from .published import PublishedRow, comparable, same_pairs
+from .published import comparable, same_pairs
 
 FORMATS = ("markdown", "latex", "csv")
 
@@ -56,15 +56,10 @@ def _published_rows(name: str, report: dict) -> list[Row]:
         seeds = {entry["task"]: entry for entry in report.get("summary", []) if entry["task"] in scores}
         distances = {task: distance(seeds[task]["mean"], seeds[task]["sd"], scores[task]) for task in seeds}
         if scores:
-            cells = {task: f"{score:.2f}{_deviation(row, task)}" for task, score in scores.items()}
-            rows.append((f"{name}, published", cells))
+            rows.append((f"{name}, published", {task: row.shown(task) for task in scores}))
         if distances:
             rows.append((f"{name}, distance in sd", {task: f"{far:+.1f}" for task, far in distances.items()}))
     return rows
-
-
-def _deviation(row: PublishedRow, task: str) -> str:
-    return f" ± {row.deviations[task]:.2f}" if task in row.deviations else ""
 
 
 def _column(result: dict) -> str:
