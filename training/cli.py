@@ -89,11 +89,12 @@ def build_parser() -> argparse.ArgumentParser:
         "cards",
         cards,
         "write the model cards of all recipes and measured runs, and their index",
-        "csezoo cards --out model_cards",
+        "csezoo cards --out model_cards --html site",
     )
     added.add_argument(
         "--out", default="model_cards", metavar="DIR", help="the directory of the cards (model_cards); runs lie in it"
     )
+    added.add_argument("--html", metavar="DIR", help="write them as a static site too")
     added = command(
         "publish",
         publish,
@@ -200,6 +201,11 @@ def cards(options) -> None:
 
     made = write_cards(Path(options.out))
     print(f"{options.out}: {sum(entry.card is not None for entry in made)} cards")
+    if options.html:
+        from .website import write_website
+
+        write_website(Path(options.out), made, Path(options.html))
+        print(Path(options.html) / "index.html")
 
 
 def portrait(options) -> None:
