@@ -8,16 +8,10 @@ import statistics
 from .evaluation import AVERAGE, average, tests_only
 from .published import TRANSFER_AVERAGE, PublishedRow, comparable, published, same_pairs
 from .recipes import FREE_KEYS, Recipe, file_name, load_recipe, recipe_names
-from .tables import distance
+from .tables import distance, markdown_table
 
 PROTOCOL = "Spearman correlation (× 100) of the cosine similarity with the gold score, all pairs of a task together"
 AVERAGES = (AVERAGE, TRANSFER_AVERAGE)
-
-
-def table(header: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
-    lines = ["| " + " | ".join(row) + " |" for row in (header, *rows)]
-    return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
 
 
 def results_table(recipe: Recipe, results: list[dict], summary: list[dict] | None) -> str:
@@ -50,7 +44,7 @@ def results_table(recipe: Recipe, results: list[dict], summary: list[dict] | Non
             task, cells = f"**{task}**", [cell and f"**{cell}**" for cell in cells]
         rows.append([task, dataset, count, *cells])
     how = f": mean ± standard deviation over {len(recipe.seeds)} seeds, and these weights' own" if seeds else ""
-    return "\n\n".join([f"{PROTOCOL}{how}.", table(header, rows), *_paper_lines(recipe, beside)])
+    return "\n\n".join([f"{PROTOCOL}{how}.", markdown_table(header, *rows), *_paper_lines(recipe, beside)])
 
 
 def _paper_cells(task: str, paper: PublishedRow, pairs: set[str], seeds: dict[str, dict]) -> list[str]:
@@ -65,11 +59,9 @@ def _paper_cells(task: str, paper: PublishedRow, pairs: set[str], seeds: dict[st
 def _paper_lines(recipe: Recipe, beside: list[PublishedRow]) -> list[str]:
     """Where the numbers beside ours are from, or why there are none although a paper has some."""
     if beside:
-        return [f"Source of the paper's numbers: {_source(beside[0])}."]
+        return [f"Source of the paper's numbers: {_cited(beside[0])}."]
     if recipe.recipe and published(recipe.recipe):
-        return [
-            f"The paper's numbers for `{recipe.recipe}` are of another base model or method and do not stand here."
-        ]
+        return [f"The paper's numbers for `{recipe.recipe}` are of another base model, method or data: not shown."]
     return []
 
 
@@ -81,18 +73,18 @@ def published_tables(recipe: str) -> str:
     parts = ["The papers report:"]
     for row in rows:
         tasks = [f"**{task}**" if task in AVERAGES else task for task in row.scores]
-        parts += [table(tasks, [[row.shown(task) for task in row.scores]]), f"Source: {_source(row)}."]
+        parts += [markdown_table(tasks, [row.shown(task) for task in row.scores]), f"Source: {_cited(row)}."]
     return "\n\n".join(parts)
 
 
-def _source(row: PublishedRow) -> str:
+def _cited(row: PublishedRow) -> str:
     return f"{row.source} ({row.note})" if row.note else row.source
 
 
 def settings_table(recipe: Recipe) -> str:
     """What the training was told, the method's keys and its stage on labelled pairs among it."""
     rows = {
-        "data": source(recipe.train_file, recipe.dataset_file or recipe.dataset),
+        "data": _source(recipe.train_file, recipe.dataset_file or recipe.dataset, recipe.text_columns),
         "batch size": recipe.batch_size,
         "learning rate": f"{recipe.learning_rate:g}",
         "length": f"{recipe.max_length} word pieces",
@@ -105,15 +97,16 @@ def settings_table(recipe: Recipe) -> str:
     prompts = enumerate(recipe.model.get("prompts") or [], 1)
     rows |= {f"prompt of view {number}": f"`{text}`" for number, text in prompts}
     if recipe.nli_file or recipe.nli_dataset:
-        rows["labelled data"] = source(recipe.nli_file, recipe.nli_dataset_file or recipe.nli_dataset)
+        rows["labelled data"] = _source(recipe.nli_file, recipe.nli_dataset_file or recipe.nli_dataset)
         rows["stage on labelled data"] = f"{recipe.nli_steps} updates" if recipe.nli_steps else recipe.nli_epochs
         rows |= {"nli_batch_size": recipe.nli_batch_size, "nli_learning_rate": recipe.nli_learning_rate}
-    return table(["", ""], [[key, str(value)] for key, value in rows.items()])
+    return markdown_table(["", ""], *([key, str(value)] for key, value in rows.items()))
 
 
-def source(file: str | None, dataset: str | None) -> str:
-    """A file by its name, else the dataset."""
-    return file_name(file) if file else dataset or "none"
+def _source(file: str | None, dataset: str | None, columns: list[str] | None = None) -> str:
+    """A file by its name, else the dataset, else what a file that has to be given must hold."""
+    needed = f"a file with the columns {', '.join(columns)}" if columns else "none"
+    return file_name(file) if file else dataset or needed
 
 
 def command(recipe: Recipe, runs: list[dict]) -> str:
@@ -123,7 +116,7 @@ def command(recipe: Recipe, runs: list[dict]) -> str:
         runs: what results files say of each seed; precision and processes are theirs.
 
     Example:
-        >>> print(command(load_recipe("quickstart", {"seeds": "1 2"}), []))
+        >>> print(command(load_recipe("quickstart", {"seeds": "1, 2"}), []))
         accelerate launch -m csezoo.training.train quickstart --seeds 1 2
     """
     launch = "accelerate launch"
@@ -177,4 +170,4 @@ def cost_table(runs: list[dict]) -> str:
         if first[key]:
             held.append(f"{max(training[key] for training in made) / 2**30:.1f} GiB ({name})")
     where = f"{runs[0]['machine']['device']}, processes: {first['processes']}, precision: {first['precision']}"
-    return table(["", ""], [*rows, ["peak memory", ", ".join(held)], ["machine", where]])
+    return markdown_table(["", ""], *rows, ["peak memory", ", ".join(held)], ["machine", where])

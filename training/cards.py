@@ -9,7 +9,6 @@ from pathlib import Path
 
 from huggingface_hub import ModelCard
 
-from .card_tables import table
 from .errors import UserError, one_line
 from .evaluation import AVERAGE, average, tests_only
 from .method_texts import IDEAS, methods
@@ -18,6 +17,7 @@ from .pictures import PICTURES
 from .published import TRANSFER_AVERAGE, PublishedRow, comparable, published
 from .recipes import Recipe, file_name, load_recipe, recipe_names
 from .sts import DEV_TASK
+from .tables import markdown_table
 
 PAPER = {"paper, STS": AVERAGE, "paper, transfer": TRANSFER_AVERAGE}
 COLUMNS = ("name", "method", "base model", "data", "STS-B dev", "STS average", *PAPER, "trained")
@@ -62,7 +62,7 @@ def write_cards(directory: Path) -> list[Entry]:
         for entry in made:
             if entry.card:
                 entry.card.save(directory / entry.link)
-        index = f"{INTRODUCTION}\n\n{table(list(COLUMNS), rows)}\n"
+        index = f"{INTRODUCTION}\n\n{markdown_table(list(COLUMNS), *rows)}\n"
         (directory / "README.md").write_text(index, encoding="utf-8")
     except OSError as error:
         raise UserError(f"out: {directory} cannot be written ({one_line(error)})") from error
@@ -71,11 +71,16 @@ def write_cards(directory: Path) -> list[Entry]:
 
 def entries(directory: Path) -> list[Entry]:
     """The measured runs, the encoders that were measured as they are, then the recipes that nobody has trained."""
-    runs = [_measured(path.parent) for path in sorted(directory.glob("*/recipe.yaml"))]
-    files = [file for file in sorted(directory.glob("*/*.json")) if not file.with_name("recipe.yaml").is_file()]
-    known = {entry.cells["name"] for entry in runs}
+    files = sorted(directory.glob("*/*.json"))
+    measured = [_measured(file.parent) for file in files if file.name == "results.json" and _of_a_run(file)]
+    encoders = [_encoder(file) for file in files if not _of_a_run(file)]
+    known = {entry.cells["name"] for entry in measured}
     recipes = [_untrained(name) for name in recipe_names() if name not in known]
-    return [*runs, *(_encoder(file) for file in files), *recipes]
+    return [*measured, *encoders, *recipes]
+
+
+def _of_a_run(file: Path) -> bool:
+    return file.with_name("recipe.yaml").is_file()
 
 
 def _measured(run: Path) -> Entry:

@@ -90,8 +90,20 @@ def format_rows(rows: list[tuple[str, dict[str, str]]], kind: str = "markdown") 
         lines = [" & ".join(_escape(cell) for cell in row) + r" \\" for row in table]
         frame = [r"\begin{tabular}{l" + "r" * len(columns) + "}", r"\toprule", lines[0], r"\midrule", *lines[1:]]
         return "\n".join([*frame, r"\bottomrule", r"\end{tabular}"])
-    lines = ["| " + " | ".join(row) + " |" for row in table]
-    return "\n".join([lines[0], "|" + "---|" * len(table[0]), *lines[1:]])
+    return markdown_table(*table)
+
+
+def markdown_table(header: list[str], *rows: list[str]) -> str:
+    r"""A table in Markdown; a bar in a cell stays in it.
+
+    Example:
+        >>> print(markdown_table(["model", "STS12"], ["a|b", "70.00"]))
+        | model | STS12 |
+        |---|---|
+        | a\|b | 70.00 |
+    """
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (header, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
 
 
 def _escape(cell: str) -> str:

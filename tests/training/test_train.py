@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -105,6 +106,11 @@ def test_pictures_lie_beside_the_run_and_in_the_published_repository(run):
     for name in ("training_curves.png", "similarities.png"):
         assert (run / "best" / name).read_bytes() == (run / name).read_bytes()
         assert (run / name).read_bytes().startswith(b"\x89PNG")
+    card = (run / "best" / "README.md").read_text(encoding="utf-8")
+    linked = re.findall(r"!\[.+?\]\((.+?)\)", card)
+    assert linked == ["simcse.svg", "training_curves.png", "similarities.png"]
+    assert all((run / "best" / name).is_file() for name in linked)
+    assert "training rows a second" in card
 
 
 def test_results_carry_receipts(run):
