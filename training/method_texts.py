@@ -50,6 +50,8 @@ def methods(recipe: Recipe) -> list[str]:
         (['untrained', 'whitening'], ['simcse', 'promptbert'])
     """
     names = recipe.method.split("+") if recipe.max_steps != 0 else []
+    if len(recipe.text_columns or []) > 1:
+        names = ["simcse-sup" if name == "simcse" else name for name in names]
     if recipe.model.get("guide") == "self":
         names = ["backtranslation" if name == "sgopt" else name for name in names]
     if not trained(recipe):

@@ -36,7 +36,7 @@ class PublishedRow:
 
     def shown(self, task: str) -> str:
         """The number as a cell, with its deviation where it has one."""
-        deviation = f" ± {self.deviations[task]:g}" if task in self.deviations else ""
+        deviation = f" ± {self.deviations[task]}" if task in self.deviations else ""
         return f"{self.scores[task]:.2f}{deviation}"
 
 
