@@ -1,29 +1,51 @@
-"""Cards say what was measured: every number on them and in the README comes from a results file."""
+"""Cards say what was measured: every number on them and in the README comes from a results file or a paper's table."""
 
 import json
+import re
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
+from huggingface_hub import ModelCard
+from huggingface_hub.repocard_data import eval_results_to_model_index, model_index_to_eval_results
 
-from csezoo.training.evaluation import average
-from csezoo.training.model_card import AVERAGE, model_card
-from csezoo.training.recipes import load_recipe
-from csezoo.training.sts import DEV_TASK
+from csezoo.training.cards import entries, write_cards
+from csezoo.training.cli import main
+from csezoo.training.evaluation import AVERAGE, average
+from csezoo.training.method_texts import TEXTS, ideas, methods
+from csezoo.training.model_card import UNTRAINED, model_card, recipe_card
+from csezoo.training.pictures import PICTURES
+from csezoo.training.published import published
+from csezoo.training.recipes import FREE_KEYS, file_name, load_recipe, parse_overrides, recipe_names
+from csezoo.training.sts import DEV_TASK, HUB_ROWS, ROWS, STS_TASKS
 
 ROOT = Path(__file__).parents[1]
-RUNS = sorted(path.parent for path in (ROOT / "model_cards").glob("*/results.json"))
+CARDS = ROOT / "model_cards"
+RUNS = sorted(path.parent for path in CARDS.glob("*/results.json"))
 
 
 def read(run):
     return json.loads((run / "results.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
-def test_card_is_made_from_recipe_and_results(run):
-    results = read(run)
-    own = [result for result in results["results"] if result["seed"] == results["best_seed"]]
-    card = model_card(load_recipe(str(run / "recipe.yaml")), own, results["summary"])
-    assert (run / "README.md").read_text(encoding="utf-8") == str(card)
+def files(directory):
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*") if path.is_file()
+    }
+
+
+def test_the_command_makes_the_cards_that_are_committed(tmp_path, capsys):
+    """Nothing more, nothing less, and so no number that was typed by hand."""
+    made = tmp_path / "model_cards"
+    shutil.copytree(CARDS, made, ignore=shutil.ignore_patterns("README.md", "*.svg"))
+    main(["cards", "--out", str(made)])
+    assert capsys.readouterr().out == f"{made}: {len(recipe_names()) + len(RUNS)} cards\n"
+    assert files(made) == files(CARDS)
+
+
+def test_the_texts_hold_no_scores():
+    assert not re.search(r"\d\.\d", TEXTS.read_text(encoding="utf-8").replace("2103.15316", ""))
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
@@ -37,12 +59,126 @@ def test_there_are_results():
     assert {"simcse-minilm", "simcse-sup-minilm", "prdsimcse-minilm", "diffcse-minilm"} <= {run.name for run in RUNS}
 
 
-@pytest.mark.parametrize(
-    "file", sorted((ROOT / "model_cards" / "untrained").glob("*.json")), ids=lambda file: file.name
-)
+@pytest.mark.parametrize("file", sorted((CARDS / "untrained").glob("*.json")), ids=lambda file: file.name)
 def test_readme_quotes_the_untrained_encoders(file):
     results = json.loads(file.read_text(encoding="utf-8"))["results"]
     (dev,) = [result["value"] for result in results if result["task"] == DEV_TASK]
     pooling = results[0]["pooling"]
     row = f"| [untrained, {pooling}](model_cards/untrained/{file.name}) | {dev:.2f} | {average(results):.2f} |"
     assert row in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+def test_the_command_on_a_card_is_the_run(run):
+    """Its keys give the run's recipe again; files and directories by their names."""
+    text = ModelCard.load(run / "README.md").text
+    _, arguments = re.search(r"```bash\n(.+?) -m csezoo.training.train (.+?)\n```", text, re.DOTALL).groups()
+    name, *options = shlex.split(arguments.replace("\\\n", " "))
+    again, recipe = load_recipe(name, parse_overrides(options)), load_recipe(str(run / "recipe.yaml"))
+    if name == "recipe.yaml":
+        pytest.skip(f"{run.name} does not say which recipe it was started from")
+    for key, value in recipe.to_dict().items():
+        if key not in FREE_KEYS:
+            same = [file_name(v) if isinstance(v, str) else v for v in (value, again.to_dict()[key])]
+            assert same[0] == same[1], key
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_recipe_that_nobody_has_trained_says_so_beside_the_papers_numbers(name):
+    recipe = load_recipe(name)
+    card = recipe_card(recipe, ideas_at="../ideas/")
+    assert UNTRAINED in card.text
+    assert card.data.eval_results is None and card.data.base_model == recipe.base_model
+    for row in published(name):
+        assert row.source in card.text and all(row.shown(task) in card.text for task in row.scores)
+    relation = None if methods(recipe)[0] == "untrained" or recipe.base_model is None else "finetune"
+    assert card.data.get("base_model_relation") == relation
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+def test_the_hub_reads_a_cards_results(run):
+    card = ModelCard.load(run / "README.md")
+    results = card.data.eval_results
+    again = model_index_to_eval_results(eval_results_to_model_index(run.name, results))
+    assert again == (run.name, results)
+    own = {
+        result["task"]: result["value"] for result in read(run)["results"] if result["seed"] == read(run)["best_seed"]
+    }
+    assert {result.dataset_name: result.metric_value for result in results} == {
+        task: round(value, 2) for task, value in own.items()
+    }
+
+
+def measured(rows=ROWS, base_model="google-bert/bert-base-uncased", seeds="1 2", **options):
+    """The card of a made-up run of the SG-OPT recipe."""
+    recipe = load_recipe("sgopt-bert-base-uncased", {"base_model": base_model, "seeds": seeds.split()})
+    results = [
+        {"task": task, "metric": "spearman", "value": 70.0, "dataset": "d", "revision": None, "rows": rows[task]}
+        for task in STS_TASKS
+    ]
+    summary = [{"task": task, "mean": 75.0, "sd": 0.5, "n": 2} for task in (*STS_TASKS, AVERAGE)]
+    return model_card(recipe, results, summary if " " in seeds else None, **options).text
+
+
+def test_the_papers_numbers_stand_beside_a_run_on_its_own_base_model():
+    card = measured()
+    assert "| STS12 | d | 3108 | 75.00 ± 0.50 | 70.00 | 66.84 ± 0.73 | +16.3 |" in card
+    assert "**75.00 ± 0.50** | **70.00** | **74.62 ± 0.25** | **+0.8** |" in card
+    assert "Kim et al. 2021 (SG-OPT), table 1." in card
+
+
+def test_one_seed_stands_beside_the_paper_without_a_distance():
+    assert "| STS12 | d | 3108 | 70.00 | 66.84 ± 0.73 |" in measured(seeds="1")
+
+
+def test_a_stand_in_or_other_pairs_never_stand_beside_the_paper():
+    assert "66.84" not in measured(base_model="./minilm")
+    on_the_hub = measured(rows=HUB_ROWS)
+    assert "66.84" in on_the_hub and "68.16" not in on_the_hub and "74.62" not in on_the_hub
+
+
+RUN = {
+    "training": {"seconds": 90.0, "rows_per_second": 512.4, "processes": 2, "precision": "bf16"},
+    "machine": {"device": "NVIDIA H100"},
+}
+RUN["training"] |= {"peak_rss_bytes": 3 * 2**30, "peak_device_bytes": 5 * 2**30}
+
+
+def test_cost_and_launcher_are_those_of_the_results():
+    card = measured(runs=[RUN, {**RUN, "training": {**RUN["training"], "seconds": 150.0}}])
+    assert "| time | 2.0 minutes a seed, with dev evaluations |" in card
+    assert "| speed | 512 training rows a second |" in card
+    assert "| peak memory | 3.0 GiB (process), 5.0 GiB (GPU) |" in card
+    assert "accelerate launch --multi_gpu --num_processes 2 --mixed_precision bf16 -m" in card
+    assert "were not recorded" in measured(), "nothing is made up for older results"
+
+
+def test_pictures_that_lie_beside_a_card_are_on_it():
+    card = measured(pictures=["similarities.png"], ideas_at="../ideas/")
+    assert f"![{PICTURES['similarities.png']}](similarities.png)" in card
+    assert "![The idea of sgopt](../ideas/sgopt.svg)" in card
+    assert "training_curves.png" not in card
+
+
+def test_every_method_has_a_picture_of_its_idea():
+    named = {name for recipe in recipe_names() for name in load_recipe(recipe).method.split("+")}
+    for name in named:
+        assert f"{name}.svg" in {path.name for path in ideas(load_recipe("quickstart", {"method": name}))}
+
+
+def test_a_new_run_is_picked_up(tmp_path):
+    shutil.copytree(CARDS / "simcse-minilm", tmp_path / "another")
+    write_cards(tmp_path)
+    (entry,) = [entry for entry in entries(tmp_path) if entry.cells["name"] == "another"]
+    assert (entry.cells["trained"], entry.cells["base model"]) == ("yes", "minilm-mlm")
+    assert "| [another](another/README.md) | simcse | minilm-mlm |" in (tmp_path / "README.md").read_text(
+        encoding="utf-8"
+    )
+
+
+def test_a_damaged_results_file_is_named(tmp_path, capsys):
+    shutil.copytree(CARDS / "simcse-minilm", tmp_path / "another")
+    (tmp_path / "another" / "results.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(SystemExit, match="2"):
+        main(["cards", "--out", str(tmp_path)])
+    assert "results.json is no results file" in capsys.readouterr().err

@@ -113,11 +113,21 @@ def build_parser() -> argparse.ArgumentParser:
     added = command(
         "table",
         table,
-        "put results files side by side",
+        "put results files side by side, and beside the paper's numbers where a recipe has them",
         "csezoo table model_cards/*/results.json --format latex",
     )
     added.add_argument("files", nargs="+", help="results.json of runs, or what evaluate --out wrote")
     added.add_argument("--format", default="markdown", choices=("markdown", "latex", "csv"))
+    added = command(
+        "cards",
+        cards,
+        "write the model cards of all recipes and measured runs, and their index",
+        "csezoo cards --out model_cards --html site",
+    )
+    added.add_argument(
+        "--out", default="model_cards", metavar="DIR", help="the directory of the cards (model_cards); runs lie in it"
+    )
+    added.add_argument("--html", metavar="DIR", help="write them as a static site too")
     added = command(
         "publish",
         publish,
@@ -246,9 +256,21 @@ def glue(options) -> None:
 
 
 def table(options) -> None:
-    from .tables import format_rows, read_row
+    from .tables import format_rows, read_rows
 
-    print(format_rows([read_row(file) for file in options.files], options.format))
+    print(format_rows([row for file in options.files for row in read_rows(file)], options.format))
+
+
+def cards(options) -> None:
+    from .cards import write_cards
+
+    made = write_cards(Path(options.out))
+    print(f"{options.out}: {sum(entry.card is not None for entry in made)} cards")
+    if options.html:
+        from .website import write_website
+
+        write_website(Path(options.out), made, Path(options.html))
+        print(Path(options.html) / "index.html")
 
 
 def portrait(options) -> None:

@@ -16,6 +16,7 @@ from .transfer import TRANSFER_TASKS, TransferTask, load_transfer_task
 
 Encode = Callable[[list[str]], np.ndarray]
 Task = PairTask | TransferTask | RetrievalTask | GeometryTask
+AVERAGE = "average of the tests"
 # Each suite's tasks, read from `data`.
 SUITES: dict[str, Callable[[str], list[Task]]] = {
     "sts": lambda data: [load_task(name, data) for name in STS_TASKS],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import resource
 import sys
 import time
 from contextlib import nullcontext
@@ -58,9 +59,11 @@ def train(recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: P
         dev: pairs that choose the best checkpoint; without them the last one is the best.
 
     Returns:
-        What a results file says of training: the chosen step, its dev score, updates, seconds.
+        What a results file says of training: the chosen step, its dev score, updates, and what it cost (`cost`).
     """
     set_seed(seed)
+    if accelerator.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(accelerator.device)
     built = build(recipe)
     if recipe.gradient_checkpointing:
         _checkpoint_gradients(built.model)
@@ -86,7 +89,29 @@ def train(recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: P
         "updates": progress.step,
         "processes": accelerator.num_processes,
         "precision": accelerator.mixed_precision,
-        "seconds": round(progress.seconds, 1),
+        **cost(progress),
+    }
+
+
+def cost(progress: Progress) -> dict[str, float | int | None]:
+    """What training cost so far, for a results file.
+
+    Returns:
+        `seconds` of updates and dev evaluations, without writing checkpoints; `update_seconds` of updates alone;
+        `rows_per_second`, training rows (sentences, pairs or triplets) of all processes in a second of updates;
+        `peak_rss_bytes`, the most memory this process has held, and `peak_device_bytes`, the most of its GPU's, `None`
+        on CPU. A run that was resumed adds up its seconds; its peaks are those since then.
+    """
+    accelerator = progress.accelerator
+    unit = 1 if sys.platform == "darwin" else 1024
+    rows = progress.rows * accelerator.num_processes
+    device = accelerator.device
+    return {
+        "seconds": round(progress.seconds, 3),
+        "update_seconds": round(progress.update_seconds, 3),
+        "rows_per_second": round(rows / progress.update_seconds, 1) if rows else None,
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
+        "peak_device_bytes": torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
     }
 
 
@@ -152,15 +177,16 @@ def train_stage(stage: Stage, recipe: Recipe, seed: int, data: RunData, trainabl
         if progress.stopped:
             break
         learning_rate = scheduler.get_last_lr()[0]
-        loss = _update(wrapped, optimizer, loader, recipe, accelerator)
+        loss, rows = _update(wrapped, optimizer, loader, recipe, accelerator)
         if not optimizer.step_was_skipped:  # fp16 skips an update that overflowed
             scheduler.step()
-        progress.add(step, loss)
+        progress.add(step, loss, rows)
         bar.update()
         last = step == stage.stop
         if step % recipe.log_steps == 0 or step % recipe.eval_steps == 0 or last:
             bar.set_postfix(progress.log(learning_rate))
         if step % recipe.eval_steps == 0 or last:
+            progress.update_seconds += time.perf_counter() - started  # logging has waited for the device
             progress.evaluate(step, counts=stage.name == "contrastive")
             if stage.name == "nli":
                 progress.diagnose(data.probe())
@@ -192,13 +218,14 @@ def _parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict]
     ]
 
 
-def _update(model, optimizer, loader, recipe: Recipe, accelerator: Accelerator) -> dict[str, torch.Tensor]:
-    """One optimizer step; returns the mean loss of its batches and its named parts, on the device."""
-    batches = recipe.gradient_accumulation_steps
+def _update(model, optimizer, loader, recipe: Recipe, accelerator: Accelerator) -> tuple[dict[str, torch.Tensor], int]:
+    """One optimizer step; returns the mean loss of its batches and its named parts, on the device, and its rows."""
+    batches, rows = recipe.gradient_accumulation_steps, 0
     totals: dict[str, torch.Tensor] = {}
     for number in range(batches):
         batch = next(loader)
         tensors = {name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
+        rows += len(next(iter(tensors.values())))
         batch |= {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in tensors.items()}
         final = number == batches - 1
         with nullcontext() if final else accelerator.no_sync(model):  # gradients are exchanged once an update
@@ -210,4 +237,4 @@ def _update(model, optimizer, loader, recipe: Recipe, accelerator: Accelerator) 
         accelerator.clip_grad_norm_(model.parameters(), recipe.max_grad_norm)
     optimizer.step()
     optimizer.zero_grad()
-    return totals
+    return totals, rows

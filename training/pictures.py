@@ -8,6 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
+# Those that a card shows where they lie beside it, with what they show.
+PICTURES = {
+    "training_curves.png": "Loss and dev score over the updates; the star is the checkpoint that was chosen",
+    "similarities.png": "Cosine similarities of pairs at each gold score",
+    "prefix_tuning.png": "Representation divergence δ and weight convergence κ while the prefixes are tuned",
+    "layers.png": "The score of every layer under every pooling",
+    "pairs.png": "Pairs of sentences on a plane",
+    "weakened.png": "Tokens that training weakens, at each perturbed layer",
+}
+
 
 @dataclass
 class WeakenedView:
@@ -126,25 +136,28 @@ def draw_training_curves(metrics: Path) -> None:
     figure.savefig(metrics.with_name("training_curves.png"), dpi=150)
 
 
-def draw_similarities(similarities: np.ndarray, scores: np.ndarray, path: str | Path) -> None:
-    """How the cosines of pairs spread at each gold score, as in DiffCSE's figure 2: a violin a point of the scale.
+def draw_similarities(similarities: np.ndarray, scores: np.ndarray, path: str | Path, *, title: str = "") -> None:
+    """How the cosines of pairs spread at each gold score, as in DiffCSE's figure 2: a violin each fifth of the scale.
 
     Args:
         similarities: `(n,)` cosines.
-        scores: `(n,)` gold scores from 0 to 5.
+        scores: `(n,)` gold scores on any scale.
         path: of the PNG file.
+        title: what the pairs are.
     """
     from matplotlib.figure import Figure
 
-    rounded = np.rint(scores).astype(int)
-    present = [score for score in range(6) if (rounded == score).sum() > 1]
+    low, width = scores.min(), np.ptp(scores) / 5 or 1.0
+    rounded = np.rint((scores - low) / width).astype(int)
+    present = np.unique(rounded)
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
-    axes.violinplot([similarities[rounded == score] for score in present], present, widths=0.8, showmedians=True)
-    axes.set_xticks(present)
+    axes.violinplot([similarities[rounded == step] for step in present], present, widths=0.8, showmedians=True)
+    axes.set_xticks(present, [f"{low + step * width:g}" for step in present])
     axes.set_xlabel("gold score, rounded")
     axes.set_ylabel("cosine similarity")
     axes.set_ylim(min(0.0, float(similarities.min())) - 0.02, 1.02)
+    axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.3, axis="y")
     figure.savefig(path, dpi=150)
 

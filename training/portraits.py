@@ -23,7 +23,7 @@ def similarities_picture(model: str, pooling: str | None, data: str, path: str |
     """The cosines of STS-B test's pairs at each gold score."""
     encode, _ = load_encoder(model, pooling=pooling)
     task = load_task("STSBenchmark", data)
-    draw_similarities(task.similarities(encode_once(encode, [task])), np.array(task.scores), path)
+    draw_similarities(task.similarities(encode_once(encode, [task])), np.array(task.scores), path, title=task.name)
 
 
 def pairs_picture(model: str, pooling: str | None, data: str, path: str | Path, *, each: int = 20) -> None:

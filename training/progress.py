@@ -29,6 +29,7 @@ class Progress:
         self.run, self.built, self.recipe, self.accelerator, self.dev = run, built, recipe, accelerator, dev
         self.metrics = run / "metrics.jsonl"
         self.step, self.best_step, self.best_score, self.seconds = 0, None, None, 0.0
+        self.rows, self.update_seconds = 0, 0.0
         self.last_score, self.times_lower = None, 0
         self.losses: list[dict[str, torch.Tensor]] = []
         self.dev_results: list[dict] = []
@@ -37,6 +38,7 @@ class Progress:
             self.metrics.write_text("", encoding="utf-8")
 
     COUNTERS = ("step", "best_step", "best_score", "last_score", "times_lower", "seconds")
+    COUNTERS += ("rows", "update_seconds")
 
     def counters(self) -> dict:
         return {name: getattr(self, name) for name in self.COUNTERS}
@@ -59,8 +61,9 @@ class Progress:
         self.times_lower += self.last_score is not None and score < self.last_score
         self.last_score = score
 
-    def add(self, step: int, losses: dict[str, torch.Tensor]) -> None:
+    def add(self, step: int, losses: dict[str, torch.Tensor], rows: int) -> None:
         self.step = step
+        self.rows += rows
         self.losses.append(losses)  # read when it is logged: reading waits for the device
 
     def log(self, learning_rate: float) -> dict:

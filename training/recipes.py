@@ -27,6 +27,8 @@ LEAST |= {"mini_batch_size": 1, "whitening_sentences": 1, "nli_epochs": 0, "nli_
 # Keys of a model configuration that a run fills in itself.
 FILLED_IN = {"self", "kwargs", "return", "backbone_config", "prompt_token_ids", "mask_token_id", "special_token_ids"}
 FILLED_IN |= {"whitening_size", "generator_config"}
+# What changes no result: it may differ between a run and its continuation.
+FREE_KEYS = {"output_dir", "overwrite", "report_to", "log_steps", "recipe"}
 
 
 @dataclass
@@ -77,6 +79,8 @@ class Recipe:
         report_to: a tracker of accelerate by name, or `none`.
         license, language: of the published weights, on the model card.
         overwrite: delete what another recipe left in `output_dir`.
+        name: of the run, its card and its default directory; by default the recipe's.
+        recipe: the recipe that the run was started from, by name or file name; filled in when it is read.
     """
 
     method: str = "simcse"
@@ -137,6 +141,7 @@ class Recipe:
     language: str = "en"
     overwrite: bool = False
     name: str = ""
+    recipe: str | None = None
     model: dict = field(default_factory=dict)
 
     def __post_init__(self):
@@ -177,6 +182,16 @@ class Recipe:
         flat = asdict(self)
         model = flat.pop("model")
         return {**flat, **model}
+
+
+def file_name(path: str) -> str:
+    """A file or directory by its name: where it lies is nobody else's.
+
+    Example:
+        >>> file_name("data/nli/triplets.csv"), file_name("./minilm/")
+        ('triplets.csv', 'minilm')
+    """
+    return path.rstrip("/").rsplit("/", 1)[-1]
 
 
 def recipe_names() -> list[str]:
@@ -221,7 +236,8 @@ def load_recipe(name: str, overrides: dict[str, object] | None = None) -> Recipe
         raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise UserError(f"{path}: a recipe is a mapping of keys to values, this is a {type(values).__name__}")
-    return make_recipe({"name": path.stem, **values, **(overrides or {})})
+    own = name if name in recipe_names() else path.name
+    return make_recipe({"name": path.stem, "recipe": own, **values, **(overrides or {})})
 
 
 def make_recipe(values: dict[str, object]) -> Recipe:
@@ -308,7 +324,8 @@ def parse_overrides(arguments: list[str]) -> dict[str, object]:
 def describe_keys(name: str = "simcse") -> str:
     """All keys of a method's recipes with their defaults, for `--help`."""
     defaults = Recipe()
-    lines = [f"  --{f.name} ({getattr(defaults, f.name)})" for f in fields(Recipe) if f.name not in ("model", "name")]
+    keys = [field.name for field in fields(Recipe) if field.name not in ("model", "name", "recipe")]
+    lines = [f"  --{key} ({getattr(defaults, key)})" for key in keys]
     config = method(name)[0]()
     return "\n".join([*lines, *(f"  --{key} ({getattr(config, key)})" for key in method_keys(name))])
 

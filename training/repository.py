@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from .checkpoints import replace_directory
+from .method_texts import ideas
 from .model_card import model_card
+from .pictures import PICTURES
 from .recipes import Recipe
 
 MODULES = [
@@ -34,9 +37,23 @@ def save_repository(directory: Path, serving_model, tokenizer, recipe, results: 
     replace_directory(partial, directory)
 
 
-def save_card(directory: Path, recipe: Recipe, results: list[dict], summary: list[dict] | None = None) -> None:
-    """Write the repository's card."""
-    model_card(recipe, results, summary).save(directory / "README.md")
+def save_card(
+    directory: Path,
+    recipe: Recipe,
+    results: list[dict],
+    summary: list[dict] | None = None,
+    runs: Sequence[dict] = (),
+) -> None:
+    """Write the repository's card, and beside it the pictures of its methods' ideas.
+
+    Args:
+        directory: the repository; the card links the run's pictures that lie in it.
+        recipe, results, summary, runs: as of `model_card`.
+    """
+    for picture in ideas(recipe):
+        shutil.copy(picture, directory)
+    pictures = [name for name in PICTURES if (directory / name).is_file()]
+    model_card(recipe, results, summary, runs=runs, pictures=pictures).save(directory / "README.md")
 
 
 def _name_generic_tokenizer(path: Path) -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import datasets
+import numpy as np
 import torch
 import yaml
 from accelerate import Accelerator
@@ -22,10 +23,10 @@ from transformers.utils import logging as transformers_logging
 from .checkpoints import complete, replace_directory
 from .encoders import load_encoder
 from .errors import UserError, one_line
-from .evaluation import average, evaluate_tasks, format_table, tests_only, versions
+from .evaluation import AVERAGE, average, encode_once, format_table, score, tests_only, versions
 from .loop import train
-from .model_card import AVERAGE
-from .recipes import Recipe, dump_recipe
+from .pictures import PICTURES, draw_similarities
+from .recipes import FREE_KEYS, Recipe, dump_recipe
 from .repository import save_card
 from .sts import DEV_TASK, STS_TASKS, PairTask, load_pairs_file, load_task
 from .whitening import whiten
@@ -121,9 +122,7 @@ def load_evaluation(recipe: Recipe) -> tuple[PairTask | None, list[PairTask]]:
 
 
 RUN_FILES = ("recipe.yaml", "metrics.jsonl", "results.json", "checkpoints", "best", "tracker")
-RUN_FILES += ("prefix_tuning.png", "training_curves.png")
-# What may differ between a run and its continuation.
-FREE_KEYS = {"output_dir", "overwrite", "report_to", "log_steps"}
+RUN_FILES += ("prefix_tuning.png", "training_curves.png", "similarities.png")
 
 
 def claim(output: Path, recipe: Recipe) -> None:
@@ -181,16 +180,21 @@ def run_seed(recipe, seed, run: Path, accelerator, dev, tests) -> dict:
 
 
 def evaluate_best(recipe, seed, run: Path, training: dict, dev, tests) -> dict:
-    """Load `best/` as a user would, score it, and write its card again with the scores."""
+    """Load `best/` as a user would, score it, draw it, and write its card again with both."""
     results = []
-    if dev is not None or tests:
+    tasks = [task for task in (dev, *tests) if task is not None]
+    if tasks:
         encode, receipt = load_encoder(str(run / "best"), batch_size=recipe.eval_batch_size)
-        tasks = [task for task in (dev, *tests) if task is not None]
-        results = evaluate_tasks(encode, tasks, receipt={**receipt, "seed": seed})
-        save_card(run / "best", recipe, results)
-    return {
-        "model": recipe.name,
-        "method": recipe.method,
+        vectors = encode_once(encode, tasks)
+        results = score(tasks, vectors, {**receipt, "seed": seed})
+        shown = {task.name: task for task in tasks}.get("STSBenchmark", tasks[-1])
+        similarities = shown.similarities(vectors)
+        draw_similarities(similarities, np.array(shown.scores), run / "similarities.png", title=shown.name)
+    for name in PICTURES:
+        if (run / name).is_file():
+            shutil.copy(run / name, run / "best")
+    made = {
+        **identity(recipe),
         "seed": seed,
         "results": results,
         "training": training,
@@ -199,6 +203,18 @@ def evaluate_best(recipe, seed, run: Path, training: dict, dev, tests) -> dict:
             "cpus": os.cpu_count(),
             **versions(),
         },
+    }
+    save_card(run / "best", recipe, results, runs=[made])
+    return made
+
+
+def identity(recipe: Recipe) -> dict:
+    """What a results file says of the model: enough to tell whether a paper's numbers may stand beside it."""
+    return {
+        "model": recipe.name,
+        "method": recipe.method,
+        "recipe": recipe.recipe,
+        "base_model": recipe.base_model,
     }
 
 
@@ -211,9 +227,9 @@ def aggregate(recipe: Recipe, runs: list[dict], output: Path, accelerator) -> di
     if len(tests[0]) > 1:
         values[AVERAGE] = [average(results) for results in tests]
     results = {
-        "model": recipe.name,
-        "method": recipe.method,
+        **identity(recipe),
         "seeds": recipe.seeds,
+        "runs": [{key: run[key] for key in ("seed", "training", "machine")} for run in runs],
         "results": [result for run in runs for result in run["results"]],
         "summary": [
             {"task": task, "mean": statistics.mean(v), "sd": statistics.stdev(v), "n": len(v)}
@@ -227,7 +243,7 @@ def aggregate(recipe: Recipe, runs: list[dict], output: Path, accelerator) -> di
         remove(partial)
         shutil.copytree(output / f"seed-{chosen}" / "best", partial)
         own = [result for result in results["results"] if result["seed"] == chosen]
-        save_card(partial, recipe, own, results["summary"])
+        save_card(partial, recipe, own, results["summary"], results["runs"])
         replace_directory(partial, output / "best")
         results["best_seed"] = chosen
         (output / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")

@@ -10,15 +10,20 @@ from pathlib import Path
 import numpy as np
 
 from .errors import UserError, one_line
-from .evaluation import average
-from .model_card import AVERAGE
+from .evaluation import AVERAGE, average
+from .published import comparable, same_pairs
 from .sts import STS_TASKS
 
 FORMATS = ("markdown", "latex", "csv")
 
 
-def read_row(path: str) -> tuple[str, dict[str, str]]:
-    """A results file's model and its cells: mean ± standard deviation over seeds, or the one value.
+Row = tuple[str, dict[str, str]]
+
+
+def read_rows(path: str) -> list[Row]:
+    """The rows of a results file: the model's and, where a paper reports its recipe, the paper's and the distance.
+
+    Cells are mean ± standard deviation over seeds, or the one value; a distance is in standard deviations over seeds.
 
     Args:
         path: `results.json` of a run, or what `csezoo evaluate --out` wrote.
@@ -31,16 +36,32 @@ def read_row(path: str) -> tuple[str, dict[str, str]]:
         name = Path(report["model"]).name
         if "summary" in report:
             cells = {entry["task"]: f"{entry['mean']:.2f} ± {entry['sd']:.2f}" for entry in report["summary"]}
-            return name, cells
-        scored = [result for result in report["results"] if isinstance(result["value"], float)]
-        cells = {column(result): f"{result['value']:.2f}" for result in scored}
-        # Each once: SICK-R is in more than one suite.
-        sts = {result["task"]: result for result in scored if result["task"] in STS_TASKS}
+        else:
+            scored = [result for result in report["results"] if isinstance(result["value"], float)]
+            cells = {column(result): f"{result['value']:.2f}" for result in scored}
+            # Each once: SICK-R is in more than one suite.
+            sts = {result["task"]: result for result in scored if result["task"] in STS_TASKS}
+            if len(sts) > 1:
+                cells[AVERAGE] = f"{average(list(sts.values())):.2f}"
+        return [(name, cells), *_published_rows(name, report)]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is no results file ({one_line(error)})") from error
-    if len(sts) > 1:
-        cells[AVERAGE] = f"{average(list(sts.values())):.2f}"
-    return name, cells
+
+
+def _published_rows(name: str, report: dict) -> list[Row]:
+    """The paper's numbers on the same pairs, and how far the run's are from them."""
+    if "recipe" not in report:
+        return []
+    rows, pairs = [], same_pairs(report["results"])
+    for row in comparable(report["recipe"], report["method"], report["base_model"]):
+        scores = {task: score for task, score in row.scores.items() if task in pairs}
+        seeds = {entry["task"]: entry for entry in report.get("summary", []) if entry["task"] in scores}
+        distances = {task: distance(seeds[task]["mean"], seeds[task]["sd"], scores[task]) for task in seeds}
+        if scores:
+            rows.append((f"{name}, published", {task: row.shown(task) for task in scores}))
+        if distances:
+            rows.append((f"{name}, distance in sd", {task: f"{far:+.1f}" for task, far in distances.items()}))
+    return rows
 
 
 def column(result: dict) -> str:
@@ -77,8 +98,20 @@ def format_rows(rows: list[tuple[str, dict[str, str]]], kind: str = "markdown") 
         lines = [" & ".join(_escape(cell) for cell in row) + r" \\" for row in table]
         frame = [r"\begin{tabular}{l" + "r" * len(columns) + "}", r"\toprule", lines[0], r"\midrule", *lines[1:]]
         return "\n".join([*frame, r"\bottomrule", r"\end{tabular}"])
-    lines = ["| " + " | ".join(row) + " |" for row in table]
-    return "\n".join([lines[0], "|" + "---|" * len(table[0]), *lines[1:]])
+    return markdown_table(*table)
+
+
+def markdown_table(header: list[str], *rows: list[str]) -> str:
+    r"""A table in Markdown; a bar in a cell stays in it.
+
+    Example:
+        >>> print(markdown_table(["model", "STS12"], ["a|b", "70.00"]))
+        | model | STS12 |
+        |---|---|
+        | a\|b | 70.00 |
+    """
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (header, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
 
 
 def _escape(cell: str) -> str:

@@ -40,6 +40,12 @@ def test_similarities_and_pairs_are_drawn(tmp_path):
     assert is_png(tmp_path / "similarities.png") and is_png(tmp_path / "pairs.png")
 
 
+@pytest.mark.parametrize("scores", [[0.0, 0.25, 0.5, 1.0], [3.0, 3.0, 3.0, 3.0]])
+def test_few_pairs_on_any_scale_are_drawn(tmp_path, scores):
+    draw_similarities(np.array([0.1, 0.2, 0.9, 0.7]), np.array(scores), tmp_path / "similarities.png")
+    assert is_png(tmp_path / "similarities.png")
+
+
 @pytest.mark.parametrize("of", ["similarities", "pairs"])
 def test_portraits_from_the_command_line(real_data, bases, tmp_path, of):
     options = ["--pooling", "mean", "--data", str(real_data / "data" / "senteval"), "--out", str(tmp_path / "p.png")]

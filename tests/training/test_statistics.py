@@ -11,7 +11,7 @@ from csezoo.training.errors import UserError
 from csezoo.training.retrieval import RetrievalTask
 from csezoo.training.statistics import compare, paired_bootstrap, spearman
 from csezoo.training.sts import PairTask
-from csezoo.training.tables import distance, format_rows, read_row
+from csezoo.training.tables import distance, format_rows, read_rows
 from tests.conftest import SENTENCES
 
 
@@ -78,7 +78,7 @@ def files(tmp_path):
 
 
 def test_tables_in_three_formats(files):
-    rows = [read_row(file) for file in files]
+    rows = [row for file in files for row in read_rows(file)]
     header = ["model", "STS12", "STS13", "STSBenchmark geometry uniformity", "average of the tests"]
     first = ["a_b", "70.13 ± 0.10", "", "", "71.00 ± 0.25"]
     second = ["c", "60.00", "70.00", "-2.50", "65.00"]
@@ -96,7 +96,7 @@ def test_tables_from_the_command_line(files, tmp_path, capsys):
     assert capsys.readouterr().out.startswith("model,STS12")
     (tmp_path / "other.json").write_text("[]")
     with pytest.raises(UserError, match="other.json is no results file"):
-        read_row(str(tmp_path / "other.json"))
+        read_rows(str(tmp_path / "other.json"))
 
 
 def test_distance_to_a_published_number_is_in_standard_deviations():

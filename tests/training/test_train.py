@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -92,6 +93,24 @@ def test_best_is_the_strictly_best_dev_score(run):
     training = json.loads((run / "results.json").read_text(encoding="utf-8"))["training"]
     assert training["dev"] == max(dev.values())
     assert training["best_step"] == min(step for step, score in dev.items() if score == max(dev.values()))
+
+
+def test_results_say_what_training_cost(run):
+    training = json.loads((run / "results.json").read_text(encoding="utf-8"))["training"]
+    assert 0 < training["update_seconds"] <= training["seconds"]
+    assert training["rows_per_second"] == pytest.approx(6 * 16 / training["update_seconds"], rel=0.01)
+    assert training["peak_rss_bytes"] > 2**27 and training["peak_device_bytes"] is None, "torch alone holds more"
+
+
+def test_pictures_lie_beside_the_run_and_in_the_published_repository(run):
+    for name in ("training_curves.png", "similarities.png"):
+        assert (run / "best" / name).read_bytes() == (run / name).read_bytes()
+        assert (run / name).read_bytes().startswith(b"\x89PNG")
+    card = (run / "best" / "README.md").read_text(encoding="utf-8")
+    linked = re.findall(r"!\[.+?\]\((.+?)\)", card)
+    assert linked == ["simcse.svg", "training_curves.png", "similarities.png"]
+    assert all((run / "best" / name).is_file() for name in linked)
+    assert "training rows a second" in card
 
 
 def test_results_carry_receipts(run):
