@@ -93,7 +93,7 @@ def comparable(recipe: str | None, method: str, base_model: str | None) -> list[
 def same_pairs(results: list[dict]) -> set[str]:
     """The tasks whose results are on the data of the papers; their average, if all seven STS tasks are.
 
-    The Hub's SICK-R, for one, has other pairs than the papers'.
+    MTEB's SICK-R, for one, has other pairs than the papers'.
 
     Args:
         results: of one model, each with `task` and `rows`.
