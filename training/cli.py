@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -18,6 +18,7 @@ def main(arguments: list[str] | None = None) -> None:
 
         return train_main(arguments[1:])
     options = build_parser().parse_args(arguments)
+    options.command = shlex.join(["csezoo", *arguments])
     try:
         options.run(options)
     except UserError as error:
@@ -56,7 +57,9 @@ def build_parser() -> argparse.ArgumentParser:
     added.add_argument("--suite", nargs="+", default=["sts"], metavar="SUITE", help=suites)
     added.add_argument("--queries", nargs="+", help="sentences whose neighbours the suite retrieval shows")
     added.add_argument("--data", **data)
-    added.add_argument("--out", help="write the JSON result here")
+    added.add_argument(
+        "--out", help="write the JSON results here, task by task; what the file holds already is not done again"
+    )
     added.add_argument(
         "--pooling", help="for a plain transformers encoder: cls, mean, max, first_last_mean, last2_mean"
     )
@@ -77,6 +80,18 @@ def build_parser() -> argparse.ArgumentParser:
         "--pooling", nargs=2, metavar="POOLING", help="of the two models, `own` for one that has its own"
     )
     added.add_argument("--resamples", type=int, default=1000, help="draws a task (1000)")
+    added = command(
+        "benchmark",
+        benchmark,
+        "time a part of the zoo against the usual way to do the same, in turns, and report the ratio",
+        "csezoo benchmark sts --model runs/quickstart/best --data SentEval/data",
+    )
+    added.add_argument("what", choices=("sts",), help="the suite sts against the way that SentEval encodes it")
+    added.add_argument("--model", required=True, help="as of evaluate")
+    added.add_argument("--data", required=True, metavar="DIR", help="a directory in SentEval's layout")
+    added.add_argument("--pooling", help="for a plain transformers encoder")
+    added.add_argument("--repeats", type=int, default=5, help="turns (5)")
+    added.add_argument("--out", metavar="FILE", help="write the JSON report here")
     added = command(
         "table",
         table,
@@ -132,6 +147,7 @@ def evaluate(options) -> None:
     from .encoders import load_encoder
     from .evaluation import evaluate as run_suites
     from .evaluation import format_report
+    from .results import ResultsFile
 
     if options.batch_size < 1:
         raise UserError(f"batch_size: {options.batch_size} must be at least 1")
@@ -144,11 +160,9 @@ def evaluate(options) -> None:
         dtype=options.dtype,
         progress=sys.stderr.isatty(),
     )
-    scored = run_suites(encode, options.suite, options.data, receipt=receipt, queries=options.queries)
-    report = {"model": options.model, **scored}
-    print(format_report(Path(options.model).name, report["results"]))
-    if options.out:
-        Path(options.out).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    file = ResultsFile(options.out, options.model, receipt["model_sha256"]) if options.out else None
+    scored = run_suites(encode, options.suite, options.data, receipt=receipt, queries=options.queries, file=file)
+    print(format_report(Path(options.model).name, scored["results"]))
 
 
 def check_picture(out: str) -> None:
@@ -178,6 +192,20 @@ def compare(options) -> None:
     for made in bootstrap(*encoders, tasks, resamples=options.resamples, progress=sys.stderr.isatty()):
         interval = f"{made['difference']:+.2f} [{made['low']:+.2f}, {made['high']:+.2f}]"
         print(f"{made['task']:<24} {made['first']:6.2f} {made['second']:6.2f}  {interval}  p {made['p']:.3f}")
+
+
+def benchmark(options) -> None:
+    import json
+
+    from .benchmarks import BENCHMARKS, format_benchmark
+
+    if options.out:
+        check_out(options.out)
+    measured = BENCHMARKS[options.what](options.model, options.pooling, options.data, repeats=options.repeats)
+    report = {"command": options.command, **measured}
+    print(format_benchmark(report))
+    if options.out:
+        Path(options.out).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
 def table(options) -> None:

@@ -7,12 +7,14 @@ batched matrix product: the same updates in the same order, in a fraction of the
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from sklearn.model_selection import StratifiedKFold
+from tqdm.auto import trange
 
 SEED = 1111
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)
@@ -136,7 +138,8 @@ def fit(
     best, best_scores = [part.clone() for part in weights], torch.full((count, grid), -1.0, dtype=torch.float64)
     checks_without = torch.zeros(count, grid, dtype=torch.long)
     running = torch.ones(count, grid, dtype=torch.bool)
-    for _ in range(0, MAX_EPOCHS + 1, protocol.epoch_size):
+    bar = {"desc": f"Fitting {count * grid} classifiers", "leave": None, "disable": not sys.stderr.isatty()}
+    for _ in trange(0, MAX_EPOCHS + 1, protocol.epoch_size, **bar):
         for _ in range(protocol.epoch_size):
             draws = zip(splits, random, strict=True)
             orders = [train[generator.permutation(len(train))] for (train, _), generator in draws]

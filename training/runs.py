@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import platform
 import shutil
 import statistics
 import sys
@@ -13,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import datasets
-import torch
 import yaml
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
@@ -22,7 +20,7 @@ from transformers.utils import logging as transformers_logging
 from .checkpoints import complete, replace_directory
 from .encoders import load_encoder
 from .errors import UserError, one_line
-from .evaluation import average, evaluate_tasks, format_table, tests_only, versions
+from .evaluation import average, device, evaluate_tasks, format_table, tests_only, versions
 from .loop import train
 from .model_card import AVERAGE
 from .recipes import Recipe, dump_recipe
@@ -195,7 +193,7 @@ def evaluate_best(recipe, seed, run: Path, training: dict, dev, tests) -> dict:
         "results": results,
         "training": training,
         "machine": {
-            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
+            "device": device(),
             "cpus": os.cpu_count(),
             **versions(),
         },

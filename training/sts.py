@@ -85,11 +85,10 @@ class PairTask:
         scores = STS(keep_in_memory=True).compute(predictions=self.similarities(vectors), references=self.scores)
         if math.isnan(scores["spearman"]):
             raise UserError(f"{self.name}: all similarities are equal, the encoder gives one vector to every sentence")
-        about = {"aggregation": "all", "similarity": "cosine"}
-        return [{"task": self.name, "metric": "spearman", "value": scores["spearman"], **about}]
+        return [{"task": self.name, "metric": "spearman", "value": scores["spearman"], "similarity": "cosine"}]
 
     def receipt(self) -> dict[str, object]:
-        """What identifies the pairs: source, revision, rows and a checksum of sentences and scores."""
+        """What identifies the pairs (source, revision, rows, checksum), and that all are scored together."""
         digest = hashlib.sha256()
         for (first, second), score in zip(self.pairs, self.scores, strict=True):
             digest.update(f"{first}\t{second}\t{score:g}\n".encode())
@@ -98,6 +97,7 @@ class PairTask:
             "revision": self.revision,
             "rows": len(self.pairs),
             "sha256": digest.hexdigest(),
+            "aggregation": "all",
         }
 
 
@@ -165,7 +165,7 @@ def _from_directory(name: str, directory: Path) -> PairTask:
     root = senteval_root(directory)
     if name in SUBSETS:
         folder = root / "STS" / f"{name}-en-test"
-        rows = [row for subset in SUBSETS[name] for row in _read_sts_year(folder, subset)]
+        rows = [row for subset in SUBSETS[name] for row in read_subset(folder, subset)]
     elif name == "SICK-R":
         folder = root / "SICK" / "SICK_test_annotated.txt"
         rows = [_row(folder, n, line, (1, 2, 3)) for n, line in numbered_lines(folder) if n > 1]
@@ -207,7 +207,7 @@ def _row(path: Path, number: int, line: str, columns: tuple[int, int, int]) -> t
         raise UserError(f"{path}, line {number}: no sentence pair with a score") from None
 
 
-def _read_sts_year(folder: Path, subset: str) -> list[tuple[str, str, float]]:
+def read_subset(folder: Path, subset: str) -> list[tuple[str, str, float]]:
     """One sub-set of a year; a pair whose gold line is empty was not scored and is left out."""
     sentences, gold = folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"
     pairs, scores = numbered_lines(sentences), numbered_lines(gold)

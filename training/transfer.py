@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from .errors import UserError
-from .probing import PROTOCOLS, dev_then_test, folds_then_test, nested_folds
+from .probing import PROTOCOLS, SEED, dev_then_test, folds_then_test, nested_folds
 from .sts import Vectors, numbered_lines, respaced, senteval_root
 
 TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
@@ -69,16 +69,23 @@ class TransferTask:
             dev, test = dev_then_test(features, labels, **parts, protocol=protocol)
         else:
             dev, test = folds_then_test(features, labels, **parts, protocol=protocol)
-        about = {"protocol": f"SentEval {self.protocol}", "classifier": "logistic regression"}
-        return [{"task": self.name, "metric": "accuracy", "value": test, "dev": dev, **about}]
+        classifier = "logistic regression"
+        return [{"task": self.name, "metric": "accuracy", "value": test, "dev": dev, "classifier": classifier}]
 
     def receipt(self) -> dict[str, object]:
         digest = hashlib.sha256()
         for part, examples in self.parts.items():
             for texts, label in examples:
                 digest.update("\t".join([part, *texts, str(label)]).encode() + b"\n")
-        rows = {part: len(examples) for part, examples in self.parts.items()}
-        return {"dataset": self.source, "revision": self.revision, "rows": rows, "sha256": digest.hexdigest()}
+        return {
+            "dataset": self.source,
+            "revision": self.revision,
+            "rows": {part: len(examples) for part, examples in self.parts.items()},
+            "sha256": digest.hexdigest(),
+            "aggregation": "mean over folds" if "all" in self.parts else "all",
+            "protocol": f"SentEval {self.protocol}",
+            "seed": SEED,
+        }
 
 
 def load_transfer_task(name: str, data: str, protocol: str = "default") -> TransferTask:
