@@ -7,7 +7,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +53,9 @@ def race(ours: Callable[[], object], usual: Callable[[], object], *, repeats: in
     return {"seconds": seconds, "median": median, "ratio": median["ours"] / median["usual"]}
 
 
-def benchmark_sts(model: str, pooling: str | None, data: str, *, repeats: int = 5) -> dict[str, object]:
+def benchmark_sts(
+    model: str, pooling: str | None, data: str, *, tasks: Sequence[str] = STS_TASKS, repeats: int = 5
+) -> dict[str, object]:
     """The suite `sts` against the way a SentEval run encodes the same pairs with the same encoder.
 
     SentEval encodes task by task and sub-set by sub-set, both sides of 128 pairs at a time; it sorts the sub-sets of
@@ -63,26 +65,36 @@ def benchmark_sts(model: str, pooling: str | None, data: str, *, repeats: int = 
     Args:
         model, pooling: as of `load_encoder`.
         data: a directory in SentEval's layout.
+        tasks: names; those of the suite unless fewer are given.
         repeats: turns.
 
     Returns:
         `race`'s figures; `difference`, the largest between the two ways' scores; the encoder's receipt; the machine.
     """
     encode, receipt = load_encoder(model, pooling=pooling, batch_size=SENTEVAL_BATCH)
-    tasks = [load_task(name, data) for name in STS_TASKS]
-    usual = [senteval_order(task, senteval_root(Path(data))) for task in tasks]
-    encode(sorted(tasks[0].sentences())[:SENTEVAL_BATCH])  # the first pass of a process is slower than any other
+    if unknown := [name for name in tasks if name not in STS_TASKS]:
+        raise UserError(f"tasks: {unknown[0]!r} is none of {', '.join(STS_TASKS)}")
+    suite = [load_task(name, data) for name in tasks]
+    usual = [senteval_order(task, senteval_root(Path(data))) for task in suite]
+    encode(sorted(suite[0].sentences())[:SENTEVAL_BATCH])  # the first pass of a process is slower than any other
     scores: dict[str, list[float]] = {}
 
     def run_suite() -> None:
-        scores["ours"] = [result["value"] for result in evaluate_tasks(encode, tasks)]
+        scores["ours"] = [result["value"] for result in evaluate_tasks(encode, suite)]
 
     def run_senteval() -> None:
         scores["usual"] = [score_as_senteval(encode, subsets) for subsets in usual]
 
     figures = race(run_suite, run_senteval, repeats=repeats)
     difference = float(np.abs(np.subtract(scores["ours"], scores["usual"])).max())
-    return {"benchmark": "sts", **figures, "difference": difference, **receipt, "machine": machine()}
+    return {
+        "benchmark": "sts",
+        "tasks": list(tasks),
+        **figures,
+        "difference": difference,
+        **receipt,
+        "machine": machine(),
+    }
 
 
 Row = tuple[str, str, float]

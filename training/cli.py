@@ -90,6 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
     added.add_argument("--model", required=True, help="as of evaluate")
     added.add_argument("--data", required=True, metavar="DIR", help="a directory in SentEval's layout")
     added.add_argument("--pooling", help="for a plain transformers encoder")
+    added.add_argument("--tasks", nargs="+", metavar="TASK", help="of the suite; all unless given")
     added.add_argument("--repeats", type=int, default=5, help="turns (5)")
     added.add_argument("--out", metavar="FILE", help="write the JSON report here")
     added = command(
@@ -201,7 +202,9 @@ def benchmark(options) -> None:
 
     if options.out:
         check_out(options.out)
-    measured = BENCHMARKS[options.what](options.model, options.pooling, options.data, repeats=options.repeats)
+    chosen = {"tasks": options.tasks} if options.tasks else {}
+    run = BENCHMARKS[options.what]
+    measured = run(options.model, options.pooling, options.data, repeats=options.repeats, **chosen)
     report = {"command": options.command, **measured}
     print(format_benchmark(report))
     if options.out:

@@ -32,8 +32,9 @@ def read_row(path: str) -> tuple[str, dict[str, str]]:
             cells = {entry["task"]: f"{entry['mean']:.2f} ± {entry['sd']:.2f}" for entry in report["summary"]}
             return name, cells
         scored = [result for result in report["results"] if isinstance(result["value"], float)]
-        cells = {_column(result): f"{result['value']:.2f}" for result in scored}
-        correlations = [result for result in scored if result["metric"] == "spearman"]
+        newest = {_column(result): result for result in scored}  # a file may hold a task under several receipts
+        cells = {column: f"{result['value']:.2f}" for column, result in newest.items()}
+        correlations = [result for result in newest.values() if result["metric"] == "spearman"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is no results file ({one_line(error)})") from error
     if len(tests_only(correlations)) > 1:
