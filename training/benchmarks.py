@@ -20,6 +20,7 @@ from .evaluation import Encode, device, evaluate_tasks, versions
 from .statistics import spearman
 from .sts import STS_TASKS, SUBSETS, PairTask, load_task, read_subset, senteval_root, unit_vectors
 
+Row = tuple[str, str, float]  # two sentences and their gold score
 SENTEVAL_BATCH = 128  # as SimCSE's evaluation, and all that follow it, set it
 
 
@@ -70,12 +71,16 @@ def benchmark_sts(
 
     Returns:
         `race`'s figures; `difference`, the largest between the two ways' scores; the encoder's receipt; the machine.
+
+    Raises:
+        UserError: the data is missing or damaged, a task is none of the suite, or the model cannot be loaded.
     """
-    encode, receipt = load_encoder(model, pooling=pooling, batch_size=SENTEVAL_BATCH)
     if unknown := [name for name in tasks if name not in STS_TASKS]:
         raise UserError(f"tasks: {unknown[0]!r} is none of {', '.join(STS_TASKS)}")
+    root = senteval_root(Path(data))
     suite = [load_task(name, data) for name in tasks]
-    usual = [senteval_order(task, senteval_root(Path(data))) for task in suite]
+    usual = [senteval_order(task, root) for task in suite]
+    encode, receipt = load_encoder(model, pooling=pooling, batch_size=SENTEVAL_BATCH)
     encode(sorted(suite[0].sentences())[:SENTEVAL_BATCH])  # the first pass of a process is slower than any other
     scores: dict[str, list[float]] = {}
 
@@ -95,9 +100,6 @@ def benchmark_sts(
         **receipt,
         "machine": machine(),
     }
-
-
-Row = tuple[str, str, float]
 
 
 def senteval_order(task: PairTask, root: Path) -> list[list[Row]]:

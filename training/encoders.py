@@ -108,8 +108,7 @@ def identify(model: str) -> dict[str, str | None]:
         `model_revision`, the commit of a Hub repository.
     """
     modules = _file(model, "modules.json")
-    parts = json.loads(modules.read_text(encoding="utf-8")) if modules else []
-    folders = [part["path"] for part in parts if part["path"]]
+    folders = [module["path"] for module in _json(modules) if module["path"]] if modules else []
     files = [_file(model, name) for name in (*DECISIVE, *(f"{folder}/config.json" for folder in folders))]
     files = [file for file in files if file is not None]
     directory = files[0].parent
@@ -132,13 +131,17 @@ def _refuse_pooling(model: str, pooling: str | None) -> None:
 def _config_model_type(model: str) -> str:
     path = _file(model, "config.json")
     if path is not None:
-        try:
-            return json.loads(path.read_text(encoding="utf-8")).get("model_type", "")
-        except ValueError as error:
-            raise UserError(f"{path} is not valid JSON ({one_line(error)})") from error
+        return _json(path).get("model_type", "")
     if _file(model, "modules.json"):
         return ""
     raise UserError(f"{model} is neither a directory with a model nor a model on the Hub that can be reached")
+
+
+def _json(path: Path):
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON ({one_line(error)})") from error
 
 
 def _file(model: str, name: str) -> Path | None:

@@ -96,8 +96,11 @@ def load_suites(suites: Sequence[str], data: str) -> dict[str, list[Task]]:
 
 def evaluate_tasks(encode: Encode, tasks: Sequence[Task], *, receipt: dict | None = None) -> list[dict]:
     """Results of each task with their receipts; all distinct sentences of the tasks are encoded in one call."""
-    vectors = encode_once(encode, tasks)
-    return [{**result, **full_receipt(task, receipt)} for task in tasks for result in task.results(vectors)]
+    vectors, results = encode_once(encode, tasks), []
+    for task in tasks:
+        about = full_receipt(task, receipt)
+        results += [{**result, **about} for result in task.results(vectors)]
+    return results
 
 
 def encode_once(encode: Encode, tasks: Sequence[Task]) -> Encoded:

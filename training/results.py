@@ -23,7 +23,7 @@ class ResultsFile:
 
     def __init__(self, path: str | Path, model: str, sha256: str):
         self.path, self.model, self.sha256 = Path(path), model, sha256
-        self.read()
+        self.read()  # what cannot be gone on with is refused before the work
 
     def read(self) -> dict:
         """The whole content."""
@@ -44,12 +44,19 @@ class ResultsFile:
         return [result for result in self.read()["results"] if wanted.items() <= result.items()]
 
     def add(self, results: list[dict]) -> None:
-        """Append results; a reader finds the file before or after it, never half of it."""
+        """Append results; a reader finds the file before or after it, never half of it.
+
+        Raises:
+            UserError: the file cannot be written.
+        """
         content = self.read()  # anew: another process may have added to it
         content["results"] += results
         partial = self.path.with_name(f"{self.path.name}.{os.getpid()}.partial")
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(content, indent=2) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, self.path)
+        try:
+            with partial.open("w", encoding="utf-8") as file:
+                file.write(json.dumps(content, indent=2) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, self.path)
+        except OSError as error:
+            raise UserError(f"out: {self.path} cannot be written ({one_line(error)})") from error

@@ -51,6 +51,15 @@ def test_alignment_and_uniformity_are_those_of_the_objectives():
     assert compute("uniformity")["uniformity"] == pytest.approx(objectives.uniformity(first).item(), abs=1e-12)
 
 
+def test_a_zero_vector_has_cosine_0_with_all():
+    vectors = [[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
+    measured = Uniformity(keep_in_memory=True).compute(predictions=vectors)
+    assert measured["anisotropy"] == 0.0 and np.isfinite(measured["uniformity"])
+    assert Alignment(keep_in_memory=True).compute(predictions=vectors[:1], references=vectors[1:2]) == {
+        "alignment": 1.0
+    }
+
+
 def test_anisotropy_is_the_mean_cosine_of_all_pairs():
     cosine = torch.nn.functional.cosine_similarity(torch.from_numpy(FIRST)[:, None], torch.from_numpy(FIRST), dim=-1)
     expected = cosine[~torch.eye(12, dtype=bool)].mean().item()

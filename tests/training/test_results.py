@@ -150,6 +150,11 @@ def test_what_is_no_results_file_is_refused_and_left_alone(out, content):
     assert "\n" not in str(error.value) and out.read_bytes() == content
 
 
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
+    with pytest.raises(UserError, match=r"out: .*/none/result.json cannot be written \(.*No such file"):
+        ResultsFile(tmp_path / "none" / "result.json", "letters", "0").add([])
+
+
 def test_results_of_another_model_are_refused(run, out):
     run("sts-dev")
     with pytest.raises(UserError, match=r"result.json holds results of another model \(letters\), give another --out"):

@@ -46,8 +46,11 @@ class Alignment(evaluate.Metric):
         )
 
     def _compute(self, predictions, references):
-        first, second = (
-            vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-            for vectors in (np.array(predictions), np.array(references))
-        )
+        first, second = unit(np.array(predictions)), unit(np.array(references))
         return {"alignment": float(np.square(first - second).sum(1).mean())}
+
+
+def unit(vectors):
+    """Vectors of length one; a zero vector stays zero."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(norms == 0, 1, norms)

@@ -54,8 +54,11 @@ class Uniformity(evaluate.Metric):
 
     def _compute(self, predictions):
         vectors = np.array(predictions)
-        squares = pdist(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), "sqeuclidean")  # 2 - 2 cosine
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        unit = vectors / np.where(norms == 0, 1, norms)  # a zero vector stays zero
+        # The cosines of all ordered pairs, less each vector with itself.
+        total = np.square(unit.sum(0)).sum() - np.square(unit).sum()
         return {
-            "uniformity": float(np.log(np.exp(-2 * squares).mean())),
-            "anisotropy": float(1 - squares.mean() / 2),
+            "uniformity": float(np.log(np.exp(-2 * pdist(unit, "sqeuclidean")).mean())),
+            "anisotropy": float(total / (len(unit) * (len(unit) - 1))),
         }
