@@ -45,7 +45,8 @@ def encode_texts(
     # Longest first: an input too large for the memory fails at once, and batches hold texts of similar length.
     order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
     embeddings = torch.empty(len(texts), model.config.embedding_size, dtype=model.dtype, device=model.device)
-    for start in trange(0, len(texts), batch_size, disable=not show_progress_bar, desc="Encoding"):
+    # `leave=None`: below another bar this one leaves no line behind.
+    for start in trange(0, len(texts), batch_size, desc="Encoding", leave=None, disable=not show_progress_bar):
         rows = order[start : start + batch_size]
         batch = tokenizer([texts[i] for i in rows], padding=True, truncation=True, return_tensors="pt")
         batch = {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}

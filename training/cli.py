@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -19,6 +19,7 @@ def main(arguments: list[str] | None = None) -> None:
 
         return train_main(arguments[1:])
     options = build_parser().parse_args(arguments)
+    options.command = shlex.join(["csezoo", *arguments])
     try:
         options.run(options)
         sys.stdout.flush()
@@ -63,7 +64,9 @@ def build_parser() -> argparse.ArgumentParser:
     added.add_argument("--pairs", nargs="+", default=[], metavar="FILE.csv", help=own)
     added.add_argument("--queries", nargs="+", help="sentences whose neighbours the suite retrieval shows")
     added.add_argument("--data", **data)
-    added.add_argument("--out", help="write the JSON result here")
+    added.add_argument(
+        "--out", help="write the JSON results here, task by task; what the file holds already is not done again"
+    )
     added.add_argument(
         "--pooling", help="for a plain transformers encoder: cls, mean, max, first_last_mean, last2_mean"
     )
@@ -110,6 +113,19 @@ def build_parser() -> argparse.ArgumentParser:
     added.add_argument("--dev_share", type=float, default=0.0, help=share)
     added.add_argument("--seeds", type=int, nargs="+", default=[42], metavar="SEED", help="each a run of its own (42)")
     added.add_argument("--out", help="write the JSON result here")
+    added = command(
+        "benchmark",
+        benchmark,
+        "time a part of the zoo against the usual way to do the same, in turns, and report the ratio",
+        "csezoo benchmark sts --model runs/quickstart/best --data SentEval/data",
+    )
+    added.add_argument("what", choices=("sts",), help="the suite sts against the way that SentEval encodes it")
+    added.add_argument("--model", required=True, help="as of evaluate")
+    added.add_argument("--data", required=True, metavar="DIR", help="a directory in SentEval's layout")
+    added.add_argument("--pooling", help="for a plain transformers encoder")
+    added.add_argument("--tasks", nargs="+", metavar="TASK", help="of the suite; all unless given")
+    added.add_argument("--repeats", type=int, default=5, help="turns (5)")
+    added.add_argument("--out", metavar="FILE", help="write the JSON report here")
     added = command(
         "table",
         table,
@@ -175,6 +191,7 @@ def evaluate(options) -> None:
     from .encoders import load_encoder
     from .evaluation import evaluate as run_suites
     from .evaluation import format_report
+    from .results import ResultsFile
 
     if options.batch_size < 1:
         raise UserError(f"batch_size: {options.batch_size} must be at least 1")
@@ -187,12 +204,18 @@ def evaluate(options) -> None:
         dtype=options.dtype,
         progress=sys.stderr.isatty(),
     )
+    file = ResultsFile(options.out, options.model, receipt["model_sha256"]) if options.out else None
     suites = options.suite or ([] if options.pairs else ["sts"])
-    scored = run_suites(encode, suites, options.data, receipt=receipt, queries=options.queries, pairs=options.pairs)
-    report = {"model": options.model, **scored}
-    print(format_report(Path(options.model).name, report["results"]))
-    if options.out:
-        Path(options.out).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    scored = run_suites(
+        encode,
+        suites,
+        options.data,
+        receipt=receipt,
+        queries=options.queries,
+        pairs=options.pairs,
+        file=file,
+    )
+    print(format_report(Path(options.model).name, scored["results"]))
 
 
 def check_picture(out: str) -> None:
@@ -224,7 +247,25 @@ def compare(options) -> None:
         print(f"{made['task']:<24} {made['first']:6.2f} {made['second']:6.2f}  {interval}  p {made['p']:.3f}")
 
 
+def benchmark(options) -> None:
+    import json
+
+    from .benchmarks import BENCHMARKS, format_benchmark
+
+    if options.out:
+        check_out(options.out)
+    chosen = {"tasks": options.tasks} if options.tasks else {}
+    run = BENCHMARKS[options.what]
+    measured = run(options.model, options.pooling, options.data, repeats=options.repeats, **chosen)
+    report = {"command": options.command, **measured}
+    print(format_benchmark(report))
+    if options.out:
+        Path(options.out).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
 def glue(options) -> None:
+    import json
+
     from transformers.utils import logging
 
     from .glue import FineTuning, run_glue

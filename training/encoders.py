@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -16,8 +17,12 @@ from csezoo.modeling.modeling_sentence_encoder import without_pooler
 
 from .building import load_backbone, load_tokenizer, longest_input
 from .errors import UserError, one_line
-from .evaluation import Encode
+from .evaluation import Encode, device
 from .prompts import serving_tokenizer, template_token_ids
+
+# What decides a model's vectors, beside its weights.
+DECISIVE = ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt")
+DECISIVE += ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 
 
 def load_encoder(
@@ -41,14 +46,14 @@ def load_encoder(
             encoder = AutoModel.from_pretrained(model, dtype=dtype)
         except (OSError, ValueError, SafetensorError) as error:
             raise UserError(f"{model} could not be loaded ({one_line(error)})") from error
-        return _zoo(encoder, None, batch_size, progress), _receipt(encoder.config.pooling, dtype, "csezoo")
+        return _zoo(encoder, None, batch_size, progress), _receipt(model, encoder.config.pooling, dtype, "csezoo")
     if _file(model, "modules.json"):
         _refuse_pooling(model, pooling)
         return _sentence_transformer(model, batch_size, dtype, progress)
     if pooling is None:
         raise UserError(f"{model} is a plain encoder: give --pooling cls, mean, max, first_last_mean or last2_mean")
     encoder, tokenizer = plain_encoder(model, pooling, dtype)
-    return _zoo(encoder, tokenizer, batch_size, progress), _receipt(pooling, dtype, "transformers")
+    return _zoo(encoder, tokenizer, batch_size, progress), _receipt(model, pooling, dtype, "transformers")
 
 
 def plain_encoder(model: str, pooling: str, dtype: str = "float32"):
@@ -72,7 +77,7 @@ def _zoo(encoder, tokenizer, batch_size: int, progress: bool) -> Encode:
 
 def _sentence_transformer(model: str, batch_size: int, dtype: str, progress: bool):
     try:
-        from sentence_transformers import SentenceTransformer
+        from sentence_transformers import SentenceTransformer, __version__
     except ImportError:
         raise UserError(f"{model} needs sentence-transformers: pip install sentence-transformers") from None
     try:
@@ -83,11 +88,39 @@ def _sentence_transformer(model: str, batch_size: int, dtype: str, progress: boo
     def encode(texts):
         return encoder.encode(texts, batch_size=batch_size, show_progress_bar=progress)
 
-    return encode, _receipt("its own", dtype, "sentence-transformers")
+    receipt = _receipt(model, "its own", dtype, "sentence-transformers")
+    return encode, {**receipt, "sentence_transformers": __version__}
 
 
-def _receipt(pooling: str, dtype: str, kind: str) -> dict[str, object]:
-    return {"pooling": pooling, "dtype": dtype, "kind": kind}
+def _receipt(model: str, pooling: str, dtype: str, kind: str) -> dict[str, object]:
+    about = {"pooling": pooling, "dtype": dtype, "kind": kind, "device": device()}
+    return {**about, **identify(model)}
+
+
+def identify(model: str) -> dict[str, str | None]:
+    """Which model it is, wherever it lies: two with the same files are the same.
+
+    Args:
+        model: directory or Hub id, loaded before.
+
+    Returns:
+        `model_sha256`, a checksum of names and contents of its weights, configuration and tokenizer files, and
+        `model_revision`, the commit of a Hub repository.
+    """
+    modules = _file(model, "modules.json")
+    folders = [module["path"] for module in _json(modules) if module["path"]] if modules else []
+    files = [_file(model, name) for name in (*DECISIVE, *(f"{folder}/config.json" for folder in folders))]
+    files = [file for file in files if file is not None]
+    directory = files[0].parent
+    for folder in ("", *folders):
+        files += sorted((directory / folder).glob("*.safetensors")) or sorted((directory / folder).glob("*.bin"))
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.relative_to(directory).as_posix()} {file.stat().st_size}\n".encode())
+        with file.open("rb") as content:
+            while block := content.read(1 << 20):
+                digest.update(block)
+    return {"model_sha256": digest.hexdigest(), "model_revision": None if Path(model).is_dir() else directory.name}
 
 
 def _refuse_pooling(model: str, pooling: str | None) -> None:
@@ -98,13 +131,17 @@ def _refuse_pooling(model: str, pooling: str | None) -> None:
 def _config_model_type(model: str) -> str:
     path = _file(model, "config.json")
     if path is not None:
-        try:
-            return json.loads(path.read_text(encoding="utf-8")).get("model_type", "")
-        except ValueError as error:
-            raise UserError(f"{path} is not valid JSON ({one_line(error)})") from error
+        return _json(path).get("model_type", "")
     if _file(model, "modules.json"):
         return ""
     raise UserError(f"{model} is neither a directory with a model nor a model on the Hub that can be reached")
+
+
+def _json(path: Path):
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON ({one_line(error)})") from error
 
 
 def _file(model: str, name: str) -> Path | None:

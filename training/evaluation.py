@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import importlib.metadata
+import platform
+import sys
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import torch
+from tqdm.auto import tqdm
 
 from .errors import UserError
 from .geometry import GeometryTask, load_geometry
 from .multilingual import load_chinese, load_spanish, load_sts17
-from .retrieval import RetrievalTask, load_retrieval
+from .results import ResultsFile
+from .retrieval import NeighboursTask, RetrievalTask, load_retrieval
 from .sts import DEV_TASK, STS_TASKS, PairTask, Vectors, load_lengths, load_pairs_file, load_task
 from .transfer import TRANSFER_TASKS, TransferTask, load_transfer_task
 
 Encode = Callable[[list[str]], np.ndarray]
-Task = PairTask | TransferTask | RetrievalTask | GeometryTask
+Task = PairTask | TransferTask | RetrievalTask | NeighboursTask | GeometryTask
 AVERAGE = "average of the tests"
 # Each suite's tasks, read from `data`.
 SUITES: dict[str, Callable[[str], list[Task]]] = {
@@ -40,11 +45,12 @@ def evaluate(
     receipt: dict | None = None,
     queries: list[str] | None = None,
     pairs: Sequence[str] = (),
+    file: ResultsFile | None = None,
 ) -> dict:
-    """Run suites of tasks on any encoder.
+    """Run suites of tasks on any encoder, one task after another; a bar on a terminal counts them.
 
     Args:
-        encode: texts to vectors, `list[str] -> (n, d)`.
+        encode: texts to vectors, `list[str] -> (n, d)`. Each distinct sentence is asked for once.
         suites: of `sts` (STS12–16, STSBenchmark, SICK-R, all pairs of a task in one Spearman), `sts-dev`, `transfer`
             (MR, CR, SUBJ, MPQA, SST2, TREC, MRPC in SentEval's protocol), `transfer-fast` (SimCSE's quicker one),
             `sts-length` (SICK-R by the words of the shorter sentence), `sts-multilingual` (SemEval-2017 task 1 in
@@ -54,9 +60,10 @@ def evaluate(
         receipt: what the caller knows about the encoder (pooling, dtype), kept in every result.
         queries: sentences whose nearest neighbours `retrieval` shows.
         pairs: CSV files of your own (sentence1, sentence2, score), each a task of the suite `pairs`.
+        file: results are added to it task by task; a task that it holds under the same receipt is taken from it.
 
     Returns:
-        `{"results": [{"task", "metric", "value", …receipt}]}`, values times 100.
+        `{"results": [{"suite", "task", "metric", "value", …receipt}]}`, values times 100.
 
     Raises:
         UserError: an unknown suite, missing or damaged data, an encoder that gives one vector to everything.
@@ -74,12 +81,19 @@ def evaluate(
     loaded = load_suites(suites, data)
     if pairs:
         loaded["pairs"] = [load_pairs_file(path) for path in pairs]
-    for task in loaded.get("retrieval", []):
-        task.queries = queries or []
-    vectors = encode_once(encode, [task for tasks in loaded.values() for task in tasks])
-    results = []
-    for suite, tasks in loaded.items():
-        results += [{"suite": suite, **result} for result in score(tasks, vectors, receipt)]
+    for query in queries or []:
+        loaded["retrieval"].append(NeighboursTask(loaded["retrieval"][0].pairs, query))
+    vectors, results = Encoded(encode), []
+    tasks = [(suite, task) for suite, tasks in loaded.items() for task in tasks]
+    for suite, task in tqdm(tasks, desc="Tasks", disable=not sys.stderr.isatty()):
+        about = full_receipt(task, receipt)
+        made = file.find({"suite": suite, "task": task.name, **about}) if file else []
+        if not made:
+            vectors.add(task.sentences())
+            made = [{"suite": suite, **result, **about} for result in task.results(vectors)]
+            if file:
+                file.add(made)
+        results += made
     return {"results": results}
 
 
@@ -91,25 +105,46 @@ def load_suites(suites: Sequence[str], data: str) -> dict[str, list[Task]]:
 
 
 def evaluate_tasks(encode: Encode, tasks: Sequence[Task], *, receipt: dict | None = None) -> list[dict]:
-    """Results of each task with their receipts; each distinct sentence is encoded once for all of them."""
+    """Results of each task with their receipts; all distinct sentences of the tasks are encoded in one call."""
     return score(tasks, encode_once(encode, tasks), receipt)
 
 
-def encode_once(encode: Encode, tasks: Sequence[Task]) -> Vectors:
-    """A table of all distinct sentences of the tasks, and a function that looks them up."""
-    sentences = sorted({sentence for task in tasks for sentence in task.sentences()})
-    row = {sentence: number for number, sentence in enumerate(sentences)}
-    table = checked(np.asarray(encode(sentences), dtype=np.float32), sentences)
-    return lambda texts: table[[row[text] for text in texts]]
-
-
 def score(tasks: Sequence[Task], vectors: Vectors, receipt: dict | None) -> list[dict]:
-    """Results of each task, each with the task's receipt, the encoder's, and the versions."""
-    made = []
+    """Results of each task with their receipts."""
+    results = []
     for task in tasks:
-        about = {**task.receipt(), **(receipt or {}), "versions": versions()}
-        made += [{**result, **about} for result in task.results(vectors)]
-    return made
+        about = full_receipt(task, receipt)
+        results += [{**result, **about} for result in task.results(vectors)]
+    return results
+
+
+def encode_once(encode: Encode, tasks: Sequence[Task]) -> Encoded:
+    """The vectors of all distinct sentences of the tasks."""
+    vectors = Encoded(encode)
+    vectors.add({sentence for task in tasks for sentence in task.sentences()})
+    return vectors
+
+
+class Encoded:
+    """The vectors of the sentences that were added, float32; looks them up, `list[str] -> (n, d)`."""
+
+    def __init__(self, encode: Encode):
+        self.encode = encode
+        self.rows: dict[str, np.ndarray] = {}
+
+    def add(self, sentences: set[str]) -> None:
+        """Encode those that are not there yet, in one call."""
+        new = sorted(sentences - self.rows.keys())
+        if new:
+            self.rows |= zip(new, checked(np.asarray(self.encode(new), dtype=np.float32), new), strict=True)
+
+    def __call__(self, texts: list[str]) -> np.ndarray:
+        return np.stack([self.rows[text] for text in texts])
+
+
+def full_receipt(task: Task, receipt: dict | None) -> dict[str, object]:
+    """What a task's score depends on: its data, the encoder, the versions."""
+    return {**task.receipt(), **(receipt or {}), "versions": versions()}
 
 
 def checked(vectors: np.ndarray, sentences: list[str]) -> np.ndarray:
@@ -124,8 +159,13 @@ def checked(vectors: np.ndarray, sentences: list[str]) -> np.ndarray:
 
 def versions() -> dict[str, str]:
     """Versions of what a score depends on."""
-    names = ("csezoo", "torch", "transformers", "tokenizers", "scipy", "scikit-learn")
+    names = ("csezoo", "torch", "transformers", "tokenizers", "numpy", "scipy", "scikit-learn")
     return {name: importlib.metadata.version(name) for name in names}
+
+
+def device() -> str:
+    """What computes: the accelerator's name, or the processor's kind."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
 
 
 def tests_only(results: list[dict]) -> list[dict]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
-from csezoo.modeling.objectives import alignment, uniformity
-
-from .sts import PairTask, Vectors, load_task, unit_vectors
+from .metrics.alignment.alignment import Alignment
+from .metrics.uniformity.uniformity import Uniformity
+from .sts import PairTask, Vectors, load_task
 
 
 @dataclass
@@ -28,22 +27,19 @@ class GeometryTask:
     pairs: PairTask
     positive: float = 4.0
 
+    @property
+    def name(self) -> str:
+        return f"{self.pairs.name} geometry"
+
     def sentences(self) -> set[str]:
         return self.pairs.sentences()
 
     def results(self, vectors: Vectors) -> list[dict]:
-        first, second = (unit_vectors(vectors([pair[side] for pair in self.pairs.pairs])) for side in (0, 1))
+        first, second = (vectors([pair[side] for pair in self.pairs.pairs]) for side in (0, 1))
         positive = np.array(self.pairs.scores) > self.positive
-        every = np.concatenate([first, second])
-        # Of all ordered pairs, leave out each vector with itself.
-        total = np.square(every.sum(0)).sum() - np.square(every).sum()
-        values = {
-            "alignment": float(alignment(torch.from_numpy(first[positive]), torch.from_numpy(second[positive]))),
-            "uniformity": float(uniformity(torch.from_numpy(every))),
-            "anisotropy": float(total / (len(every) * (len(every) - 1))),
-        }
-        task = f"{self.pairs.name} geometry"
-        return [{"task": task, "metric": name, "value": value} for name, value in values.items()]
+        values = Alignment(keep_in_memory=True).compute(predictions=first[positive], references=second[positive])
+        values |= Uniformity(keep_in_memory=True).compute(predictions=np.concatenate([first, second]))
+        return [{"task": self.name, "metric": name, "value": value} for name, value in values.items()]
 
     def receipt(self) -> dict[str, object]:
         return self.pairs.receipt()

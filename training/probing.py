@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from sklearn.model_selection import StratifiedKFold
-from tqdm.auto import tqdm
+from tqdm.auto import trange
 
 SEED = 1111
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)
@@ -90,7 +90,7 @@ def dev_then_test(
     """Accuracies (× 100) on given dev rows, which choose the penalty, and on the test rows."""
     weights, scores = fit(features, labels, [(train, dev)], np.array([PENALTIES]), protocol)
     best = int(scores[0].argmax())
-    chosen = tuple(part[:, best : best + 1] for part in weights)
+    chosen = [part[:, :, best : best + 1] for part in weights]
     return 100 * float(scores[0, best]), 100 * float(accuracies(features, labels, [test], chosen)[0, 0])
 
 
@@ -110,7 +110,7 @@ def fit(
     penalties: np.ndarray,
     protocol: Protocol,
     random: list[np.random.RandomState] | None = None,
-) -> tuple[tuple[torch.Tensor, torch.Tensor], np.ndarray]:
+) -> tuple[list[torch.Tensor], np.ndarray]:
     """Train a classifier for each split and penalty, each until its own held-out accuracy has stopped rising.
 
     Args:
@@ -120,40 +120,42 @@ def fit(
         random: where each split's shuffling goes on, if something was drawn before.
 
     Returns:
-        Weights `(splits, P, d, classes)` and biases `(splits, P, 1, classes)` at the best check, and its held-out
+        Weights `(splits, d, P, classes)` and biases `(splits, 1, P, classes)` at the best check, and its held-out
         accuracy `(splits, P)`.
     """
-    rows, targets = torch.from_numpy(features), torch.from_numpy(labels)
-    classes, (count, grid) = int(labels.max()) + 1, penalties.shape
+    rows, targets = torch.from_numpy(features), F.one_hot(torch.from_numpy(labels)).float()
+    (count, grid), classes = penalties.shape, targets.shape[1]
     torch_state = torch.get_rng_state()
     torch.manual_seed(SEED)
     start = torch.nn.Linear(features.shape[1], classes)
     torch.set_rng_state(torch_state)
     weights = [
-        start.weight.detach().T.expand(count, grid, -1, -1).clone(),
-        start.bias.detach().expand(count, grid, 1, -1).clone(),
+        part.detach().reshape(1, -1, 1, classes).repeat(count, 1, grid, 1) for part in (start.weight.T, start.bias)
     ]
     optimizer = _Optimizer(protocol.optimizer, weights, torch.from_numpy(penalties).float())
     random = random or [np.random.RandomState(SEED) for _ in splits]
     best, best_scores = [part.clone() for part in weights], torch.full((count, grid), -1.0, dtype=torch.float64)
     checks_without = torch.zeros(count, grid, dtype=torch.long)
     running = torch.ones(count, grid, dtype=torch.bool)
-    checks = range(0, MAX_EPOCHS + 1, protocol.epoch_size)
-    for _ in tqdm(checks, desc="Fitting classifiers", leave=False, disable=not sys.stderr.isatty()):
+    alive = torch.arange(count)  # splits of which some classifier is still trained
+    bar = {"desc": f"Fitting {count * grid} classifiers", "leave": None, "disable": not sys.stderr.isatty()}
+    for _ in trange(0, MAX_EPOCHS + 1, protocol.epoch_size, **bar):
         for _ in range(protocol.epoch_size):
-            draws = zip(splits, random, strict=True)
-            orders = [train[generator.permutation(len(train))] for (train, _), generator in draws]
+            draws = [(splits[i][0], random[i]) for i in alive]
+            orders = [train[generator.permutation(len(train))] for train, generator in draws]
             _epoch(rows, targets, orders, weights, optimizer, protocol.batch_size)
-        scores = torch.from_numpy(accuracies(features, labels, [held for _, held in splits], tuple(weights)))
-        better = running & (scores > best_scores)
+        scores = torch.from_numpy(accuracies(features, labels, [splits[i][1] for i in alive], weights))
+        better = running[alive] & (scores > best_scores[alive])
         for part, kept in zip(weights, best, strict=True):
-            kept[better] = part[better]
-        best_scores[better] = scores[better]
-        running &= better | (checks_without < protocol.tenacity)
-        checks_without += ~better
-        if not running.any():
+            kept[alive] = torch.where(better[:, None, :, None], part, kept[alive])
+        best_scores[alive] = torch.where(better, scores, best_scores[alive])
+        running[alive] &= better | (checks_without[alive] < protocol.tenacity)
+        checks_without[alive] += ~better
+        going = running[alive].any(1)
+        alive, weights = alive[going], optimizer.keep(going)
+        if not len(alive):
             break
-    return tuple(best), best_scores.numpy()
+    return best, best_scores.numpy()
 
 
 def _epoch(rows, targets, orders: list[np.ndarray], weights, optimizer: _Optimizer, batch_size: int) -> None:
@@ -162,25 +164,24 @@ def _epoch(rows, targets, orders: list[np.ndarray], weights, optimizer: _Optimiz
     padded = torch.from_numpy(np.stack([np.pad(order, (0, longest - len(order))) for order in orders]))
     real = torch.from_numpy(np.stack([np.arange(longest) < len(order) for order in orders]))
     weight, bias = weights
-    (count, grid, dimensions, classes) = weight.shape
+    shape = weight.shape[2:]
     for first in range(0, longest, batch_size):
         index, mask = padded[:, first : first + batch_size], real[:, first : first + batch_size]
-        batch = rows[index]  # (S, b, d)
-        flat = weight.transpose(1, 2).reshape(count, dimensions, grid * classes)
-        logits = torch.bmm(batch, flat).unflatten(2, (grid, classes)) + bias.transpose(1, 2)  # (S, b, P, C)
-        wanted = F.one_hot(targets[index], classes)[:, :, None]
+        batch = F.embedding(index, rows)  # (S, b, d); faster than rows[index]
+        logits = torch.bmm(batch, weight.flatten(2)).unflatten(2, shape) + bias  # (S, b, P, C)
         sizes = mask.sum(1)
-        error = (logits.softmax(-1) - wanted) * (mask / sizes.clamp(min=1)[:, None])[..., None, None]
-        slope = torch.bmm(batch.transpose(1, 2), error.flatten(2)).unflatten(2, (grid, classes)).transpose(1, 2)
-        optimizer.step([slope, error.sum(1)[:, :, None]], sizes > 0)
+        share = (mask / sizes.clamp(min=1)[:, None])[..., None, None]
+        error = (logits.softmax(-1) - targets[index][:, :, None]) * share
+        slope = torch.bmm(batch.transpose(1, 2), error.flatten(2)).unflatten(2, shape)
+        optimizer.step([slope, error.sum(1, keepdim=True)], sizes > 0)
 
 
 def accuracies(features: np.ndarray, labels: np.ndarray, rows: list[np.ndarray], weights) -> np.ndarray:
     """Share of each split's rows that each of its classifiers gets right, `(splits, P)`."""
     made = []
     for index, weight, bias in zip(rows, *weights, strict=True):
-        guesses = (torch.from_numpy(features[index]) @ weight + bias).argmax(-1)  # (P, m)
-        made.append((guesses == torch.from_numpy(labels[index])).double().mean(1))
+        logits = (torch.from_numpy(features[index]) @ weight.flatten(1)).unflatten(1, weight.shape[1:]) + bias
+        made.append((logits.argmax(-1) == torch.from_numpy(labels[index])[:, None]).double().mean(0))  # (m, P) to (P,)
     return torch.stack(made).numpy()
 
 
@@ -188,21 +189,28 @@ class _Optimizer:
     """Adam or RMSprop as torch has them, on stacked classifiers with a penalty each; a split without rows rests."""
 
     def __init__(self, name: str, weights: list[torch.Tensor], penalties: torch.Tensor):
-        self.name, self.weights, self.penalties = name, weights, penalties[..., None, None]
+        self.name, self.weights, self.penalties = name, weights, penalties[:, None, :, None]
         self.first = [torch.zeros_like(part) for part in weights]
         self.second = [torch.zeros_like(part) for part in weights]
         self.steps = torch.zeros(len(penalties), 1, 1, 1)
+
+    def keep(self, splits: torch.Tensor) -> list[torch.Tensor]:
+        """Go on with some of the splits alone; their weights."""
+        self.penalties, self.steps = self.penalties[splits], self.steps[splits]
+        self.first, self.second = [part[splits] for part in self.first], [part[splits] for part in self.second]
+        self.weights = [part[splits] for part in self.weights]
+        return self.weights
 
     def step(self, gradients: list[torch.Tensor], active: torch.Tensor) -> None:
         active = active.float()[:, None, None, None]
         self.steps += active
         for part, gradient, first, second in zip(self.weights, gradients, self.first, self.second, strict=True):
-            gradient = gradient + self.penalties * part
+            gradient = gradient.addcmul(self.penalties, part)
             if self.name == "rmsprop":
-                second += active * 0.01 * (gradient.square() - second)
-                part -= active * 1e-2 * gradient / (second.sqrt() + 1e-8)
+                second.lerp_(gradient.square(), 0.01 * active)
+                part -= gradient.div_(second.sqrt().add_(1e-8)).mul_(1e-2 * active)
                 continue
-            first += active * 0.1 * (gradient - first)
-            second += active * 0.001 * (gradient.square() - second)
-            scale = (second / (1 - 0.999**self.steps)).sqrt() + 1e-8
-            part -= active * 1e-3 * first / (1 - 0.9**self.steps) / scale
+            first.lerp_(gradient, 0.1 * active)
+            second.lerp_(gradient.square_(), 0.001 * active)
+            scale = (second / (1 - 0.999**self.steps)).sqrt_().add_(1e-8)
+            part -= first.div(scale).mul_(1e-3 * active / (1 - 0.9**self.steps))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
+from .metrics.recall.recall import Recall
 from .sts import PairTask, Vectors, load_task, unit_vectors
-
-RANKS = (1, 5, 10)
 
 
 @dataclass
@@ -22,18 +21,20 @@ class RetrievalTask:
     Args:
         pairs: with gold scores.
         equal: the gold score of pairs that mean the same.
-        queries: sentences of one's own, for their nearest neighbours.
     """
 
     pairs: PairTask
     equal: float = 5.0
-    queries: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"{self.pairs.name} retrieval"
 
     def sentences(self) -> set[str]:
-        return self.pairs.sentences() | set(self.queries)
+        return self.pairs.sentences()
 
     def results(self, vectors: Vectors) -> list[dict]:
-        """Recall@1, 5 and 10 (× 100), and the three nearest sentences of each query."""
+        """Recall@1, 5 and 10 (× 100)."""
         corpus = [sentence for pair in self.pairs.pairs for sentence in pair]  # places 2i and 2i + 1 are pair i
         places = unit_vectors(vectors(corpus))
         equal = np.flatnonzero(np.array(self.pairs.scores) == self.equal)
@@ -41,20 +42,42 @@ class RetrievalTask:
         wanted = np.concatenate([2 * equal + 1, 2 * equal])
         similarity = places[query] @ places.T
         similarity[np.arange(len(query)), query] = -np.inf
-        rank = (similarity > similarity[np.arange(len(query)), wanted][:, None]).sum(1) + 1
-        about = {"task": f"{self.pairs.name} retrieval", "queries": len(query), "corpus": len(corpus)}
-        found = [{**about, "metric": f"recall@{k}", "value": 100 * float((rank <= k).mean())} for k in RANKS]
-        return found + [self._neighbours(text, vectors, sorted(set(corpus)), about) for text in self.queries]
-
-    def _neighbours(self, query: str, vectors: Vectors, sentences: list[str], about: dict) -> dict:
-        """The nearest sentences, each once, the query itself left out."""
-        others = [sentence for sentence in sentences if sentence != query]
-        cosine = unit_vectors(vectors(others)) @ unit_vectors(vectors([query]))[0]
-        nearest = [{"sentence": others[i], "cosine": float(cosine[i])} for i in np.argsort(-cosine)[:3]]
-        return {**about, "metric": "neighbours", "query": query, "value": nearest}
+        values = Recall(keep_in_memory=True).compute(predictions=similarity, references=wanted)
+        about = {"queries": len(query), "corpus": len(corpus)}
+        return [{"task": self.name, "metric": name, "value": value, **about} for name, value in values.items()]
 
     def receipt(self) -> dict[str, object]:
         return self.pairs.receipt()
+
+
+@dataclass
+class NeighboursTask:
+    """The three sentences of the pairs that are nearest to a sentence of one's own, itself left out.
+
+    Args:
+        pairs: their sentences, each once, are the corpus.
+        query: the sentence.
+    """
+
+    pairs: PairTask
+    query: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.pairs.name} neighbours"
+
+    def sentences(self) -> set[str]:
+        return self.pairs.sentences() | {self.query}
+
+    def results(self, vectors: Vectors) -> list[dict]:
+        """One result, whose value lists sentences and cosines, the nearest first."""
+        others = sorted(self.pairs.sentences() - {self.query})
+        cosine = unit_vectors(vectors(others)) @ unit_vectors(vectors([self.query]))[0]
+        nearest = [{"sentence": others[i], "cosine": float(cosine[i])} for i in np.argsort(-cosine)[:3]]
+        return [{"task": self.name, "metric": "neighbours", "value": nearest}]
+
+    def receipt(self) -> dict[str, object]:
+        return {**self.pairs.receipt(), "query": self.query}
 
 
 def load_retrieval(data: str) -> list[RetrievalTask]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import platform
 import shutil
 import statistics
 import sys
@@ -14,7 +13,6 @@ from pathlib import Path
 
 import datasets
 import numpy as np
-import torch
 import yaml
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
@@ -23,7 +21,7 @@ from transformers.utils import logging as transformers_logging
 from .checkpoints import complete, replace_directory
 from .encoders import load_encoder
 from .errors import UserError, one_line
-from .evaluation import AVERAGE, average, encode_once, format_table, score, tests_only, versions
+from .evaluation import AVERAGE, average, device, encode_once, format_table, score, tests_only, versions
 from .loop import train
 from .pictures import PICTURES, draw_similarities
 from .recipes import FREE_KEYS, Recipe, dump_recipe
@@ -199,7 +197,7 @@ def evaluate_best(recipe, seed, run: Path, training: dict, dev, tests) -> dict:
         "results": results,
         "training": training,
         "machine": {
-            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
+            "device": device(),
             "cpus": os.cpu_count(),
             **versions(),
         },

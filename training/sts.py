@@ -87,11 +87,10 @@ class PairTask:
         value = scores[self.metric]
         if math.isnan(value):
             raise UserError(f"{self.name}: all similarities are equal, the encoder gives one vector to every sentence")
-        about = {"aggregation": "all", "similarity": "cosine"}
-        return [{"task": self.name, "metric": self.metric, "value": value, **about}]
+        return [{"task": self.name, "metric": self.metric, "value": value, "similarity": "cosine"}]
 
     def receipt(self) -> dict[str, object]:
-        """What identifies the pairs: source, revision, rows and a checksum of sentences and scores."""
+        """What identifies the pairs (source, revision, rows, checksum), and that all are scored together."""
         digest = hashlib.sha256()
         for (first, second), score in zip(self.pairs, self.scores, strict=True):
             digest.update(f"{first}\t{second}\t{score:g}\n".encode())
@@ -100,6 +99,7 @@ class PairTask:
             "revision": self.revision,
             "rows": len(self.pairs),
             "sha256": digest.hexdigest(),
+            "aggregation": "all",
         }
 
 

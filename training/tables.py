@@ -38,11 +38,12 @@ def read_rows(path: str) -> list[Row]:
             cells = {entry["task"]: f"{entry['mean']:.2f} ± {entry['sd']:.2f}" for entry in report["summary"]}
         else:
             scored = [result for result in report["results"] if isinstance(result["value"], float)]
-            cells = {column(result): f"{result['value']:.2f}" for result in scored}
-            # Each once: SICK-R is in more than one suite.
-            sts = {result["task"]: result for result in scored if result["task"] in STS_TASKS}
+            # A file may hold a task under several receipts, and SICK-R is in more than one suite.
+            newest = {column(result): result for result in scored}
+            cells = {name: f"{result['value']:.2f}" for name, result in newest.items()}
+            sts = [newest[task] for task in STS_TASKS if task in newest]
             if len(sts) > 1:
-                cells[AVERAGE] = f"{average(list(sts.values())):.2f}"
+                cells[AVERAGE] = f"{average(sts):.2f}"
         return [(name, cells), *_published_rows(name, report)]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is no results file ({one_line(error)})") from error

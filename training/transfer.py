@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from .errors import UserError
-from .probing import PROTOCOLS, dev_then_test, folds_then_test, nested_folds
+from .probing import PROTOCOLS, SEED, dev_then_test, folds_then_test, nested_folds
 from .senteval import find_senteval, numbered_lines, respaced
 from .sts import Vectors
 
@@ -70,11 +70,16 @@ class TransferTask:
             dev, test = dev_then_test(features, labels, **parts, protocol=protocol)
         else:
             dev, test = folds_then_test(features, labels, **parts, protocol=protocol)
-        about = {"protocol": f"SentEval {self.protocol}", "classifier": "logistic regression"}
-        return [{"task": self.name, "metric": "accuracy", "value": test, "dev": dev, **about}]
+        classifier = "logistic regression"
+        return [{"task": self.name, "metric": "accuracy", "value": test, "dev": dev, "classifier": classifier}]
 
     def receipt(self) -> dict[str, object]:
-        return examples_receipt(self.parts, self.source, self.revision)
+        return {
+            **examples_receipt(self.parts, self.source, self.revision),
+            "aggregation": "mean over folds" if "all" in self.parts else "all",
+            "protocol": f"SentEval {self.protocol}",
+            "seed": SEED,
+        }
 
 
 def examples_receipt(parts: dict[str, list[Example]], source: str, revision: str | None) -> dict[str, object]:

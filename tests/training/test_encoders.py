@@ -1,23 +1,29 @@
 """Every kind of model as an encoder, and a finished repository as a stranger loads it."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 from huggingface_hub import ModelCard
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from sentence_transformers import __version__ as sentence_transformers_version
+from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
 from transformers import AutoModel, AutoTokenizer
 
 from csezoo.modeling.pooling import pool
 from csezoo.training.building import build
-from csezoo.training.encoders import load_encoder
+from csezoo.training.encoders import identify, load_encoder
 from csezoo.training.errors import UserError
 from csezoo.training.recipes import load_recipe
 from csezoo.training.repository import save_repository
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES
+from tests.hub_server import HubServer
 
 POOLINGS = ["cls", "mean", "max", "first_last_mean", "last2_mean"]
 TEXTS = [*SENTENCES[:9], "the cat", "dog", "the cat sees the house " * 30]
@@ -68,7 +74,7 @@ def refusal(*arguments, **options) -> str:
 def test_a_checkpoint_of_the_zoo_encodes_as_its_model_does(repositories, kind, pooling):
     directory = repositories[kind, pooling]
     encode, receipt = load_encoder(str(directory), batch_size=4)
-    assert receipt == {"pooling": pooling, "dtype": "float32", "kind": "csezoo"}
+    assert receipt.items() >= {"pooling": pooling, "dtype": "float32", "kind": "csezoo"}.items()
     model, tokenizer = AutoModel.from_pretrained(directory).eval(), AutoTokenizer.from_pretrained(directory)
     with torch.no_grad():
         alone = [model(**tokenizer(t, return_tensors="pt", truncation=True)).pooler_output[0] for t in TEXTS]
@@ -78,7 +84,7 @@ def test_a_checkpoint_of_the_zoo_encodes_as_its_model_does(repositories, kind, p
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_a_plain_encoder_is_pooled_as_asked(kind, base, pooling):
     encode, receipt = load_encoder(str(base), pooling=pooling, batch_size=4)
-    assert receipt == {"pooling": pooling, "dtype": "float32", "kind": "transformers"}
+    assert receipt.items() >= {"pooling": pooling, "dtype": "float32", "kind": "transformers"}.items()
     tokenizer, model = AutoTokenizer.from_pretrained(base), AutoModel.from_pretrained(base).eval()
     longest = {"bert": 66, "roberta": 64}[kind]  # RoBERTa's positions start after the padding index
     batch = tokenizer(TEXTS, padding=True, truncation=True, max_length=longest, return_tensors="pt")
@@ -91,9 +97,53 @@ def test_a_sentence_transformers_model_encodes_as_it_does_itself(base, tmp_path)
     transformer = Transformer(str(base), max_seq_length=32)
     SentenceTransformer(modules=[transformer, Pooling(32, "mean")]).save(str(tmp_path / "model"))
     encode, receipt = load_encoder(str(tmp_path / "model"), batch_size=4)
-    assert receipt["kind"] == "sentence-transformers"
+    assert (receipt["kind"], receipt["sentence_transformers"]) == (
+        "sentence-transformers",
+        sentence_transformers_version,
+    )
     same(encode(TEXTS), SentenceTransformer(str(tmp_path / "model")).encode(TEXTS))
     assert "brings its own pooling" in refusal(str(tmp_path / "model"), pooling="mean")
+
+
+@pytest.mark.parametrize("which", ["plain", "zoo", "sentence-transformers"])
+def test_a_model_is_identified_by_the_files_that_decide_its_vectors(base, repositories, kind, tmp_path, which):
+    model, copy = tmp_path / "model", tmp_path / "copy"
+    if which == "sentence-transformers":
+        modules = [Transformer(str(base)), Pooling(32, "mean"), Dense(32, 8)]
+        SentenceTransformer(modules=modules).save(str(model))
+    else:
+        shutil.copytree({"plain": base, "zoo": repositories[kind, "cls"]}[which], model)
+    identity = identify(str(model))
+    assert identity["model_revision"] is None
+    decisive = {"config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"}
+    for file in [file for file in model.rglob("*") if file.suffix in (".json", ".safetensors", ".md", ".py")]:
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(model, copy)
+        assert identify(str(copy)) == identity, "wherever it lies"
+        with (copy / file.relative_to(model)).open("a") as content:
+            content.write(" ")
+        if file.name in decisive:
+            assert identify(str(copy)) != identity, file
+        elif file.suffix in (".md", ".py"):
+            assert identify(str(copy)) == identity, file
+
+
+def test_a_model_on_the_hub_is_identified_with_its_commit(bases, tmp_path):
+    code = """
+import json
+from csezoo.training.encoders import identify, load_encoder
+print(json.dumps([load_encoder(model, pooling="cls")[1] for model in {models}]))
+"""
+    files = {file.name: file.read_bytes() for file in bases["bert"].iterdir()}
+    with HubServer() as hub:
+        for card in (b"first", b"second"):
+            commit = hub.commit("zoo/plain", "a card", {**files, "README.md": card}).id
+            command = [sys.executable, "-c", code.format(models=["zoo/plain", str(bases["bert"])])]
+            environment = {**os.environ, **hub.environment(tmp_path / "hf")}
+            shown = subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
+            there, here = json.loads(shown)
+            assert (there["model_revision"], here["model_revision"]) == (commit, None)
+            assert there["model_sha256"] == here["model_sha256"]
 
 
 def test_weights_may_be_read_in_another_type(repositories):
@@ -126,6 +176,7 @@ def test_sentence_transformers_loads_every_repository_where_the_zoo_is_not_insta
     code = f"""
 import json
 from sentence_transformers import SentenceTransformer
+from sentence_transformers import __version__ as sentence_transformers_version
 models = [SentenceTransformer(directory, trust_remote_code=True) for directory in {directories}]
 print(json.dumps([model.encode({TEXTS}).tolist() for model in models]))
 """

@@ -1,7 +1,5 @@
 """Scores against an independent Spearman in float64, and what is said of encoders that cannot be scored."""
 
-import inspect
-
 import numpy as np
 import pytest
 import torch
@@ -10,9 +8,7 @@ from transformers import AutoModel, AutoTokenizer
 from csezoo.training.encoders import load_encoder
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation import average, evaluate, evaluate_tasks, format_table
-from csezoo.training.metrics.sts.sts import STS
 from csezoo.training.sts import DEV_TASK, PairTask, unit_vectors
-from tests.clean_interpreter import run_without_csezoo
 
 
 def ranks(values) -> np.ndarray:
@@ -139,19 +135,6 @@ def test_a_suite_is_run_from_a_directory_and_an_unknown_one_is_named(tmp_path):
     assert (result["task"], result["rows"], result["kind"]) == (DEV_TASK, 1500, "letters")
     with pytest.raises(UserError, match="'stss' is none of sts, sts-dev"):
         evaluate(Letters(), ["sts-dev", "stss"], str(tmp_path))
-
-
-def test_the_metric_is_a_module_of_evaluate_that_needs_neither_the_zoo_nor_the_network(tmp_path):
-    predictions, references = [0.1, 0.5, 0.5, 0.4, 0.5, -0.2], [0.0, 5.0, 3.0, 3.0, 4.0, 3.0]
-    code = f"""
-import evaluate, json
-metric = evaluate.load({str(inspect.getfile(STS)).removesuffix("/sts.py")!r})
-print(json.dumps(metric.compute(predictions={predictions}, references={references})))
-"""
-    scores = run_without_csezoo(code, tmp_path)
-    assert scores["spearman"] == pytest.approx(spearman(predictions, references), abs=1e-9)
-    assert scores["pearson"] == pytest.approx(100 * np.corrcoef(predictions, references)[0, 1], abs=1e-9)
-    assert STS(keep_in_memory=True).compute(predictions=predictions, references=references) == scores
 
 
 def test_the_usual_table():

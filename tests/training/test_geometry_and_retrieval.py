@@ -9,7 +9,7 @@ from csezoo.training.cli import main
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation import evaluate, evaluate_tasks, format_report
 from csezoo.training.geometry import GeometryTask
-from csezoo.training.retrieval import RetrievalTask
+from csezoo.training.retrieval import NeighboursTask, RetrievalTask
 from csezoo.training.sts import PairTask, split_by_length
 
 GENERATOR = np.random.default_rng(0)
@@ -48,7 +48,7 @@ def test_recall_counts_both_directions_of_the_pairs_that_mean_the_same():
 
 
 def test_a_query_shows_its_three_nearest_sentences_without_itself():
-    *_, result = evaluate_tasks(encode, [RetrievalTask(PAIRS, queries=["s4"])])
+    (result,) = evaluate_tasks(encode, [NeighboursTask(PAIRS, "s4")])
     others = {sentence for pair in PAIRS.pairs for sentence in pair} - {"s4"}
     expected = sorted(others, key=lambda other: -cosine("s4", other))[:3]
     assert [found["sentence"] for found in result["value"]] == expected

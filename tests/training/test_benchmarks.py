@@ -1,0 +1,57 @@
+"""Benchmarks: the two sides do the same work, and the report says what was measured where."""
+
+import json
+
+import numpy as np
+import pytest
+
+from csezoo.training.benchmarks import race, score_as_senteval, senteval_order
+from csezoo.training.cli import main
+from csezoo.training.errors import UserError
+from csezoo.training.evaluation import evaluate_tasks
+from csezoo.training.sts import load_task
+from tests.training.test_sts import YEARS, senteval  # noqa: F401 (a fixture)
+
+
+def letters(texts):
+    return np.array([[text.count(letter) for letter in 'abcdefghij0123456789 "'] for text in texts], np.float32)
+
+
+def test_turns_alternate():
+    done = []
+    made = race(lambda: done.append("ours"), lambda: done.append("usual"), repeats=3)
+    assert done == ["ours", "usual", "usual", "ours", "ours", "usual"]
+    assert made["median"] == {name: sorted(times)[1] for name, times in made["seconds"].items()}
+    assert made["ratio"] == made["median"]["ours"] / made["median"]["usual"]
+    with pytest.raises(UserError, match="repeats: 0 must be at least 1"):
+        race(lambda: None, lambda: None, repeats=0)
+
+
+@pytest.mark.parametrize("name", ["STS16", "STSBenchmark"])
+def test_senteval_scores_the_same_pairs_in_batches_of_one_side_of_a_sub_set(senteval, name):  # noqa: F811
+    task, batches = load_task(name, str(senteval)), []
+
+    def encode(texts):
+        batches.append(texts)
+        return letters(texts)
+
+    subsets = senteval_order(task, senteval / "downstream")
+    score = score_as_senteval(encode, subsets)
+    sizes = list(YEARS[name].values()) if name in YEARS else [1379]
+    assert [len(rows) for rows in subsets] == sizes
+    assert len(batches) == 2 * sum(-(-size // 128) for size in sizes) and max(map(len, batches)) == 128
+    (result,) = evaluate_tasks(letters, [task])
+    assert score == pytest.approx(result["value"], abs=1e-9)
+
+
+def test_the_report_of_the_command(senteval, bases, tmp_path, capsys):  # noqa: F811
+    out = tmp_path / "report.json"
+    model = ["--model", str(bases["roberta"]), "--pooling", "mean"]
+    tasks = ["--tasks", "STS16", "STSBenchmark"]
+    main(["benchmark", "sts", *model, *tasks, "--data", str(senteval), "--repeats", "1", "--out", str(out)])
+    report = json.loads(out.read_text(encoding="utf-8"))
+    assert f"ratio {report['ratio']:.2f}" in capsys.readouterr().out
+    assert report["tasks"] == tasks[1:] and report["difference"] < 0.01 and report["pooling"] == "mean"
+    assert report["command"].startswith("csezoo benchmark sts --model ")
+    assert {"device", "cpus", "threads", "versions"} <= report["machine"].keys()
+    assert {name: len(seconds) for name, seconds in report["seconds"].items()} == {"ours": 1, "usual": 1}
