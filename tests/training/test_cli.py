@@ -19,11 +19,11 @@ def test_help_comes_in_under_a_second_and_names_every_command():
     started = time.perf_counter()
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert time.perf_counter() - started < 1
-    for name in ("recipes", "train", "evaluate", "publish", "weakened"):
+    for name in ("recipes", "train", "evaluate", "publish", "export", "weakened"):
         assert name in shown
 
 
-@pytest.mark.parametrize("command", ["recipes", "evaluate", "publish", "weakened"])
+@pytest.mark.parametrize("command", ["recipes", "evaluate", "publish", "export", "weakened"])
 def test_every_command_shows_an_example(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main([command, "--help"])
@@ -64,6 +64,7 @@ def test_evaluate_prints_the_usual_table_and_writes_receipts(bases, senteval, tm
         (["evaluate", "no/such-model"], "no/such-model"),
         (["evaluate", "missing", "--suite", "weather"], "missing is neither"),
         (["publish", "missing", "--to", "org/name"], "missing"),
+        (["export", "no/such-model", "--to", "missing"], "no/such-model"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(arguments, line, capsys):
