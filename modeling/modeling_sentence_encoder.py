@@ -160,7 +160,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             return outputs, pool(states, attention_mask, pooling)
         if input_ids is None:
             raise ValueError("prompt pooling looks for the mask token: give input_ids, not inputs_embeds")
-        if not self.training:
+        if not self.training and not torch.compiler.is_compiling():  # a traced graph cannot raise
             require_mask_token(input_ids, self.config.mask_token_id)
         return outputs, pool_mask_token(outputs.last_hidden_state, input_ids, self.config.mask_token_id)
 

@@ -154,6 +154,15 @@ def build_parser() -> argparse.ArgumentParser:
     added.add_argument("--to", required=True, metavar="ORG/NAME", help="the Hub repository, made if it is not there")
     added.add_argument("--private", action="store_true", help="make a new repository private")
     added = command(
+        "export",
+        export,
+        "write a checkpoint as a plain repository without code, and check that it gives the same vectors",
+        "csezoo export runs/quickstart --to quickstart-plain --onnx",
+    )
+    added.add_argument("checkpoint", metavar="RUN", help="a run directory, a repository directory or a Hub id")
+    added.add_argument("--to", required=True, metavar="DIR", help="a new directory")
+    added.add_argument("--onnx", action="store_true", help="add onnx/model.onnx; works for every model")
+    added = command(
         "portrait",
         portrait,
         "draw an encoder on STS-B: similarities at each gold score, pairs on a plane, scores by layer and pooling",
@@ -326,6 +335,14 @@ def publish(options) -> None:
     from .publishing import publish as push
 
     print(push(options.run_directory, options.to, private=options.private))
+
+
+def export(options) -> None:
+    from .exporting import export as write
+
+    for way, difference in write(options.checkpoint, options.to, onnx=options.onnx).items():
+        print(f"{way:<24} gives the same vectors, to {difference:.0e}")
+    print(options.to)
 
 
 def weakened(options) -> None:

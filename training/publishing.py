@@ -44,11 +44,7 @@ def publish(run: str, to: str, *, private: bool = False, message: str | None = N
     Example:
         `publish("runs/quickstart", "my-name/my-model", private=True)`
     """
-    directory = Path(run, "best") if Path(run, "best").is_dir() else Path(run)
-    if missing := [name for name in NEEDED if not (directory / name).is_file()]:
-        raise UserError(f"{directory} has no {', '.join(missing)}: give a run directory with a finished best/ in it")
-    if directory != Path(run) and not Path(run, "results.json").is_file():
-        raise UserError(f"{run} is not finished: run its training command again, it goes on where it stopped")
+    directory = finished_repository(run)
     if "/" not in to:
         raise UserError(f"--to: {to!r} has no owner, give ORG/NAME")
     if not sys.stderr.isatty():
@@ -67,6 +63,20 @@ def publish(run: str, to: str, *, private: bool = False, message: str | None = N
     except (HTTPError, OSError, RuntimeError, ValueError) as error:
         raise UserError(_explain(error, to)) from None  # the HTTP library's own errors may quote the token
     return commit.commit_url
+
+
+def finished_repository(run: str) -> Path:
+    """The repository of a finished run, its `best/`, or the repository directory that `run` is itself.
+
+    Raises:
+        UserError: it lacks files, or the run is still going on.
+    """
+    directory = Path(run, "best") if Path(run, "best").is_dir() else Path(run)
+    if missing := [name for name in NEEDED if not (directory / name).is_file()]:
+        raise UserError(f"{directory} has no {', '.join(missing)}: give a run directory with a finished best/ in it")
+    if directory != Path(run) and not Path(run, "results.json").is_file():
+        raise UserError(f"{run} is not finished: run its training command again, it goes on where it stopped")
+    return directory
 
 
 def _find_or_create(api: HfApi, to: str, private: bool) -> ModelInfo | None:

@@ -16,6 +16,11 @@ from .recipes import Recipe
 MODULES = [
     {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
 ]
+TRANSFORMER = {
+    "transformer_task": "feature-extraction",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}},
+    "module_output_name": "sentence_embedding",
+}
 
 
 def save_repository(directory: Path, serving_model, tokenizer, recipe, results: list[dict]) -> None:
@@ -30,9 +35,8 @@ def save_repository(directory: Path, serving_model, tokenizer, recipe, results: 
     partial = directory.with_name(directory.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     serving_model.save_pretrained(partial)
-    tokenizer.save_pretrained(partial)
-    _name_generic_tokenizer(partial / "tokenizer_config.json")
-    write_sentence_transformers_files(partial)
+    save_tokenizer(partial, tokenizer)
+    write_sentence_transformers_files(partial, MODULES, TRANSFORMER)
     save_card(partial, recipe, results)
     replace_directory(partial, directory)
 
@@ -56,28 +60,31 @@ def save_card(
     model_card(recipe, results, summary, runs=runs, pictures=pictures).save(directory / "README.md")
 
 
-def _name_generic_tokenizer(path: Path) -> None:
-    """The generic fast class under the name that every version of transformers knows."""
+def save_tokenizer(directory: Path, tokenizer) -> None:
+    """Write a tokenizer, the generic fast class under the name that every version of transformers knows."""
+    tokenizer.save_pretrained(directory)
+    path = directory / "tokenizer_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
-    config["tokenizer_class"] = "PreTrainedTokenizerFast"
-    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write_json(path, {**config, "tokenizer_class": "PreTrainedTokenizerFast"})
 
 
-def write_sentence_transformers_files(directory: Path) -> None:
-    """Make `SentenceTransformer(directory, trust_remote_code=True)` give `pooler_output`, with nothing on top."""
-    files = {
-        "modules.json": MODULES,
-        "sentence_bert_config.json": {
-            "transformer_task": "feature-extraction",
-            "modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}},
-            "module_output_name": "sentence_embedding",
-        },
-        "config_sentence_transformers.json": {
-            "model_type": "SentenceTransformer",
-            "prompts": {"query": "", "document": ""},
-            "default_prompt_name": None,
-            "similarity_fn_name": "cosine",
-        },
+def write_sentence_transformers_files(directory: Path, modules: list[dict], transformer: dict) -> None:
+    """Make `SentenceTransformer(directory)` run `modules` in turn.
+
+    Args:
+        transformer: configuration of the first one. `TRANSFORMER` takes `pooler_output`, for nothing on top.
+    """
+    write_json(directory / "modules.json", modules)
+    write_json(directory / "sentence_bert_config.json", transformer)
+    similarity = {
+        "model_type": "SentenceTransformer",
+        "prompts": {"query": "", "document": ""},
+        "default_prompt_name": None,
+        "similarity_fn_name": "cosine",
     }
-    for name, content in files.items():
-        (directory / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_json(directory / "config_sentence_transformers.json", similarity)
+
+
+def write_json(path: Path, content) -> None:
+    """Write what a JSON file holds, indented."""
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -45,15 +45,26 @@ CONFIGS = {
 }
 
 
-def configure(name: str, kind: str):
+def configure(name: str, kind: str, **changes):
     config_class = METHODS[name.split("-")[0]][0]
     tokenizer = tiny_tokenizer(kind)
     return config_class(
         backbone_config=tiny_config(kind),
         mask_token_id=tokenizer.mask_token_id,
         special_token_ids=tokenizer.all_special_ids,
-        **CONFIGS[name],
+        **{**CONFIGS[name], **changes},
     )
+
+
+def train_one_step(config):
+    """A training model none of whose tensors and buffers is at its initial value."""
+    torch.manual_seed(0)
+    model = METHODS[config.model_type][2](config)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(**batch()).loss.backward()
+    optimizer.step()
+    model.serving_model()
+    return model.eval()
 
 
 @pytest.fixture(params=CONFIGS)
@@ -63,15 +74,7 @@ def name(request) -> str:
 
 @pytest.fixture
 def trained(name, kind):
-    """A training model after one step, so that no tensor and no buffer is at its initial value."""
-    torch.manual_seed(0)
-    config = configure(name, kind)
-    model = METHODS[config.model_type][2](config)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    model(**batch()).loss.backward()
-    optimizer.step()
-    model.serving_model()
-    return model.eval()
+    return train_one_step(configure(name, kind))
 
 
 def batch(sentences=4, views=2, tokens=7):

@@ -18,17 +18,20 @@ from csezoo.training.recipes import make_recipe, recipe_names
 from csezoo.training.repository import save_repository
 from tests.training.test_sts import senteval  # noqa: F401 (a fixture)
 
+COMMANDS = ["recipes", "evaluate", "glue", "compare", "benchmark", "table", "cards", "portrait", "publish", "export"]
+COMMANDS += ["weakened"]
+
 
 def test_help_comes_in_under_a_second_and_names_every_command():
     command = [sys.executable, "-m", "csezoo.training.cli", "--help"]
     started = time.perf_counter()
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert time.perf_counter() - started < 1
-    for name in ("recipes", "train", "evaluate", "glue", "publish", "weakened"):
+    for name in ("train", *COMMANDS):
         assert name in shown
 
 
-@pytest.mark.parametrize("command", ["recipes", "evaluate", "glue", "publish", "weakened"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_shows_an_example(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main([command, "--help"])
@@ -97,6 +100,7 @@ def test_a_reader_that_has_seen_enough_is_no_error():
         (["evaluate", "no/such-model"], "no/such-model"),
         (["evaluate", "missing", "--suite", "weather"], "missing is neither"),
         (["publish", "missing", "--to", "org/name"], "missing"),
+        (["export", "no/such-model", "--to", "missing"], "no/such-model"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(arguments, line, capsys):

@@ -1,0 +1,111 @@
+"""The card of an export: the checkpoint's own, with other ways to use it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from huggingface_hub import ModelCard
+
+from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+
+from .plain import IDENTITY, RELU, TANH, affine_layers
+from .publishing import PLACEHOLDER
+
+TEXTS = 'texts = ["A cat sits on the mat.", "A dog runs."]'
+MEAN = "({tokens} * mask).sum(1) / mask.sum(1)"
+POOLED = {
+    "cls": "tokens[:, 0]",
+    "mean": MEAN.format(tokens="tokens"),
+    "max": "tokens.masked_fill(mask == 0, -torch.inf).amax(1)",
+    "first_last_mean": MEAN.format(tokens="(output.hidden_states[1] + tokens) / 2"),
+    "last2_mean": MEAN.format(tokens="(output.hidden_states[-2] + tokens) / 2"),
+    "prompt": 'tokens[batch["input_ids"] == {mask_token_id}]',
+}
+ACTIVATED = {TANH: "torch.tanh({})", RELU: "torch.relu({})", IDENTITY: "{}"}
+WORDS = {
+    "cls": "the last layer's vector of the first token",
+    "mean": "the mean of the last layer's token vectors",
+    "max": "the maximum of the last layer's token vectors, feature by feature",
+    "first_last_mean": "the mean of the token vectors of the first layer and the last",
+    "last2_mean": "the mean of the token vectors of the last two layers",
+    "prompt": "the last layer's vector at the mask of the template that the tokenizer puts around a sentence",
+}
+
+
+def ways_to_use(directory: Path, encoder: SentenceEncoderModel) -> dict[str, str]:
+    """Python that turns `texts` into `embeddings`, by the library that does it.
+
+    Args:
+        directory: the export, card aside.
+        encoder: the model that is exported.
+    """
+    ways = {}
+    if (directory / "modules.json").exists():
+        ways["sentence-transformers"] = f"""from sentence_transformers import SentenceTransformer
+{TEXTS}
+embeddings = SentenceTransformer("{PLACEHOLDER}").encode(texts)"""
+        ways["transformers alone"] = _with_transformers(directory, encoder)
+    if (directory / "onnx").exists():
+        ways["ONNX Runtime"] = f"""from onnxruntime import InferenceSession
+from transformers import AutoTokenizer
+from transformers.utils import cached_file
+{TEXTS}
+session = InferenceSession(cached_file("{PLACEHOLDER}", "onnx/model.onnx"))
+batch = AutoTokenizer.from_pretrained("{PLACEHOLDER}")(texts, padding=True, truncation=True, return_tensors="np")
+inputs = {{name: batch[name] for name in ("input_ids", "attention_mask")}}
+embeddings = session.run(["sentence_embedding"], inputs)[0]"""
+    return ways
+
+
+def _with_transformers(directory: Path, encoder: SentenceEncoderModel) -> str:
+    pooled = POOLED[encoder.config.pooling].format(mask_token_id=encoder.config.mask_token_id)
+    layers = affine_layers(encoder)
+    lines = [
+        "import torch",
+        *(["from safetensors.torch import load_file"] if layers else []),
+        "from transformers import AutoModel, AutoTokenizer",
+        *(["from transformers.utils import cached_file"] if layers else []),
+        TEXTS,
+        f'tokenizer = AutoTokenizer.from_pretrained("{PLACEHOLDER}")',
+        f'model = AutoModel.from_pretrained("{PLACEHOLDER}")',
+        'batch = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")',
+        "with torch.no_grad():",
+        "    output = model(**batch)",
+        "tokens = output.last_hidden_state",
+        *(['mask = batch["attention_mask"].unsqueeze(-1)'] if "mask" in pooled else []),
+        f"embeddings = {pooled}",
+    ]
+    for folder, (_, activation) in zip(sorted(directory.glob("*_Dense")), layers, strict=True):
+        linear = 'torch.nn.functional.linear(embeddings, dense["linear.weight"], dense["linear.bias"])'
+        lines.append(f'dense = load_file(cached_file("{PLACEHOLDER}", "{folder.name}/model.safetensors"))')
+        lines.append(f"embeddings = {ACTIVATED[activation].format(linear)}")
+    return "\n".join(lines)
+
+
+def export_card(source: Path, encoder: SentenceEncoderModel, ways: dict[str, str], obstacle: str | None) -> ModelCard:
+    """The checkpoint's card with its section on use replaced.
+
+    Args:
+        source: the card of the checkpoint.
+        encoder: the model that is exported.
+        ways: see `ways_to_use`.
+        obstacle: why there is no plain form, if there is none.
+    """
+    plain = type(encoder.backbone).__name__
+    if obstacle:
+        what = f"The whole model as an ONNX file. There is no plain `{plain}` of it: {obstacle}."
+    else:
+        layers = ", through the layers in `*_Dense`" if affine_layers(encoder) else ""
+        what = (
+            f"A plain `{plain}`, without code of its own. A sentence's vector is {WORDS[encoder.config.pooling]}"
+            f"{layers}; the backbone's own pooler has no part in it and is zero."
+        )
+    use = [f"## Use\n\n{what} The vectors are those of the model it was exported from."]
+    use += [f"With {way}:\n\n```python\n{code}\n```" for way, code in ways.items()]
+    section = "\n\n".join(use) + "\n\n"
+    card = ModelCard.load(source)
+    card.data.library_name = "onnx" if obstacle else "sentence-transformers"
+    text, replaced = re.subn(r"^## Use\n.*?(?=^## |\Z)", lambda _: section, card.text, flags=re.DOTALL | re.MULTILINE)
+    card.text = text if replaced else f"{card.text}\n\n{section}"
+    return card
