@@ -95,6 +95,14 @@ def build_parser() -> argparse.ArgumentParser:
     added.add_argument("--to", required=True, metavar="ORG/NAME", help="the Hub repository, made if it is not there")
     added.add_argument("--private", action="store_true", help="make a new repository private")
     added = command(
+        "verify",
+        verify,
+        "compare a repository with its fingerprint: checksums, token ids and vectors of when it was saved",
+        "csezoo verify my-name/my-model --revision v1",
+    )
+    added.add_argument("repository", metavar="REPO", help="directory or Hub id")
+    added.add_argument("--revision", help="branch, tag or commit on the Hub")
+    added = command(
         "portrait",
         portrait,
         "draw an encoder on STS-B: similarities at each gold score, pairs on a plane, scores by layer and pooling",
@@ -200,15 +208,28 @@ def publish(options) -> None:
     print(push(options.run_directory, options.to, private=options.private))
 
 
-def weakened(options) -> None:
+def quiet_transformers() -> None:
+    """What is loaded is judged here: neither bars nor warnings of the library."""
     from transformers.utils import logging
 
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+def verify(options) -> None:
+    from .verification import verify_repository
+
+    quiet_transformers()
+    for line in verify_repository(options.repository, options.revision):
+        print(line)
+
+
+def weakened(options) -> None:
     from .pictures import draw_weakened_tokens
     from .weakened import weakened_tokens
 
     check_picture(options.out)
-    logging.set_verbosity_error()  # of the base model, whose weights the checkpoint replaces
-    logging.disable_progress_bar()
+    quiet_transformers()  # on the base model, whose weights the checkpoint replaces
     draw_weakened_tokens(weakened_tokens(options.run_directory, options.sentences, seed=options.seed), options.out)
     print(options.out)
 

@@ -1,4 +1,4 @@
-"""A finished model as a complete Hub repository: weights, code, tokenizer, sentence-transformers files, card."""
+"""A finished model as a Hub repository: weights, code, tokenizer, sentence-transformers files, fingerprint, card."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from .checkpoints import replace_directory
 from .model_card import model_card
 from .recipes import Recipe
+from .verification import write_fingerprint
 
 MODULES = [
     {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
@@ -30,6 +31,7 @@ def save_repository(directory: Path, serving_model, tokenizer, recipe, results: 
     tokenizer.save_pretrained(partial)
     _name_generic_tokenizer(partial / "tokenizer_config.json")
     write_sentence_transformers_files(partial)
+    write_fingerprint(partial, type(serving_model))
     save_card(partial, recipe, results)
     replace_directory(partial, directory)
 
