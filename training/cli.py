@@ -103,6 +103,14 @@ def build_parser() -> argparse.ArgumentParser:
     added.add_argument("repository", metavar="REPO", help="directory or Hub id")
     added.add_argument("--revision", help="branch, tag or commit on the Hub")
     added = command(
+        "audit",
+        audit,
+        "read what a remote-code repository could do before you trust it; nothing of it is run",
+        "csezoo audit somebody/their-model --revision main",
+    )
+    added.add_argument("repository", metavar="REPO", help="directory or Hub id")
+    added.add_argument("--revision", help="branch, tag or commit on the Hub")
+    added = command(
         "portrait",
         portrait,
         "draw an encoder on STS-B: similarities at each gold score, pairs on a plane, scores by layer and pooling",
@@ -221,6 +229,13 @@ def verify(options) -> None:
 
     quiet_transformers()
     for line in verify_repository(options.repository, options.revision):
+        print(line)
+
+
+def audit(options) -> None:
+    from .auditing import audit_repository
+
+    for line in audit_repository(options.repository, options.revision):
         print(line)
 
 

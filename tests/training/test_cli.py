@@ -19,11 +19,11 @@ def test_help_comes_in_under_a_second_and_names_every_command():
     started = time.perf_counter()
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert time.perf_counter() - started < 1
-    for name in ("recipes", "train", "evaluate", "verify", "publish", "weakened"):
+    for name in ("recipes", "train", "evaluate", "verify", "audit", "publish", "weakened"):
         assert name in shown
 
 
-@pytest.mark.parametrize("command", ["recipes", "evaluate", "verify", "publish", "weakened"])
+@pytest.mark.parametrize("command", ["recipes", "evaluate", "verify", "audit", "publish", "weakened"])
 def test_every_command_shows_an_example(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main([command, "--help"])
