@@ -51,7 +51,6 @@ class DiffCSEConfig(SentenceEncoderConfig):
     """
 
     model_type = "diffcse"
-    sub_configs = {**SentenceEncoderConfig.sub_configs, "generator_config": AutoConfig}
 
     def __init__(
         self,
@@ -113,6 +112,12 @@ class DiffCSEConfig(SentenceEncoderConfig):
             raise ValueError("edited_view: the third view is the next sentence, give predicted_sentence: same")
         if self.rtd_weight > 0 and self.projection == "gelu" and self.condition_on == "projection":
             raise ValueError("projection: gelu is too wide to condition on, give condition_on: pooled")
+
+    @property
+    def sub_configs(self) -> dict[str, type]:
+        """Configurations inside this one; transformers 4 would look into one that is not there."""
+        there = {"generator_config": AutoConfig} if self.generator_config else {}
+        return super().sub_configs | there
 
     @property
     def edits(self) -> tuple[str, ...]:

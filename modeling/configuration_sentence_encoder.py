@@ -1,6 +1,9 @@
 """What every sentence encoder of the zoo is configured by."""
 
 from transformers import AutoConfig, BertConfig, PretrainedConfig
+from transformers.utils.versions import require_version
+
+require_version("transformers>=4.57")  # of a checkpoint this file is imported first
 
 POOLING_MODES = ("cls", "mean", "max", "first_last_mean", "last2_mean", "prompt")
 PROJECTIONS = ("none", "tanh", "batchnorm", "gelu")

@@ -2,8 +2,8 @@
 
 import torch
 import torch.nn.functional as F
-from tqdm.auto import trange
 from transformers import PreTrainedTokenizerFast
+from transformers.utils import logging
 
 
 def load_tokenizer(model) -> PreTrainedTokenizerFast:
@@ -45,8 +45,9 @@ def encode_texts(
     # Longest first: an input too large for the memory fails at once, and batches hold texts of similar length.
     order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
     embeddings = torch.empty(len(texts), model.config.embedding_size, dtype=model.dtype, device=model.device)
+    starts = range(0, len(texts), batch_size)
     # `leave=None`: below another bar this one leaves no line behind.
-    for start in trange(0, len(texts), batch_size, desc="Encoding", leave=None, disable=not show_progress_bar):
+    for start in logging.tqdm(starts, desc="Encoding", leave=None, disable=not show_progress_bar):
         rows = order[start : start + batch_size]
         batch = tokenizer([texts[i] for i in rows], padding=True, truncation=True, return_tensors="pt")
         batch = {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}

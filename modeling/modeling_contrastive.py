@@ -109,6 +109,10 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
     def set_input_embeddings(self, value):
         self.model.set_input_embeddings(value)
 
+    def get_output_embeddings(self):
+        """None to tie: `lm_head`, which transformers takes for them by its name, reads the input embeddings itself."""
+        return None
+
     def forward(
         self,
         input_ids: torch.Tensor | None = None,

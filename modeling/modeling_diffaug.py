@@ -37,13 +37,23 @@ import torch.nn.functional as F
 from peft import PrefixEncoder, PrefixTuningConfig
 from torch import nn
 from transformers import DynamicCache
-from transformers import initialization as init
 
+# Those marked F401 are what the others import: from a directory, transformers 4 copies no import of an import.
 from .configuration_diffaug import DiffAugConfig
+from .configuration_sentence_encoder import SentenceEncoderConfig  # noqa: F401
+from .distributed import gather_rows  # noqa: F401
+from .encoding import encode_texts  # noqa: F401
+from .fingerprint import verify_fingerprint  # noqa: F401
+from .masked_language_modeling import MaskedLMHead  # noqa: F401
+from .mini_batches import in_mini_batches  # noqa: F401
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
+from .natural_language_inference import NLIClassifier  # noqa: F401
 from .objectives import at_least_float32
+from .pooling import pool  # noqa: F401
+from .prompts import template_bias  # noqa: F401
 from .view_adapters import UpProjection, ViewAdapters
+from .whitening import Whitening  # noqa: F401
 
 
 def representation_divergence(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -134,7 +144,7 @@ class DiffAugModel(SentenceEncoderModel):
     def _init_weights(self, module):
         super()._init_weights(module)
         if isinstance(module, UpProjection):
-            init.zeros_(module.weight)
+            nn.init.zeros_(module.weight)
 
     def run_backbone(
         self,

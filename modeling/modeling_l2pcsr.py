@@ -34,10 +34,21 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+# Those marked F401 are what the others import: from a directory, transformers 4 copies no import of an import.
 from .configuration_l2pcsr import L2PCSRConfig
+from .configuration_sentence_encoder import SentenceEncoderConfig  # noqa: F401
 from .distributed import gather_rows, largest
+from .encoding import encode_texts  # noqa: F401
+from .fingerprint import verify_fingerprint  # noqa: F401
+from .masked_language_modeling import MaskedLMHead  # noqa: F401
+from .mini_batches import in_mini_batches  # noqa: F401
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
+from .natural_language_inference import NLIClassifier  # noqa: F401
+from .objectives import info_nce  # noqa: F401
+from .pooling import pool  # noqa: F401
+from .prompts import template_bias  # noqa: F401
+from .whitening import Whitening  # noqa: F401
 
 # Only the direction of a gradient counts in the inner steps. In half precision small ones would vanish; a power of two
 # keeps them apart from zero and changes no digit.

@@ -8,7 +8,8 @@ from transformers import AutoModel, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from .configuration_sentence_encoder import SentenceEncoderConfig
-from .encoding import encode_texts
+from .encoding import encode_texts, load_tokenizer
+from .fingerprint import load_fingerprint, verify_fingerprint
 from .pooling import build_projection, pool, pool_mask_token, require_mask_token
 from .prompts import template_bias
 from .whitening import Whitening
@@ -218,3 +219,26 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             convert_to_numpy=convert_to_numpy,
             show_progress_bar=show_progress_bar,
         )
+
+    def verify(self, tokenizer=None) -> list[str]:
+        """Compare the checkpoint with its fingerprint: what a few sentences gave when it was saved.
+
+        The vectors are computed from the stored token ids, so that what differs is named: the tokenizer, or the model
+        (its weights, its configuration, the code, the libraries under it).
+
+        Args:
+            tokenizer: the one of the checkpoint if not given.
+
+        Returns:
+            What was compared, a line each.
+
+        Raises:
+            ValueError: something differs: of which sentences, and by how much. The elements of a vector may differ by
+                1e-4 of their root mean square, in float16 by 0.05 and in bfloat16 by 0.2.
+            OSError: the checkpoint has no fingerprint.
+
+        Example:
+            `model.verify()`
+        """
+        fingerprint = load_fingerprint(self)
+        return verify_fingerprint(self, tokenizer or load_tokenizer(self), fingerprint)

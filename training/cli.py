@@ -163,6 +163,22 @@ def build_parser() -> argparse.ArgumentParser:
     added.add_argument("--to", required=True, metavar="DIR", help="a new directory")
     added.add_argument("--onnx", action="store_true", help="add onnx/model.onnx; works for every model")
     added = command(
+        "verify",
+        verify,
+        "compare a repository with its fingerprint: checksums, token ids and vectors of when it was saved",
+        "csezoo verify my-name/my-model --revision v1",
+    )
+    added.add_argument("repository", metavar="REPO", help="directory or Hub id")
+    added.add_argument("--revision", help="branch, tag or commit on the Hub")
+    added = command(
+        "audit",
+        audit,
+        "read what a remote-code repository could do before you trust it; nothing of it is run",
+        "csezoo audit somebody/their-model --revision main",
+    )
+    added.add_argument("repository", metavar="REPO", help="directory or Hub id")
+    added.add_argument("--revision", help="branch, tag or commit on the Hub")
+    added = command(
         "portrait",
         portrait,
         "draw an encoder on STS-B: similarities at each gold score, pairs on a plane, scores by layer and pooling",
@@ -345,15 +361,35 @@ def export(options) -> None:
     print(options.to)
 
 
-def weakened(options) -> None:
+def quiet_transformers() -> None:
+    """What is loaded is judged here: neither bars nor warnings of the library."""
     from transformers.utils import logging
 
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+def verify(options) -> None:
+    from .verification import verify_repository
+
+    quiet_transformers()
+    for line in verify_repository(options.repository, options.revision):
+        print(line)
+
+
+def audit(options) -> None:
+    from .auditing import audit_repository
+
+    for line in audit_repository(options.repository, options.revision):
+        print(line)
+
+
+def weakened(options) -> None:
     from .pictures import draw_weakened_tokens
     from .weakened import weakened_tokens
 
     check_picture(options.out)
-    logging.set_verbosity_error()  # of the base model, whose weights the checkpoint replaces
-    logging.disable_progress_bar()
+    quiet_transformers()  # on the base model, whose weights the checkpoint replaces
     draw_weakened_tokens(weakened_tokens(options.run_directory, options.sentences, seed=options.seed), options.out)
     print(options.out)
 

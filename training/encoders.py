@@ -7,8 +7,14 @@ import json
 from pathlib import Path
 
 import torch
-from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub import hf_hub_download, snapshot_download
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    HfHubHTTPError,
+    HFValidationError,
+    HTTPError,
+    LocalEntryNotFoundError,
+)
 from safetensors import SafetensorError
 from transformers import AutoModel
 
@@ -40,12 +46,9 @@ def load_encoder(
     Raises:
         UserError: the model cannot be loaded, or a pooling is missing or given in vain.
     """
-    if _config_model_type(model) in METHODS:
+    if config_model_type(model) in METHODS:
         _refuse_pooling(model, pooling)
-        try:
-            encoder = AutoModel.from_pretrained(model, dtype=dtype)
-        except (OSError, ValueError, SafetensorError) as error:
-            raise UserError(f"{model} could not be loaded ({one_line(error)})") from error
+        encoder = load_checkpoint(model, dtype)
         return _zoo(encoder, None, batch_size, progress), _receipt(model, encoder.config.pooling, dtype, "csezoo")
     if _file(model, "modules.json"):
         _refuse_pooling(model, pooling)
@@ -54,6 +57,18 @@ def load_encoder(
         raise UserError(f"{model} is a plain encoder: give --pooling cls, mean, max, first_last_mean or last2_mean")
     encoder, tokenizer = plain_encoder(model, pooling, dtype)
     return _zoo(encoder, tokenizer, batch_size, progress), _receipt(model, pooling, dtype, "transformers")
+
+
+def load_checkpoint(model: str, dtype: str = "float32"):
+    """A serving model of the zoo, by the code that is installed: the checkpoint's own is not run.
+
+    Raises:
+        UserError: it cannot be loaded.
+    """
+    try:
+        return AutoModel.from_pretrained(model, dtype=dtype, trust_remote_code=False)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UserError(f"{model} could not be loaded ({one_line(error)})") from error
 
 
 def plain_encoder(model: str, pooling: str, dtype: str = "float32"):
@@ -128,7 +143,10 @@ def _refuse_pooling(model: str, pooling: str | None) -> None:
         raise UserError(f"--pooling {pooling}: {model} brings its own pooling, leave the option out")
 
 
-def _config_model_type(model: str) -> str:
+def config_model_type(model: str) -> str:
+    """What a directory's or Hub repository's configuration calls its model; empty where only sentence-transformers
+    can read it.
+    """
     path = _file(model, "config.json")
     if path is not None:
         return _json(path).get("model_type", "")
@@ -155,3 +173,25 @@ def _file(model: str, name: str) -> Path | None:
         return None
     except (HfHubHTTPError, OSError, ValueError) as error:
         raise UserError(f"{model} could not be reached: {one_line(error)}") from error
+
+
+def local_directory(repository: str, revision: str | None = None, *, without: str | None = None) -> Path:
+    """A directory as it is, or the files of a Hub repository in the cache.
+
+    Args:
+        revision: branch, tag or commit on the Hub.
+        without: a pattern of files that are not needed.
+
+    Raises:
+        UserError: it is neither, or the Hub does not give it.
+    """
+    if Path(repository).is_dir():
+        if revision is not None:
+            raise UserError(f"--revision {revision}: {repository} is a directory, which has none")
+        return Path(repository)
+    try:
+        return Path(snapshot_download(repository, revision=revision, ignore_patterns=without))
+    except HFValidationError:
+        raise UserError(f"{repository} is neither a directory nor a name on the Hub") from None
+    except (HTTPError, OSError, ValueError) as error:
+        raise UserError(f"{repository} could not be downloaded ({one_line(error)})") from error

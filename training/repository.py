@@ -1,4 +1,4 @@
-"""A finished model as a complete Hub repository: weights, code, tokenizer, sentence-transformers files, card."""
+"""A finished model as a Hub repository: weights, code, tokenizer, sentence-transformers files, fingerprint, card."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from .method_texts import ideas
 from .model_card import model_card
 from .pictures import PICTURES
 from .recipes import Recipe
+from .verification import write_fingerprint
 
 MODULES = [
     {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
@@ -37,6 +38,7 @@ def save_repository(directory: Path, serving_model, tokenizer, recipe, results: 
     serving_model.save_pretrained(partial)
     save_tokenizer(partial, tokenizer)
     write_sentence_transformers_files(partial, MODULES, TRANSFORMER)
+    write_fingerprint(partial, type(serving_model))
     save_card(partial, recipe, results)
     replace_directory(partial, directory)
 

@@ -2,12 +2,15 @@
 
 import copy
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForPreTraining
+from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
 
+from csezoo import modeling
 from csezoo.modeling import METHODS
 from csezoo.training.prompts import serving_tokenizer, template_token_ids
 from tests.clean_interpreter import run_without_csezoo
@@ -175,6 +178,15 @@ print(json.dumps(output.tolist()))
     there = torch.tensor(run_without_csezoo(code, tmp_path))
     here = torch.from_numpy(trained.model.encode(SENTENCES[:5], serving))
     torch.testing.assert_close(there, here, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("part", ["configuration", "modeling"])
+def test_the_files_a_config_names_import_all_files_of_the_checkpoint(method, part):
+    """From a directory, transformers 4 copies what they import, and not what that imports."""
+    file = Path(modeling.__file__).with_name(f"{part}_{method}.py")
+    needed = {Path(path).stem for path in get_relative_import_files(file)}
+    assert needed == set(get_relative_imports(file))
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])

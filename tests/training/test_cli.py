@@ -19,7 +19,7 @@ from csezoo.training.repository import save_repository
 from tests.training.test_sts import senteval  # noqa: F401 (a fixture)
 
 COMMANDS = ["recipes", "evaluate", "glue", "compare", "benchmark", "table", "cards", "portrait", "publish", "export"]
-COMMANDS += ["weakened"]
+COMMANDS += ["verify", "audit", "weakened"]
 
 
 def test_help_comes_in_under_a_second_and_names_every_command():

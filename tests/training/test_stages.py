@@ -17,6 +17,7 @@ from csezoo.training.loop import Stage
 from csezoo.training.progress import Progress
 from csezoo.training.recipes import make_recipe
 from csezoo.training.runs import run_recipe
+from csezoo.training.verification import verify_repository
 from tests.conftest import SENTENCES
 from tests.training.test_train import finish, lines, same_run, start, values
 
@@ -242,6 +243,7 @@ def test_whitening_is_fitted_to_the_best_model_and_saved_with_it(bases, train_fi
     assert model.encode([]).shape == (0, 8)
     weights = load_file(tmp_path / "run" / "best" / "model.safetensors")
     assert {"whitening.mean", "whitening.kernel"} <= weights.keys()
+    assert len(list(verify_repository(str(tmp_path / "run" / "best")))) == 3
 
 
 def test_too_many_dimensions_to_whiten_are_refused(bases, train_file, dev_file, tmp_path):

@@ -1,0 +1,40 @@
+"""Finished repositories of tiny models, as a run leaves them."""
+
+from pathlib import Path
+
+import torch
+
+from csezoo.modeling import METHODS
+from csezoo.training.prompts import serving_tokenizer, template_token_ids
+from csezoo.training.recipes import make_recipe
+from csezoo.training.repository import save_repository
+from tests.conftest import tiny_config, tiny_tokenizer
+
+
+def tiny_repository(directory: Path, method: str = "simcse", kind: str = "bert", **changes) -> Path:
+    """A serving model with no tensor at its initial value, saved.
+
+    Args:
+        changes: of its configuration.
+    """
+    torch.manual_seed(0)
+    tokenizer = tiny_tokenizer(kind)
+    prompts = changes.get("prompts")
+    templates = [template_token_ids(tokenizer, prompt) for prompt in prompts or [None]]
+    config_class, model_class, _ = METHODS[method]
+    config = config_class(
+        backbone_config=tiny_config(kind),
+        prompt_token_ids=templates if prompts else None,
+        mask_token_id=tokenizer.mask_token_id,
+        special_token_ids=tokenizer.all_special_ids,
+        **changes,
+    )
+    model = model_class(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    longest = 64 - config.prefix_positions
+    recipe = make_recipe({"name": "tiny", "method": method, "base_model": "zoo/tiny"})
+    serving = serving_tokenizer(tokenizer, templates[0], max_length=longest)
+    save_repository(directory, model, serving, recipe, [])
+    return directory
