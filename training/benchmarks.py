@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
+from .encoded import Encode
 from .encoders import load_encoder
 from .errors import UserError
-from .evaluation import Encode, device, evaluate_tasks, versions
+from .evaluation import device, evaluate_tasks, versions
 from .senteval import find_senteval, read_subset
 from .statistics import spearman
 from .sts import STS_TASKS, SUBSETS, PairTask, load_task, unit_vectors

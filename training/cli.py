@@ -58,7 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
         "model", help="directory or Hub id: of the zoo, of transformers (--pooling), of sentence-transformers"
     )
     suites = "sts (the default without --pairs), sts-dev, transfer, transfer-fast, sts-length, sts-multilingual, "
-    suites += "sts-spanish, chinese, geometry, retrieval"
+    suites += "sts-spanish, chinese, geometry, retrieval, cost"
     added.add_argument("--suite", nargs="+", metavar="SUITE", help=suites)
     own = "CSV files of your own with the columns sentence1, sentence2, score, each a task by its name"
     added.add_argument("--pairs", nargs="+", default=[], metavar="FILE.csv", help=own)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,12 +19,13 @@ from huggingface_hub.errors import (
 from safetensors import SafetensorError
 from transformers import AutoModel
 
-from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel
+from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel, encoding
 from csezoo.modeling.modeling_sentence_encoder import without_pooler
 
 from .building import load_backbone, load_tokenizer, longest_input
+from .encoded import CountingEncoder
 from .errors import UserError, one_line
-from .evaluation import Encode, device
+from .evaluation import device
 from .prompts import serving_tokenizer, template_token_ids
 
 # What decides a model's vectors, beside its weights.
@@ -33,7 +35,7 @@ DECISIVE += ("modules.json", "sentence_bert_config.json", "config_sentence_trans
 
 def load_encoder(
     model: str, *, pooling: str | None = None, batch_size: int = 128, dtype: str = "float32", progress: bool = False
-) -> tuple[Encode, dict[str, object]]:
+) -> tuple[CountingEncoder, dict[str, object]]:
     """A function from texts to vectors, and what a receipt says of it.
 
     Args:
@@ -49,7 +51,9 @@ def load_encoder(
     if config_model_type(model) in METHODS:
         _refuse_pooling(model, pooling)
         encoder = load_checkpoint(model, dtype)
-        return _zoo(encoder, None, batch_size, progress), _receipt(model, encoder.config.pooling, dtype, "csezoo")
+        return _zoo(encoder, encoding.load_tokenizer(encoder), batch_size, progress), _receipt(
+            model, encoder.config.pooling, dtype, "csezoo"
+        )
     if _file(model, "modules.json"):
         _refuse_pooling(model, pooling)
         return _sentence_transformer(model, batch_size, dtype, progress)
@@ -85,9 +89,17 @@ def plain_encoder(model: str, pooling: str, dtype: str = "float32"):
     return encoder, serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=longest)
 
 
-def _zoo(encoder, tokenizer, batch_size: int, progress: bool) -> Encode:
+def _zoo(encoder, tokenizer, batch_size: int, progress: bool) -> CountingEncoder:
     encoder.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-    return lambda texts: encoder.encode(texts, tokenizer, batch_size=batch_size, show_progress_bar=progress)
+
+    def encode(texts):
+        return encoder.encode(texts, tokenizer, batch_size=batch_size, show_progress_bar=progress)
+
+    return CountingEncoder(encode, partial(_count_tokens, tokenizer))
+
+
+def _count_tokens(tokenizer, texts: list[str]) -> int:
+    return sum(map(len, tokenizer(texts, truncation=True)["input_ids"]))
 
 
 def _sentence_transformer(model: str, batch_size: int, dtype: str, progress: bool):
@@ -104,7 +116,8 @@ def _sentence_transformer(model: str, batch_size: int, dtype: str, progress: boo
         return encoder.encode(texts, batch_size=batch_size, show_progress_bar=progress)
 
     receipt = _receipt(model, "its own", dtype, "sentence-transformers")
-    return encode, {**receipt, "sentence_transformers": __version__}
+    receipt["sentence_transformers"] = __version__
+    return CountingEncoder(encode, partial(_count_tokens, encoder.tokenizer)), receipt
 
 
 def _receipt(model: str, pooling: str, dtype: str, kind: str) -> dict[str, object]:

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
+from .cost import CostTask, load_cost
+from .encoded import Encode, Encoded
 from .errors import UserError
 from .geometry import GeometryTask, load_geometry
 from .multilingual import load_chinese, load_spanish, load_sts17
@@ -19,8 +21,7 @@ from .retrieval import NeighboursTask, RetrievalTask, load_retrieval
 from .sts import DEV_TASK, STS_TASKS, PairTask, Vectors, load_lengths, load_pairs_file, load_task
 from .transfer import TRANSFER_TASKS, TransferTask, load_transfer_task
 
-Encode = Callable[[list[str]], np.ndarray]
-Task = PairTask | TransferTask | RetrievalTask | NeighboursTask | GeometryTask
+Task = PairTask | TransferTask | RetrievalTask | NeighboursTask | GeometryTask | CostTask
 AVERAGE = "average of the tests"
 # Each suite's tasks, read from `data`.
 SUITES: dict[str, Callable[[str], list[Task]]] = {
@@ -34,6 +35,7 @@ SUITES: dict[str, Callable[[str], list[Task]]] = {
     "chinese": load_chinese,
     "geometry": load_geometry,
     "retrieval": load_retrieval,
+    "cost": load_cost,
 }
 
 
@@ -55,7 +57,8 @@ def evaluate(
             (MR, CR, SUBJ, MPQA, SST2, TREC, MRPC in SentEval's protocol), `transfer-fast` (SimCSE's quicker one),
             `sts-length` (SICK-R by the words of the shorter sentence), `sts-multilingual` (SemEval-2017 task 1 in
             eleven pairs of languages, Pearson), `sts-spanish` (SemEval-2014 task 10, Pearson), `chinese` (BQ, LCQMC),
-            `geometry` (alignment, uniformity, anisotropy) and `retrieval` (recall@1, 5, 10 on STS-B test).
+            `geometry` (alignment, uniformity, anisotropy), `retrieval` (recall@1, 5, 10 on STS-B test) and `cost`
+            (time, tokens per second and memory of encoding).
         data: `hub` or a directory in SentEval's layout.
         receipt: what the caller knows about the encoder (pooling, dtype), kept in every result.
         queries: sentences whose nearest neighbours `retrieval` shows.
@@ -125,36 +128,9 @@ def encode_once(encode: Encode, tasks: Sequence[Task]) -> Encoded:
     return vectors
 
 
-class Encoded:
-    """The vectors of the sentences that were added, float32; looks them up, `list[str] -> (n, d)`."""
-
-    def __init__(self, encode: Encode):
-        self.encode = encode
-        self.rows: dict[str, np.ndarray] = {}
-
-    def add(self, sentences: set[str]) -> None:
-        """Encode those that are not there yet, in one call."""
-        new = sorted(sentences - self.rows.keys())
-        if new:
-            self.rows |= zip(new, checked(np.asarray(self.encode(new), dtype=np.float32), new), strict=True)
-
-    def __call__(self, texts: list[str]) -> np.ndarray:
-        return np.stack([self.rows[text] for text in texts])
-
-
 def full_receipt(task: Task, receipt: dict | None) -> dict[str, object]:
     """What a task's score depends on: its data, the encoder, the versions."""
     return {**task.receipt(), **(receipt or {}), "versions": versions()}
-
-
-def checked(vectors: np.ndarray, sentences: list[str]) -> np.ndarray:
-    """What an encoder gave, if there is a finite vector for every sentence."""
-    if vectors.ndim != 2 or len(vectors) != len(sentences):
-        raise UserError(f"encode gave an array of shape {vectors.shape} for {len(sentences)} sentences")
-    if not np.isfinite(vectors).all():
-        bad = sentences[int(np.flatnonzero(~np.isfinite(vectors).all(1))[0])]
-        raise UserError(f"encode gave a vector that is not finite for {bad[:80]!r}")
-    return vectors
 
 
 def versions() -> dict[str, str]:
@@ -207,7 +183,7 @@ def format_report(model: str, results: list[dict]) -> str:
     blocks = []
     for suite in dict.fromkeys(result["suite"] for result in results):
         own = [result for result in results if result["suite"] == suite]
-        if suite not in ("geometry", "retrieval"):
+        if suite not in ("geometry", "retrieval", "cost"):
             blocks.append(format_table([(model, own)]))
             continue
         for result in own:

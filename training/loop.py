@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import resource
 import sys
 import time
 from contextlib import nullcontext
@@ -19,6 +18,7 @@ from transformers import get_scheduler
 
 from .building import build
 from .checkpoints import TrainingState, complete, step_of
+from .cost import peak_device_bytes, peak_rss_bytes
 from .errors import UserError
 from .pictures import draw_prefix_tuning, draw_training_curves
 from .progress import Progress
@@ -102,16 +102,13 @@ def cost(progress: Progress) -> dict[str, float | int | None]:
         `peak_rss_bytes`, the most memory this process has held, and `peak_device_bytes`, the most of its GPU's, `None`
         on CPU. A run that was resumed adds up its seconds; its peaks are those since then.
     """
-    accelerator = progress.accelerator
-    unit = 1 if sys.platform == "darwin" else 1024
-    rows = progress.rows * accelerator.num_processes
-    device = accelerator.device
+    rows = progress.rows * progress.accelerator.num_processes
     return {
         "seconds": round(progress.seconds, 3),
         "update_seconds": round(progress.update_seconds, 3),
         "rows_per_second": round(rows / progress.update_seconds, 1) if rows else None,
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
-        "peak_device_bytes": torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+        "peak_rss_bytes": peak_rss_bytes(),
+        "peak_device_bytes": peak_device_bytes(),
     }
 
 

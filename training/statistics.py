@@ -8,8 +8,9 @@ import numpy as np
 from scipy.stats import rankdata
 from tqdm.auto import tqdm
 
+from .encoded import Encode
 from .errors import UserError
-from .evaluation import Encode, encode_once
+from .evaluation import encode_once
 from .sts import PairTask
 
 
@@ -102,9 +103,7 @@ def compare(
         For each task its name, both encoders' scores, and `paired_bootstrap`'s figures.
     """
     if not all(isinstance(task, PairTask) for task in tasks):
-        raise UserError(
-            "suite: encoders are compared on pairs with gold scores, not on transfer, geometry or retrieval"
-        )
+        raise UserError("suite: encoders are compared on pairs with gold scores, not on other tasks")
     tables = [encode_once(encode, tasks) for encode in (first, second)]
     compared = []
     for task in tqdm(tasks, desc="Resampling", disable=not progress):

@@ -16,7 +16,7 @@ from csezoo.training.glue import FineTuning, classifier, finetune, measure, pair
 from csezoo.training.glue_data import HUB, ROWS, TASKS, GlueTask, load_glue_task
 from csezoo.training.recipes import make_recipe
 from csezoo.training.repository import save_repository
-from csezoo.training.tables import read_row
+from csezoo.training.tables import read_rows
 from tests.conftest import SENTENCES
 from tests.hub_server import Commit, HubServer
 from tests.training.test_sts import write
@@ -220,7 +220,7 @@ def test_glue_from_the_command_line(bases, tmp_path, capsys):
     values = [result["value"] for result in report["results"]]
     cell = f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
     assert line.split() == ["GLUE", "WNLI", *cell.split(), "(2", "seeds)"]
-    assert read_row(str(out)) == ("bert", {"GLUE WNLI": cell})
+    assert read_rows(str(out)) == [("bert", {"GLUE WNLI": cell})]
     for result in report["results"]:
         assert {"metric", "dataset", "sha256", "rows", "learning_rate", "versions", "dtype"} <= result.keys()
 
