@@ -51,9 +51,8 @@ def load_encoder(
     if config_model_type(model) in METHODS:
         _refuse_pooling(model, pooling)
         encoder = load_checkpoint(model, dtype)
-        return _zoo(encoder, encoding.load_tokenizer(encoder), batch_size, progress), _receipt(
-            model, encoder.config.pooling, dtype, "csezoo"
-        )
+        encode = _zoo(encoder, encoding.load_tokenizer(encoder), batch_size, progress)
+        return encode, _receipt(model, encoder.config.pooling, dtype, "csezoo")
     if _file(model, "modules.json"):
         _refuse_pooling(model, pooling)
         return _sentence_transformer(model, batch_size, dtype, progress)
