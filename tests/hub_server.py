@@ -16,7 +16,7 @@ import re
 import threading
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
 
@@ -36,7 +36,11 @@ class HubServer(ThreadingHTTPServer):
     Attributes:
         repos: the commits of every repository, oldest first; the Hub makes the first itself, with `.gitattributes`.
         private: names of the private ones.
+        refs: tags and pull requests (`refs/pr/1`) of every repository, each a commit.
         failures: `{"/commit/": 503}` has every request fail so whose path has that piece.
+        cuts: `{"/commit/": "before"}` drops the connection of every request so, before it is heard or "after" it is
+            carried out.
+        corrupt: paths of files whose last byte is lost in this Hub's storage.
         requests: `METHOD path` of every request, in order.
     """
 
@@ -46,7 +50,10 @@ class HubServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.repos: dict[str, list[Commit]] = {}
         self.private: set[str] = set()
+        self.refs: dict[str, dict[str, Commit]] = {}
         self.failures: dict[str, int] = {}
+        self.cuts: dict[str, str] = {}
+        self.corrupt: set[str] = set()
         self.requests: list[str] = []
         self.objects: dict[str, bytes] = {}  # LFS: uploaded before they are committed, by SHA-256
         self.lock = threading.RLock()
@@ -69,12 +76,16 @@ class HubServer(ThreadingHTTPServer):
         # Xet is a second protocol for the same files, with a server of its own.
         return {**own, "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "127.0.0.1", **more}
 
-    def commit(self, repo: str, message: str, files: dict[str, bytes]) -> Commit:
+    def commit(self, repo: str, message: str, files: dict[str, bytes], pull_request: str | None = None) -> Commit:
         """A commit has an id of its own, as clients cache what a commit has, and what it has not, for good."""
         history = self.repos.setdefault(repo, [])
         state = repr((repo, [commit.id for commit in history], message, files))
-        history.append(Commit(hashlib.sha1(state.encode()).hexdigest(), message, files))
-        return history[-1]
+        made = Commit(hashlib.sha1(state.encode()).hexdigest(), message, files)
+        if pull_request:
+            self.refs.setdefault(repo, {})[pull_request] = made
+        else:
+            history.append(made)
+        return made
 
 
 class Refusal(Exception):
@@ -85,10 +96,20 @@ def is_lfs(path: str) -> bool:
     return path.endswith(".safetensors")
 
 
+def lfs(path: str, content: bytes) -> dict:
+    """What the Hub says beyond the usual of an LFS file."""
+    if not is_lfs(path):
+        return {}
+    oid = object_id(path, content)
+    return {"lfs": {"oid": oid, "sha256": oid, "size": len(content), "pointerSize": 134}}
+
+
 def object_id(path: str, content: bytes) -> str:
     """What the client compares its own files with: SHA-256 of an LFS file, Git's SHA-1 of any other."""
-    if is_lfs(path):
-        return hashlib.sha256(content).hexdigest()
+    return hashlib.sha256(content).hexdigest() if is_lfs(path) else git_hash(content)
+
+
+def git_hash(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
@@ -99,22 +120,30 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self) -> None:
         """Find the route of a request; answer with its JSON or, of a file, its bytes."""
         self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        path = unquote(urlsplit(self.path).path)
+        url = urlsplit(self.path)
+        path, self.query = unquote(url.path), parse_qs(url.query)
+        cut = next((when for piece, when in self.server.cuts.items() if piece in path), None)
         try:
             with self.server.lock:
                 self.server.requests.append(f"{self.command} {path}")
+                if cut == "before":
+                    return self.hang_up()
                 for piece, status in self.server.failures.items():
                     if piece in path:
                         raise Refusal(status, "", "a failure the test asked for")
                 for methods, pattern, route in ROUTES:
                     if self.command in methods and (match := re.fullmatch(pattern, path)):
-                        return self.send(*route(self, **match.groupdict()))
+                        answer = route(self, **match.groupdict())
+                        return self.hang_up() if cut == "after" else self.send(*answer)
             raise Refusal(404, "", f"no such page: {path}")
         except Refusal as refusal:
             status, code, message = refusal.args
             self.send({"error": message}, {"X-Error-Code": code, "X-Error-Message": message}, status)
 
     do_GET = do_HEAD = do_POST = do_PUT = answer
+
+    def hang_up(self) -> None:
+        self.close_connection = True
 
     def send(self, content: bytes | dict | list, headers: dict[str, str] | None = None, status: int = 200) -> None:
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -134,13 +163,15 @@ class Handler(BaseHTTPRequestHandler):
             raise Refusal(401, "", "Invalid username or password.")
 
     def revision(self, repo: str, revision: str | None = None) -> Commit:
-        """The newest commit of a repository, or the one with this id."""
+        """The newest commit of a repository, or the one with this id, tag or pull request."""
         if repo not in self.server.repos:
             raise Refusal(404, "RepoNotFound", "Repository not found")
         if repo in self.server.private:
             self.authenticate()
         commits = self.server.repos[repo]
-        for commit in commits:
+        if revision in self.server.refs.get(repo, {}):
+            return self.server.refs[repo][revision]
+        for commit in (*commits, *self.server.refs.get(repo, {}).values()):
             if commit.id == revision:
                 return commit
         if revision not in (None, "main"):
@@ -211,15 +242,41 @@ class Handler(BaseHTTPRequestHandler):
                 files[value["path"]] = self.server.objects[value["oid"]]
             elif kind == "deletedFile":
                 del files[value["path"]]
-        commit = self.server.commit(repo, header["value"]["summary"], files)
-        url = f"{self.server.url}/{repo}/commit/{commit.id}"
-        return ({"success": True, "commitOid": commit.id, "commitUrl": url},)
+        number = len(self.server.refs.get(repo, {})) + 1
+        pull_request = f"refs/pr/{number}" if "create_pr" in self.query else None
+        commit = self.server.commit(repo, header["value"]["summary"], files, pull_request)
+        answer = {"success": True, "commitOid": commit.id, "commitUrl": f"{self.server.url}/{repo}/commit/{commit.id}"}
+        return (
+            answer | ({"pullRequestUrl": f"{self.server.url}/{repo}/discussions/{number}"} if pull_request else {}),
+        )
+
+    def create_tag(self, repo: str, revision: str):
+        self.authenticate()
+        commit, tags = self.revision(repo, revision), self.server.refs.setdefault(repo, {})
+        tag = json.loads(self.body)["tag"]
+        if tag in tags:
+            raise Refusal(409, "", "Tag reference exists already")
+        tags[tag] = commit
+        return ({},)
+
+    def list_refs(self, repo: str):
+        head = self.revision(repo)
+        tags = [
+            {"name": name, "ref": f"refs/tags/{name}", "targetCommit": commit.id}
+            for name, commit in self.server.refs.get(repo, {}).items()
+            if not name.startswith("refs/")
+        ]
+        branches = [{"name": "main", "ref": "refs/heads/main", "targetCommit": head.id}]
+        return ({"branches": branches, "converts": [], "tags": tags},)
 
     # Loading.
 
     def info(self, repo: str, revision: str | None = None):
         commit = self.revision(repo, revision)
-        siblings = [{"rfilename": path} for path in commit.files]
+        siblings = [
+            {"rfilename": path, "size": len(content), "blobId": git_hash(content), **lfs(path, content)}
+            for path, content in commit.files.items()
+        ]
         return ({"id": repo, "sha": commit.id, "private": repo in self.server.private, "siblings": siblings},)
 
     def tree(self, repo: str, revision: str, folder: str | None = None):
@@ -232,9 +289,8 @@ class Handler(BaseHTTPRequestHandler):
             if path.startswith(top) and below and not recursive:
                 entries[top + name] = {"type": "directory", "path": top + name, "size": 0, "oid": ""}
             elif path.startswith(top):
-                oid, size = object_id(path, content), len(content)
-                lfs = {"lfs": {"oid": oid, "size": size, "pointerSize": 134}} if is_lfs(path) else {}
-                entries[path] = {"type": "file", "path": path, "size": size, "oid": oid, **lfs}
+                entry = {"type": "file", "path": path, "size": len(content), "oid": object_id(path, content)}
+                entries[path] = entry | lfs(path, content)
         return (list(entries.values()),)
 
     def resolve(self, repo: str, revision: str, path: str):
@@ -243,11 +299,12 @@ class Handler(BaseHTTPRequestHandler):
         if path not in commit.files:
             # The client remembers this commit by its header, and that the file is not in it.
             return {"error": "Entry not found"}, {**headers, "X-Error-Code": "EntryNotFound"}, 404
-        etag = f'"{object_id(path, commit.files[path])}"'
-        return commit.files[path], {**headers, "ETag": etag}
+        content = commit.files[path]
+        headers["ETag"] = f'"{object_id(path, content)}"'
+        return content[:-1] + b"?" if path in self.server.corrupt else content, headers
 
 
-REPO, REVISION = r"(?P<repo>[^/]+/[^/]+)", r"(?P<revision>[^/]+)"
+REPO, REVISION = r"(?P<repo>[^/]+/[^/]+)", r"(?P<revision>refs/pr/\d+|[^/]+)"
 ROUTES = [
     (("POST",), "/api/repos/create", Handler.create_repo),
     (("POST",), "/api/validate-yaml", Handler.validate_yaml),
@@ -258,4 +315,6 @@ ROUTES = [
     (("GET",), f"/api/(models|datasets)/{REPO}(/revision/{REVISION})?", Handler.info),
     (("GET",), f"/api/(models|datasets)/{REPO}/tree/{REVISION}(/(?P<folder>.+))?", Handler.tree),
     (("GET", "HEAD"), f"(/datasets)?/{REPO}/resolve/{REVISION}/(?P<path>.+)", Handler.resolve),
+    (("GET",), f"/api/models/{REPO}/refs", Handler.list_refs),
+    (("POST",), f"/api/models/{REPO}/tag/{REVISION}", Handler.create_tag),
 ]

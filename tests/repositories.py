@@ -1,5 +1,8 @@
-"""Finished repositories of tiny models, as a run leaves them."""
+"""Finished repositories of tiny models, as a run leaves them, and the command that publishes them."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import torch
@@ -38,3 +41,14 @@ def tiny_repository(directory: Path, method: str = "simcse", kind: str = "bert",
     serving = serving_tokenizer(tokenizer, templates[0], max_length=longest)
     save_repository(directory, model, serving, recipe, [])
     return directory
+
+
+def publish_to(hub, home: Path, run: Path, *options: str, to: str = "zoo/tiny", **environment: str):
+    """`csezoo publish` in a process of its own: the client reads the Hub's address when it is imported."""
+    return subprocess.run(
+        [sys.executable, "-m", "csezoo.training.cli", "publish", str(run), "--to", to, *options],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **hub.environment(home), **environment},
+        timeout=300,
+    )

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from .encoders import local_directory
-from .errors import UserError, one_line
+from .errors import one_line
+from .hub import local_directory
 
 # What modelling code needs. Everything else an import names is a finding.
 LIBRARIES = {"torch", "transformers", "peft"}
@@ -72,30 +72,22 @@ class Finding(NamedTuple):
         return f"{self.group:<8}  {place}: {self.why}"
 
 
-def audit_repository(repository: str, revision: str | None = None) -> Iterator[str]:
+def audit_repository(repository: str, revision: str | None = None) -> tuple[str, list[Finding]]:
     """Look through a repository; of one on the Hub everything but the safetensors is downloaded.
 
     Args:
         repository: directory or Hub id.
         revision: branch, tag or commit on the Hub.
 
-    Yields:
-        A line for each finding, or one that says that there is none.
-
-    Raises:
-        UserError: at the end, if there are findings.
+    Returns:
+        What was read, the directory or the repository at its commit, and what was found.
 
     Example:
-        `print(*audit_repository("runs/quickstart/best"), sep="\\n")`
+        `audit_repository("somebody/their-model", "main")`
     """
     directory = local_directory(repository, revision, without="*.safetensors")
-    if not Path(repository).is_dir():
-        repository = f"{repository} at {directory.name}"  # the commit
-    findings = audit(directory)
-    yield from map(str, findings)
-    if findings:
-        raise UserError(f"{len(findings)} finding(s) in {repository}: read those lines before you trust it")
-    yield f"no findings in {repository}"
+    read = repository if Path(repository).is_dir() else f"{repository} at {directory.name}"
+    return read, audit(directory)
 
 
 def audit(directory: Path) -> list[Finding]:

@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 
 from .errors import UserError
@@ -147,12 +148,14 @@ def build_parser() -> argparse.ArgumentParser:
     added = command(
         "publish",
         publish,
-        "push a finished run to the Hub in one commit",
+        "check a finished run, push it to the Hub in one commit and read it back",
         "csezoo publish runs/quickstart --to my-name/my-model --private",
     )
     added.add_argument("run_directory", metavar="RUN", help="a run directory, or a repository directory itself")
     added.add_argument("--to", required=True, metavar="ORG/NAME", help="the Hub repository, made if it is not there")
     added.add_argument("--private", action="store_true", help="make a new repository private")
+    added.add_argument("--create-pr", action="store_true", help="open a pull request, leave the main branch as it is")
+    added.add_argument("--tag", help="name the commit, once it is read back")
     added = command(
         "export",
         export,
@@ -350,7 +353,8 @@ def portrait(options) -> None:
 def publish(options) -> None:
     from .publishing import publish as push
 
-    print(push(options.run_directory, options.to, private=options.private))
+    choices = {"private": options.private, "create_pr": options.create_pr, "tag": options.tag}
+    print(push(options.run_directory, options.to, **choices, report=partial(print, flush=True)))
 
 
 def export(options) -> None:
@@ -380,8 +384,12 @@ def verify(options) -> None:
 def audit(options) -> None:
     from .auditing import audit_repository
 
-    for line in audit_repository(options.repository, options.revision):
-        print(line)
+    read, findings = audit_repository(options.repository, options.revision)
+    for finding in findings:
+        print(finding)
+    if findings:
+        raise UserError(f"{len(findings)} finding(s) in {read}: read those lines before you trust it")
+    print(f"no findings in {read}")
 
 
 def weakened(options) -> None:

@@ -8,14 +8,8 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from huggingface_hub import hf_hub_download, snapshot_download
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    HfHubHTTPError,
-    HFValidationError,
-    HTTPError,
-    LocalEntryNotFoundError,
-)
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
 from transformers import AutoModel
 
@@ -185,25 +179,3 @@ def _file(model: str, name: str) -> Path | None:
         return None
     except (HfHubHTTPError, OSError, ValueError) as error:
         raise UserError(f"{model} could not be reached: {one_line(error)}") from error
-
-
-def local_directory(repository: str, revision: str | None = None, *, without: str | None = None) -> Path:
-    """A directory as it is, or the files of a Hub repository in the cache.
-
-    Args:
-        revision: branch, tag or commit on the Hub.
-        without: a pattern of files that are not needed.
-
-    Raises:
-        UserError: it is neither, or the Hub does not give it.
-    """
-    if Path(repository).is_dir():
-        if revision is not None:
-            raise UserError(f"--revision {revision}: {repository} is a directory, which has none")
-        return Path(repository)
-    try:
-        return Path(snapshot_download(repository, revision=revision, ignore_patterns=without))
-    except HFValidationError:
-        raise UserError(f"{repository} is neither a directory nor a name on the Hub") from None
-    except (HTTPError, OSError, ValueError) as error:
-        raise UserError(f"{repository} could not be downloaded ({one_line(error)})") from error

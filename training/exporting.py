@@ -12,8 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError
 from safetensors import SafetensorError
 from tqdm import tqdm
 from transformers import AutoModel, PreTrainedTokenizerFast
@@ -24,10 +22,11 @@ from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 from .checkpoints import replace_directory
 from .errors import UserError, one_line
 from .export_card import TEXTS, export_card, ways_to_use
+from .hub import local_directory
 from .onnx_graph import TOLERANCE, largest_difference, require_onnx, write_onnx
 from .plain import obstacle, separate_template_mask, write_plain_model
-from .publishing import PLACEHOLDER, finished_repository
 from .repository import save_tokenizer
+from .staging import PLACEHOLDER, finished_repository
 
 
 def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
@@ -58,7 +57,7 @@ def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
         raise UserError(f"--to: {to} is not an empty directory: give a new one, or delete what is there")
     if onnx:
         require_onnx()
-    source = finished_repository(run if Path(run).exists() else _download(run))
+    source = finished_repository(str(local_directory(run)))
     logging.disable_progress_bar()
     encoder, tokenizer = _load(source)
     reason = obstacle(encoder.config)
@@ -93,13 +92,6 @@ def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return differences
-
-
-def _download(run: str) -> str:
-    try:
-        return snapshot_download(run)
-    except (HfHubHTTPError, OSError, ValueError) as error:
-        raise UserError(f"{run} is neither a directory nor a model on the Hub that can be reached") from error
 
 
 def _load(source: Path) -> tuple[SentenceEncoderModel, PreTrainedTokenizerFast]:

@@ -1,20 +1,23 @@
-"""Publishing a finished model: a repository directory to the Hub, in one commit."""
+"""Publishing a finished model: checked, in one commit, and read back."""
 
 from __future__ import annotations
 
 import sys
+import tempfile
+from collections.abc import Callable
 from json import JSONDecodeError
 from pathlib import Path
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants
-from huggingface_hub.errors import HfHubHTTPError, HTTPError  # HTTPError: the client library's, whichever it is
-from huggingface_hub.hf_api import ModelInfo
-from huggingface_hub.utils import disable_progress_bars
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalEntryNotFoundError
+from huggingface_hub.hf_api import ModelInfo, RepoSibling
+from huggingface_hub.utils import disable_progress_bars, logging
+from huggingface_hub.utils.sha import git_hash
 
 from .errors import UserError
+from .hub import differing_files, sha256
+from .staging import check_as_a_stranger, check_files, hidden, stage
 
-NEEDED = ("config.json", "model.safetensors", "tokenizer.json", "README.md")
-PLACEHOLDER = "REPOSITORY"  # how the card calls the repository until it has a name
 WAYS_OUT = {
     401: "the token is not valid, log in again with `hf auth login` or set HF_TOKEN",
     403: "the token may not write there, take one that may from https://huggingface.co/settings/tokens",
@@ -22,93 +25,154 @@ WAYS_OUT = {
     412: "somebody else changed it meanwhile, look at it and publish again",
     429: "too many requests, wait and publish again",
 }
+# What the client raises; HTTPError is its HTTP library's, whichever that is. As text these may quote the token: only
+# `_explain` makes text of them.
+ERRORS = (HTTPError, OSError, RuntimeError, ValueError)
 
 
-def publish(run: str, to: str, *, private: bool = False, message: str | None = None) -> str:
-    """Make a Hub repository equal to a finished model in one commit, or in none if it already is.
+def publish(
+    run: str,
+    to: str,
+    *,
+    private: bool = False,
+    create_pr: bool = False,
+    tag: str | None = None,
+    message: str | None = None,
+    report: Callable[[str], None] = print,
+) -> str:
+    """Make a Hub repository equal to a finished model in one commit, or in none if it already is, and read it back.
 
-    Hidden files are left alone, here and there: Git's own, the Hub's `.gitattributes`.
+    In this order: stage every file as it will be published; check them (card, audit, checksums); compare with what the
+    Hub has; load them in a process without csezoo and compare with the fingerprint; commit; download that commit and
+    compare every byte; tag it. Until the commit nothing is visible (of a new repository: that it is there, empty), and
+    the same call goes on after an interruption, whatever was reached. Hidden files are left alone, here and there.
 
     Args:
         run: a run directory with `best/` in it, or a repository directory itself.
         to: `ORG/NAME`, made if it is not there; it takes the placeholder's place on the published card.
         private: make a new repository private; one that is there must be.
+        create_pr: open a pull request with the commit instead of changing the main branch.
+        tag: a name for the commit.
         message: of the commit.
+        report: is given what was checked and what changes, a line each.
 
     Returns:
-        The commit's URL.
+        The URL of the commit or the pull request.
 
     Raises:
-        UserError: the directory is no complete repository, the name is none, or the Hub refuses or is out of reach.
+        UserError: what is to be published is not in order, the name is none, or the Hub refuses, is out of reach, or
+            gives back something else.
 
     Example:
         `publish("runs/quickstart", "my-name/my-model", private=True)`
     """
-    directory = finished_repository(run)
     if "/" not in to:
         raise UserError(f"--to: {to!r} has no owner, give ORG/NAME")
+    if create_pr and tag:
+        raise UserError(f"--tag {tag}: a pull request has no place yet, tag it once it is merged")
+    logging.set_verbosity_error()  # the client's retries, with the signed addresses of uploads
     if not sys.stderr.isatty():
         disable_progress_bars()
     api = HfApi(library_name="csezoo", token=True)
-    try:
-        known = _find_or_create(api, to, private)
+    with tempfile.TemporaryDirectory() as directory:
+        staged = Path(directory, "staged")
+        stage(run, to, staged)
+        report(check_files(staged))
+        try:
+            known = _find(api, to)
+            tagged = _tagged(api, to, tag) if known and tag else None
+        except ERRORS as error:
+            raise UserError(_explain(error, to)) from None
         if private and known and not known.private:
             raise UserError(f"{to} is public: make it private in its settings on the Hub, or leave --private out")
-        commit = api.create_commit(
-            to,
-            _operations(directory, to, known),
-            commit_message=message or "Publish with csezoo",
-            parent_commit=known.sha if known else None,  # what to delete was decided from this state
-        )
-    except (HTTPError, OSError, RuntimeError, ValueError) as error:
-        raise UserError(_explain(error, to)) from None  # the HTTP library's own errors may quote the token
-    return commit.commit_url
+        operations, plan = _compare(staged, {file.rfilename: file for file in known.siblings or []} if known else {})
+        if tagged and (operations or tagged != known.sha):
+            raise UserError(f"--tag {tag}: {to} has it on another commit, give another name")
+        for line in plan:
+            report(line)
+        report(check_as_a_stranger(staged))
+        sha, revision, url = _commit(api, to, known, operations, private, create_pr, message)
+        try:
+            report(_read_back(to, staged, sha, revision, Path(directory, "cache")))
+            if tag and not tagged:
+                api.create_tag(to, tag=tag, revision=sha)
+        except ERRORS as error:
+            raise UserError(f"the commit {sha} is there, publish again to go on: {_explain(error, to)}") from None
+        return url
 
 
-def finished_repository(run: str) -> Path:
-    """The repository of a finished run, its `best/`, or the repository directory that `run` is itself.
-
-    Raises:
-        UserError: it lacks files, or the run is still going on.
-    """
-    directory = Path(run, "best") if Path(run, "best").is_dir() else Path(run)
-    if missing := [name for name in NEEDED if not (directory / name).is_file()]:
-        raise UserError(f"{directory} has no {', '.join(missing)}: give a run directory with a finished best/ in it")
-    if directory != Path(run) and not Path(run, "results.json").is_file():
-        raise UserError(f"{run} is not finished: run its training command again, it goes on where it stopped")
-    return directory
-
-
-def _find_or_create(api: HfApi, to: str, private: bool) -> ModelInfo | None:
-    """What the Hub knows of a repository; `None` of a new one."""
+def _find(api: HfApi, to: str) -> ModelInfo | None:
+    """What the Hub knows of a repository; `None` where there is none."""
     try:
-        return api.model_info(to)
+        return api.model_info(to, files_metadata=True)
     except HfHubHTTPError as error:
         if error.response.status_code not in (401, 404):  # the Hub's ways to say that it is not there
             raise
-    api.create_repo(to, private=private or None, exist_ok=True)  # None: as the organisation prefers
     return None
 
 
-def _operations(directory: Path, to: str, known: ModelInfo | None) -> list[CommitOperationAdd | CommitOperationDelete]:
-    """Every file of the directory, and the deletion of what the repository has beyond them."""
-    paths = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*") if path.is_file()}
-    files = {name: path for name, path in sorted(paths.items()) if not _hidden(name)}
-    files["README.md"] = files["README.md"].read_text(encoding="utf-8").replace(PLACEHOLDER, to).encode()
-    there = [file.rfilename for file in known.siblings or []] if known else []
-    return [
-        *(CommitOperationAdd(name, content) for name, content in files.items()),
-        *(CommitOperationDelete(name) for name in there if name not in files and not _hidden(name)),
-    ]
+def _tagged(api: HfApi, to: str, tag: str) -> str | None:
+    """The commit that has a tag."""
+    return {known.name: known.target_commit for known in api.list_repo_refs(to).tags}.get(tag)
 
 
-def _hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/"))
+def _compare(staged: Path, there: dict[str, RepoSibling]) -> tuple[list, list[str]]:
+    """The operations that make a repository equal to the staged files, and a line for each."""
+    names = sorted(path.relative_to(staged).as_posix() for path in staged.rglob("*") if path.is_file())
+    operations, plan = [], []
+    for name in names:
+        path = staged / name
+        if name not in there or not _same(path, there[name]):
+            operations.append(CommitOperationAdd(name, str(path)))
+            plan.append(f"{'change' if name in there else 'add':<9} {name} ({path.stat().st_size:,} bytes)")
+    for name in sorted(there.keys() - set(names)):
+        if not hidden(name):
+            operations.append(CommitOperationDelete(name))
+            plan.append(f"{'delete':<9} {name}")
+    return operations, plan or ["nothing changes"]
+
+
+def _same(path: Path, there: RepoSibling) -> bool:
+    """Whether the Hub has this very file, by the checksum it gives: of the content (LFS), or Git's."""
+    if there.lfs:
+        return sha256(path) == there.lfs.sha256
+    return there.size == path.stat().st_size and git_hash(path.read_bytes()) == there.blob_id
+
+
+def _commit(api, to, known, operations, private, create_pr, message) -> tuple[str, str, str]:
+    """Commit; the commit's hash, the revision to read it back by, and the URL to show."""
+    try:
+        if known is None:
+            api.create_repo(to, private=private or None, exist_ok=True)  # None: as the organisation prefers
+        elif not operations:
+            return known.sha, known.sha, f"{constants.ENDPOINT}/{to}/commit/{known.sha}"
+        commit = api.create_commit(
+            to,
+            operations,
+            commit_message=message or "Publish with csezoo",
+            parent_commit=known.sha if known else None,  # what changes was decided from this state
+            create_pr=create_pr,
+        )
+    except ERRORS as error:
+        raise UserError(_explain(error, to)) from None
+    return commit.oid, commit.pr_revision or commit.oid, commit.pr_url or commit.commit_url
+
+
+def _read_back(to: str, staged: Path, sha: str, revision: str, cache: Path) -> str:
+    """Download a commit into an empty cache and compare it with what was checked."""
+    there = Path(snapshot_download(to, revision=revision, cache_dir=cache, token=True))
+    if there.name != sha:
+        raise UserError(f"{to} has the commit {there.name} where {sha} was made: somebody else changed it, look at it")
+    files = {path.relative_to(staged).as_posix(): sha256(path) for path in staged.rglob("*") if path.is_file()}
+    if problems := differing_files(there, files):
+        raise UserError(f"the Hub gives back something else than the commit {sha}: {'; '.join(problems)}")
+    return f"checked   {len(files)} files downloaded again are those that were published"
 
 
 def _explain(error: Exception, to: str) -> str:
     """One line with the way out."""
-    if isinstance(error, RuntimeError) and error.__cause__:  # the client's, when a file's upload fails
+    # The client's, when a file's upload or download fails.
+    if isinstance(error, RuntimeError | LocalEntryNotFoundError) and error.__cause__:
         error = error.__cause__
     if isinstance(error, HfHubHTTPError):
         status = error.response.status_code

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from huggingface_hub.utils.sha import sha_fileobj
 
 from csezoo.modeling import METHODS
 from csezoo.modeling.encoding import load_tokenizer
 from csezoo.modeling.fingerprint import FINGERPRINT_NAME, embed_token_ids, tokenize_sentences
 
-from .encoders import config_model_type, load_checkpoint, local_directory
+from .encoders import config_model_type, load_checkpoint
 from .errors import UserError, one_line
 from .evaluation import versions
+from .hub import differing_files, local_directory, sha256
 
 # Short and long, in both cases, with accents, digits, signs and characters that no tokenizer here has pieces for. The
 # last is longer than any of BERT's family reads.
@@ -53,46 +52,35 @@ def write_fingerprint(directory: Path, model_class: type) -> None:
     (directory / FINGERPRINT_NAME).write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
 
 
-def sha256(path: Path) -> str:
-    """Checksum of a file of any size."""
-    with path.open("rb") as file:
-        return sha_fileobj(file).hex()
-
-
-def verify_repository(repository: str, revision: str | None = None) -> Iterator[str]:
+def verify_repository(repository: str, revision: str | None = None) -> list[str]:
     """Compare a repository with its fingerprint: checksums, token ids, vectors. Its own code is not run.
 
     Args:
         repository: directory or Hub id.
         revision: branch, tag or commit on the Hub.
 
-    Yields:
-        A line for each comparison that found everything as it was.
+    Returns:
+        What was compared, a line each.
 
     Raises:
         UserError: what differs, all of it on one line.
 
     Example:
-        `print(*verify_repository("runs/quickstart/best"), sep="\\n")`
+        `verify_repository("runs/quickstart/best")`
     """
     directory = local_directory(repository, revision)
     fingerprint = _read_fingerprint(directory, repository)
-    problems = []
-    for name, checksum in fingerprint["files"].items():
-        if not (directory / name).is_file():
-            problems.append(f"{name} is missing")
-        elif sha256(directory / name) != checksum:
-            problems.append(f"{name} has another checksum")
-    if not problems:
-        yield f"files: {len(fingerprint['files'])} have the checksums that are stored"
+    problems = differing_files(directory, fingerprint["files"])
+    lines = [f"files: {len(fingerprint['files'])} have the checksums that are stored"]
     try:
         if config_model_type(str(directory)) not in METHODS:
             raise UserError("its model is none of the zoo's")
-        yield from load_checkpoint(str(directory)).verify()
+        lines += load_checkpoint(str(directory)).verify()
     except (UserError, ValueError) as error:
         problems.append(str(error))
     if problems:
         raise UserError(f"{repository} is not what was saved: {'; '.join(problems)}")
+    return lines
 
 
 def _read_fingerprint(directory: Path, repository: str) -> dict:

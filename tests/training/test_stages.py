@@ -243,7 +243,7 @@ def test_whitening_is_fitted_to_the_best_model_and_saved_with_it(bases, train_fi
     assert model.encode([]).shape == (0, 8)
     weights = load_file(tmp_path / "run" / "best" / "model.safetensors")
     assert {"whitening.mean", "whitening.kernel"} <= weights.keys()
-    assert len(list(verify_repository(str(tmp_path / "run" / "best")))) == 3
+    assert len(verify_repository(str(tmp_path / "run" / "best"))) == 3
 
 
 def test_too_many_dimensions_to_whiten_are_refused(bases, train_file, dev_file, tmp_path):

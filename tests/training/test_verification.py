@@ -53,7 +53,7 @@ def change_tensor(directory, name, change):
 def assert_differs(directory, *parts):
     """All parts are named, on one line."""
     with pytest.raises(UserError) as refused:
-        list(verify_repository(str(directory)))
+        verify_repository(str(directory))
     for part in parts:
         assert part in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -196,12 +196,12 @@ def test_a_repository_without_a_readable_fingerprint_is_one_line(copy, tmp_path)
     for content, problem in (("{", "not valid JSON"), ('{"files": {}}', "has no embeddings, sentences, token_ids")):
         path.write_text(content, encoding="utf-8")
         with pytest.raises(UserError, match=problem):
-            list(verify_repository(str(directory)))
+            verify_repository(str(directory))
     path.unlink()
     with pytest.raises(UserError, match="has no fingerprint.json"):
-        list(verify_repository(str(directory)))
+        verify_repository(str(directory))
     with pytest.raises(UserError, match="neither a directory nor a name"):
-        list(verify_repository(str(tmp_path / "nowhere")))
+        verify_repository(str(tmp_path / "nowhere"))
 
 
 def test_a_model_that_was_not_loaded_has_nothing_to_compare_with(saved):

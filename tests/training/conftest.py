@@ -1,0 +1,38 @@
+"""A finished run, a Hub, and the command that publishes the one to the other."""
+
+import shutil
+from functools import partial
+
+import pytest
+
+from tests.hub_server import HubServer
+from tests.repositories import publish_to, tiny_repository
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory):
+    """A run directory with a finished model in it."""
+    run = tmp_path_factory.mktemp("runs") / "tiny"
+    run.mkdir()
+    tiny_repository(run / "best")
+    (run / "results.json").write_text('{"model": "tiny"}', encoding="utf-8")
+    (run / "recipe.yaml").write_text("name: tiny\nmethod: simcse\ntrain_file: /home/me/train.txt\n", encoding="utf-8")
+    return run
+
+
+@pytest.fixture
+def finished_run(finished, tmp_path):
+    """A copy of it, for a test to change."""
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+@pytest.fixture
+def hub():
+    with HubServer() as server:
+        yield server
+
+
+@pytest.fixture
+def publish(hub, tmp_path):
+    """`csezoo publish` to this Hub."""
+    return partial(publish_to, hub, tmp_path / "hf")
