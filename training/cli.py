@@ -164,7 +164,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     added.add_argument("checkpoint", metavar="RUN", help="a run directory, a repository directory or a Hub id")
     added.add_argument("--to", required=True, metavar="DIR", help="a new directory")
-    added.add_argument("--onnx", action="store_true", help="add onnx/model.onnx; works for every model")
+    added.add_argument(
+        "--onnx", action="store_true", help="add onnx/model.onnx, or write it alone where there is no plain form"
+    )
     added = command(
         "verify",
         verify,
