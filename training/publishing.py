@@ -45,7 +45,8 @@ def publish(
     In this order: stage every file as it will be published; check them (card, audit, checksums); compare with what the
     Hub has; load them in a process without csezoo and compare with the fingerprint; commit; download that commit and
     compare every byte; tag it. Until the commit nothing is visible (of a new repository: that it is there, empty), and
-    the same call goes on after an interruption, whatever was reached. Hidden files are left alone, here and there.
+    the same call goes on after an interruption, whatever was reached; a pull request it would open again. Hidden files
+    are left alone, here and there.
 
     Args:
         run: a run directory with `best/` in it, or a repository directory itself.

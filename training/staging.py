@@ -122,7 +122,7 @@ def check_files(staged: Path) -> str:
 
 
 def check_as_a_stranger(staged: Path) -> str:
-    """Load and verify in a fresh process that has torch and transformers, but neither csezoo, nor network, nor token.
+    """Load and verify in a fresh process that has torch and transformers, but no csezoo, no Hub and no token.
 
     Returns:
         What was found, on a line.
