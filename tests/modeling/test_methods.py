@@ -1,6 +1,7 @@
 """One matrix that every method passes, on every backbone family. A new method joins with a line in `CONFIGS`."""
 
 import copy
+import inspect
 import json
 from pathlib import Path
 
@@ -10,7 +11,6 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForPreTraining
 from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
 
-from csezoo import modeling
 from csezoo.modeling import METHODS
 from csezoo.training.prompts import serving_tokenizer, template_token_ids
 from tests.clean_interpreter import run_without_csezoo
@@ -181,12 +181,11 @@ print(json.dumps(output.tolist()))
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("part", ["configuration", "modeling"])
-def test_the_files_a_config_names_import_all_files_of_the_checkpoint(method, part):
+def test_the_files_a_config_names_import_all_files_of_the_checkpoint(method):
     """From a directory, transformers 4 copies what they import, and not what that imports."""
-    file = Path(modeling.__file__).with_name(f"{part}_{method}.py")
-    needed = {Path(path).stem for path in get_relative_import_files(file)}
-    assert needed == set(get_relative_imports(file))
+    for file in {inspect.getfile(part) for part in METHODS[method]}:
+        needed = {Path(path).stem for path in get_relative_import_files(file)}
+        assert needed == set(get_relative_imports(file))
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
