@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 
 from .plain import IDENTITY, RELU, TANH, affine_layers
-from .publishing import PLACEHOLDER
+from .staging import PLACEHOLDER
 
 TEXTS = 'texts = ["A cat sits on the mat.", "A dog runs."]'
 MEAN = "({tokens} * mask).sum(1) / mask.sum(1)"
