@@ -192,7 +192,11 @@ LAUNCH_TWO += ("no", "--dynamo_backend", "no", "--main_process_port", "0", "-m",
 
 def test_two_processes_train_as_one(base_without_dropout, train_file, dev_file, tmp_path):
     """Without dropout, and with a ragged last batch in the middle of the run (96 sentences in batches of 25)."""
-    changes = {"batch_size": 25, "eval_steps": 6}
+    changes = {
+        "batch_size": 25,
+        "eval_steps": 6,
+        "adam_epsilon": 1e-3,
+    }  # else the smallest gradients are noise over noise
     one = values(base_without_dropout, train_file, dev_file, tmp_path / "one", **changes)
     run_recipe(make_recipe(one))
     two = values(base_without_dropout, train_file, dev_file, tmp_path / "two", **changes)
