@@ -246,6 +246,8 @@ def evaluate(options) -> None:
         file=file,
     )
     print(format_report(Path(options.model).name, scored["results"]))
+    for task in [made["task"] for made in scored["results"] if made.get("as_released") is False]:
+        print(f"warning: {task}: its data is not as released, or tokenised otherwise (checksum)", file=sys.stderr)
 
 
 def check_picture(out: str) -> None:

@@ -16,6 +16,7 @@ from .encoded import Encode, Encoded
 from .errors import UserError
 from .geometry import GeometryTask, load_geometry
 from .multilingual import load_chinese, load_spanish, load_sts17
+from .releases import check_release
 from .results import ResultsFile
 from .retrieval import NeighboursTask, RetrievalTask, load_retrieval
 from .sts import DEV_TASK, STS_TASKS, PairTask, Vectors, load_lengths, load_pairs_file, load_task
@@ -130,7 +131,8 @@ def encode_once(encode: Encode, tasks: Sequence[Task]) -> Encoded:
 
 def full_receipt(task: Task, receipt: dict | None) -> dict[str, object]:
     """What a task's score depends on: its data, the encoder, the versions."""
-    return {**task.receipt(), **(receipt or {}), "versions": versions()}
+    own = task.receipt()
+    return {**own, **check_release(task.name, own), **(receipt or {}), "versions": versions()}
 
 
 def versions() -> dict[str, str]:
