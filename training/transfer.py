@@ -122,19 +122,24 @@ def load_transfer_task(name: str, data: str, protocol: str = "default") -> Trans
             raise UserError(
                 f"{name}: {len(parts[part])} examples in {folder} ({part}), {expected} expected: the data is damaged"
             )
-    for examples in parts.values():
-        examples.sort(key=lambda example: (*(len(text.split()) for text in example[0]), example[1]))
+    parts = {part: in_order(examples) for part, examples in parts.items()}
     return TransferTask(name, parts, senteval.source(folder), protocol, senteval.revision)
 
 
-def _text(line: str) -> str:
-    """SentEval's text: tokens joined by single spaces; a full stop where there are none."""
-    return respaced(line) or "."
+def in_order(examples: list[Example]) -> list[Example]:
+    """Examples as SentEval sorts them, by tokens and label; then only, a text without any becomes a full stop.
+
+    Example:
+        >>> in_order([(("b",), 0), (("",), 1), (("a",), 0)])
+        [(('.',), 1), (('b',), 0), (('a',), 0)]
+    """
+    ordered = sorted(examples, key=lambda example: (*(len(text.split()) for text in example[0]), example[1]))
+    return [(tuple(text or "." for text in texts), label) for texts, label in ordered]
 
 
 def _polarity(positive: Path, negative: Path) -> list[Example]:
     labelled = ((positive, 1), (negative, 0))
-    return [((_text(line),), label) for path, label in labelled for _, line in numbered_lines(path, "latin-1")]
+    return [((respaced(line),), label) for path, label in labelled for _, line in numbered_lines(path, "latin-1")]
 
 
 def _sentiment(path: Path) -> list[Example]:
@@ -147,7 +152,7 @@ def _questions(path: Path) -> list[Example]:
         kind, _, question = line.partition(":")
         if kind not in QUESTIONS:
             raise UserError(f"{path}, line {number}: {kind[:20]!r} is none of {', '.join(QUESTIONS)}")
-        examples.append(((_text(question.partition(" ")[2]),), QUESTIONS[kind]))
+        examples.append(((respaced(question.partition(" ")[2]),), QUESTIONS[kind]))
     return examples
 
 
@@ -159,6 +164,6 @@ def _paraphrases(path: Path) -> list[Example]:
 def _example(path: Path, number: int, cells: list[str], texts: tuple[int, ...], label: int) -> Example:
     """Sentences and a class 0 or 1 from a line of tab-separated columns."""
     try:
-        return tuple(_text(cells[column]) for column in texts), {"0": 0, "1": 1}[cells[label].strip()]
+        return tuple(respaced(cells[column]) for column in texts), {"0": 0, "1": 1}[cells[label].strip()]
     except (IndexError, KeyError):
         raise UserError(f"{path}, line {number}: no sentence with a label 0 or 1") from None

@@ -32,6 +32,14 @@ def test_examples_are_sorted_by_length_and_label(cr):
     assert examples[0] == (("oo b \xe9",), 0), "tokens joined by single spaces, latin-1"
 
 
+def test_an_empty_line_is_sorted_as_no_token_and_read_as_a_full_stop(cr):
+    file = cr / "CR" / "custrev.pos"
+    _, _, *others = file.read_text(encoding="latin-1").split("\n")
+    file.write_text("\n".join(["*", " ", *others]), encoding="latin-1")
+    examples = load_transfer_task("CR", str(cr)).parts["all"]
+    assert examples[:2] == [((".",), 1), (("*",), 1)]
+
+
 def test_the_result_is_test_accuracy_with_dev_beside_it_and_a_receipt(cr):
     task = load_transfer_task("CR", str(cr), "fast")
     (result,) = evaluate_tasks(letters, [task], receipt={"pooling": "cls"})
