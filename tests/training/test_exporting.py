@@ -209,9 +209,10 @@ def test_what_cannot_be_exported_is_named_with_the_way_out(bases, tmp_path):
     source = save(tmp_path / "source", "simcse", "bert")
     assert f"{source} is not an empty directory" in refusal(source, source)
     assert "is not an empty directory" in refusal(source, source / "config.json")
-    assert "has no README.md" in refusal(bases["bert"], tmp_path / "out")
-    assert "neither a directory nor a model on the Hub" in refusal("zoo/nothing-here", tmp_path / "out")
+    assert "has no fingerprint.json, README.md" in refusal(bases["bert"], tmp_path / "out")
+    assert "zoo/nothing-here could not be downloaded" in refusal("zoo/nothing-here", tmp_path / "out")
     foreign = shutil.copytree(bases["bert"], tmp_path / "foreign")
-    (foreign / "README.md").write_text("# A model\n", encoding="utf-8")
+    for name in ("README.md", "fingerprint.json"):
+        (foreign / name).write_text("# A model\n", encoding="utf-8")
     assert "no checkpoint of the zoo but a BertModel" in refusal(foreign, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["foreign", "source"]
