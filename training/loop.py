@@ -137,27 +137,14 @@ def plan_stages(recipe: Recipe, data: RunData) -> list[Stage]:
 def train_stage(stage: Stage, recipe: Recipe, seed: int, data: RunData, trainable, progress: Progress, bar) -> None:
     """Train a stage from its beginning, from a checkpoint within it, or not at all if one lies beyond it."""
     accelerator, model = progress.accelerator, progress.built.model
-    frozen = {id(parameter) for parameter in model.frozen_parameters(stage.name)}
-    for parameter in trainable:
-        parameter.requires_grad_(id(parameter) not in frozen)
-    optimizer = torch.optim.AdamW(
-        _parameter_groups(model, recipe.weight_decay),
-        lr=stage.learning_rate,
-        betas=tuple(recipe.adam_betas),
-        eps=recipe.adam_epsilon,
-    )
-    scheduler = get_scheduler(
-        recipe.lr_scheduler,
-        optimizer,
-        num_warmup_steps=math.ceil(recipe.warmup_ratio * stage.decay),
-        num_training_steps=stage.decay,
-    )
     checkpoints = progress.run / "checkpoints"
     newest = complete(checkpoints)[-1:]
     made = step_of(newest[0]) if newest else 0
     if made > stage.stop or stage.updates == 0:
         return
-    wrapped, optimizer = accelerator.prepare(model, optimizer)
+    for parameter in trainable:
+        parameter.requires_grad_()
+    wrapped, optimizer, scheduler = start_stage(stage, recipe, model, accelerator)
     # Every process starts from the same weights and then draws its own dropout.
     set_seed(seed + stage.start, device_specific=True)
     state = TrainingState(accelerator, wrapped, optimizer, scheduler)
@@ -174,7 +161,7 @@ def train_stage(stage: Stage, recipe: Recipe, seed: int, data: RunData, trainabl
         if progress.stopped:
             break
         learning_rate = scheduler.get_last_lr()[0]
-        loss, rows = _update(wrapped, optimizer, loader, recipe, accelerator)
+        loss, rows = update(wrapped, optimizer, loader, recipe, accelerator)
         if not optimizer.step_was_skipped:  # fp16 skips an update that overflowed
             scheduler.step()
         progress.add(step, loss, rows)
@@ -193,6 +180,27 @@ def train_stage(stage: Stage, recipe: Recipe, seed: int, data: RunData, trainabl
             model.train()
     accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
     accelerator.free_memory()  # the next stage wraps the model anew, for what it trains
+
+
+def start_stage(stage: Stage, recipe: Recipe, model, accelerator: Accelerator):
+    """The model wrapped for what the stage trains, everything else frozen, and its own optimizer and schedule."""
+    for parameter in model.frozen_parameters(stage.name):
+        parameter.requires_grad_(False)
+    optimizer = torch.optim.AdamW(
+        _parameter_groups(model, recipe.weight_decay),
+        lr=stage.learning_rate,
+        betas=tuple(recipe.adam_betas),
+        eps=recipe.adam_epsilon,
+        fused=True,  # one pass over memory: a fifth of the time of the others on CPU
+    )
+    scheduler = get_scheduler(
+        recipe.lr_scheduler,
+        optimizer,
+        num_warmup_steps=math.ceil(recipe.warmup_ratio * stage.decay),
+        num_training_steps=stage.decay,
+    )
+    wrapped, optimizer = accelerator.prepare(model, optimizer)
+    return wrapped, optimizer, scheduler
 
 
 def _on_terminal(accelerator: Accelerator) -> bool:
@@ -215,7 +223,7 @@ def _parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict]
     ]
 
 
-def _update(model, optimizer, loader, recipe: Recipe, accelerator: Accelerator) -> tuple[dict[str, torch.Tensor], int]:
+def update(model, optimizer, loader, recipe: Recipe, accelerator: Accelerator) -> tuple[dict[str, torch.Tensor], int]:
     """One optimizer step; returns the mean loss of its batches and its named parts, on the device, and its rows."""
     batches, rows = recipe.gradient_accumulation_steps, 0
     totals: dict[str, torch.Tensor] = {}
