@@ -41,9 +41,10 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
 
         Raises:
             ValueError: a tensor is missing, unexpected or of another shape; the message names it.
+            OSError: there are no weights in safetensors; pickles are never read.
         """
         # Shapes that do not match are let through here to be named below.
-        kwargs |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
+        kwargs |= {"ignore_mismatched_sizes": True, "output_loading_info": True, "use_safetensors": True}
         model, info = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         model.loaded_from = {"pretrained_model_name_or_path": pretrained_model_name_or_path}
         model.loaded_from |= {name: kwargs[name] for name in WHERE_FROM if name in kwargs}

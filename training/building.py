@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import torch
 from safetensors import SafetensorError
 from transformers import (
@@ -24,6 +26,29 @@ from .errors import UserError, one_line
 from .prompts import Template, serving_tokenizer, template_token_ids
 from .recipes import Recipe
 
+# No repository's code is run, and no pickle is read: weights are safetensors or an error.
+SAFELY = {"trust_remote_code": False, "use_safetensors": True}
+
+
+def refuse_oversized(name: str, make: Callable[[], torch.nn.Module]) -> None:
+    """Stop before a model is made that is larger than this machine's memory: a configuration can say anything.
+
+    Args:
+        name: of the model, for the message.
+        make: makes it; here without allocating its tensors.
+
+    Raises:
+        UserError: its parameters alone need more.
+    """
+    with torch.device("meta"):
+        needed = sum(tensor.numel() * tensor.element_size() for tensor in make().state_dict().values())
+    memory = psutil.virtual_memory().total
+    if needed > memory:
+        raise UserError(
+            f"{name}: its configuration asks for {needed / 2**30:,.1f} GiB of parameters, this machine has "
+            f"{memory / 2**30:,.1f} GiB"
+        )
+
 
 def load_tokenizer(model: str, **options) -> PreTrainedTokenizerBase:
     """A pre-trained encoder's own tokenizer.
@@ -32,7 +57,7 @@ def load_tokenizer(model: str, **options) -> PreTrainedTokenizerBase:
         UserError: it has none, or one without the special tokens of an encoder.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model, **options)
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False, **options)
     except (OSError, ValueError) as error:
         raise UserError(f"{model} has no tokenizer ({one_line(error)})") from error
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes up an empty one where files are missing
@@ -78,7 +103,9 @@ def load_backbone(base_model: str, **options) -> torch.nn.Module:
         UserError: it cannot be found, or it lacks tensors of an encoder.
     """
     try:
-        model, info = AutoModel.from_pretrained(base_model, output_loading_info=True, **options)
+        config = AutoConfig.from_pretrained(base_model, trust_remote_code=False, revision=options.get("revision"))
+        refuse_oversized(base_model, lambda: AutoModel.from_config(config, trust_remote_code=False))
+        model, info = AutoModel.from_pretrained(base_model, output_loading_info=True, **SAFELY, **options)
     except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise UserError(
             f"base_model: {base_model!r} could not be loaded ({one_line(error)}); "
@@ -125,6 +152,7 @@ def build(recipe: Recipe) -> Build:
         if edits:
             generator = load_generator(recipe, tokenizer, config)
             config.generator_config = generator.config
+        refuse_oversized(recipe.method, lambda: training_class(config))
         model = training_class(config)
         model.mini_batch_size = recipe.mini_batch_size
         if recipe.mini_batch_size and isinstance(config, L2PCSRConfig):
@@ -188,6 +216,7 @@ def load_generator(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, config: D
             dtype=torch.float32,
             attn_implementation=recipe.attn_implementation,
             output_loading_info=True,
+            **SAFELY,
         )
     except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise UserError(
@@ -235,7 +264,8 @@ def load_masked_lm_head(
     if kind not in names:
         raise UserError(f"{key}: the masked-LM head of a {kind} is not known, only {' and '.join(names)}")
     try:
-        source, info = AutoModelForMaskedLM.from_pretrained(base_model, revision=revision, output_loading_info=True)
+        options = {"revision": revision, "output_loading_info": True, **SAFELY}
+        source, info = AutoModelForMaskedLM.from_pretrained(base_model, **options)
     except (OSError, ValueError) as error:
         raise UserError(f"{key}: {base_model} has no masked-LM head ({one_line(error)})") from error
     state = source.state_dict()

@@ -11,15 +11,16 @@ import torch
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
-from transformers import AutoModel
+from transformers import AutoConfig, AutoModel
 
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel, encoding
 from csezoo.modeling.modeling_sentence_encoder import without_pooler
 
-from .building import load_backbone, load_tokenizer, longest_input
+from .building import SAFELY, load_backbone, load_tokenizer, longest_input, refuse_oversized
 from .encoded import CountingEncoder
 from .errors import UserError, one_line
 from .evaluation import device
+from .hub import is_inside
 from .prompts import serving_tokenizer, template_token_ids
 
 # What decides a model's vectors, beside its weights.
@@ -63,7 +64,9 @@ def load_checkpoint(model: str, dtype: str = "float32"):
         UserError: it cannot be loaded.
     """
     try:
-        return AutoModel.from_pretrained(model, dtype=dtype, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(model, trust_remote_code=False)
+        refuse_oversized(model, lambda: AutoModel.from_config(config, trust_remote_code=False))
+        return AutoModel.from_pretrained(model, dtype=dtype, **SAFELY)
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"{model} could not be loaded ({one_line(error)})") from error
 
@@ -100,8 +103,14 @@ def _sentence_transformer(model: str, batch_size: int, dtype: str, progress: boo
         from sentence_transformers import SentenceTransformer, __version__
     except ImportError:
         raise UserError(f"{model} needs sentence-transformers: pip install sentence-transformers") from None
+    for folder in _module_folders(model):
+        if _file(model, f"{folder}/pytorch_model.bin") and not _file(model, f"{folder}/model.safetensors"):
+            raise UserError(
+                f"{model}: {folder}/pytorch_model.bin is a pickle, which is never read: save it as safetensors"
+            )
     try:
-        encoder = SentenceTransformer(model, model_kwargs={"dtype": dtype})
+        options = {"dtype": dtype, "use_safetensors": True}
+        encoder = SentenceTransformer(model, model_kwargs=options, trust_remote_code=False)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise UserError(f"{model} could not be loaded ({one_line(error)})") from error
 
@@ -128,13 +137,12 @@ def identify(model: str) -> dict[str, str | None]:
         `model_sha256`, a checksum of names and contents of its weights, configuration and tokenizer files, and
         `model_revision`, the commit of a Hub repository.
     """
-    modules = _file(model, "modules.json")
-    folders = [module["path"] for module in _json(modules) if module["path"]] if modules else []
+    folders = _module_folders(model)
     files = [_file(model, name) for name in (*DECISIVE, *(f"{folder}/config.json" for folder in folders))]
     files = [file for file in files if file is not None]
     directory = files[0].parent
     for folder in ("", *folders):
-        files += sorted((directory / folder).glob("*.safetensors")) or sorted((directory / folder).glob("*.bin"))
+        files += sorted((directory / folder).glob("*.safetensors"))
     digest = hashlib.sha256()
     for file in files:
         digest.update(f"{file.relative_to(directory).as_posix()} {file.stat().st_size}\n".encode())
@@ -142,6 +150,15 @@ def identify(model: str) -> dict[str, str | None]:
             while block := content.read(1 << 20):
                 digest.update(block)
     return {"model_sha256": digest.hexdigest(), "model_revision": None if Path(model).is_dir() else directory.name}
+
+
+def _module_folders(model: str) -> list[str]:
+    """Where a sentence-transformers model has its modules; none in any other model."""
+    modules = _file(model, "modules.json")
+    folders = [module["path"] for module in _json(modules) if module["path"]] if modules else []
+    if outside := [folder for folder in folders if not is_inside(folder)]:
+        raise UserError(f"{model}: modules.json names {outside[0]}, which is outside of it")
+    return folders
 
 
 def _refuse_pooling(model: str, pooling: str | None) -> None:

@@ -19,6 +19,7 @@ from transformers.utils import logging
 
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 
+from .building import SAFELY
 from .checkpoints import replace_directory
 from .errors import UserError, one_line
 from .export_card import TEXTS, export_card, ways_to_use
@@ -96,7 +97,7 @@ def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
 
 def _load(source: Path) -> tuple[SentenceEncoderModel, PreTrainedTokenizerFast]:
     try:
-        encoder = AutoModel.from_pretrained(source, dtype=torch.float32).eval()
+        encoder = AutoModel.from_pretrained(source, dtype=torch.float32, **SAFELY).eval()
         tokenizer = PreTrainedTokenizerFast.from_pretrained(source)
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"{source} could not be loaded ({one_line(error)})") from error

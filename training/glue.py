@@ -118,7 +118,7 @@ def pair_tokenizer(model: str, config: PretrainedConfig) -> PreTrainedTokenizerB
         config: of its backbone.
     """
     tokenizer = load_tokenizer(model)
-    if AutoConfig.from_pretrained(model).model_type in METHODS:
+    if AutoConfig.from_pretrained(model, trust_remote_code=False).model_type in METHODS:
         marks = [(mark, tokenizer.convert_tokens_to_ids(mark)) for mark in (tokenizer.sep_token, tokenizer.cls_token)]
         is_bert = config.model_type == "bert"  # else RoBERTa or a relative of it
         backend = tokenizer.backend_tokenizer

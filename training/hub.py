@@ -33,6 +33,16 @@ def local_directory(repository: str, revision: str | None = None, *, without: st
         raise UserError(f"{repository} could not be downloaded ({one_line(error)})") from error
 
 
+def is_inside(name: str) -> bool:
+    """Whether a path that a repository names stays within it.
+
+    Example:
+        >>> is_inside("1_Pooling/config.json"), is_inside("../other"), is_inside("/etc/passwd")
+        (True, False, False)
+    """
+    return not Path(name).is_absolute() and ".." not in Path(name).parts
+
+
 def sha256(path: Path) -> str:
     """Checksum of a file of any size."""
     with path.open("rb") as file:
@@ -43,7 +53,9 @@ def differing_files(directory: Path, checksums: dict[str, str]) -> list[str]:
     """What is wrong with the files of a directory, a phrase for each that is not as its checksum says."""
     problems = []
     for name, checksum in checksums.items():
-        if not (directory / name).is_file():
+        if not is_inside(name):
+            problems.append(f"{name} is outside of the repository")
+        elif not (directory / name).is_file():
             problems.append(f"{name} is missing")
         elif sha256(directory / name) != checksum:
             problems.append(f"{name} has another checksum")

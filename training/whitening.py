@@ -10,6 +10,7 @@ from transformers import AutoModel
 
 from csezoo.modeling.whitening import Whitening
 
+from .building import SAFELY
 from .data import load_sentences
 from .errors import UserError
 from .recipes import Recipe
@@ -24,7 +25,7 @@ def whiten(repository: Path, recipe: Recipe) -> None:
     Raises:
         UserError: too few different sentences for so many dimensions.
     """
-    model = AutoModel.from_pretrained(repository).to("cuda" if torch.cuda.is_available() else "cpu")
+    model = AutoModel.from_pretrained(repository, **SAFELY).to("cuda" if torch.cuda.is_available() else "cpu")
     if model.config.whitening_size:
         return  # an interrupted run had come this far
     rows = load_sentences(recipe)
