@@ -26,6 +26,7 @@ from .loop import train
 from .pictures import PICTURES, draw_similarities
 from .recipes import FREE_KEYS, Recipe, dump_recipe
 from .repository import save_card
+from .sharding import fsdp_plugin
 from .sts import DEV_TASK, STS_TASKS, PairTask, load_pairs_file, load_task
 from .whitening import whiten
 
@@ -69,6 +70,7 @@ def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
             log_with=tracker,
             project_dir=str(output),
             kwargs_handlers=[unused],
+            fsdp_plugin=fsdp_plugin(),
         )
     except ValueError as error:
         raise UserError(f"report_to or mixed_precision: {error}") from error
