@@ -12,16 +12,24 @@ from accelerate import Accelerator
 from safetensors.torch import load_file, load_model, save_file, save_model
 
 from .errors import UserError
+from .sharding import scatter_weights, shard_like, whole
 
 KEEP = 2
 
 
 class TrainingState:
-    """What a run needs to go on: weights, optimizer, schedule, random state, and the run's own counters."""
+    """What a run needs to go on: weights, optimizer, schedule, random state, and the run's own counters.
 
-    def __init__(self, accelerator: Accelerator, model, optimizer, scheduler):
+    A checkpoint holds whole tensors, however they are sharded in training.
+
+    Args:
+        model: the whole model, as `sharding.gather_weights` left it.
+        trained: what `sharding.model_to_train` made of it.
+    """
+
+    def __init__(self, accelerator: Accelerator, model, trained, optimizer, scheduler):
         self.accelerator = accelerator
-        self.model = accelerator.unwrap_model(model)
+        self.model, self.trained = model, trained
         self.optimizer = optimizer.optimizer  # inside accelerate's wrapper
         self.scheduler = scheduler
 
@@ -35,13 +43,14 @@ class TrainingState:
             partial.mkdir(parents=True)
         accelerator.wait_for_everyone()
         save_file(_random_state(), partial / f"random-{accelerator.process_index}.safetensors")
+        moments = {
+            f"{index}.{name}": whole(tensor)
+            for index, slots in self.optimizer.state_dict()["state"].items()
+            for name, tensor in slots.items()
+        }
         if accelerator.is_main_process:
             save_model(self.model, str(partial / "model.safetensors"))  # tied tensors once
-            moments = self.optimizer.state_dict()["state"]
-            save_file(
-                {f"{index}.{name}": tensor for index, slots in moments.items() for name, tensor in slots.items()},
-                partial / "optimizer.safetensors",
-            )
+            save_file(moments, partial / "optimizer.safetensors")
             scaler = accelerator.scaler.state_dict() if accelerator.scaler else None
             launch = {"processes": accelerator.num_processes, "precision": accelerator.mixed_precision}
             text = json.dumps({**launch, "scheduler": _plain(self.scheduler), "scaler": scaler, **counters})
@@ -71,10 +80,12 @@ class TrainingState:
                     "or give another --output_dir"
                 )
         load_model(self.model, checkpoint / "model.safetensors")
+        scatter_weights(self.model, self.trained)
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         moments: dict[int, dict[str, torch.Tensor]] = {}
         for key, tensor in load_file(checkpoint / "optimizer.safetensors").items():
             index, name = key.split(".")
-            moments.setdefault(int(index), {})[name] = tensor
+            moments.setdefault(int(index), {})[name] = shard_like(parameters[int(index)], tensor)
         groups = self.optimizer.state_dict()["param_groups"]
         self.scheduler.load_state_dict(state.pop("scheduler"))
         for group, rate in zip(groups, self.scheduler.get_last_lr(), strict=True):

@@ -24,6 +24,7 @@ from .pictures import draw_prefix_tuning, draw_training_curves
 from .progress import Progress
 from .recipes import Recipe
 from .run_data import RunData
+from .sharding import gather_weights, model_to_train
 from .sts import PairTask
 
 logger = logging.getLogger(__name__)
@@ -144,10 +145,11 @@ def train_stage(stage: Stage, recipe: Recipe, seed: int, data: RunData, trainabl
         return
     for parameter in trainable:
         parameter.requires_grad_()
-    wrapped, optimizer, scheduler = start_stage(stage, recipe, model, accelerator)
+    trained = model_to_train(model, accelerator)
+    wrapped, optimizer, scheduler = start_stage(stage, recipe, trained, accelerator)
     # Every process starts from the same weights and then draws its own dropout.
     set_seed(seed + stage.start, device_specific=True)
-    state = TrainingState(accelerator, wrapped, optimizer, scheduler)
+    state = TrainingState(accelerator, model, trained, optimizer, scheduler)
     if made > stage.start:
         progress.restore(state.load(newest[0]))
         logger.info("resumed from %s", newest[0])
@@ -156,7 +158,7 @@ def train_stage(stage: Stage, recipe: Recipe, seed: int, data: RunData, trainabl
     done = (progress.step - stage.start) * batches
     loader = data.batches(stage.name, done, stage.updates * batches, before=stage.start * batches)
     started = time.perf_counter()
-    model.train()
+    wrapped.train()
     for step in range(progress.step + 1, stage.stop + 1):
         if progress.stopped:
             break
@@ -171,13 +173,14 @@ def train_stage(stage: Stage, recipe: Recipe, seed: int, data: RunData, trainabl
             bar.set_postfix(progress.log(learning_rate))
         if step % recipe.eval_steps == 0 or last:
             progress.update_seconds += time.perf_counter() - started  # logging has waited for the device
+            gather_weights(trained, model)
             progress.evaluate(step, counts=stage.name == "contrastive")
             if stage.name == "nli":
                 progress.diagnose(data.probe())
             progress.seconds += time.perf_counter() - started
             started = time.perf_counter()
             state.save(checkpoints, step, progress.counters())
-            model.train()
+            wrapped.train()
     accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
     accelerator.free_memory()  # the next stage wraps the model anew, for what it trains
 
@@ -234,7 +237,8 @@ def update(model, optimizer, loader, recipe: Recipe, accelerator: Accelerator) -
         batch |= {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in tensors.items()}
         final = number == batches - 1
         with nullcontext() if final else accelerator.no_sync(model):  # gradients are exchanged once an update
-            output = model(**batch)
+            with accelerator.autocast():  # accelerate's own wrapping leaves FSDP out
+                output = model(**batch)
             accelerator.backward(output.loss / batches)
         for name, loss in {"loss": output.loss, **output.losses}.items():
             totals[name] = totals.get(name, 0) + loss.detach() / batches

@@ -27,6 +27,7 @@ from .pictures import PICTURES, draw_similarities
 from .precision import choose_precision
 from .recipes import FREE_KEYS, Recipe, dump_recipe
 from .repository import save_card
+from .sharding import fsdp_plugin
 from .sts import DEV_TASK, STS_TASKS, PairTask, load_pairs_file, load_task
 from .whitening import whiten
 
@@ -70,6 +71,7 @@ def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
             log_with=tracker,
             project_dir=str(output),
             kwargs_handlers=[unused],
+            fsdp_plugin=fsdp_plugin(),
         )
     except ValueError as error:
         raise UserError(f"report_to or mixed_precision: {error}") from error
