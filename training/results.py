@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
+from filelock import FileLock
+
 from .errors import UserError, one_line
+from .files import replace_file
 
 
 class ResultsFile:
@@ -49,14 +51,11 @@ class ResultsFile:
         Raises:
             UserError: the file cannot be written.
         """
-        content = self.read()  # anew: another process may have added to it
-        content["results"] += results
-        partial = self.path.with_name(f"{self.path.name}.{os.getpid()}.partial")
+        lock = FileLock(self.path.with_name(f".{self.path.name}.lock"))
         try:
-            with partial.open("w", encoding="utf-8") as file:
-                file.write(json.dumps(content, indent=2) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, self.path)
+            with lock:  # two processes may add to it
+                content = self.read()
+                content["results"] += results
+                replace_file(self.path, json.dumps(content, indent=2) + "\n")
         except OSError as error:
             raise UserError(f"out: {self.path} cannot be written ({one_line(error)})") from error
