@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from filelock import FileLock
-
 from .errors import UserError, one_line
 from .files import replace_file
 
@@ -51,11 +49,9 @@ class ResultsFile:
         Raises:
             UserError: the file cannot be written.
         """
-        lock = FileLock(self.path.with_name(f".{self.path.name}.lock"))
+        content = self.read()  # anew: another process may have added to it
+        content["results"] += results
         try:
-            with lock:  # two processes may add to it
-                content = self.read()
-                content["results"] += results
-                replace_file(self.path, json.dumps(content, indent=2) + "\n")
+            replace_file(self.path, json.dumps(content, indent=2) + "\n")
         except OSError as error:
             raise UserError(f"out: {self.path} cannot be written ({one_line(error)})") from error
