@@ -144,25 +144,12 @@ def train_stage(
 ) -> None:
     """Train a stage from its beginning, from a checkpoint within it, or not at all if one lies beyond it."""
     accelerator, model = progress.accelerator, progress.built.model
-    frozen = {id(parameter) for parameter in model.frozen_parameters(stage.name)}
-    for parameter in trainable:
-        parameter.requires_grad_(id(parameter) not in frozen)
-    optimizer = torch.optim.AdamW(
-        _parameter_groups(model, recipe.weight_decay),
-        lr=stage.learning_rate,
-        betas=tuple(recipe.adam_betas),
-        eps=recipe.adam_epsilon,
-    )
-    scheduler = get_scheduler(
-        recipe.lr_scheduler,
-        optimizer,
-        num_warmup_steps=math.ceil(recipe.warmup_ratio * stage.decay),
-        num_training_steps=stage.decay,
-    )
     made = step_of(checkpoint) if checkpoint else 0
     if made > stage.stop or stage.updates == 0:
         return
-    wrapped, optimizer = accelerator.prepare(model, optimizer)
+    for parameter in trainable:
+        parameter.requires_grad_()
+    wrapped, optimizer, scheduler = start_stage(stage, recipe, model, accelerator)
     # Every process starts from the same weights and then draws its own dropout.
     set_seed(seed + stage.start, device_specific=True)
     state = TrainingState(accelerator, wrapped, optimizer, scheduler, progress.origin)
@@ -179,7 +166,7 @@ def train_stage(
         if progress.stopped:
             break
         learning_rate = scheduler.get_last_lr()[0]
-        losses, rows = _update(wrapped, optimizer, loader, recipe, accelerator)
+        losses, rows = update(wrapped, optimizer, loader, recipe, accelerator)
         if optimizer.step_was_skipped:  # fp16 skips an update that overflowed
             losses[GRADIENT_NORM].zero_()
         else:
@@ -205,18 +192,39 @@ def train_stage(
     accelerator.free_memory()  # the next stage wraps the model anew, for what it trains
 
 
+def start_stage(stage: Stage, recipe: Recipe, model, accelerator: Accelerator):
+    """The model wrapped for what the stage trains, everything else frozen, and its own optimizer and schedule."""
+    for parameter in model.frozen_parameters(stage.name):
+        parameter.requires_grad_(False)
+    optimizer = torch.optim.AdamW(
+        _parameter_groups(model, recipe.weight_decay),
+        lr=stage.learning_rate,
+        betas=tuple(recipe.adam_betas),
+        eps=recipe.adam_epsilon,
+        fused=True,  # one pass over memory: a fifth of the time of the others on CPU
+    )
+    scheduler = get_scheduler(
+        recipe.lr_scheduler,
+        optimizer,
+        num_warmup_steps=math.ceil(recipe.warmup_ratio * stage.decay),
+        num_training_steps=stage.decay,
+    )
+    wrapped, optimizer = accelerator.prepare(model, optimizer)
+    return wrapped, optimizer, scheduler
+
+
 def _stopped_at(found: NonFinite, stage: Stage, recipe: Recipe, data: RunData, progress: Progress) -> UserError:
     """The update that a run stops at, kept with its batches."""
     first = (found.step - 1 - stage.start) * recipe.gradient_accumulation_steps
     place = (stage.name, first, first + recipe.gradient_accumulation_steps)
     before = stage.start * recipe.gradient_accumulation_steps
-    newest_first = checkpoints(progress.run / "checkpoints", progress.origin)[::-1]
+    written = checkpoints(progress.run / "checkpoints", progress.origin)
     return keep_batch(
         progress.run / "non_finite" / f"step-{found.step:08d}",
         found,
         list(data.batches(*place, before=before)),
         data.rows(*place, before=before),
-        next(iter(newest_first), None),
+        written[-1] if written else None,
         progress.accelerator.process_index,
     )
 
@@ -241,7 +249,7 @@ def _parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict]
     ]
 
 
-def _update(model, optimizer, loader, recipe: Recipe, accelerator: Accelerator) -> tuple[dict[str, torch.Tensor], int]:
+def update(model, optimizer, loader, recipe: Recipe, accelerator: Accelerator) -> tuple[dict[str, torch.Tensor], int]:
     """One optimizer step; returns its losses, on the device, and its rows.
 
     The losses are means over its batches: the loss, its named parts, and last the norm of the gradient.

@@ -215,3 +215,25 @@ def draw_layers(scores: np.ndarray, poolings: list[str], path: str | Path) -> No
     axes.set_yticks(range(len(scores)), ["embedding", *(f"layer {number}" for number in range(1, len(scores)))])
     figure.colorbar(shown, label="Spearman on STS-B test")
     figure.savefig(path, dpi=150)
+
+
+def draw_scaling(axes: dict[str, dict[str, dict]], path: str | Path) -> None:
+    """Training rows per second along each axis: every run a dot, the line through the medians.
+
+    Args:
+        axes: of `benchmark_scaling`'s report.
+        path: of the PNG file.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.2 * len(axes), 3), dpi=150, layout="constrained")
+    for panel, (name, points) in zip(figure.subplots(1, len(axes), squeeze=False)[0], axes.items(), strict=True):
+        panel.plot(list(points), [point["rows per second"] for point in points.values()], color="C0")
+        for value, point in points.items():
+            panel.plot([value] * len(point["runs"]), point["runs"], "o", color="C0", alpha=0.4, markersize=4)
+        panel.set_xlabel(name)
+        panel.set_ylim(bottom=0)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(axis="y", alpha=0.3)
+    figure.axes[0].set_ylabel("rows per second")
+    figure.savefig(path)

@@ -75,7 +75,8 @@ class Recipe:
         whitening, whitening_sentences: dimensions of a whitening fitted at the end, and sentences it is fitted on.
         eval_batch_size: texts a forward pass in evaluation.
         seeds: one run each; several are aggregated.
-        mixed_precision: `no`, `fp16`, `bf16`; by default what `accelerate launch` was told.
+        mixed_precision: `no`, `fp16`, `bf16`, or `auto`: what a short measurement finds faster of `no` and `bf16`; by
+            default what `accelerate launch` was told.
         attn_implementation, gradient_checkpointing: passed to the backbone.
         report_to: a tracker of accelerate by name, or `none`.
         license, language: of the published weights, on the model card.

@@ -25,6 +25,7 @@ from .evaluation import AVERAGE, average, device, encode_once, format_table, sco
 from .files import locked, recover_directory, replace_directory, room_for_run
 from .loop import train
 from .pictures import PICTURES, draw_similarities
+from .precision import choose_precision
 from .recipes import FREE_KEYS, Recipe, dump_recipe
 from .repository import save_card, write_json
 from .sts import DEV_TASK, STS_TASKS, PairTask, load_pairs_file, load_task
@@ -72,7 +73,7 @@ def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
     unused = DistributedDataParallelKwargs(find_unused_parameters=some)
     try:
         accelerator = Accelerator(
-            mixed_precision=recipe.mixed_precision,
+            mixed_precision=choose_precision(recipe.mixed_precision),
             log_with=tracker,
             project_dir=str(output),
             kwargs_handlers=[unused],
