@@ -38,7 +38,7 @@ from .mini_batches import in_mini_batches  # noqa: F401
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
 from .natural_language_inference import NLIClassifier  # noqa: F401
-from .objectives import cosine_logits
+from .objectives import cosine_logits, without
 from .pooling import pool  # noqa: F401
 from .prompts import template_bias  # noqa: F401
 from .whitening import Whitening  # noqa: F401
@@ -73,7 +73,7 @@ class ArcCSEForContrastiveLearning(ForContrastiveLearning):
     serving_class = ArcCSEModel
     seams = ("objective",)
 
-    def contrastive_loss(self, embeddings: torch.Tensor) -> torch.Tensor:
+    def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
         """`(B, 2, H)` to a scalar; the other sentences are those of all processes."""
         everyone, _ = gather_rows(embeddings)
         anchors, positives = everyone.unbind(1)
@@ -82,4 +82,4 @@ class ArcCSEForContrastiveLearning(ForContrastiveLearning):
         sines = (1 - own.square()).clamp(min=1e-12).sqrt()  # the root of 0 has no gradient
         farther = own * math.cos(self.config.margin) - sines * math.sin(self.config.margin)  # the cosine of θ + m
         logits = (cosines + torch.diag(farther - own)) / self.config.temperature
-        return F.cross_entropy(logits, torch.arange(len(anchors), device=logits.device))
+        return F.cross_entropy(without(logits, duplicates), torch.arange(len(anchors), device=logits.device))

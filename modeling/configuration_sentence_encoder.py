@@ -36,6 +36,8 @@ class SentenceEncoderConfig(PretrainedConfig):
         temperature: τ of the contrastive loss; 0.05 in SimCSE.
         contrastive_weight: weight of the contrastive loss; 0 leaves the auxiliary losses alone.
         hard_negative_weight: log weight of the own hard negative, see `objectives.info_nce`.
+        mask_duplicates: keep a sentence that is twice in a batch from being its own negative, see
+            `objectives.duplicate_rows`; false in the papers.
         mlm_weight: weight of an auxiliary masked language modelling loss (0.1 in SimCSE), 0 for none.
         mlm_probability: share of tokens masked for it.
         nli_classes: classes of a softmax classifier on labelled sentence pairs, see `natural_language_inference`: 2
@@ -67,6 +69,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         temperature: float = 0.05,
         contrastive_weight: float = 1.0,
         hard_negative_weight: float = 0.0,
+        mask_duplicates: bool = False,
         mlm_weight: float = 0.0,
         mlm_probability: float = 0.15,
         nli_classes: int = 0,
@@ -92,6 +95,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         self.temperature = temperature
         self.contrastive_weight = contrastive_weight
         self.hard_negative_weight = hard_negative_weight
+        self.mask_duplicates = mask_duplicates
         self.mlm_weight = mlm_weight
         self.mlm_probability = mlm_probability
         self.nli_classes = nli_classes

@@ -4,17 +4,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from transformers.modeling_outputs import ModelOutput
 from transformers.utils import logging
 
 from .configuration_sentence_encoder import SentenceEncoderConfig
-from .distributed import gather_rows
+from .distributed import gather_rows, largest
 from .masked_language_modeling import MaskedLMHead, mask_tokens, masked_lm_loss
 from .mini_batches import in_mini_batches
 from .modeling_sentence_encoder import SentenceEncoderModel, SentenceEncoderPreTrainedModel, without_pooler
 from .natural_language_inference import NLIClassifier, nli_loss
-from .objectives import info_nce
+from .objectives import duplicate_rows, info_nce
 from .pooling import build_projection
 
 logger = logging.get_logger(__name__)
@@ -141,7 +142,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             pooled = self.pool_views(input_ids[:, encoded], attention_mask[:, encoded], rows)[:rows]  # (B, V, H)
             embeddings = self.project(pooled)
             if self.config.contrastive_weight > 0:
-                losses["contrastive"] = self.contrastive_loss(embeddings)
+                losses["contrastive"] = self.contrastive_loss(embeddings, self.duplicates(input_ids[:rows]))
                 weighted.append(self.config.contrastive_weight * losses["contrastive"])
             for name, (weight, value) in self.auxiliary_losses(input_ids, attention_mask, pooled, embeddings).items():
                 losses[name] = value
@@ -198,8 +199,23 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             biases.append(bias.unflatten(0, ids.shape[:2]))
         return torch.cat(biases, dim=1)
 
-    def contrastive_loss(self, embeddings: torch.Tensor) -> torch.Tensor:
-        """Objective seam: `(B, V, H)` to a scalar; the negatives span all processes."""
+    def duplicates(self, input_ids: torch.Tensor) -> torch.Tensor | None:
+        """Rows of all processes that hold the same sentence, for token ids `(B, V, T)` of those that count here.
+
+        None where the configuration does not ask for it (`mask_duplicates`).
+        """
+        if not self.config.mask_duplicates:
+            return None
+        more = largest(input_ids.shape[-1], input_ids.device) - input_ids.shape[-1]
+        everyone, _ = gather_rows(F.pad(input_ids, (0, more), value=self.config.backbone_config.pad_token_id))
+        return duplicate_rows(everyone)
+
+    def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
+        """Objective seam: `(B, V, H)` to a scalar; the negatives span all processes.
+
+        Args:
+            duplicates: rows of all processes that are none of each other's negatives, see `duplicates`.
+        """
         everyone, _ = gather_rows(embeddings)
         anchors, positives, *hard_negatives = everyone.unbind(1)
         return info_nce(
@@ -208,6 +224,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             *hard_negatives,
             temperature=self.config.temperature,
             hard_negative_weight=self.config.hard_negative_weight,
+            duplicates=duplicates,
         )
 
     def maskable(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:

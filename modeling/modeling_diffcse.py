@@ -139,15 +139,16 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
             attention_mask = torch.cat([_widen(attention_mask, longest), _widen(mask, longest)[:, None]], dim=1)
         return super().forward(input_ids, attention_mask, rows, **others)
 
-    def contrastive_loss(self, embeddings: torch.Tensor) -> torch.Tensor:
+    def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
         """The objective. An edited positive gives a second one, the mean of both counts; an edited negative is hard.
 
         The paper names these two ablations (table 15) without an equation.
         """
         if self.config.edited_view != "positive":
-            return super().contrastive_loss(embeddings)
+            return super().contrastive_loss(embeddings, duplicates)
         pairs = (embeddings[:, :2], embeddings[:, 0::2])
-        return sum(super(DiffCSEForContrastiveLearning, self).contrastive_loss(pair) for pair in pairs) / 2
+        losses = [super(DiffCSEForContrastiveLearning, self).contrastive_loss(pair, duplicates) for pair in pairs]
+        return sum(losses) / 2
 
     def auxiliary_losses(self, input_ids, attention_mask, pooled, embeddings):
         """What the discriminator learns, averaged over the edits; λ weighs the mean."""

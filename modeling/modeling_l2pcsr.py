@@ -235,11 +235,12 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
             Only the masks the configuration has are there; with `noise` weakening it is `noise` `(R, T, H)`.
         """
         learned = self.initial_probabilities(input_ids, attention_mask)
+        duplicates = self.duplicates(input_ids[:rows])
         buffers = [(buffer, buffer.clone()) for buffer in self.buffers()]
         for _ in range(self.config.inner_steps):
             masks = {name: mask.detach().requires_grad_() for name, mask in self.masks(learned).items()}
             pooled = self._perturbed_views(masks, input_ids, attention_mask, rows)[:rows]
-            loss = self.contrastive_loss(self.project(pooled))
+            loss = self.contrastive_loss(self.project(pooled), duplicates)
             gradients = torch.autograd.grad(GRADIENT_SCALE * loss, list(masks.values()))
             learned = self._ascended(learned, dict(zip(masks, gradients, strict=True)))
         with torch.no_grad():

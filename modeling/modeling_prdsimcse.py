@@ -71,10 +71,10 @@ class PrdSimCSEForContrastiveLearning(ForContrastiveLearning):
     serving_class = PrdSimCSEModel
     seams = ("data", "objective")
 
-    def contrastive_loss(self, embeddings: torch.Tensor) -> torch.Tensor:
+    def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
         """`(B, 3, H)` to a scalar, or `(B, 2, H)` without negative copies."""
         if self.config.denominator == "batch":
-            return super().contrastive_loss(embeddings)
+            return super().contrastive_loss(embeddings, duplicates)
         everyone, _ = gather_rows(embeddings)
         anchors, positives, *negatives = everyone.unbind(1)
         return prefix_contrastive(
@@ -83,4 +83,5 @@ class PrdSimCSEForContrastiveLearning(ForContrastiveLearning):
             *(negatives or [None]),
             temperature=self.config.temperature,
             denominator=self.config.denominator,
+            duplicates=duplicates,
         )

@@ -116,11 +116,15 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
         layers = self.config.view_layers
         return torch.stack([pool((states[k],), attention_mask, self.config.view_pooling) for k in layers], dim=1)
 
-    def contrastive_loss(self, embeddings):
+    def contrastive_loss(self, embeddings, duplicates=None):
         """`(B, 1 + K, D)` to a scalar; the other sentences are those of all processes."""
         everyone, _ = gather_rows(embeddings)
         return self_guided(
-            everyone[:, 0], everyone[:, 1:], temperature=self.config.temperature, variant=self.config.variant
+            everyone[:, 0],
+            everyone[:, 1:],
+            temperature=self.config.temperature,
+            variant=self.config.variant,
+            duplicates=duplicates,
         )
 
     def auxiliary_losses(self, input_ids, attention_mask, pooled, embeddings):

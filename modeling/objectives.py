@@ -32,6 +32,33 @@ def cosine_logits(left: torch.Tensor, right: torch.Tensor, temperature: float) -
         return _unit(left) @ _unit(right).T / temperature
 
 
+def duplicate_rows(input_ids: torch.Tensor) -> torch.Tensor:
+    """Which rows of a batch are the same sentence: the anchor or positive of one is that of the other, token by token.
+
+    Args:
+        input_ids: `(B, V, T)`, padded alike: anchor and, for V > 1, positive of each row first.
+
+    Returns:
+        `(B, B)` of bool, false for a row and itself.
+
+    Example:
+        >>> duplicate_rows(torch.tensor([[[1, 2], [1, 2]], [[3, 4], [3, 4]], [[1, 2], [1, 2]]])).int()
+        tensor([[0, 0, 1],
+                [0, 0, 0],
+                [1, 0, 0]], dtype=torch.int32)
+    """
+    pairs = input_ids[:, :2]
+    _, texts = torch.unique(pairs.flatten(0, 1), dim=0, return_inverse=True)
+    texts = texts.view(pairs.shape[:2])  # (B, 1 or 2): a number for each different text
+    same = (texts[:, None, :, None] == texts[None, :, None, :]).flatten(2).any(2)
+    return same.fill_diagonal_(False)
+
+
+def without(logits: torch.Tensor, duplicates: torch.Tensor | None) -> torch.Tensor:
+    """Logits `(B, B)` with those of `duplicates` `(B, B)` out of every denominator."""
+    return logits if duplicates is None else logits.masked_fill(duplicates, -torch.inf)
+
+
 def info_nce(
     anchors: torch.Tensor,
     positives: torch.Tensor,
@@ -39,6 +66,7 @@ def info_nce(
     *,
     temperature: float,
     hard_negative_weight: float = 0.0,
+    duplicates: torch.Tensor | None = None,
 ) -> torch.Tensor:
     r"""The SimCSE loss: find each anchor's positive among the positives (and hard negatives) of the whole batch.
 
@@ -55,6 +83,8 @@ def info_nce(
         hard_negatives: `(B, H)`, optional.
         temperature: the published temperature τ (0.05); sentence-transformers' `scale` is 1/τ.
         hard_negative_weight: log weight of the own hard negative.
+        duplicates: `(B, B)` of bool: positives of other rows that are none of an anchor's negatives, see
+            `duplicate_rows`. Their hard negatives stay: what contradicts a sentence contradicts its duplicate.
 
     Returns:
         The mean loss over the anchors, a scalar of at least float32.
@@ -71,7 +101,7 @@ def info_nce(
         >>> round(info_nce(z, z, temperature=1.0).item(), 4)  # log(e + 2) - 1
         0.5514
     """
-    logits = cosine_logits(anchors, positives, temperature)  # (B, B)
+    logits = without(cosine_logits(anchors, positives, temperature), duplicates)  # (B, B)
     if hard_negatives is not None:
         own = torch.eye(len(anchors), dtype=logits.dtype, device=logits.device)
         hard = cosine_logits(anchors, hard_negatives, temperature) + hard_negative_weight * own  # (B, B)
@@ -86,6 +116,7 @@ def prefix_contrastive(
     *,
     temperature: float,
     denominator: str = "batch",
+    duplicates: torch.Tensor | None = None,
 ) -> torch.Tensor:
     r"""The PrdSimCSE loss: each sentence has a prefixed copy that agrees and a prefixed copy that contradicts it.
 
@@ -104,6 +135,7 @@ def prefix_contrastive(
             negative copies then (the ablation "+Pos").
         temperature: τ.
         denominator: `batch`, `own` or `all`.
+        duplicates: as of `info_nce`; with `all`, their anchors are no negatives either.
 
     Returns:
         The mean loss over the anchors, a scalar of at least float32.
@@ -118,13 +150,14 @@ def prefix_contrastive(
     """
     if denominator not in ("batch", "own", "all"):
         raise ValueError(f"denominator: {denominator!r} is none of batch, own, all")
-    logits = [cosine_logits(anchors, positives, temperature)]  # (B, B)
+    logits = [without(cosine_logits(anchors, positives, temperature), duplicates)]  # (B, B)
     if negatives is not None:
         hard = cosine_logits(anchors, negatives, temperature)  # (B, B)
         logits.append(hard.diagonal()[:, None] if denominator == "own" else hard)
     if denominator == "all":
         itself = torch.eye(len(anchors), dtype=torch.bool, device=anchors.device)
-        logits.append(cosine_logits(anchors, anchors, temperature).masked_fill(itself, -torch.inf))
+        others = cosine_logits(anchors, anchors, temperature).masked_fill(itself, -torch.inf)
+        logits.append(without(others, duplicates))
     return F.cross_entropy(torch.cat(logits, dim=1), torch.arange(len(anchors), device=anchors.device))
 
 
@@ -135,6 +168,7 @@ def self_guided(
     temperature: float,
     variant: str = "opt3",
     layers: torch.Tensor | None = None,
+    duplicates: torch.Tensor | None = None,
 ) -> torch.Tensor:
     r"""The SG-OPT losses: a sentence vector finds the layers of a fixed twin that saw the same sentence.
 
@@ -159,6 +193,7 @@ def self_guided(
         temperature: τ (0.01).
         variant: `base`, `opt1`, `opt2` or `opt3`.
         layers: `(B,)`, the view each sentence takes in `base`, `opt1`, `opt2`; may be left out where K is 1.
+        duplicates: `(B, B)` of bool: rows that are in none of an anchor's denominators, see `duplicate_rows`.
 
     Returns:
         A scalar of at least float32.
@@ -179,7 +214,8 @@ def self_guided(
     batch, count, _ = views.shape
     if variant == "opt3":
         logits = cosine_logits(embeddings, views.flatten(0, 1), temperature).view(batch, batch, count)  # [i, m, n]
-        itself = torch.eye(batch, dtype=torch.bool, device=logits.device)[:, :, None]
+        itself = torch.eye(batch, dtype=torch.bool, device=logits.device)
+        itself = (itself if duplicates is None else itself | duplicates)[:, :, None]
         own = logits.diagonal().T  # (B, K): [i, k] = s(c_i, h_ik)
         nothing = torch.finfo(logits.dtype).min  # not -inf: a sentence alone has no others, and still a gradient
         others = logits.masked_fill(itself, nothing).flatten(1).logsumexp(1, keepdim=True)  # (B, 1)
@@ -191,10 +227,11 @@ def self_guided(
     chosen = views[torch.arange(batch, device=views.device), layers]  # (B, H)
     mates = torch.arange(batch, device=views.device)
     if variant == "opt2":
-        return F.cross_entropy(cosine_logits(embeddings, chosen, temperature), mates)
+        return F.cross_entropy(without(cosine_logits(embeddings, chosen, temperature), duplicates), mates)
     everyone = torch.cat([embeddings, chosen])  # (2B, H)
     logits = cosine_logits(everyone, everyone, temperature)
     logits = logits.masked_fill(torch.eye(2 * batch, dtype=torch.bool, device=logits.device), -torch.inf)
+    logits = without(logits, None if duplicates is None else duplicates.repeat(2, 2))
     if variant == "opt1":
         return F.cross_entropy(logits[:batch], mates + batch)
     return F.cross_entropy(logits, torch.cat([mates + batch, mates]))

@@ -179,15 +179,19 @@ class Batches(torch.utils.data.Dataset):
         self._epoch, self._batches = None, None
 
     def __getitem__(self, number: int) -> dict[str, object]:
+        batch = self.rows(number)
+        share = own_share(batch, self.rank, self.world)
+        return {**self.collate(self.sentences.__getitems__(share or batch[:1])), "rows": len(share)}
+
+    def rows(self, number: int) -> list[int]:
+        """Which sentences batch `number` holds, over all processes."""
         epoch, position = divmod(number, self.batches_per_epoch)
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(self.seed + EPOCH_STRIDE * epoch)
             rows = torch.randperm(len(self.sentences), generator=generator)
             similar = {"window": self.length_window, "lengths": self.lengths, "generator": generator}
             self._epoch, self._batches = epoch, cut_into_batches(rows, self.batch_size, **similar)
-        batch = self._batches[position]
-        share = own_share(batch, self.rank, self.world)
-        return {**self.collate(self.sentences.__getitems__(share or batch[:1])), "rows": len(share)}
+        return self._batches[position]
 
 
 class StreamedBatches(torch.utils.data.IterableDataset):

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
+import logging
 import shutil
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
+from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file, save_model
 
-from .errors import UserError
+from .errors import UserError, one_line
+from .files import flush
+from .origin import IDENTITY
 from .sharding import scatter_weights, shard_like, whole
 
 KEEP = 2
+STATE = "state.json"
+logger = logging.getLogger(__name__)
 
 
 class TrainingState:
@@ -25,13 +30,15 @@ class TrainingState:
     Args:
         model: the whole model, as `sharding.gather_weights` left it.
         trained: what `sharding.model_to_train` made of it.
+        origin: what the run's numbers depend on, see `origin.origin`.
     """
 
-    def __init__(self, accelerator: Accelerator, model, trained, optimizer, scheduler):
+    def __init__(self, accelerator: Accelerator, model, trained, optimizer, scheduler, origin: dict[str, object]):
         self.accelerator = accelerator
         self.model, self.trained = model, trained
         self.optimizer = optimizer.optimizer  # inside accelerate's wrapper
         self.scheduler = scheduler
+        self.origin = origin
 
     def save(self, directory: Path, step: int, counters: dict) -> None:
         """Write `directory/step-…`: under another name first, renamed when every process has written its part."""
@@ -39,7 +46,8 @@ class TrainingState:
         partial = directory / f"partial-{step:08d}"
         accelerator = self.accelerator
         if accelerator.is_main_process:
-            shutil.rmtree(partial, ignore_errors=True)
+            for left in directory.glob("partial-*"):
+                shutil.rmtree(left)
             partial.mkdir(parents=True)
         accelerator.wait_for_everyone()
         save_file(_random_state(), partial / f"random-{accelerator.process_index}.safetensors")
@@ -51,17 +59,17 @@ class TrainingState:
         if accelerator.is_main_process:
             save_model(self.model, str(partial / "model.safetensors"))  # tied tensors once
             save_file(moments, partial / "optimizer.safetensors")
-            scaler = accelerator.scaler.state_dict() if accelerator.scaler else None
-            launch = {"processes": accelerator.num_processes, "precision": accelerator.mixed_precision}
-            text = json.dumps({**launch, "scheduler": _plain(self.scheduler), "scaler": scaler, **counters})
-            (partial / "state.json").write_text(text, encoding="utf-8")
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
+            files = {path.name: path.stat().st_size for path in partial.iterdir()}
+            scaler = accelerator.scaler.state_dict() if accelerator.scaler else None
+            state = {"origin": self.origin, "files": files, "scheduler": _plain(self.scheduler), "scaler": scaler}
+            (partial / STATE).write_text(json.dumps({**state, **counters}), encoding="utf-8")
             flush(partial)
             if target.exists():
                 shutil.rmtree(target)
             partial.rename(target)
-            for old in complete(directory)[:-KEEP]:
+            for old in checkpoints(directory, self.origin)[:-KEEP]:
                 shutil.rmtree(old)
         accelerator.wait_for_everyone()
 
@@ -69,21 +77,24 @@ class TrainingState:
         """Restore everything and return the counters, `step` among them.
 
         Raises:
-            UserError: the run was launched otherwise, so it could not go on as it began.
+            UserError: its files are damaged, or hold another model.
         """
-        state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
-        launch = {"processes": self.accelerator.num_processes, "precision": self.accelerator.mixed_precision}
-        for name, now in launch.items():
-            if state.pop(name) != now:
-                raise UserError(
-                    f"{checkpoint} was written under other {name} than {now}: launch as before, "
-                    "or give another --output_dir"
-                )
-        load_model(self.model, checkpoint / "model.safetensors")
+        try:
+            state = _state(checkpoint)
+            load_model(self.model, checkpoint / "model.safetensors")
+            slots = load_file(checkpoint / "optimizer.safetensors")
+            random_state = checkpoint / f"random-{self.accelerator.process_index}.safetensors"
+            if random_state.is_file():  # a process that there was not before draws its own
+                _restore_random_state(load_file(random_state))
+        except (OSError, SafetensorError, RuntimeError) as error:
+            raise UserError(
+                f"{checkpoint} could not be read ({one_line(error)}): delete it, and the same command goes on from "
+                "the one before"
+            ) from error
         scatter_weights(self.model, self.trained)
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         moments: dict[int, dict[str, torch.Tensor]] = {}
-        for key, tensor in load_file(checkpoint / "optimizer.safetensors").items():
+        for key, tensor in slots.items():
             index, name = key.split(".")
             moments.setdefault(int(index), {})[name] = shard_like(parameters[int(index)], tensor)
         groups = self.optimizer.state_dict()["param_groups"]
@@ -91,15 +102,68 @@ class TrainingState:
         for group, rate in zip(groups, self.scheduler.get_last_lr(), strict=True):
             group["lr"] = rate
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
-        if scaler := state.pop("scaler"):
+        if (scaler := state.pop("scaler")) and self.accelerator.scaler:
             self.accelerator.scaler.load_state_dict(scaler)
-        _restore_random_state(load_file(checkpoint / f"random-{self.accelerator.process_index}.safetensors"))
         return state
 
 
-def complete(directory: Path) -> list[Path]:
-    """The complete checkpoints of a run, oldest first."""
-    return sorted(path for path in directory.glob("step-*") if (path / "state.json").is_file())
+def newest(directory: Path, origin: dict[str, object], *, force: bool = False) -> Path | None:
+    """The newest complete checkpoint of this run, to go on from; a damaged or foreign one is passed over.
+
+    Args:
+        origin: what the run's numbers depend on now, see `origin.origin`.
+        force: go on from a checkpoint of any origin.
+
+    Raises:
+        UserError: something else it depends on has changed since that was written.
+    """
+    found = checkpoints(directory, {} if force else origin, warn=True)
+    if not found or force:
+        return found[-1] if found else None
+    written = _state(found[-1]).get("origin", {})
+    if changed := [name for name in origin if written.get(name) != origin[name]]:
+        raise UserError(
+            f"{found[-1]} was written under another {', '.join(changed)}: go back to what it was, give another "
+            "--output_dir, or --force to go on with what is now"
+        )
+    return found[-1]
+
+
+def checkpoints(directory: Path, origin: dict[str, object], *, warn: bool = False) -> list[Path]:
+    """The complete checkpoints of a run, oldest first.
+
+    Args:
+        origin: tells the run's own; those of any where it is empty.
+        warn: say of the others why they are none.
+    """
+    found = []
+    for path in sorted(directory.glob("step-" + "[0-9]" * 8)):
+        problem = _problem(path, origin)
+        if problem is None:
+            found.append(path)
+        elif warn:
+            logger.warning("%s is passed over: %s", path, problem)
+    return found
+
+
+def _problem(checkpoint: Path, origin: dict[str, object]) -> str | None:
+    """Why a run cannot go on from it, if so."""
+    try:
+        state = _state(checkpoint)
+    except (OSError, ValueError):
+        return f"no {STATE} that can be read"
+    for name, size in state.get("files", {}).items():
+        path = checkpoint / name
+        if not path.is_file() or path.stat().st_size != size:
+            return f"{name} is not whole"
+    written = state.get("origin", {})
+    if foreign := [name for name in IDENTITY if name in written and written[name] != origin.get(name, written[name])]:
+        return f"it is of another {', '.join(foreign)}"
+    return None
+
+
+def _state(checkpoint: Path) -> dict:
+    return json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
 
 
 def step_of(checkpoint: Path) -> int:
@@ -110,26 +174,6 @@ def step_of(checkpoint: Path) -> int:
         125
     """
     return int(checkpoint.name.removeprefix("step-"))
-
-
-def replace_directory(partial: Path, target: Path) -> None:
-    """Put a finished directory in another's place, by renaming: nobody ever finds half of one."""
-    flush(partial)
-    old = target.with_name(target.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)
-    if target.exists():
-        target.rename(old)
-    partial.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def flush(directory: Path) -> None:
-    """Have the disk hold every file before the directory gets its final name."""
-    for path in directory.rglob("*"):
-        if path.is_file():
-            descriptor = os.open(path, os.O_RDONLY)
-            os.fsync(descriptor)
-            os.close(descriptor)
 
 
 def _plain(scheduler) -> dict:

@@ -13,3 +13,15 @@ def one_line(error: BaseException) -> str:
         'no such thing'
     """
     return " ".join(str(error).split())[:200]
+
+
+class Terminated(SystemExit):
+    """A signal asked the process to end (SIGTERM, SIGINT); its exit code is the shell's for that signal.
+
+    Example:
+        >>> Terminated(15).code
+        143
+    """
+
+    def __init__(self, signal: int):
+        super().__init__(128 + signal)

@@ -20,9 +20,9 @@ from transformers.utils import logging
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 
 from .building import SAFELY
-from .checkpoints import replace_directory
 from .errors import UserError, one_line
 from .export_card import TEXTS, export_card, ways_to_use
+from .files import replace_directory
 from .hub import local_directory
 from .onnx_graph import TOLERANCE, largest_difference, require_onnx, write_onnx
 from .plain import obstacle, separate_template_mask, write_plain_model

@@ -17,11 +17,13 @@ from tqdm.auto import tqdm
 from transformers import get_scheduler
 
 from .building import build
-from .checkpoints import TrainingState, complete, step_of
+from .checkpoints import TrainingState, checkpoints, newest, step_of
 from .cost import peak_device_bytes, peak_rss_bytes
 from .errors import UserError
+from .non_finite import NonFinite, keep_batch
+from .origin import origin
 from .pictures import draw_prefix_tuning, draw_training_curves
-from .progress import Progress
+from .progress import GRADIENT_NORM, Progress
 from .recipes import Recipe
 from .run_data import RunData
 from .sharding import gather_weights, model_to_train
@@ -71,14 +73,17 @@ def train(recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: P
     built.model.to(accelerator.device)
     data = RunData(recipe, seed, built, accelerator)
     stages = plan_stages(recipe, data)
-    progress = Progress(run, built, recipe, accelerator, dev)
+    depends_on = origin(recipe, seed, accelerator, dev)
+    checkpoint = newest(run / "checkpoints", depends_on, force=recipe.force)
+    progress = Progress(run, built, recipe, accelerator, dev, depends_on)
     trainable = [parameter for parameter in built.model.parameters() if parameter.requires_grad]
-    if not complete(run / "checkpoints"):
+    if checkpoint is None:
+        progress.begin()
         progress.evaluate(step=0, counts=False)
     bar = tqdm(total=stages[-1].stop, desc=f"Training (seed {seed})", disable=not _on_terminal(accelerator))
     for stage in stages:
         if not progress.stopped:
-            train_stage(stage, recipe, seed, data, trainable, progress, bar)
+            train_stage(stage, recipe, seed, data, trainable, progress, bar, checkpoint)
         if stage.name == "nli" and accelerator.is_main_process:
             draw_prefix_tuning(progress.metrics)
     bar.close()
@@ -135,12 +140,12 @@ def plan_stages(recipe: Recipe, data: RunData) -> list[Stage]:
     return [Stage("nli", 0, before, decay, rate), contrastive]
 
 
-def train_stage(stage: Stage, recipe: Recipe, seed: int, data: RunData, trainable, progress: Progress, bar) -> None:
+def train_stage(
+    stage: Stage, recipe: Recipe, seed: int, data: RunData, trainable, progress: Progress, bar, checkpoint: Path | None
+) -> None:
     """Train a stage from its beginning, from a checkpoint within it, or not at all if one lies beyond it."""
     accelerator, model = progress.accelerator, progress.built.model
-    checkpoints = progress.run / "checkpoints"
-    newest = complete(checkpoints)[-1:]
-    made = step_of(newest[0]) if newest else 0
+    made = step_of(checkpoint) if checkpoint else 0
     if made > stage.stop or stage.updates == 0:
         return
     for parameter in trainable:
@@ -149,10 +154,10 @@ def train_stage(stage: Stage, recipe: Recipe, seed: int, data: RunData, trainabl
     wrapped, optimizer, scheduler = start_stage(stage, recipe, trained, accelerator)
     # Every process starts from the same weights and then draws its own dropout.
     set_seed(seed + stage.start, device_specific=True)
-    state = TrainingState(accelerator, model, trained, optimizer, scheduler)
+    state = TrainingState(accelerator, model, trained, optimizer, scheduler, progress.origin)
     if made > stage.start:
-        progress.restore(state.load(newest[0]))
-        logger.info("resumed from %s", newest[0])
+        progress.restore(state.load(checkpoint))
+        logger.info("resumed from %s", checkpoint)
     bar.update(progress.step - bar.n)
     batches = recipe.gradient_accumulation_steps
     done = (progress.step - stage.start) * batches
@@ -163,14 +168,19 @@ def train_stage(stage: Stage, recipe: Recipe, seed: int, data: RunData, trainabl
         if progress.stopped:
             break
         learning_rate = scheduler.get_last_lr()[0]
-        loss, rows = update(wrapped, optimizer, loader, recipe, accelerator)
-        if not optimizer.step_was_skipped:  # fp16 skips an update that overflowed
+        losses, rows = update(wrapped, optimizer, loader, recipe, accelerator)
+        if optimizer.step_was_skipped:  # fp16 skips an update that overflowed
+            losses[GRADIENT_NORM].zero_()
+        else:
             scheduler.step()
-        progress.add(step, loss, rows)
+        progress.add(step, losses, rows)
         bar.update()
         last = step == stage.stop
         if step % recipe.log_steps == 0 or step % recipe.eval_steps == 0 or last:
-            bar.set_postfix(progress.log(learning_rate))
+            try:
+                bar.set_postfix(progress.log(learning_rate))
+            except NonFinite as found:
+                raise _stopped_at(found, stage, recipe, data, progress) from None
         if step % recipe.eval_steps == 0 or last:
             progress.update_seconds += time.perf_counter() - started  # logging has waited for the device
             gather_weights(trained, model)
@@ -179,7 +189,7 @@ def train_stage(stage: Stage, recipe: Recipe, seed: int, data: RunData, trainabl
                 progress.diagnose(data.probe())
             progress.seconds += time.perf_counter() - started
             started = time.perf_counter()
-            state.save(checkpoints, step, progress.counters())
+            progress.save(state)
             wrapped.train()
     accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
     accelerator.free_memory()  # the next stage wraps the model anew, for what it trains
@@ -206,6 +216,22 @@ def start_stage(stage: Stage, recipe: Recipe, model, accelerator: Accelerator):
     return wrapped, optimizer, scheduler
 
 
+def _stopped_at(found: NonFinite, stage: Stage, recipe: Recipe, data: RunData, progress: Progress) -> UserError:
+    """The update that a run stops at, kept with its batches."""
+    first = (found.step - 1 - stage.start) * recipe.gradient_accumulation_steps
+    place = (stage.name, first, first + recipe.gradient_accumulation_steps)
+    before = stage.start * recipe.gradient_accumulation_steps
+    written = checkpoints(progress.run / "checkpoints", progress.origin)
+    return keep_batch(
+        progress.run / "non_finite" / f"step-{found.step:08d}",
+        found,
+        list(data.batches(*place, before=before)),
+        data.rows(*place, before=before),
+        written[-1] if written else None,
+        progress.accelerator.process_index,
+    )
+
+
 def _on_terminal(accelerator: Accelerator) -> bool:
     return accelerator.is_main_process and sys.stderr.isatty()
 
@@ -227,7 +253,10 @@ def _parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict]
 
 
 def update(model, optimizer, loader, recipe: Recipe, accelerator: Accelerator) -> tuple[dict[str, torch.Tensor], int]:
-    """One optimizer step; returns the mean loss of its batches and its named parts, on the device, and its rows."""
+    """One optimizer step; returns its losses, on the device, and its rows.
+
+    The losses are means over its batches: the loss, its named parts, and last the norm of the gradient.
+    """
     batches, rows = recipe.gradient_accumulation_steps, 0
     totals: dict[str, torch.Tensor] = {}
     for number in range(batches):
@@ -242,8 +271,7 @@ def update(model, optimizer, loader, recipe: Recipe, accelerator: Accelerator) -
             accelerator.backward(output.loss / batches)
         for name, loss in {"loss": output.loss, **output.losses}.items():
             totals[name] = totals.get(name, 0) + loss.detach() / batches
-    if recipe.max_grad_norm > 0:
-        accelerator.clip_grad_norm_(model.parameters(), recipe.max_grad_norm)
+    totals[GRADIENT_NORM] = accelerator.clip_grad_norm_(model.parameters(), recipe.max_grad_norm or math.inf)
     optimizer.step()
     optimizer.zero_grad()
     return totals, rows

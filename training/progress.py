@@ -4,29 +4,39 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from pathlib import Path
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
 from .building import Build
-from .checkpoints import complete
-from .errors import UserError
+from .checkpoints import TrainingState
+from .collapse import warnings
 from .evaluation import evaluate_tasks
+from .files import flush, replace_file
+from .non_finite import NonFinite
 from .recipes import Recipe
 from .repository import save_repository
 from .sts import PairTask
 
 logger = logging.getLogger(__name__)
+GRADIENT_NORM = "gradient_norm"
 
 
 class Progress:
-    """What a run has seen so far: losses, dev scores, the best model."""
+    """What a run has seen so far: losses, dev scores, the best model.
 
-    def __init__(self, run: Path, built: Build, recipe: Recipe, accelerator: Accelerator, dev: PairTask | None):
+    Args:
+        origin: what the run's numbers depend on, see `origin.origin`.
+    """
+
+    def __init__(
+        self, run: Path, built: Build, recipe: Recipe, accelerator: Accelerator, dev: PairTask | None, origin: dict
+    ):
         self.run, self.built, self.recipe, self.accelerator, self.dev = run, built, recipe, accelerator, dev
+        self.origin = origin
         self.metrics = run / "metrics.jsonl"
         self.step, self.best_step, self.best_score, self.seconds = 0, None, None, 0.0
         self.rows, self.update_seconds = 0, 0.0
@@ -34,8 +44,6 @@ class Progress:
         self.losses: list[dict[str, torch.Tensor]] = []
         self.dev_results: list[dict] = []
         self.prefix = f"{run.name}/" if len(recipe.seeds) > 1 else ""  # one tracker holds all seeds
-        if accelerator.is_main_process and not complete(run / "checkpoints"):
-            self.metrics.write_text("", encoding="utf-8")
 
     COUNTERS = ("step", "best_step", "best_score", "last_score", "times_lower", "seconds")
     COUNTERS += ("rows", "update_seconds")
@@ -43,14 +51,29 @@ class Progress:
     def counters(self) -> dict:
         return {name: getattr(self, name) for name in self.COUNTERS}
 
-    def restore(self, counters: dict) -> None:
-        """Go on from a checkpoint's counters; what was logged after it will be logged again."""
-        for name in self.COUNTERS:
-            setattr(self, name, counters[name])
+    def begin(self) -> None:
+        """Start from nothing: whatever an attempt without a checkpoint has logged goes."""
         if self.accelerator.is_main_process:
-            lines = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
-            kept = [line for line in lines if json.loads(line)["step"] <= self.step]
-            self.metrics.write_text("".join(kept), encoding="utf-8")
+            replace_file(self.metrics, "")
+
+    def save(self, state: TrainingState) -> None:
+        """Write a checkpoint, after what was logged before it."""
+        if self.accelerator.is_main_process:
+            flush(self.metrics)
+        state.save(self.run / "checkpoints", self.step, self.counters())
+
+    def restore(self, counters: dict) -> None:
+        """Go on from a checkpoint's counters; what was logged after it will be logged again.
+
+        Args:
+            counters: one that the code which wrote them did not have stays at its beginning.
+        """
+        for name in self.COUNTERS:
+            setattr(self, name, counters.get(name, getattr(self, name)))
+        if self.accelerator.is_main_process:
+            lines = self.metrics.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+            whole = [line for line in lines if line.endswith("\n")]  # the last may have been cut
+            replace_file(self.metrics, "".join(line for line in whole if json.loads(line)["step"] <= self.step))
 
     @property
     def stopped(self) -> bool:
@@ -62,20 +85,31 @@ class Progress:
         self.last_score = score
 
     def add(self, step: int, losses: dict[str, torch.Tensor], rows: int) -> None:
+        """Count an update.
+
+        Args:
+            losses: scalars on the device, the loss first and the norm of the gradient last.
+            rows: training rows of this process.
+        """
         self.step = step
         self.rows += rows
         self.losses.append(losses)  # read when it is logged: reading waits for the device
 
     def log(self, learning_rate: float) -> dict:
-        """Write the mean losses since the last time; stop at one that is not finite."""
-        means = torch.stack([torch.stack([losses[name] for losses in self.losses]).mean() for name in self.losses[0]])
-        means = self.accelerator.reduce(means, reduction="mean").tolist()
-        line = dict(zip(self.losses[0], means, strict=True))
-        self.losses = []
-        if not math.isfinite(line["loss"]):
-            raise UserError(
-                f"the loss is {line['loss']} at step {self.step}: lower --learning_rate, or try --mixed_precision no"
-            )
+        """Write the mean losses since the last time.
+
+        Raises:
+            NonFinite: a loss or gradient since then was not.
+        """
+        steps = torch.stack([torch.stack([*losses.values()]) for losses in self.losses])  # (updates, losses)
+        steps = self.accelerator.reduce(steps, reduction="mean")
+        *means, _ = steps.mean(0).tolist()
+        *names, _ = self.losses[0]
+        first, self.losses = self.step - len(self.losses) + 1, []
+        if bad := (~steps.isfinite().all(1)).nonzero().flatten().tolist():
+            values = dict(zip([*names, GRADIENT_NORM], steps[bad[0]].tolist(), strict=True))
+            raise NonFinite(first + bad[0], values)
+        line = dict(zip(names, means, strict=True))
         self._write({"step": self.step, **line, "learning_rate": learning_rate})
         return {"loss": f"{line['loss']:.4f}"}
 
@@ -114,8 +148,11 @@ class Progress:
     def _dev_score(self) -> float:
         serving = self._serving()
 
-        def encode(texts):
-            return serving.encode(texts, self.built.serving_tokenizer, batch_size=self.recipe.eval_batch_size)
+        def encode(texts: list[str]) -> np.ndarray:
+            vectors = serving.encode(texts, self.built.serving_tokenizer, batch_size=self.recipe.eval_batch_size)
+            for line in warnings(vectors, self.built.model):
+                logger.warning("step %d: %s", self.step, line)
+            return vectors
 
         self.dev_results = evaluate_tasks(encode, [self.dev], receipt={"pooling": serving.config.pooling})
         return self.dev_results[0]["value"]

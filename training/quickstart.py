@@ -7,6 +7,7 @@ import inspect
 import json
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,13 @@ from accelerate import PartialState
 from csezoo.modeling import masked_language_modeling
 
 from . import quickstart_base, quickstart_words, quickstart_world
-from .checkpoints import replace_directory
 from .encoders import load_encoder, plain_encoder
 from .errors import UserError
 from .evaluation import evaluate_tasks, format_table
+from .files import locked, replace_directory
 from .quickstart_base import train_base
 from .quickstart_world import make_world, write_world
-from .recipes import load_recipe
+from .recipes import Recipe, load_recipe
 from .runs import RUN_FILES, claim, load_lines, remove, run_recipe
 from .sts import load_pairs_file, unit_vectors
 
@@ -48,6 +49,12 @@ def quickstart(overrides: dict[str, object]) -> None:
     state = PartialState()
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logger.setLevel(logging.INFO if state.is_main_process else logging.ERROR)
+    with locked(output) if state.is_main_process else nullcontext():
+        _run(recipe, output, state)
+
+
+def _run(recipe: Recipe, output: Path, state: PartialState) -> None:
+    world, base = output / "world", output / "base"
     if state.is_main_process:
         claim(output, recipe)
         seed = recipe.seeds[0]

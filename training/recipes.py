@@ -14,6 +14,7 @@ import yaml
 from csezoo.modeling import method
 
 from .errors import UserError
+from .files import replace_file
 
 # Those of transformers that need nothing but the numbers of updates.
 SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt")
@@ -28,7 +29,7 @@ LEAST |= {"mini_batch_size": 1, "whitening_sentences": 1, "nli_epochs": 0, "nli_
 FILLED_IN = {"self", "kwargs", "return", "backbone_config", "prompt_token_ids", "mask_token_id", "special_token_ids"}
 FILLED_IN |= {"whitening_size", "generator_config"}
 # What changes no result: it may differ between a run and its continuation.
-FREE_KEYS = {"output_dir", "overwrite", "report_to", "log_steps", "recipe"}
+FREE_KEYS = {"output_dir", "overwrite", "force", "report_to", "log_steps", "recipe"}
 
 
 @dataclass
@@ -80,6 +81,7 @@ class Recipe:
         report_to: a tracker of accelerate by name, or `none`.
         license, language: of the published weights, on the model card.
         overwrite: delete what another recipe left in `output_dir`.
+        force: go on with it, though recipe, data, code or launch are no longer those it began with.
         name: of the run, its card and its default directory; by default the recipe's.
         recipe: the recipe that the run was started from, by name or file name; filled in when it is read.
     """
@@ -141,6 +143,7 @@ class Recipe:
     license: str = "apache-2.0"
     language: str = "en"
     overwrite: bool = False
+    force: bool = False
     name: str = ""
     recipe: str | None = None
     model: dict = field(default_factory=dict)
@@ -333,4 +336,4 @@ def describe_keys(name: str = "simcse") -> str:
 
 def dump_recipe(recipe: Recipe, path: Path) -> None:
     """Write the resolved recipe, every key with its value."""
-    path.write_text(yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True), encoding="utf-8")
+    replace_file(path, yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True))

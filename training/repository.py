@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from .checkpoints import replace_directory
+from .files import replace_directory, replace_file
 from .method_texts import ideas
 from .model_card import model_card
 from .pictures import PICTURES
@@ -88,5 +88,5 @@ def write_sentence_transformers_files(directory: Path, modules: list[dict], tran
 
 
 def write_json(path: Path, content) -> None:
-    """Write what a JSON file holds, indented."""
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    """Write what a JSON file holds, indented: all of it or nothing."""
+    replace_file(path, json.dumps(content, indent=2) + "\n")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from .errors import UserError, one_line
+from .files import replace_file
 
 
 class ResultsFile:
@@ -51,12 +51,7 @@ class ResultsFile:
         """
         content = self.read()  # anew: another process may have added to it
         content["results"] += results
-        partial = self.path.with_name(f"{self.path.name}.{os.getpid()}.partial")
         try:
-            with partial.open("w", encoding="utf-8") as file:
-                file.write(json.dumps(content, indent=2) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, self.path)
+            replace_file(self.path, json.dumps(content, indent=2) + "\n")
         except OSError as error:
             raise UserError(f"out: {self.path} cannot be written ({one_line(error)})") from error

@@ -44,6 +44,7 @@ class RunData:
         cut = {"tokenizer": built.tokenizer, "length": built.sentence_length}
         self.batches_per_epoch = self.nli_batches_per_epoch = math.inf
         self.sentences = self.labelled = None
+        self.numbered: dict[str, Batches] = {}
         if recipe.max_steps != 0:
             self._load_sentences(built, cut, accelerator)
         if self.joint or recipe.nli_steps or recipe.nli_epochs:
@@ -61,6 +62,7 @@ class RunData:
             rows = tokenize_once(load_sentences(self.recipe), **cut, config=config)
         batches = Batches(rows, ViewCollator(*self.place, config.view_columns), **share)
         self.batches_per_epoch = batches.batches_per_epoch
+        self.numbered["sentences"] = batches
         logger.info("%d sentences, %d batches an epoch", len(rows), batches.batches_per_epoch)
         self.sentences = lambda start, stop: self._loader(batches, sampler=range(start, stop))
 
@@ -72,6 +74,7 @@ class RunData:
         collate = ViewCollator(*self.place, lambda columns: list(range(columns)))
         batches = Batches(rows, collate, batch_size=self.recipe.nli_batch_size, **self.share)
         self.nli_batches_per_epoch = batches.batches_per_epoch
+        self.numbered["labelled"] = batches
         logger.info("%d labelled rows, %d batches an epoch", len(rows), batches.batches_per_epoch)
         self.probe = lambda: collate([{**rows[i]} for i in range(min(PROBE, len(rows)))])
         self.labelled = lambda start, stop: self._loader(batches, sampler=range(start, stop))
@@ -93,3 +96,18 @@ class RunData:
             sources.append(("nli_", iter(self.labelled(before + start, before + stop))))
         for _ in range(start, stop):
             yield {prefix + name: value for prefix, source in sources for name, value in next(source).items()}
+
+    def rows(self, stage: str, start: int, stop: int, before: int) -> dict[str, list[int]]:
+        """Numbers of the rows that `batches` gives to all processes, counted from 0 after blank rows went; none of
+        a stream.
+        """
+        places = {}
+        if stage == "contrastive":
+            places["sentences"] = range(start, stop)
+        if stage == "nli" or self.joint:
+            places["labelled"] = range(before + start, before + stop)
+        return {
+            kind: [row for number in numbers for row in self.numbered[kind].rows(number)]
+            for kind, numbers in places.items()
+            if kind in self.numbered
+        }

@@ -8,6 +8,7 @@ import os
 import shutil
 import statistics
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,15 +19,15 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 from transformers.utils import logging as transformers_logging
 
-from .checkpoints import complete, replace_directory
 from .encoders import load_encoder
-from .errors import UserError, one_line
+from .errors import Terminated, UserError, one_line
 from .evaluation import AVERAGE, average, device, encode_once, format_table, score, tests_only, versions
+from .files import locked, recover_directory, replace_directory, room_for_run
 from .loop import train
 from .pictures import PICTURES, draw_similarities
 from .precision import choose_precision
 from .recipes import FREE_KEYS, Recipe, dump_recipe
-from .repository import save_card
+from .repository import save_card, write_json
 from .sharding import fsdp_plugin
 from .sts import DEV_TASK, STS_TASKS, PairTask, load_pairs_file, load_task
 from .whitening import whiten
@@ -42,6 +43,14 @@ def run_recipe(recipe: Recipe, *, show: bool = True) -> dict:
     """
     output = Path(recipe.output_dir or f"runs/{recipe.name}")
     accelerator = make_accelerator(recipe, output)
+    with locked(output) if accelerator.is_main_process else nullcontext(), room_for_run(output):
+        results = _run_seeds(recipe, output, accelerator)
+    if show and accelerator.is_main_process:
+        print(summary(results, output), flush=True)
+    return results
+
+
+def _run_seeds(recipe: Recipe, output: Path, accelerator: Accelerator) -> dict:
     dev, tests = load_evaluation(recipe)
     if accelerator.is_main_process:
         claim(output, recipe)
@@ -53,8 +62,6 @@ def run_recipe(recipe: Recipe, *, show: bool = True) -> dict:
         runs.append(run_seed(recipe, seed, run, accelerator, dev, tests))
     results = runs[0] if len(runs) == 1 else aggregate(recipe, runs, output, accelerator)
     accelerator.end_training()
-    if show and accelerator.is_main_process:
-        print(summary(results, output), flush=True)
     return results
 
 
@@ -122,7 +129,7 @@ def load_evaluation(recipe: Recipe) -> tuple[PairTask | None, list[PairTask]]:
     return dev, [load_task(name, recipe.eval_data) for name in STS_TASKS]
 
 
-RUN_FILES = ("recipe.yaml", "metrics.jsonl", "results.json", "checkpoints", "best", "tracker")
+RUN_FILES = ("recipe.yaml", "metrics.jsonl", "results.json", "checkpoints", "best", "tracker", "non_finite")
 RUN_FILES += ("prefix_tuning.png", "training_curves.png", "similarities.png")
 
 
@@ -134,22 +141,28 @@ def claim(output: Path, recipe: Recipe) -> None:
     """
     known = output / "recipe.yaml"
     if known.is_file():
-        before, now = yaml.safe_load(known.read_text(encoding="utf-8")), recipe.to_dict()
+        # A key that the code which wrote it did not have was at its default.
+        before, now = Recipe().to_dict() | yaml.safe_load(known.read_text(encoding="utf-8")), recipe.to_dict()
         changed = [key for key in before | now if key not in FREE_KEYS and before.get(key) != now.get(key)]
-        made = any(complete(run / "checkpoints") for run in (output, *output.glob("seed-*")))
-        if changed and made and not recipe.overwrite:
+        runs = (output, *output.glob("seed-*"))
+        made = any(path for run in runs for path in run.glob("checkpoints/step-*"))
+        if changed and made and not (recipe.overwrite or recipe.force):
             raise UserError(
-                f"{output} holds a run with another {', '.join(changed)}: give another --output_dir, or --overwrite"
+                f"{output} holds a run with another {', '.join(changed)}: give another --output_dir, --overwrite to "
+                "begin anew, or --force to go on with what is now"
             )
-        if changed:
+        if changed and recipe.force and not recipe.overwrite:
+            for run in runs:
+                remove(run / "results.json")  # it is no longer finished
+        elif changed:
             for name in RUN_FILES:
                 remove(output / name)
             for directory in output.glob("seed-*"):
                 remove(directory)
     try:
         output.mkdir(parents=True, exist_ok=True)
-        # Overwriting is asked for each time: a recipe read back from here must not do it by itself.
-        dump_recipe(replace(recipe, overwrite=False), known)
+        # These are asked for each time: a recipe read back from here must not do them by itself.
+        dump_recipe(replace(recipe, overwrite=False, force=False), known)
     except OSError as error:
         raise UserError(f"output_dir: {output} cannot be written ({one_line(error)})") from error
 
@@ -168,14 +181,22 @@ def run_seed(recipe, seed, run: Path, accelerator, dev, tests) -> dict:
         logger.info("%s is finished", run)
         return json.loads(results_file.read_text(encoding="utf-8"))
     run.mkdir(parents=True, exist_ok=True)
-    training = train(recipe, seed, run, accelerator, dev)
+    if accelerator.is_main_process:
+        recover_directory(run / "best")
+    try:
+        training = train(recipe, seed, run, accelerator, dev)
+    except Terminated:
+        written = sorted(run.glob("checkpoints/step-*"))
+        where = f"goes on from {written[-1]}" if written else "begins again, there was no checkpoint yet"
+        logger.warning("stopped by a signal: the same command %s", where)
+        raise
     accelerator.free_memory()  # the next seed needs the room
     results = None
     if accelerator.is_main_process:
         if recipe.whitening:
             whiten(run / "best", recipe)
         results = evaluate_best(recipe, seed, run, training, dev, tests)
-        results_file.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        write_json(results_file, results)
     accelerator.wait_for_everyone()
     return results or json.loads(results_file.read_text(encoding="utf-8"))
 
@@ -247,7 +268,7 @@ def aggregate(recipe: Recipe, runs: list[dict], output: Path, accelerator) -> di
         save_card(partial, recipe, own, results["summary"], results["runs"])
         replace_directory(partial, output / "best")
         results["best_seed"] = chosen
-        (output / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        write_json(output / "results.json", results)
     accelerator.wait_for_everyone()
     return results
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
-from .errors import UserError
+from .errors import Terminated, UserError
 from .recipes import describe_keys, load_recipe, parse_overrides, recipe_names
 
 USAGE = """usage: accelerate launch -m csezoo.training.train RECIPE [--key value ...]
@@ -20,8 +21,9 @@ keys (defaults; a recipe sets its own; RECIPE --help shows those of its method):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line; an error a user caused ends it with one line and exit code 2."""
+    """The command line; an error a user caused ends it with one line and exit code 2, SIGTERM with 143."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    handlers = {number: signal.signal(number, _terminate) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         if not arguments or {"-h", "--help"} & set(arguments):
             named = arguments and not arguments[0].startswith("-") and arguments[0] != "quickstart"
@@ -39,6 +41,13 @@ def main(arguments: list[str] | None = None) -> None:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _terminate(number, frame):
+    raise Terminated(number)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_model
 
 from .building import build
-from .checkpoints import complete
+from .checkpoints import checkpoints
 from .errors import UserError
 from .pictures import WeakenedView
 from .recipes import Recipe, load_recipe
@@ -66,6 +66,6 @@ def _recipe(run: Path) -> Recipe:
 def _newest_checkpoint(run: Path, recipe: Recipe) -> Path:
     if len(recipe.seeds) > 1 and not run.name.startswith("seed-"):
         run = run / f"seed-{recipe.seeds[0]}"
-    if not (checkpoints := complete(run / "checkpoints")):
+    if not (written := checkpoints(run / "checkpoints", {})):
         raise UserError(f"{run} has no complete checkpoint yet: train it up to its first eval_steps")
-    return checkpoints[-1]
+    return written[-1]

@@ -46,9 +46,18 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def rows_of(sentences, views, changes):
+    """A batch; its last sentence is the second once more where duplicates are masked."""
+    rows = batch(sentences=sentences, views=views)
+    if changes.get("mask_duplicates"):
+        for value in rows.values():
+            value[-1] = value[1]
+    return rows
+
+
 def one_step(rank, sentences, views, changes):
     """Loss, gradients, gathered rows and state after one backward of this process's share."""
-    rows = batch(sentences=sentences, views=views)
+    rows = rows_of(sentences, views, changes)
     share = own_share(list(range(sentences)), rank, 2)
     own = padded({key: value[share or [0]] for key, value in rows.items()})
     replica = DistributedDataParallel(model(changes))
@@ -101,6 +110,8 @@ LEARNED |= {"token_step_size": 1.0, "feature_step_size": 1e9}
         (5, 2, {**LEARNED, "feature_mask_scope": "shared", "attend_padding": True, "projection": "batchnorm"}),
         (5, 3, {"method": "diffaug"}),
         (5, 2, {"mini_batch_size": 1}),
+        (5, 2, {"mini_batch_size": 1, "mask_duplicates": True}),
+        (5, 3, {**LEARNED, "mask_duplicates": True}),
         (4, 2, {"method": "diffcse", "rtd_mask_ratio": 0.0, "rtd_weight": 1.0, "mini_batch_size": 1}),
         (1, 2, {"method": "diffaug", "views_module": "lora"}),
         (5, 2, {"method": "diffaug+diffcse", "rtd_mask_ratio": 0.0, "rtd_weight": 1.0}),
@@ -111,7 +122,7 @@ def test_two_processes_give_the_gradient_of_one(tmp_path, sentences, views, chan
     mp.spawn(worker, args=(free_port(), sentences, views, changes, results), nprocs=2)
     loss, gradient, gathered, state = torch.load(results)
     alone = model(changes)
-    output = alone(**padded(batch(sentences=sentences, views=views)))
+    output = alone(**padded(rows_of(sentences, views, changes)))
     output.loss.backward()
     torch.testing.assert_close(loss, output.loss, atol=1e-12, rtol=0)
     for name, expected in gradients(alone).items():

@@ -163,7 +163,7 @@ def test_the_objective_that_is_raised_is_the_one_that_is_lowered():
     seen = []
 
     class Squared(SimCSEForContrastiveLearning):
-        def contrastive_loss(self, embeddings):
+        def contrastive_loss(self, embeddings, duplicates=None):
             seen.append(embeddings.requires_grad)
             return (embeddings[:, 0] - embeddings[:, 1]).square().mean()
 

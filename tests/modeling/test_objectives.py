@@ -1,5 +1,7 @@
 """The losses against independent float64 numpy."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -61,13 +63,21 @@ def test_length_of_the_vectors_does_not_matter(vectors):
     torch.testing.assert_close(info_nce(a, p, n, temperature=0.05), info_nce(9 * a, 0.1 * p, 2 * n, temperature=0.05))
 
 
+OBJECTIVES = {
+    "info_nce": info_nce,
+    "prefix_contrastive": partial(prefix_contrastive, denominator="all"),
+    "self_guided": lambda a, p, n, **options: self_guided(a, p[:, None], **options),
+}
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_compared_in_float32_under_autocast_too(vectors, dtype):
-    a, p, _ = vectors.to(dtype)
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_half_precision_is_compared_in_float32_under_autocast_too(vectors, dtype, name):
+    half = vectors.to(dtype)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = info_nce(a, p, temperature=0.05)
+        loss = OBJECTIVES[name](*half, temperature=0.05)
     assert loss.dtype == torch.float32
-    torch.testing.assert_close(loss, info_nce(a.float(), p.float(), temperature=0.05))
+    assert torch.equal(loss, OBJECTIVES[name](*half.float(), temperature=0.05))
 
 
 def test_alignment_and_uniformity_are_the_formulae(vectors):

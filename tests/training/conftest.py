@@ -1,10 +1,11 @@
-"""A finished run, a Hub, and the command that publishes the one to the other."""
+"""A finished run, a Hub, the command that publishes the one to the other; labelled triplets to train on."""
 
 import shutil
 from functools import partial
 
 import pytest
 
+from tests.conftest import SENTENCES
 from tests.hub_server import HubServer
 from tests.repositories import publish_to, tiny_repository
 
@@ -36,3 +37,12 @@ def hub():
 def publish(hub, tmp_path):
     """`csezoo publish` to this Hub."""
     return partial(publish_to, hub, tmp_path / "hf")
+
+
+@pytest.fixture
+def triplets(tmp_path):
+    """The keys of a recipe that name labelled triplets."""
+    path = tmp_path / "triplets.csv"
+    rows = [f"{a},{b},{c}" for a, b, c in zip(SENTENCES[:40], SENTENCES[1:41], SENTENCES[2:42], strict=True)]
+    path.write_text("premise,entailed,contradicted\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    return {"nli_file": str(path), "nli_columns": ["premise", "entailed", "contradicted"], "nli_classes": 2}

@@ -1,9 +1,7 @@
-"""DiffAug's runs of two stages: what they leave, killed in either stage or between them, two processes."""
+"""DiffAug's runs of two stages: what they leave, two processes."""
 
 import json
 import shutil
-import signal
-import time
 
 import pytest
 import torch
@@ -18,7 +16,7 @@ from csezoo.training.pictures import draw_prefix_tuning
 from csezoo.training.recipes import load_recipe, make_recipe
 from csezoo.training.runs import run_recipe
 from tests.conftest import SENTENCES
-from tests.training.test_train import LAUNCH_TWO, finish, lines, same_run, start, values
+from tests.training.test_train import LAUNCH_TWO, finish, lines, start, values
 
 STAGE_ONE = 3
 
@@ -85,26 +83,6 @@ def test_the_best_model_loads_as_any_other(run):
     again = as_sentence_transformer.encode(SENTENCES[:5], convert_to_tensor=True)
     torch.testing.assert_close(again, vectors, atol=1e-6, rtol=0)
     model.encode("the cat " * 500)  # cut to the positions that the prefixes leave
-
-
-@pytest.mark.parametrize("killed_at", [2, STAGE_ONE, STAGE_ONE + 1])
-def test_killed_in_either_stage_or_between_them_and_resumed(
-    run, bases, train_file, triplets, dev_file, tmp_path, killed_at
-):
-    broken = two_stages(bases["bert"], train_file, triplets, dev_file, tmp_path / "broken")
-    process, checkpoints = start(broken), tmp_path / "broken" / "checkpoints"
-    while not (checkpoints / f"step-{killed_at:08d}").exists() and process.poll() is None:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    finish(process)
-    assert not (tmp_path / "broken" / "results.json").exists(), "killed before its end"
-    for later in range(killed_at + 1, 7):  # the kill may have come late
-        shutil.rmtree(checkpoints / f"step-{later:08d}", ignore_errors=True)
-    code, _, err = finish(start(broken))
-    assert code == 0, err
-    assert f"resumed from {checkpoints / f'step-{killed_at:08d}'}" in err
-    same_run(run, tmp_path / "broken")
-    assert (tmp_path / "broken" / "prefix_tuning.png").is_file()
 
 
 @pytest.mark.parametrize("changes", [{"nli_weight": 0.0}, {"views_module": "lora"}])

@@ -1,8 +1,6 @@
 """Labelled pairs: a stage before, beside the contrastive loss, or alone; and what ends a run early or empty."""
 
 import json
-import signal
-import time
 
 import numpy as np
 import pytest
@@ -19,17 +17,9 @@ from csezoo.training.recipes import make_recipe
 from csezoo.training.runs import run_recipe
 from csezoo.training.verification import verify_repository
 from tests.conftest import SENTENCES
-from tests.training.test_train import finish, lines, same_run, start, values
+from tests.training.test_train import lines, values
 
 LABELS = ("entailment", "neutral", "contradiction")
-
-
-@pytest.fixture
-def triplets(tmp_path):
-    path = tmp_path / "triplets.csv"
-    rows = [f"{a},{b},{c}" for a, b, c in zip(SENTENCES[:40], SENTENCES[1:41], SENTENCES[2:42], strict=True)]
-    path.write_text("premise,entailed,contradicted\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    return {"nli_file": str(path), "nli_columns": ["premise", "entailed", "contradicted"], "nli_classes": 2}
 
 
 @pytest.fixture
@@ -119,26 +109,6 @@ def test_labelled_pairs_can_be_all_there_is(bases, dev_file, tmp_path, pairs):
     results = run_recipe(make_recipe(recipe))
     assert results["training"]["updates"] == 3  # 40 pairs in batches of 16, and no training sentences needed
     assert all(set(line) == {"step", "loss", "nli", "learning_rate"} for line in stages(tmp_path / "run"))
-
-
-@pytest.mark.parametrize("stop_at", [2, 3, 4])
-def test_killed_before_at_or_after_the_boundary_resumes_bit_for_bit(
-    bases, train_file, dev_file, tmp_path, triplets, stop_at
-):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", **triplets)
-    recipe |= {"nli_steps": 3, "max_steps": 3, "eval_steps": 1, "nli_weight": 0.1}
-    run_recipe(make_recipe(recipe))
-    broken = {**recipe, "output_dir": str(tmp_path / "broken")}
-    process = start(broken)
-    while not list((tmp_path / "broken").glob(f"checkpoints/step-*{stop_at}")) and process.poll() is None:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    finish(process)
-    assert not (tmp_path / "broken" / "results.json").exists(), "killed before its end"
-    code, _, err = finish(start(broken))
-    assert code == 0, err
-    assert "resumed from" in err
-    same_run(tmp_path / "whole", tmp_path / "broken")
 
 
 def labelled(path, rows, columns, classes, **keys):

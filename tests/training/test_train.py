@@ -1,12 +1,10 @@
-"""Whole runs on a tiny base: what a run leaves, what it refuses, killed and resumed, one process and two."""
+"""Whole runs on a tiny base: what a run leaves, what it refuses, one process and two."""
 
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -150,31 +148,13 @@ def test_a_finished_run_is_used_again_and_another_recipe_is_refused(run, bases, 
 
 def same_run(one, other):
     """Bit-identical weights, metrics and best model."""
-    for name in ("best", "checkpoints/step-00000006"):
+    newest = max(path.name for path in (one / "checkpoints").iterdir())
+    for name in ("best", f"checkpoints/{newest}"):
         a, b = (load_file(directory / name / "model.safetensors") for directory in (one, other))
         assert a.keys() == b.keys()
         for tensor in a:
             assert torch.equal(a[tensor], b[tensor]), tensor
     assert lines(one) == lines(other)
-
-
-@pytest.mark.parametrize("changes", [{}, {"gradient_accumulation_steps": 2, "mlm_weight": 0.1}])
-def test_killed_and_resumed_equals_uninterrupted(bases, train_file, dev_file, tmp_path, changes):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", **changes)
-    run_recipe(make_recipe(recipe))
-    broken = {**recipe, "output_dir": str(tmp_path / "broken")}
-    process = start(broken)
-    while not list((tmp_path / "broken").glob("checkpoints/step-*2")) and process.poll() is None:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    finish(process)
-    assert not (tmp_path / "broken" / "results.json").exists(), "killed before its end"
-    # What a kill in the middle of a save leaves behind is no checkpoint.
-    (tmp_path / "broken" / "checkpoints" / "partial-00000004").mkdir(exist_ok=True)
-    code, _, err = finish(start(broken))
-    assert code == 0, err
-    assert "resumed from" in err
-    same_run(tmp_path / "whole", tmp_path / "broken")
 
 
 LAUNCH_TWO = (
@@ -283,7 +263,7 @@ def test_a_run_goes_on_only_as_it_was_launched(bases, train_file, dev_file, tmp_
     AcceleratorState._reset_state(reset_partial_state=True)
     os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16"
     try:
-        with pytest.raises(UserError, match="under other precision than bf16"):
+        with pytest.raises(UserError, match="under another precision"):
             run_recipe(make_recipe(recipe))
     finally:
         del os.environ["ACCELERATE_MIXED_PRECISION"]

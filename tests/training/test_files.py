@@ -1,0 +1,98 @@
+"""Two processes and one directory or one cache: locked or refused, and a reader finds the old or the new."""
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from csezoo.training.batches import tokenize_once
+from csezoo.training.building import load_tokenizer
+from csezoo.training.data import load_sentences
+from csezoo.training.files import locked, recover_directory, replace_directory, replace_file
+from csezoo.training.recipes import make_recipe
+from tests.conftest import SENTENCES
+from tests.training.faults import CONTEXT, train_in_child
+from tests.training.test_train import command_line, values
+
+
+def test_a_second_run_in_one_directory_is_refused(bases, train_file, dev_file, tmp_path):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=1)
+    with locked(tmp_path / "run"):
+        code, err = train_in_child(command_line(recipe), tmp_path)
+    assert code == 2 and "Traceback" not in err
+    assert f"error: output_dir: another process trains in {tmp_path / 'run'}: wait for it" in err
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"], "it has touched nothing"
+
+
+def test_the_holder_of_a_directory_may_ask_for_it_again(tmp_path):
+    with locked(tmp_path), locked(tmp_path):
+        pass
+    with locked(tmp_path):
+        pass
+
+
+def _count_tokens(train_file, base, together, counts) -> None:
+    together.wait()
+    sentences = load_sentences(make_recipe({"train_file": train_file}))
+    rows = tokenize_once(sentences, tokenizer=load_tokenizer(base), length=32)
+    counts.put((len(rows), sum(map(len, rows["0"]))))
+
+
+def test_two_processes_that_fill_one_cache_read_the_same_rows(bases, tmp_path):
+    """Seven words to each sentence."""
+    train_file = tmp_path / "new.txt"  # in no cache yet
+    train_file.write_text("\n".join(SENTENCES * 20) + "\n", encoding="utf-8")
+    together, counts = CONTEXT.Barrier(2), CONTEXT.Queue()
+    arguments = (str(train_file), str(bases["bert"]), together, counts)
+    processes = [CONTEXT.Process(target=_count_tokens, args=arguments) for _ in range(2)]
+    for process in processes:
+        process.start()
+    assert [counts.get(timeout=120) for _ in processes] == [(20 * len(SENTENCES), 20 * 7 * len(SENTENCES))] * 2
+    for process in processes:
+        process.join(timeout=60)
+
+
+def save_numbered(directory: Path, number: int) -> None:
+    directory.mkdir()
+    save_file({"a": torch.full((20_000,), float(number))}, directory / "model.safetensors")
+    replace_directory(directory, directory.with_name("best"))
+
+
+def test_a_reader_finds_a_whole_repository_or_none(tmp_path):
+    save_numbered(tmp_path / "partial", 0)
+    finished = threading.Event()
+
+    def write():
+        for number in range(1, 100):
+            save_numbered(tmp_path / "partial", number)
+        finished.set()
+
+    writer, seen = threading.Thread(target=write), set()
+    writer.start()
+    while not finished.is_set():
+        try:
+            values = load_file(tmp_path / "best" / "model.safetensors")["a"]
+        except FileNotFoundError:
+            continue
+        assert len(set(values.tolist())) == 1, "half of one model, half of another"
+        seen.add(values[0].item())
+    writer.join()
+    assert len(seen) > 1
+
+
+def test_a_replacement_cut_off_between_its_renamings_is_undone(tmp_path):
+    save_numbered(tmp_path / "partial", 1)
+    (tmp_path / "best").rename(tmp_path / "best.old")
+    recover_directory(tmp_path / "best")
+    assert (tmp_path / "best" / "model.safetensors").is_file()
+    recover_directory(tmp_path / "best")  # nothing to do
+
+
+def test_a_file_that_cannot_be_replaced_stays(tmp_path):
+    path = tmp_path / "results.json"
+    replace_file(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        replace_file(path, "new \ud800")
+    assert path.read_text(encoding="utf-8") == "old"

@@ -1,0 +1,52 @@
+"""What a run's numbers depend on, recorded in its checkpoints: it goes on only where all of it is as it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from accelerate import Accelerator
+
+import csezoo.modeling
+
+from .evaluation import versions
+from .hub import sha256
+from .recipes import FREE_KEYS, Recipe
+from .sts import PairTask
+
+# The code that decides a run's numbers: all of `modeling`, and of `training` what a batch and an update go through.
+CODE = ("batches", "building", "data", "loop", "progress", "prompts", "run_data", "sts")
+# A checkpoint with another of these was not written by this run.
+IDENTITY = ("recipe", "seed")
+
+
+def origin(recipe: Recipe, seed: int, accelerator: Accelerator, dev: PairTask | None) -> dict[str, object]:
+    """Everything that must be the same where a run goes on, by the name an error gives it.
+
+    Files are known by their contents, wherever they lie and whenever they were touched; data sets of the Hub by the
+    revision that the recipe gives.
+    """
+    keys = {key: value for key, value in recipe.to_dict().items() if key not in FREE_KEYS | {"seeds"}}
+    libraries = {name: versions()[name] for name in ("csezoo", "torch", "transformers", "tokenizers")}
+    files = {key: Path(keys[key] or "") for key in ("train_file", "nli_file")}
+    return {
+        "recipe": hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).hexdigest(),
+        "seed": seed,
+        "processes": accelerator.num_processes,
+        "precision": accelerator.mixed_precision,
+        "code": code_sha256(),
+        **libraries,
+        **{key: sha256(file) for key, file in files.items() if file.is_file()},
+        "dev pairs": dev.receipt()["sha256"] if dev else None,
+    }
+
+
+def code_sha256() -> str:
+    """Checksum of the code that decides a run's numbers; that of cards, pictures and publishing is not in it."""
+    here = Path(__file__).parent
+    files = [*Path(csezoo.modeling.__file__).parent.glob("*.py"), *(here / f"{name}.py" for name in CODE)]
+    digest = hashlib.sha256()
+    for file in sorted(files, key=lambda file: file.name):
+        digest.update(f"{file.name} {sha256(file)}\n".encode())
+    return digest.hexdigest()
