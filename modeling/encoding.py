@@ -10,7 +10,7 @@ from transformers.utils import logging
 # takes up to twice as long. An accelerator wants large ones: as many as `batch_size` texts of 128 tokens.
 CPU_BATCH_TOKENS = 1024
 TOKENS_PER_TEXT = 128
-TOKENISED_AT_ONCE = 1000  # a tokenizer's own output takes a hundred times the room of the ids in it
+TOKENISED_AT_ONCE = 1000  # a tokenizer's output holds pieces and offsets beside the ids: not for a million texts
 
 
 def load_tokenizer(model) -> PreTrainedTokenizerFast:
@@ -53,7 +53,7 @@ def encode_texts(
     most_tokens = CPU_BATCH_TOKENS if model.device.type == "cpu" else TOKENS_PER_TEXT * batch_size
     was_training = model.training
     model.eval()
-    # In that order, and on the model's device: nothing waits for it before the last batch is under way.
+    # In that order, on the model's device: there is one copy to the host, at the end.
     embeddings = torch.empty(len(texts), model.config.embedding_size, dtype=model.dtype, device=model.device)
     batches = cut_batches(lengths, batch_size, most_tokens)
     # `leave=None`: below another bar this one leaves no line behind.
@@ -69,7 +69,7 @@ def encode_texts(
 
 
 def tokenize(tokenizer, texts: list[str]) -> list[torch.Tensor]:
-    """The ids of every text, as long as it is and cut to what the tokenizer allows."""
+    """The token ids of every text, truncated as the tokenizer says and not padded."""
     starts = range(0, len(texts), TOKENISED_AT_ONCE)
     parts = (list(texts[start : start + TOKENISED_AT_ONCE]) for start in starts)
     return [torch.tensor(ids) for part in parts for ids in tokenizer(part, truncation=True)["input_ids"]]
