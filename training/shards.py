@@ -90,8 +90,8 @@ def finished_shards(directory: Path, origin: dict, decisive: tuple[str, ...]) ->
     found = [path for path in directory.glob("*") if path.suffix[1:] in FORMATS and not path.name.startswith(".")]
     for path in sorted(found):
         made_from = read_origin(path)
-        if other := [key for key in decisive if made_from[key] != origin[key]]:
-            name, before = other[0].removesuffix("_sha256"), made_from[other[0]]
+        if other := [key for key in decisive if made_from.get(key) != origin[key]]:
+            name, before = other[0].removesuffix("_sha256"), made_from.get(other[0])
             raise UserError(f"to: {directory} holds embeddings of another {name} ({before}), give another --to")
     return {path.name for path in found}
 
@@ -105,5 +105,5 @@ def read_origin(path: Path) -> dict:
             with safe_open(path, "numpy") as file:
                 metadata = file.metadata() or {}
         return json.loads(metadata[KEY])
-    except (OSError, KeyError, ArrowException, SafetensorError) as error:
+    except (OSError, KeyError, ValueError, ArrowException, SafetensorError) as error:
         raise UserError(f"to: {path} is no file of embeddings of `csezoo encode`, give another --to") from error
