@@ -195,12 +195,14 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         convert_to_numpy: bool = True,
         show_progress_bar: bool = False,
     ):
-        """Embed texts: sorts them by length, encodes batches without gradients, restores the order.
+        """Embed texts: sorts them by their tokens, encodes batches of similar length without gradients, restores the
+        order.
 
         Args:
             texts: one text or a list.
             tokenizer: the one saved beside the model; the one of the checkpoint if not given.
-            batch_size: texts a forward pass.
+            batch_size: most texts a forward pass. Long ones are fewer: with padding at most 1,024 tokens on a CPU, and
+                elsewhere as many as `batch_size` texts of 128 tokens.
             normalize_embeddings: scale every vector to length 1.
             convert_to_numpy: a float32 numpy array if true, else a tensor of the model's type on its device.
             show_progress_bar: on long lists.

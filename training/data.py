@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
 import warnings
-from contextlib import contextmanager
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,9 +73,7 @@ def load_sentences(recipe: Recipe) -> datasets.Dataset | datasets.IterableDatase
         streaming=recipe.streaming,
     )
     loaded = _read(source)
-    with _reading(source):
-        names = loaded.column_names or list(next(iter(loaded), {}))  # a stream may know them by its first row only
-    columns = _columns(source, names, recipe.text_columns or _only_column(source, names), "text_columns")
+    columns = _columns(source, _names(source, loaded), recipe.text_columns, "text_columns")
     if not 1 <= len(columns) <= 3:
         raise UserError(f"text_columns: {len(columns)} given, one to three are meant")
     loaded = loaded.select_columns(columns)
@@ -82,6 +83,32 @@ def load_sentences(recipe: Recipe) -> datasets.Dataset | datasets.IterableDatase
     if recipe.max_train_sentences:
         loaded = loaded.select(range(min(recipe.max_train_sentences, len(loaded))))
     return _keep(_checked(source, loaded, columns), recipe.train_fraction)
+
+
+def stream_texts(file: str, column: str | None = None) -> Iterator[str]:
+    """The texts of a file one after the other, in constant memory; blank ones too: the n-th is that of the n-th row.
+
+    Args:
+        file: as `train_file`.
+        column: which holds them; `text`, or the only one, unless it is named.
+
+    Raises:
+        UserError: the file, its encoding, its columns, or a row without a text; the line says which.
+    """
+    source = Source("file", file, None, None, None, streaming=True)
+    loaded = _read(source)
+    (column,) = _columns(source, _names(source, loaded), [column] if column else None, "column")
+    batches, rows = loaded.select_columns([column]).iter(batch_size=1000), 0
+    while True:
+        with _reading(source):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        for text in batch[column]:
+            rows += 1
+            if not isinstance(text, str):
+                raise UserError(f"{file}, row {rows}: column {column} holds {text!r}, not text")
+            yield text
 
 
 def load_labelled(recipe: Recipe, classes: int) -> datasets.Dataset:
@@ -102,7 +129,7 @@ def load_labelled(recipe: Recipe, classes: int) -> datasets.Dataset:
     if recipe.nli_columns is None or len(recipe.nli_columns) != 3:
         meant = "premise, entailed and contradicted hypothesis" if classes == 2 else "premise, hypothesis and label"
         raise UserError(f"nli_columns: name the three columns of {meant} in {source.name}")
-    columns = _columns(source, loaded.column_names, recipe.nli_columns, "nli_columns")
+    columns = _columns(source, _names(source, loaded), recipe.nli_columns, "nli_columns")
     loaded = loaded.select_columns(columns)
     if classes == 2:
         return _keep(_checked(source, loaded, columns), recipe.nli_fraction)
@@ -144,13 +171,23 @@ def _keep(rows: datasets.Dataset, fraction: float) -> datasets.Dataset:
     return rows.select(kept)
 
 
-def _columns(source: Source, names: list[str], columns: list[str], option: str) -> list[str]:
+def _names(source: Source, loaded) -> list[str]:
+    with _reading(source):
+        names = loaded.column_names or list(next(iter(loaded), {}))  # a stream may know them by its first row only
     if not names:
         raise UserError(f"{source.name} holds no sentences")
+    return names
+
+
+def _columns(source: Source, names: list[str], columns: list[str] | None, option: str) -> list[str]:
+    """The columns that an option names, or the one that holds sentences by itself."""
+    if columns is None and ("text" in names or len(names) == 1):
+        return ["text"] if "text" in names else names
+    if columns is None:
+        raise UserError(f"{source.name} has the columns {', '.join(names)}: say which hold sentences with --{option}")
     if missing := [column for column in columns if column not in names]:
         raise UserError(
-            f"{source.name} has no column {', '.join(missing)}: it has {', '.join(names)}; "
-            f"name the columns of anchor, positive and hard negative with --{option}"
+            f"{source.name} has no column {', '.join(missing)}: it has {', '.join(names)}; name others with --{option}"
         )
     return columns
 
@@ -201,7 +238,7 @@ def _reading(source: Source):
         with warnings.catch_warnings():
             warnings.simplefilter("error", ParserWarning)  # cells that would be dropped
             yield
-    except (DatasetGenerationError, ParserWarning, EOFError, OSError, ValueError) as error:
+    except (DatasetGenerationError, ParserWarning, EOFError, OSError, ValueError, zlib.error) as error:
         reason = one_line(error.__cause__ or error)
         if source.file:
             _raise_bad_utf8(Path(source.file))
@@ -213,22 +250,15 @@ def _reading(source: Source):
 
 def _raise_bad_utf8(path: Path) -> None:
     """Name the first line that is not UTF-8, if there is one."""
-    if path.suffix in (".gz", ".parquet"):
+    if ".parquet" in path.suffixes:
         return
-    with path.open("rb") as lines:
+    damaged = (EOFError, OSError, zlib.error)  # an archive, which is said with another reason
+    with suppress(*damaged), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             try:
                 line.decode("utf-8")
             except UnicodeDecodeError as error:
                 raise UserError(f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start})") from None
-
-
-def _only_column(source: Source, names: list[str]) -> list[str]:
-    if "text" in names:
-        return ["text"]
-    if len(names) == 1:
-        return names
-    raise UserError(f"{source.name} has the columns {', '.join(names)}: say which hold sentences with --text_columns")
 
 
 def _clean(batch: dict[str, list], columns: list[str], others: tuple[str, ...] = ()) -> dict[str, list]:

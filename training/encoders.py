@@ -36,7 +36,7 @@ def load_encoder(
     Args:
         model: directory or Hub id.
         pooling: for a plain transformers encoder, which has none of its own.
-        batch_size: texts a forward pass.
+        batch_size: most texts a forward pass.
         dtype: of the weights.
         progress: show a bar.
 

@@ -26,7 +26,7 @@ from .pictures import draw_prefix_tuning, draw_training_curves
 from .progress import GRADIENT_NORM, Progress
 from .recipes import Recipe
 from .run_data import RunData
-from .sharding import gather_weights, model_to_train
+from .sharding import gather_weights, model_to_train, whole
 from .sts import PairTask
 
 logger = logging.getLogger(__name__)
@@ -271,7 +271,7 @@ def update(model, optimizer, loader, recipe: Recipe, accelerator: Accelerator) -
             accelerator.backward(output.loss / batches)
         for name, loss in {"loss": output.loss, **output.losses}.items():
             totals[name] = totals.get(name, 0) + loss.detach() / batches
-    totals[GRADIENT_NORM] = accelerator.clip_grad_norm_(model.parameters(), recipe.max_grad_norm or math.inf)
+    totals[GRADIENT_NORM] = whole(accelerator.clip_grad_norm_(model.parameters(), recipe.max_grad_norm or math.inf))
     optimizer.step()
     optimizer.zero_grad()
     return totals, rows

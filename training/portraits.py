@@ -54,7 +54,7 @@ def layer_scores(model: str, task: PairTask, *, batch_size: int = 128) -> np.nda
     Args:
         model: directory or Hub id.
         task: pairs with gold scores.
-        batch_size: texts a forward pass.
+        batch_size: most texts a forward pass.
     """
     encoder, tokenizer = plain_encoder(model, "cls")
     encoder.to("cuda" if torch.cuda.is_available() else "cpu")

@@ -73,7 +73,7 @@ class Recipe:
         eval_steps, log_steps: updates between dev evaluations (each writes a checkpoint), and between logged losses.
         endurance: stop when the dev score has been lower than the one before it this many times (SG-OPT).
         whitening, whitening_sentences: dimensions of a whitening fitted at the end, and sentences it is fitted on.
-        eval_batch_size: texts a forward pass in evaluation.
+        eval_batch_size: most texts a forward pass in evaluation.
         seeds: one run each; several are aggregated.
         mixed_precision: `no`, `fp16`, `bf16`, or `auto`: what a short measurement finds faster of `no` and `bf16`; by
             default what `accelerate launch` was told.

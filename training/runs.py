@@ -23,6 +23,7 @@ from .encoders import load_encoder
 from .errors import Terminated, UserError, one_line
 from .evaluation import AVERAGE, average, device, encode_once, format_table, score, tests_only, versions
 from .files import locked, recover_directory, replace_directory, room_for_run
+from .launch import check_launch
 from .loop import train
 from .pictures import PICTURES, draw_similarities
 from .precision import choose_precision
@@ -82,11 +83,7 @@ def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
         )
     except ValueError as error:
         raise UserError(f"report_to or mixed_precision: {error}") from error
-    if accelerator.num_processes == 1 and "MASTER_ADDR" in os.environ and "WORLD_SIZE" not in os.environ:
-        raise UserError(
-            "several processes were asked for and one was started (accelerate launch --cpu does that): on CPU use "
-            "ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes N"
-        )
+    check_launch(accelerator.num_processes)
     level = logging.INFO if accelerator.is_main_process else logging.ERROR
     logging.basicConfig(level=logging.WARNING, format="%(message)s", force=True)
     logging.getLogger("csezoo").setLevel(level)

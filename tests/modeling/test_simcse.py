@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning, SimCSEModel
+from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning
 from csezoo.modeling.masked_language_modeling import mask_tokens, masked_lm_loss
-from csezoo.training.prompts import serving_tokenizer, template_token_ids
-from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
+from tests.conftest import tiny_config
 from tests.modeling.test_methods import batch
 from tests.modeling.test_objectives import numpy_info_nce
 
@@ -75,40 +74,6 @@ def test_masked_lm_loss_averages_over_chosen_tokens():
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
     torch.testing.assert_close(masked_lm_loss(logits, labels), expected)
     assert masked_lm_loss(logits, torch.full_like(labels, -100)).item() == 0
-
-
-@pytest.fixture
-def serving(kind):
-    tokenizer = tiny_tokenizer(kind)
-    model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config(kind)))
-    return model.eval(), serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=64)
-
-
-def test_encode_keeps_the_order_and_equals_the_forward(serving):
-    model, tokenizer = serving
-    texts = ["the cat", "the small cat sees the house .", "dog", *SENTENCES[:7]]
-    encoded = model.encode(texts, tokenizer, batch_size=3)
-    for text, vector in zip(texts, encoded, strict=True):
-        alone = model(**tokenizer(text, return_tensors="pt")).pooler_output[0]
-        np.testing.assert_allclose(vector, alone.detach().numpy(), atol=1e-5)
-
-
-def test_encode_gives_what_it_is_asked_for(serving):
-    model, tokenizer = serving
-    one = model.encode("the cat", tokenizer)
-    assert one.shape == (32,) and one.dtype == np.float32
-    assert model.encode([], tokenizer).shape == (0, 32)
-    assert model.encode(["the cat " * 500], tokenizer).shape == (1, 32)
-    unit = model.encode(["the cat", "dog"], tokenizer, normalize_embeddings=True, convert_to_numpy=False)
-    torch.testing.assert_close(unit.norm(dim=1), torch.ones(2))
-    model.train()
-    model.encode(["the cat"], tokenizer)
-    assert model.training, "encode leaves the mode as it was"
-
-
-def test_encode_without_a_tokenizer_says_where_one_comes_from(serving):
-    with pytest.raises(ValueError, match="pass its tokenizer"):
-        serving[0].encode("the cat")
 
 
 @pytest.mark.parametrize(

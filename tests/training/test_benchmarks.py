@@ -4,12 +4,16 @@ import json
 
 import numpy as np
 import pytest
+from sentence_transformers import SentenceTransformer
 
 from csezoo.training.benchmarks import race, score_as_senteval, senteval_order
 from csezoo.training.cli import main
+from csezoo.training.encoding_benchmark import benchmark_encoding, race_encoders
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation import evaluate_tasks
 from csezoo.training.sts import load_task
+from tests.conftest import SENTENCES
+from tests.repositories import tiny_repository
 from tests.training.test_sts import YEARS, senteval  # noqa: F401 (a fixture)
 
 
@@ -55,3 +59,29 @@ def test_the_report_of_the_command(senteval, bases, tmp_path, capsys):  # noqa: 
     assert report["command"].startswith("csezoo benchmark sts --model ")
     assert {"device", "cpus", "threads", "versions"} <= report["machine"].keys()
     assert {name: len(seconds) for name, seconds in report["seconds"].items()} == {"ours": 1, "usual": 1}
+
+
+@pytest.mark.parametrize("which", ["zoo", "plain"])
+def test_encoding_is_timed_on_texts_of_mixed_and_of_one_length(which, bases, tmp_path, capsys):
+    out, file = tmp_path / "report.json", tmp_path / "texts.txt"
+    file.write_text("".join(f"{' '.join(SENTENCES[: 1 + row % 5])}\n" for row in range(60)), encoding="utf-8")
+    model = ["--model", str(tiny_repository(tmp_path / "model"))]
+    model = model if which == "zoo" else ["--model", str(bases["bert"]), "--pooling", "mean"]
+    main(["benchmark", "encode", *model, "--texts", str(file), "--repeats", "1", "--out", str(out)])
+    report = json.loads(out.read_text(encoding="utf-8"))
+    mixed, one_length = report["sets"]["mixed"], report["sets"]["one length"]
+    assert mixed["texts"] == 60 and one_length["texts"] == 12 and mixed["difference"] < 1e-5
+    assert one_length["tokens"] % 12 == 0 and mixed["tokens"] == 5 * one_length["tokens"]
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in shown] == ["encode, mixed", "encode, one length"]
+    assert f"ratio {mixed['ratio']:.2f} (of processor time {mixed['cpu_ratio']:.2f})" in shown[0]
+
+
+def test_what_cannot_be_raced_is_said(bases, tmp_path):
+    with pytest.raises(UserError, match="pooling: sentence-transformers has no first_last_mean"):
+        benchmark_encoding(str(bases["bert"]), "first_last_mean")
+    SentenceTransformer(str(bases["bert"])).save(str(tmp_path / "theirs"))
+    with pytest.raises(UserError, match="is encoded by sentence-transformers either way"):
+        benchmark_encoding(str(tmp_path / "theirs"), None)
+    with pytest.raises(UserError, match="sentence-transformers gives other vectors, off by"):
+        race_encoders(letters, lambda texts: letters(texts) + 1, ["the cat"], repeats=1)

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,15 +17,35 @@ from csezoo.training.recipes import make_recipe, recipe_names
 from csezoo.training.repository import save_repository
 from tests.training.test_sts import senteval  # noqa: F401 (a fixture)
 
-COMMANDS = ["recipes", "evaluate", "glue", "compare", "benchmark", "table", "cards", "portrait", "publish", "export"]
+COMMANDS = [
+    "recipes",
+    "evaluate",
+    "encode",
+    "glue",
+    "compare",
+    "benchmark",
+    "table",
+    "cards",
+    "portrait",
+    "publish",
+    "export",
+]
 COMMANDS += ["verify", "audit", "weakened"]
 
 
-def test_help_comes_in_under_a_second_and_names_every_command():
-    command = [sys.executable, "-m", "csezoo.training.cli", "--help"]
-    started = time.perf_counter()
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert time.perf_counter() - started < 1
+def test_help_names_every_command_in_under_a_second_of_processor_time_without_a_heavy_import():
+    code = """
+import json, sys, time
+from csezoo.training.cli import main
+try:
+    main(["--help"])
+except SystemExit:
+    print(json.dumps([time.process_time(), sorted({name.split(".")[0] for name in sys.modules})]))
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    seconds, imported = json.loads(shown.splitlines()[-1])
+    assert seconds < 1
+    assert not {"torch", "transformers", "datasets", "accelerate", "numpy", "huggingface_hub", "yaml"} & set(imported)
     for name in ("train", *COMMANDS):
         assert name in shown
 

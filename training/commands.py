@@ -1,0 +1,42 @@
+"""What the sub-commands share. Each imports what it needs when it runs, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from .errors import UserError
+
+# Adds a sub-command: its name, the function that runs it on its options, a summary, an example.
+Command = Callable[[str, Callable | None, str, str], argparse.ArgumentParser]
+SENTEVAL = {"default": "hub", "help": "hub (default) or a directory in SentEval's layout"}
+
+
+def add_encoder_options(added: argparse.ArgumentParser) -> None:
+    """The model, and how its texts are encoded: as of `load_encoder`."""
+    models = "directory or Hub id: of the zoo, of transformers (--pooling), of sentence-transformers"
+    added.add_argument("model", metavar="MODEL", help=models)
+    poolings = "for a plain transformers encoder: cls, mean, max, first_last_mean, last2_mean"
+    added.add_argument("--pooling", help=poolings)
+    added.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="of the weights")
+    added.add_argument("--batch_size", type=int, default=128, help="most texts a forward pass (128)")
+
+
+def check_out(out: str) -> None:
+    """A file that cannot be written is better refused before the work than after it."""
+    if not Path(out).absolute().parent.is_dir():
+        raise UserError(f"out: {Path(out).parent} is no directory")
+
+
+def check_batch_size(batch_size: int) -> None:
+    if batch_size < 1:
+        raise UserError(f"batch_size: {batch_size} must be at least 1")
+
+
+def quiet_transformers() -> None:
+    """What is loaded is judged here: neither bars nor warnings of the library."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()

@@ -1,0 +1,151 @@
+"""Commands that score a model: evaluate, compare, glue."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from .commands import SENTEVAL, Command, add_encoder_options, check_batch_size, check_out
+from .errors import UserError
+
+
+def add_commands(command: Command) -> None:
+    added = command(
+        "evaluate",
+        evaluate,
+        "score a model and write the results with their receipts",
+        "csezoo evaluate runs/quickstart/best --suite sts --data SentEval/data --out result.json",
+    )
+    suites = "sts (the default without --pairs), sts-dev, transfer, transfer-fast, sts-length, sts-multilingual, "
+    suites += "sts-spanish, chinese, geometry, retrieval, cost"
+    added.add_argument("--suite", nargs="+", metavar="SUITE", help=suites)
+    own = "CSV files of your own with the columns sentence1, sentence2, score, each a task by its name"
+    added.add_argument("--pairs", nargs="+", default=[], metavar="FILE.csv", help=own)
+    added.add_argument("--queries", nargs="+", help="sentences whose neighbours the suite retrieval shows")
+    added.add_argument("--data", **SENTEVAL)
+    added.add_argument(
+        "--out", help="write the JSON results here, task by task; what the file holds already is not done again"
+    )
+    add_encoder_options(added)
+    added = command(
+        "compare",
+        compare,
+        "test whether one model is better than another, by a paired bootstrap over the pairs of each task",
+        "csezoo compare runs/a/best runs/b/best --data SentEval/data",
+    )
+    added.add_argument("models", nargs=2, metavar="MODEL", help="as of evaluate")
+    added.add_argument(
+        "--suite",
+        nargs="+",
+        default=["sts"],
+        metavar="SUITE",
+        help="sts (default), sts-dev, sts-length, sts-multilingual, sts-spanish, chinese",
+    )
+    added.add_argument("--data", **SENTEVAL)
+    added.add_argument(
+        "--pooling", nargs=2, metavar="POOLING", help="of the two models, `own` for one that has its own"
+    )
+    added.add_argument("--resamples", type=int, default=1000, help="draws a task (1000)")
+    added = command(
+        "glue",
+        glue,
+        "fine-tune a model on tasks of GLUE and score their dev sets",
+        "csezoo glue runs/quickstart/best --tasks MRPC RTE --data GLUE --seeds 1 2 3 --out glue.json",
+    )
+    added.add_argument("model", help="directory or Hub id: of the zoo (its backbone) or of transformers")
+    names = "CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI"
+    added.add_argument("--tasks", nargs="+", required=True, metavar="TASK", help=names)
+    added.add_argument(
+        "--data", default="hub", help="hub (default) or a directory in GLUE's layout: MRPC/train.tsv, …"
+    )
+    added.add_argument("--learning_rate", type=float, default=2e-5, help="of AdamW, falling linearly to 0 (2e-5)")
+    added.add_argument("--epochs", type=float, default=3, help="over the training set (3)")
+    added.add_argument("--batch_size", type=int, default=32, help="examples an update (32)")
+    added.add_argument("--max_length", type=int, default=128, help="word pieces of an example (128)")
+    share = (
+        "share of the dev set that chooses the epoch, the rest tests (0: the last epoch, tested on all; SG-OPT 0.1)"
+    )
+    added.add_argument("--dev_share", type=float, default=0.0, help=share)
+    added.add_argument("--seeds", type=int, nargs="+", default=[42], metavar="SEED", help="each a run of its own (42)")
+    added.add_argument("--out", help="write the JSON result here")
+
+
+def evaluate(options) -> None:
+    from .encoders import load_encoder
+    from .evaluation import evaluate as run_suites
+    from .evaluation import format_report
+    from .results import ResultsFile
+
+    check_batch_size(options.batch_size)
+    if options.out:
+        check_out(options.out)
+    encode, receipt = load_encoder(
+        options.model,
+        pooling=options.pooling,
+        batch_size=options.batch_size,
+        dtype=options.dtype,
+        progress=sys.stderr.isatty(),
+    )
+    file = ResultsFile(options.out, options.model, receipt["model_sha256"]) if options.out else None
+    suites = options.suite or ([] if options.pairs else ["sts"])
+    scored = run_suites(
+        encode,
+        suites,
+        options.data,
+        receipt=receipt,
+        queries=options.queries,
+        pairs=options.pairs,
+        file=file,
+    )
+    print(format_report(Path(options.model).name, scored["results"]))
+    for task in [made["task"] for made in scored["results"] if made.get("as_released") is False]:
+        print(f"warning: {task}: its data is not as released, or tokenised otherwise (checksum)", file=sys.stderr)
+
+
+def compare(options) -> None:
+    from .encoders import load_encoder
+    from .evaluation import load_suites
+    from .statistics import compare as bootstrap
+
+    if options.resamples < 1:
+        raise UserError(f"resamples: {options.resamples} must be at least 1")
+    poolings = [None if pooling == "own" else pooling for pooling in options.pooling or ("own", "own")]
+    models = zip(options.models, poolings, strict=True)
+    encoders = [load_encoder(model, pooling=pooling, progress=sys.stderr.isatty())[0] for model, pooling in models]
+    tasks = [task for suite in load_suites(options.suite, options.data).values() for task in suite]
+    for made in bootstrap(*encoders, tasks, resamples=options.resamples, progress=sys.stderr.isatty()):
+        interval = f"{made['difference']:+.2f} [{made['low']:+.2f}, {made['high']:+.2f}]"
+        print(f"{made['task']:<24} {made['first']:6.2f} {made['second']:6.2f}  {interval}  p {made['p']:.3f}")
+
+
+def glue(options) -> None:
+    import json
+
+    from transformers.utils import logging
+
+    from .glue import FineTuning, run_glue
+    from .tables import column
+
+    if options.out:
+        check_out(options.out)
+    logging.set_verbosity_error()  # of the head, which no checkpoint has
+    logging.disable_progress_bar()
+    settings = FineTuning(
+        options.learning_rate, options.epochs, options.batch_size, options.max_length, options.dev_share
+    )
+    report = run_glue(
+        options.model,
+        options.tasks,
+        options.data,
+        seeds=options.seeds,
+        settings=settings,
+        progress=sys.stderr.isatty(),
+    )
+    if options.out:
+        Path(options.out).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    if "summary" in report:
+        for made in report["summary"]:
+            print(f"{made['task']:<24} {made['mean']:6.2f} ± {made['sd']:.2f} ({made['n']} seeds)")
+    else:
+        for made in report["results"]:
+            print(f"{column(made):<24} {made['value']:6.2f}")
