@@ -7,7 +7,14 @@ import os
 import shlex
 import sys
 
-from . import commands_browsing, commands_encoding, commands_evaluation, commands_pictures, commands_publishing
+from . import (
+    commands_benchmark,
+    commands_browsing,
+    commands_encoding,
+    commands_evaluation,
+    commands_pictures,
+    commands_publishing,
+)
 from .errors import UserError
 
 
@@ -18,7 +25,10 @@ def main(arguments: list[str] | None = None) -> None:
         from .train import main as train_main
 
         return train_main(arguments[1:])
-    options = build_parser().parse_args(arguments)
+    parser = build_parser()
+    options, options.keys = parser.parse_known_args(arguments)
+    if options.keys and not options.takes_keys:
+        parser.error(f"unrecognized arguments: {' '.join(options.keys)}")
     options.command = shlex.join(["csezoo", *arguments])
     try:
         options.run(options)
@@ -33,6 +43,7 @@ def main(arguments: list[str] | None = None) -> None:
 def build_parser() -> argparse.ArgumentParser:
     """All sub-commands and their options, each with an example."""
     parser = argparse.ArgumentParser(prog="csezoo", description="A model zoo of contrastive sentence embeddings.")
+    parser.set_defaults(takes_keys=False)  # where a recipe's keys may follow
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name, run, summary, example):
@@ -49,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     for group in (
         commands_evaluation,
         commands_encoding,
+        commands_benchmark,
         commands_pictures,
         commands_publishing,
         commands_browsing,

@@ -1,11 +1,11 @@
-"""Commands that make embeddings, and time it: encode, benchmark."""
+"""The command that makes embeddings: encode."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from .commands import Command, add_encoder_options, check_batch_size, check_out, quiet_transformers
+from .commands import Command, add_encoder_options, check_batch_size, quiet_transformers
 from .errors import UserError
 
 
@@ -32,24 +32,6 @@ def add_commands(command: Command) -> None:
         help="parquet (default; row, text, embedding) or safetensors (row, embedding)",
     )
     added.add_argument("--shard_size", type=int, default=10_000, help="rows a file, and rows in memory (10000)")
-    added = command(
-        "benchmark",
-        benchmark,
-        "time a part of the zoo against the usual way to do the same, in turns, and report the ratio",
-        "csezoo benchmark sts --model runs/quickstart/best --data SentEval/data",
-    )
-    added.add_argument(
-        "what",
-        choices=("sts", "encode"),
-        help="the suite sts against the way that SentEval encodes it; encode against sentence-transformers",
-    )
-    added.add_argument("--model", required=True, help="as of evaluate")
-    added.add_argument("--data", metavar="DIR", help="sts: a directory in SentEval's layout")
-    added.add_argument("--texts", metavar="FILE", help="encode: as of encode; 2,000 made sentences unless given")
-    added.add_argument("--pooling", help="for a plain transformers encoder")
-    added.add_argument("--tasks", nargs="+", metavar="TASK", help="sts: of the suite; all unless given")
-    added.add_argument("--repeats", type=int, default=5, help="turns (5)")
-    added.add_argument("--out", metavar="FILE", help="write the JSON report here")
 
 
 def encode(options) -> None:
@@ -83,25 +65,3 @@ def encode(options) -> None:
     if accelerator.is_main_process:
         print(f"{options.to}: {rows:,} embeddings in {shards:,} files")
     accelerator.end_training()
-
-
-def benchmark(options) -> None:
-    import json
-
-    from .benchmarks import benchmark_sts, format_benchmark
-    from .encoding_benchmark import benchmark_encoding
-
-    quiet_transformers()
-    if options.out:
-        check_out(options.out)
-    if options.what == "sts":
-        if options.data is None:
-            raise UserError("data: benchmark sts needs --data, a directory in SentEval's layout")
-        chosen = {"tasks": options.tasks} if options.tasks else {}
-        measured = benchmark_sts(options.model, options.pooling, options.data, repeats=options.repeats, **chosen)
-    else:
-        measured = benchmark_encoding(options.model, options.pooling, options.texts, repeats=options.repeats)
-    report = {"command": options.command, **measured}
-    print(format_benchmark(report))
-    if options.out:
-        Path(options.out).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

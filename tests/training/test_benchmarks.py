@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from csezoo.training.benchmark_encoding import benchmark_encoding, race_encoders
 from csezoo.training.benchmarks import race, score_as_senteval, senteval_order
 from csezoo.training.cli import main
-from csezoo.training.encoding_benchmark import benchmark_encoding, race_encoders
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation import evaluate_tasks
 from csezoo.training.sts import load_task
@@ -54,7 +54,7 @@ def test_the_report_of_the_command(senteval, bases, tmp_path, capsys):  # noqa: 
     tasks = ["--tasks", "STS16", "STSBenchmark"]
     main(["benchmark", "sts", *model, *tasks, "--data", str(senteval), "--repeats", "1", "--out", str(out)])
     report = json.loads(out.read_text(encoding="utf-8"))
-    assert f"ratio {report['ratio']:.2f}" in capsys.readouterr().out
+    assert f"ratio {report['ratio']:.3f}" in capsys.readouterr().out
     assert report["tasks"] == tasks[1:] and report["difference"] < 0.01 and report["pooling"] == "mean"
     assert report["command"].startswith("csezoo benchmark sts --model ")
     assert {"device", "cpus", "threads", "versions"} <= report["machine"].keys()
@@ -74,7 +74,7 @@ def test_encoding_is_timed_on_texts_of_mixed_and_of_one_length(which, bases, tmp
     assert one_length["tokens"] % 12 == 0 and mixed["tokens"] == 5 * one_length["tokens"]
     shown = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in shown] == ["encode, mixed", "encode, one length"]
-    assert f"ratio {mixed['ratio']:.2f} (of processor time {mixed['cpu_ratio']:.2f})" in shown[0]
+    assert f"ratio {mixed['ratio']:.3f} (of processor time {mixed['cpu_ratio']:.3f})" in shown[0]
 
 
 def test_what_cannot_be_raced_is_said(bases, tmp_path):

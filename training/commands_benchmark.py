@@ -1,0 +1,107 @@
+"""The command that times parts of the zoo: benchmark."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from .commands import Command, check_out, quiet_transformers
+
+
+def add_commands(command: Command) -> None:
+    added = command(
+        "benchmark",
+        None,
+        "time a part of the zoo against the usual way to do the same, in turns, and report the ratio",
+        "csezoo benchmark sts --model runs/quickstart/best --data SentEval/data",
+    )
+    kinds = added.add_subparsers(required=True, metavar="WHAT")
+
+    def kind(name, run, summary, **options):
+        chosen = kinds.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        chosen.set_defaults(run=run, **options)
+        chosen.add_argument("--repeats", type=int, default=5, help="turns (5)")
+        chosen.add_argument("--out", metavar="FILE", help="write the JSON report here")
+        return chosen
+
+    def of_encoding(chosen: argparse.ArgumentParser) -> None:
+        chosen.add_argument("--model", required=True, help="as of evaluate")
+        chosen.add_argument("--pooling", help="for a plain transformers encoder")
+
+    chosen = kind("sts", sts, "the suite sts against the way that SentEval encodes it")
+    of_encoding(chosen)
+    chosen.add_argument("--data", required=True, metavar="DIR", help="a directory in SentEval's layout")
+    chosen.add_argument("--tasks", nargs="+", metavar="TASK", help="of the suite; all unless given")
+    chosen = kind("encode", encode, "encode against that of sentence-transformers")
+    of_encoding(chosen)
+    chosen.add_argument("--texts", metavar="FILE", help="as of encode; 2,000 made sentences unless given")
+
+    def of_training(name, run, summary, steps):
+        chosen = kind(name, run, f"{summary}; other keys are the recipe's: --batch_size 64 …", takes_keys=True)
+        chosen.add_argument("recipe", metavar="RECIPE", help="as of train")
+        chosen.add_argument("--steps", type=int, default=steps, help=f"updates a turn ({steps})")
+        return chosen
+
+    of_training("training", training, "updates against the encoder passes that their mathematics needs", 5)
+    of_training("trainer", trainer, "SimCSE against the trainer of sentence-transformers", 25)
+    summary = "training rows per second along batch size, length, processes and inner steps"
+    chosen = of_training("scaling", scaling, summary, 5)
+    chosen.add_argument("--axes", nargs="+", default=[], metavar="AXIS", help="some of them")
+    chosen.add_argument("--picture", metavar="FILE.png", help="draw them here")
+
+
+def sts(options) -> None:
+    from .benchmarks import benchmark_sts
+
+    chosen = {"tasks": options.tasks} if options.tasks else {}
+    _report(options, benchmark_sts, options.model, options.pooling, options.data, **chosen)
+
+
+def encode(options) -> None:
+    from .benchmark_encoding import benchmark_encoding
+
+    _report(options, benchmark_encoding, options.model, options.pooling, options.texts)
+
+
+def training(options) -> None:
+    from .benchmark_training import benchmark_training
+
+    _report(options, benchmark_training, _recipe(options), steps=options.steps)
+
+
+def trainer(options) -> None:
+    from .benchmark_trainer import benchmark_trainer
+
+    _report(options, benchmark_trainer, _recipe(options), steps=options.steps)
+
+
+def scaling(options) -> None:
+    from .benchmark_scaling import benchmark_scaling
+    from .pictures import draw_scaling
+
+    if options.picture:
+        check_out(options.picture)
+    report = _report(options, benchmark_scaling, _recipe(options), axes=options.axes, steps=options.steps)
+    if options.picture:
+        draw_scaling(report["axes"], options.picture)
+
+
+def _recipe(options):
+    from .recipes import load_recipe, parse_overrides
+
+    return load_recipe(options.recipe, {"report_to": "none", **parse_overrides(options.keys)})
+
+
+def _report(options, benchmark, *arguments, **chosen) -> dict:
+    import json
+
+    from .benchmarks import format_benchmark
+
+    if options.out:
+        check_out(options.out)
+    quiet_transformers()
+    report = {"command": options.command, **benchmark(*arguments, repeats=options.repeats, **chosen)}
+    print(format_benchmark(report))
+    if options.out:
+        Path(options.out).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    return report
