@@ -9,6 +9,7 @@ import torch
 from csezoo.training.benchmark_scaling import AXES, benchmark_scaling
 from csezoo.training.benchmark_trainer import benchmark_trainer
 from csezoo.training.benchmark_training import Updates, benchmark_training, encoders, needed_passes, on_device
+from csezoo.training.cli import main
 from csezoo.training.errors import UserError
 from csezoo.training.pictures import draw_scaling
 from csezoo.training.precision import bf16_speed, choose_precision
@@ -116,3 +117,17 @@ def test_precision_is_chosen_by_measuring(recipe):
     assert [choose_precision(name) for name in ("auto", "no", "fp16", None)] == [expected, "no", "fp16", None]
     results = run_recipe(recipe(mixed_precision="auto", max_steps=1), show=False)
     assert results["training"]["precision"] == expected
+
+
+def test_the_command_takes_the_recipes_keys(recipe, tmp_path, capsys):
+    out = tmp_path / "report.json"
+    keys = {"base_model": recipe().base_model, "train_file": recipe().train_file, "batch_size": 8, "eval_data": "none"}
+    options = [text for key, value in keys.items() for text in (f"--{key}", str(value))]
+    steps = ["--steps", "1", "--repeats", "1", "--out", str(out)]
+    main(["benchmark", "training", "simcse-bert-base-uncased", *options, *steps])
+    report = json.loads(out.read_text(encoding="utf-8"))
+    assert report["batch_size"] == 8 and len(report["seconds"]["ours"]) == 1
+    assert f"; {report['floor']:.3f} by counted operations" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["recipes", "--batch_size", "8"])
+    assert "unrecognized arguments: --batch_size 8" in capsys.readouterr().err
