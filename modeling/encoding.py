@@ -1,5 +1,7 @@
 """Embedding lists of texts with a serving model."""
 
+from collections.abc import Iterable
+
 import torch
 import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
@@ -45,6 +47,7 @@ def encode_texts(
         )[0]
     if batch_size < 1:
         raise ValueError(f"batch_size: {batch_size} must be at least 1")
+    texts = checked_texts(texts)
     tokenizer = tokenizer or load_tokenizer(model)
     token_ids = tokenize(tokenizer, texts)
     # Longest first: an input too large for the memory fails at once.
@@ -66,6 +69,36 @@ def encode_texts(
     if normalize_embeddings:
         embeddings = F.normalize(embeddings, dim=-1)
     return embeddings.float().cpu().numpy() if convert_to_numpy else embeddings
+
+
+def checked_texts(texts) -> list[str]:
+    """The texts as a list.
+
+    Raises:
+        TypeError: there is none, or an item is no string.
+        ValueError: a text holds half of a surrogate pair, which no tokenizer reads.
+
+    Example:
+        >>> checked_texts(("a cat", ""))
+        ['a cat', '']
+        >>> checked_texts(["a cat", None])
+        Traceback (most recent call last):
+        TypeError: texts: item 1 is None, not a string
+    """
+    if not isinstance(texts, Iterable) or isinstance(texts, dict | bytes):
+        raise TypeError(f"texts: {texts!r:.60} is neither a string nor a list of strings")
+    texts = list(texts)
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"texts: item {number} is {text!r:.60}, not a string")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"texts: item {number}, {text!a:.60}, holds half of a surrogate pair: give "
+                "text.encode('utf-8', 'replace').decode()"
+            ) from None
+    return texts
 
 
 def tokenize(tokenizer, texts: list[str]) -> list[torch.Tensor]:

@@ -199,7 +199,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         order.
 
         Args:
-            texts: one text or a list.
+            texts: one text, or any number of them; each a string of any length, cut where the model's limit is.
             tokenizer: the one saved beside the model; the one of the checkpoint if not given.
             batch_size: most texts a forward pass. Long ones are fewer: with padding at most 1,024 tokens on a CPU, and
                 elsewhere as many as `batch_size` texts of 128 tokens.

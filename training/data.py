@@ -194,9 +194,10 @@ def _columns(source: Source, names: list[str], columns: list[str] | None, option
 
 def _checked(source: Source, loaded, columns: list[str], others: list[str] | None = None) -> datasets.Dataset:
     """Text columns under their numbers, blank rows gone; other columns as they are."""
-    wrong = [c for c in columns if loaded.features[c].dtype not in ("string", "large_string", "null")]
-    if wrong:
-        raise UserError(f"{source.name}: column {wrong[0]} holds {loaded.features[wrong[0]].dtype}, not text")
+    schema = loaded.features.arrow_schema
+    kinds = {column: str(schema.field(column).type) for column in columns}
+    if wrong := [column for column, kind in kinds.items() if kind not in ("string", "large_string", "null")]:
+        raise UserError(f"{source.name}: column {wrong[0]} holds {kinds[wrong[0]]}, not text")
     options = {"columns": columns, "others": others or []}
     with _reading(source):
         kept = loaded.map(_clean, batched=True, fn_kwargs=options, remove_columns=columns, desc="Checking sentences")
