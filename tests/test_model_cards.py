@@ -183,3 +183,16 @@ def test_a_damaged_results_file_is_named(tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["cards", "--out", str(tmp_path)])
     assert "results.json is no results file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "report", sorted((ROOT / "model_cards" / "benchmarks").glob("*.json")), ids=lambda path: path.stem
+)
+def test_readme_quotes_the_benchmarks(report):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (row,) = (line for line in readme.splitlines() if f"(model_cards/benchmarks/{report.name})" in line)
+    measured = json.loads(report.read_text(encoding="utf-8"))
+    assert f"| {measured['ratio']:.3f} |" in row
+    assert all(len(seconds) >= 5 for seconds in measured["seconds"].values())
+    if "floor" in measured:
+        assert f"R* {measured['floor']:.3f}" in row

@@ -71,7 +71,7 @@ def write_cards(directory: Path) -> list[Entry]:
 
 def entries(directory: Path) -> list[Entry]:
     """The measured runs, the encoders that were measured as they are, then the recipes that nobody has trained."""
-    files = sorted(directory.glob("*/*.json"))
+    files = [file for file in sorted(directory.glob("*/*.json")) if file.parent.name != "benchmarks"]
     measured = [_measured(file.parent) for file in files if file.name == "results.json" and _of_a_run(file)]
     encoders = [_encoder(file) for file in files if not _of_a_run(file)]
     known = {entry.cells["name"] for entry in measured}
