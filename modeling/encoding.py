@@ -104,7 +104,7 @@ def checked_texts(texts) -> list[str]:
 def tokenize(tokenizer, texts: list[str]) -> list[torch.Tensor]:
     """The token ids of every text, truncated as the tokenizer says and not padded."""
     starts = range(0, len(texts), TOKENISED_AT_ONCE)
-    parts = (list(texts[start : start + TOKENISED_AT_ONCE]) for start in starts)
+    parts = (texts[start : start + TOKENISED_AT_ONCE] for start in starts)
     return [torch.tensor(ids) for part in parts for ids in tokenizer(part, truncation=True)["input_ids"]]
 
 

@@ -77,16 +77,30 @@ def race_encoders(encode: Encode, usual: Encode, texts: list[str], repeats: int)
 
 def as_sentence_transformer(model: str, pooling: str | None) -> Encode:
     """`SentenceTransformer.encode` of the same weights under the same pooling."""
+    encoder = sentence_transformer(model, pooling)
+    return lambda texts: encoder.encode(texts, batch_size=BATCH, show_progress_bar=False)
+
+
+def sentence_transformer(model: str, pooling: str | None, max_length: int | None = None):
+    """A model as sentence-transformers holds it, in float32.
+
+    Args:
+        model: of the zoo, or a plain encoder.
+        pooling: for a plain encoder, that sentence-transformers knows too.
+        max_length: word pieces of a text in a plain encoder; its own limit unless given.
+
+    Raises:
+        UserError: it has no such pooling, or is not installed.
+    """
     try:
         from sentence_transformers import SentenceTransformer
         from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
     except ImportError:
-        raise UserError("benchmark encode needs sentence-transformers: pip install sentence-transformers") from None
+        raise UserError("this benchmark needs sentence-transformers: pip install sentence-transformers") from None
     if pooling not in (None, "cls", "mean", "max"):
         raise UserError(f"pooling: sentence-transformers has no {pooling}, give cls, mean or max")
+    options = {"dtype": "float32", "use_safetensors": True}
     if pooling is None:
-        encoder = SentenceTransformer(model, model_kwargs={"dtype": "float32"})
-    else:
-        transformer = Transformer(model, model_kwargs={"dtype": "float32"})
-        encoder = SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension(), pooling)])
-    return lambda texts: encoder.encode(texts, batch_size=BATCH, show_progress_bar=False)
+        return SentenceTransformer(model, model_kwargs=options)
+    encoder = Transformer(model, model_kwargs=options, max_seq_length=max_length)
+    return SentenceTransformer(modules=[encoder, Pooling(encoder.get_embedding_dimension(), pooling)])

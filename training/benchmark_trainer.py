@@ -9,10 +9,11 @@ from multiprocessing import get_context
 from tempfile import TemporaryDirectory
 
 import datasets
-from transformers.utils import logging
 
+from .benchmark_encoding import sentence_transformer
 from .benchmark_training import Updates
 from .benchmarks import machine, race
+from .commands import quiet_transformers
 from .cost import peak_device_bytes, peak_rss_bytes
 from .data import load_sentences
 from .errors import UserError
@@ -47,8 +48,6 @@ def benchmark_trainer(recipe: Recipe, *, steps: int = 25, repeats: int = 5) -> d
         )
     precision = choose_precision(recipe.mixed_precision) or "no"
     recipe = replace(recipe, max_train_sentences=steps * recipe.batch_size, mixed_precision=precision)
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
     datasets.disable_progress_bars()
     ours, usual = (prepare(recipe, steps) for prepare in CONTENDERS.values())
     figures = race(ours, usual, repeats=repeats)
@@ -75,16 +74,11 @@ def prepare_ours(recipe: Recipe, steps: int) -> Callable[[], None]:
 
 def prepare_usual(recipe: Recipe, steps: int) -> Callable[[], None]:
     """The other's training of the same, ready to run."""
-    try:
-        from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
-        from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
-        from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-        from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-    except ImportError as error:
-        raise UserError("sentence-transformers is not installed: pip install sentence-transformers") from error
-    encoder = Transformer(recipe.base_model, max_seq_length=recipe.max_length)
-    pooling = Pooling(encoder.get_embedding_dimension(), pooling_mode=recipe.model.get("pooling", "cls"))
-    model = SentenceTransformer(modules=[encoder, pooling])
+    model = sentence_transformer(recipe.base_model, recipe.model.get("pooling", "cls"), recipe.max_length)
+    from sentence_transformers import SentenceTransformerTrainer
+    from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+
     temperature = recipe.model.get("temperature", 0.05)
     texts = load_sentences(recipe)["0"]
     rows = datasets.Dataset.from_dict({"anchor": texts, "positive": texts})
@@ -119,7 +113,6 @@ def peak_of(name: str, recipe: Recipe, steps: int) -> int:
 
 
 def _train_and_measure(name: str, recipe: Recipe, steps: int) -> int:
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    quiet_transformers()
     CONTENDERS[name](recipe, steps)()
     return peak_device_bytes() or peak_rss_bytes()

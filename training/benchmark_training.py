@@ -20,7 +20,7 @@ from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderPreTrainedM
 from .benchmarks import machine, race
 from .building import build
 from .errors import UserError
-from .loop import plan_stages, start_stage, update
+from .loop import on_device, plan_stages, start_stage, update
 from .precision import choose_precision
 from .recipes import Recipe
 from .run_data import RunData
@@ -148,7 +148,8 @@ class Updates:
         self.wrapped.train()
 
     def batches(self) -> Iterator[dict[str, object]]:
-        return self.data.batches("contrastive", 0, self.steps, before=self.stage.start)
+        accumulated = self.recipe.gradient_accumulation_steps
+        return self.data.batches("contrastive", 0, self.steps * accumulated, before=self.stage.start * accumulated)
 
     def run(self) -> None:
         loader = self.batches()
@@ -179,7 +180,7 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
     """
     updates = Updates(recipe, steps)
     model, accelerator = updates.built.model, updates.accelerator
-    batches = [on_device(batch, accelerator) for batch in updates.batches()]
+    batches = [on_device(batch, accelerator.device) for batch in updates.batches()]
     with accelerator.autocast():
         passes = [needed_passes(model, batch) for batch in batches]
 
@@ -208,13 +209,6 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
         "sentences per second": sum(map(len, ids)) / figures["median"]["ours"],
         "padded tokens": sum(tensor.numel() for tensor in ids),
         "machine": machine(),
-    }
-
-
-def on_device(batch: dict[str, object], accelerator: Accelerator) -> dict[str, object]:
-    return {
-        name: value.to(accelerator.device) if isinstance(value, torch.Tensor) else value
-        for name, value in batch.items()
     }
 
 

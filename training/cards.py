@@ -71,16 +71,12 @@ def write_cards(directory: Path) -> list[Entry]:
 
 def entries(directory: Path) -> list[Entry]:
     """The measured runs, the encoders that were measured as they are, then the recipes that nobody has trained."""
-    files = [file for file in sorted(directory.glob("*/*.json")) if file.parent.name != "benchmarks"]
-    measured = [_measured(file.parent) for file in files if file.name == "results.json" and _of_a_run(file)]
-    encoders = [_encoder(file) for file in files if not _of_a_run(file)]
+    runs = sorted(file.parent for file in directory.glob("*/results.json"))
+    measured = [_measured(run) for run in runs if (run / "recipe.yaml").is_file()]
+    encoders = [_encoder(file) for file in sorted(directory.glob("untrained/*.json"))]
     known = {entry.cells["name"] for entry in measured}
     recipes = [_untrained(name) for name in recipe_names() if name not in known]
     return [*measured, *encoders, *recipes]
-
-
-def _of_a_run(file: Path) -> bool:
-    return file.with_name("recipe.yaml").is_file()
 
 
 def _measured(run: Path) -> Entry:

@@ -93,9 +93,8 @@ def _recipe(options):
 
 
 def _report(options, benchmark, *arguments, **chosen) -> dict:
-    import json
-
     from .benchmarks import format_benchmark
+    from .repository import write_json
 
     if options.out:
         check_out(options.out)
@@ -103,5 +102,5 @@ def _report(options, benchmark, *arguments, **chosen) -> dict:
     report = {"command": options.command, **benchmark(*arguments, repeats=options.repeats, **chosen)}
     print(format_benchmark(report))
     if options.out:
-        Path(options.out).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        write_json(Path(options.out), report)
     return report

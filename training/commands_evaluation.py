@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from .commands import SENTEVAL, Command, add_encoder_options, check_batch_size, check_out
+from .commands import SENTEVAL, Command, add_encoder_options, check_batch_size, check_out, quiet_transformers
 from .errors import UserError
 
 
@@ -119,17 +119,13 @@ def compare(options) -> None:
 
 
 def glue(options) -> None:
-    import json
-
-    from transformers.utils import logging
-
     from .glue import FineTuning, run_glue
+    from .repository import write_json
     from .tables import column
 
     if options.out:
         check_out(options.out)
-    logging.set_verbosity_error()  # of the head, which no checkpoint has
-    logging.disable_progress_bar()
+    quiet_transformers()  # of the head, which no checkpoint has
     settings = FineTuning(
         options.learning_rate, options.epochs, options.batch_size, options.max_length, options.dev_share
     )
@@ -142,7 +138,7 @@ def glue(options) -> None:
         progress=sys.stderr.isatty(),
     )
     if options.out:
-        Path(options.out).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        write_json(Path(options.out), report)
     if "summary" in report:
         for made in report["summary"]:
             print(f"{made['task']:<24} {made['mean']:6.2f} ± {made['sd']:.2f} ({made['n']} seeds)")

@@ -15,8 +15,10 @@ from filelock import FileLock, Timeout
 from .errors import UserError, one_line
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Write a file under another name, then give it its own: a reader finds the old text or the new one.
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Write a file under another name, then give it its own: a reader finds the old content or the new one.
+
+    The other name is hidden: who reads a directory takes no note of it.
 
     Example:
         >>> import tempfile
@@ -25,9 +27,9 @@ def replace_file(path: Path, text: str) -> None:
         >>> [(file.name, file.read_text()) for file in path.parent.iterdir()]
         [('results.json', '{}')]
     """
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with partial.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)

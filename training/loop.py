@@ -252,6 +252,12 @@ def _parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict]
     ]
 
 
+def on_device(batch: dict[str, object], device: torch.device) -> dict[str, object]:
+    """A batch with its tensors on a device that is not waited for, and everything else as it is."""
+    moved = {name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
+    return batch | {name: tensor.to(device, non_blocking=True) for name, tensor in moved.items()}
+
+
 def update(model, optimizer, loader, recipe: Recipe, accelerator: Accelerator) -> tuple[dict[str, torch.Tensor], int]:
     """One optimizer step; returns its losses, on the device, and its rows.
 
@@ -261,9 +267,8 @@ def update(model, optimizer, loader, recipe: Recipe, accelerator: Accelerator) -
     totals: dict[str, torch.Tensor] = {}
     for number in range(batches):
         batch = next(loader)
-        tensors = {name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
-        rows += len(next(iter(tensors.values())))
-        batch |= {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in tensors.items()}
+        rows += next(len(value) for value in batch.values() if isinstance(value, torch.Tensor))
+        batch = on_device(batch, accelerator.device)
         final = number == batches - 1
         with nullcontext() if final else accelerator.no_sync(model):  # gradients are exchanged once an update
             with accelerator.autocast():  # accelerate's own wrapping leaves FSDP out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from .errors import UserError, one_line
+from .files import replace_file
 
 KEY = "csezoo"  # of the origin in a file's metadata
 
@@ -65,13 +65,8 @@ def write_shard(path: Path, first_row: int, texts: list[str], embeddings: np.nda
         UserError: it cannot be written.
     """
     content = FORMATS[path.suffix[1:]](first_row, texts, embeddings, json.dumps(origin))
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        replace_file(path, content)
         for left in path.parent.glob(f".{path.name}.*.partial"):  # by a process that was killed
             left.unlink(missing_ok=True)
     except OSError as error:

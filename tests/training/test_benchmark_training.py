@@ -8,9 +8,10 @@ import torch
 
 from csezoo.training.benchmark_scaling import AXES, benchmark_scaling
 from csezoo.training.benchmark_trainer import benchmark_trainer
-from csezoo.training.benchmark_training import Updates, benchmark_training, encoders, needed_passes, on_device
+from csezoo.training.benchmark_training import Updates, benchmark_training, encoders, needed_passes
 from csezoo.training.cli import main
 from csezoo.training.errors import UserError
+from csezoo.training.loop import on_device
 from csezoo.training.pictures import draw_scaling
 from csezoo.training.precision import bf16_speed, choose_precision
 from csezoo.training.recipes import make_recipe
@@ -42,7 +43,7 @@ def recipe(bases, train_file, dev_file, tmp_path):
 def test_an_update_needs_these_encoder_passes(recipe, method):
     updates = Updates(recipe(method), steps=1)
     model = updates.built.model
-    (batch,) = (on_device(batch, updates.accelerator) for batch in updates.batches())
+    (batch,) = (on_device(batch, updates.accelerator.device) for batch in updates.batches())
     passes = needed_passes(model, batch)
     found = [(type(made.encoder).__name__, made.needs, len(made.inputs["input_ids"])) for made in passes]
     assert found == PASSES[method]
@@ -59,7 +60,7 @@ def test_an_update_needs_these_encoder_passes(recipe, method):
 
 def test_passes_run_under_the_prefixes_that_the_update_gave_them(recipe):
     updates = Updates(recipe("diffaug", prefix_length=3), steps=1)
-    (batch,) = (on_device(batch, updates.accelerator) for batch in updates.batches())
+    (batch,) = (on_device(batch, updates.accelerator.device) for batch in updates.batches())
     (made,) = needed_passes(updates.built.model, batch)
     assert [keys.shape[2] for keys, _ in made.prefixes] == [6] * len(made.prefixes) and made.prefixes
     made.run()
@@ -79,6 +80,11 @@ def test_the_report_of_the_training_benchmark(recipe):
     assert [made["needs"] for made in report["passes"]] == ["masks", "parameters"]
     assert report["padded tokens"] == sum(batch["input_ids"].numel() for batch in Updates(recipe(), 2).batches())
     json.dumps(report)
+
+
+def test_accumulated_batches_are_all_there(recipe):
+    report = benchmark_training(recipe(gradient_accumulation_steps=2), steps=2, repeats=1)
+    assert report["padded tokens"] == sum(batch["input_ids"].numel() for batch in Updates(recipe(), 4).batches())
 
 
 def test_the_trainers_see_the_same_sentences_and_the_report_says_so(recipe):

@@ -13,7 +13,8 @@ from csezoo.training.errors import UserError
 from csezoo.training.recipes import make_recipe
 from csezoo.training.runs import run_recipe
 from csezoo.training.sharding import fsdp_plugin
-from tests.training.test_train import command_line, finish, lines, same_run, values
+from tests.training.test_resume import same_run
+from tests.training.test_train import command_line, finish, lines, values
 
 ROOT = Path(__file__).parents[2]
 

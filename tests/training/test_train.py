@@ -146,17 +146,6 @@ def test_a_finished_run_is_used_again_and_another_recipe_is_refused(run, bases, 
     assert "Traceback" not in err
 
 
-def same_run(one, other):
-    """Bit-identical weights, metrics and best model."""
-    newest = max(path.name for path in (one / "checkpoints").iterdir())
-    for name in ("best", f"checkpoints/{newest}"):
-        a, b = (load_file(directory / name / "model.safetensors") for directory in (one, other))
-        assert a.keys() == b.keys()
-        for tensor in a:
-            assert torch.equal(a[tensor], b[tensor]), tensor
-    assert lines(one) == lines(other)
-
-
 LAUNCH_TWO = (
     "accelerate",
     "launch",
