@@ -30,16 +30,23 @@ from .recipes import Recipe
 SAFELY = {"trust_remote_code": False, "use_safetensors": True}
 
 
-def refuse_oversized(name: str, make: Callable[[], torch.nn.Module]) -> None:
+MOST_LAYERS = 1000  # no encoder has as many
+
+
+def refuse_oversized(name: str, said: dict[str, object], make: Callable[[], torch.nn.Module]) -> None:
     """Stop before a model is made that is larger than this machine's memory: a configuration can say anything.
 
     Args:
         name: of the model, for the message.
+        said: its configuration; a layer takes memory of its own beside its tensors.
         make: makes it; here without allocating its tensors.
 
     Raises:
-        UserError: its parameters alone need more.
+        UserError: its parameters alone need more, or it has more layers than any encoder.
     """
+    layers = most_layers(said)
+    if layers > MOST_LAYERS:
+        raise UserError(f"{name}: its configuration asks for {layers:,} layers, no encoder has over {MOST_LAYERS:,}")
     with torch.device("meta"):
         needed = sum(tensor.numel() * tensor.element_size() for tensor in make().state_dict().values())
     memory = psutil.virtual_memory().total
@@ -48,6 +55,18 @@ def refuse_oversized(name: str, make: Callable[[], torch.nn.Module]) -> None:
             f"{name}: its configuration asks for {needed / 2**30:,.1f} GiB of parameters, this machine has "
             f"{memory / 2**30:,.1f} GiB"
         )
+
+
+def most_layers(said: dict[str, object]) -> int:
+    """The largest number of layers that a configuration, or one inside it, names.
+
+    Example:
+        >>> most_layers({"num_hidden_layers": 2, "backbone_config": {"num_hidden_layers": 12}})
+        12
+    """
+    inner = [most_layers(value) for value in said.values() if isinstance(value, dict)]
+    own = [value for key, value in said.items() if isinstance(value, int) and str(key).endswith("layers")]
+    return max(own + inner, default=0)
 
 
 def load_tokenizer(model: str, **options) -> PreTrainedTokenizerBase:
@@ -104,7 +123,7 @@ def load_backbone(base_model: str, **options) -> torch.nn.Module:
     """
     try:
         config = AutoConfig.from_pretrained(base_model, trust_remote_code=False, revision=options.get("revision"))
-        refuse_oversized(base_model, lambda: AutoModel.from_config(config, trust_remote_code=False))
+        refuse_oversized(base_model, config.to_dict(), lambda: AutoModel.from_config(config, trust_remote_code=False))
         model, info = AutoModel.from_pretrained(base_model, output_loading_info=True, **SAFELY, **options)
     except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise UserError(
@@ -152,7 +171,7 @@ def build(recipe: Recipe) -> Build:
         if edits:
             generator = load_generator(recipe, tokenizer, config)
             config.generator_config = generator.config
-        refuse_oversized(recipe.method, lambda: training_class(config))
+        refuse_oversized(recipe.method, config.to_dict(), lambda: training_class(config))
         model = training_class(config)
         model.mini_batch_size = recipe.mini_batch_size
         if recipe.mini_batch_size and isinstance(config, L2PCSRConfig):

@@ -134,7 +134,7 @@ def load_labelled(recipe: Recipe, classes: int) -> datasets.Dataset:
     if classes == 2:
         return _keep(_checked(source, loaded, columns), recipe.nli_fraction)
     options = {"column": columns[2], "source": source.name}
-    loaded = loaded.map(_number_labels, batched=True, fn_kwargs=options, remove_columns=columns[2:])
+    loaded = loaded.map(_number_labels, batched=True, with_indices=True, fn_kwargs=options, remove_columns=columns[2:])
     return _keep(_checked(source, loaded, columns[:2], others=["label"]), recipe.nli_fraction)
 
 
@@ -142,12 +142,13 @@ def load_labelled(recipe: Recipe, classes: int) -> datasets.Dataset:
 HUB_LABELS = {0: "entailment", 1: "neutral", 2: "contradiction"}
 
 
-def _number_labels(batch: dict[str, list], column: str, source: str) -> dict[str, list]:
+def _number_labels(batch: dict[str, list], rows: list[int], column: str, source: str) -> dict[str, list]:
     """Labels as numbers of `LABELS`; rows without a gold label go."""
     labels = [HUB_LABELS.get(label, label) for label in batch[column]]
     kept = [i for i, label in enumerate(labels) if label not in ("-", -1, "", None)]
-    if wrong := [labels[i] for i in kept if labels[i] not in LABELS]:
-        raise UserError(f"{source}: label {wrong[0]!r} is none of {', '.join(LABELS)}")
+    if wrong := [i for i in kept if labels[i] not in LABELS]:
+        place = f"{source}, row {rows[wrong[0]] + 1}"
+        raise UserError(f"{place}: {column} {labels[wrong[0]]!r} is none of {', '.join(LABELS)}")
     rest = {name: [values[i] for i in kept] for name, values in batch.items() if name != column}
     return {**rest, "label": [LABELS.index(labels[i]) for i in kept]}
 

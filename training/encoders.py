@@ -65,7 +65,7 @@ def load_checkpoint(model: str, dtype: str = "float32"):
     """
     try:
         config = AutoConfig.from_pretrained(model, trust_remote_code=False)
-        refuse_oversized(model, lambda: AutoModel.from_config(config, trust_remote_code=False))
+        refuse_oversized(model, config.to_dict(), lambda: AutoModel.from_config(config, trust_remote_code=False))
         return AutoModel.from_pretrained(model, dtype=dtype, **SAFELY)
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"{model} could not be loaded ({one_line(error)})") from error
@@ -103,11 +103,15 @@ def _sentence_transformer(model: str, batch_size: int, dtype: str, progress: boo
         from sentence_transformers import SentenceTransformer, __version__
     except ImportError:
         raise UserError(f"{model} needs sentence-transformers: pip install sentence-transformers") from None
-    for folder in _module_folders(model):
+    folders = _module_folders(model)
+    for folder in folders:
         if _file(model, f"{folder}/pytorch_model.bin") and not _file(model, f"{folder}/model.safetensors"):
             raise UserError(
                 f"{model}: {folder}/pytorch_model.bin is a pickle, which is never read: save it as safetensors"
             )
+    for folder in ("", *folders):
+        if config := _file(model, Path(folder, "config.json").as_posix()):
+            _refuse_oversized_module(model, config)
     try:
         options = {"dtype": dtype, "use_safetensors": True}
         encoder = SentenceTransformer(model, model_kwargs=options, trust_remote_code=False)
@@ -120,6 +124,15 @@ def _sentence_transformer(model: str, batch_size: int, dtype: str, progress: boo
     receipt = _receipt(model, "its own", dtype, "sentence-transformers")
     receipt["sentence_transformers"] = __version__
     return CountingEncoder(encode, partial(_count_tokens, encoder.tokenizer)), receipt
+
+
+def _refuse_oversized_module(model: str, config: Path) -> None:
+    said = _json(config)
+    if "model_type" in said:
+        made = AutoConfig.from_pretrained(config.parent, trust_remote_code=False)
+        refuse_oversized(model, said, lambda: AutoModel.from_config(made, trust_remote_code=False))
+    elif "in_features" in said:
+        refuse_oversized(model, said, lambda: torch.nn.Linear(said["in_features"], said["out_features"]))
 
 
 def _receipt(model: str, pooling: str, dtype: str, kind: str) -> dict[str, object]:

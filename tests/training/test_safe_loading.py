@@ -7,6 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
 from transformers import AutoModel
 
 from csezoo.training.building import build, load_backbone, refuse_oversized
@@ -131,7 +133,33 @@ def test_a_size_beyond_memory_is_refused_before_it_is_allocated(copy, bases, tra
     with pytest.raises(UserError, match="sgopt: its configuration asks for"):
         build(make_recipe(own))
     assert psutil.Process().memory_info().rss - before < 2**30
-    refuse_oversized("small", lambda: torch.nn.Linear(8, 8))
+    refuse_oversized("small", {}, lambda: torch.nn.Linear(8, 8))
+
+
+def test_layers_beyond_any_encoder_are_refused_before_they_are_made(copy, bases, tmp_path):
+    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+    config["backbone_config"]["num_hidden_layers"] = 10**9
+    (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(UserError, match="asks for 1,000,000,000 layers, no encoder has over 1,000"):
+        load_encoder(str(copy))
+    base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
+    edit_json(base / "config.json", num_hidden_layers=10**9)
+    with pytest.raises(UserError, match="asks for 1,000,000,000 layers"):
+        load_backbone(str(base))
+
+
+@pytest.mark.parametrize(
+    ("module", "changes"), [(0, {"vocab_size": 10**12}), (2, {"in_features": 10**8, "out_features": 10**8})]
+)
+def test_a_size_beyond_memory_in_a_sentence_transformers_model(bases, tmp_path, module, changes):
+    encoder = Transformer(bases["bert"])
+    width = encoder.get_embedding_dimension()
+    model = SentenceTransformer(modules=[encoder, Pooling(width, "mean"), Dense(width, 8)])
+    model.save(str(tmp_path / "model"))
+    modules = json.loads((tmp_path / "model" / "modules.json").read_text(encoding="utf-8"))
+    edit_json(tmp_path / "model" / modules[module]["path"] / "config.json", **changes)
+    with pytest.raises(UserError, match="asks for .* GiB of parameters"):
+        load_encoder(str(tmp_path / "model"))
 
 
 def test_a_recipe_is_data(tmp_path):

@@ -127,7 +127,7 @@ def test_labels_are_names_or_the_numbers_of_the_hub_and_rows_without_one_go(tmp_
 
 def test_an_unknown_label_is_named(tmp_path):
     rows = [{"premise": "p", "hypothesis": "h", "label": "maybe"}]
-    with pytest.raises(UserError, match="label 'maybe' is none of contradiction, entailment, neutral"):
+    with pytest.raises(UserError, match="row 1: label 'maybe' is none of contradiction, entailment, neutral"):
         labelled(tmp_path / "a.jsonl", rows, ["premise", "hypothesis", "label"], 3)
 
 
