@@ -172,12 +172,22 @@ def format_benchmark(report: dict) -> str:
         return "\n".join(
             f"{axis} {value}: {point['rows per second']:.1f} rows a second" for axis, value, point in points
         )
+    if "programs" in report:
+        return "\n".join(_format_program(name, made) for name, made in report["programs"].items())
     median, turns = report["median"], len(report["seconds"]["ours"])
     line = (
         f"{report['benchmark']}: {median['ours']:.2f} s against {median['usual']:.2f} s (medians of {turns}), "
         f"ratio {report['ratio']:.3f} (of processor time {report['cpu_ratio']:.3f})"
     )
     return line + "".join(f"; {said.format(report[key])}" for key, said in SAID.items() if key in report)
+
+
+def _format_program(name: str, made: dict) -> str:
+    memory, growth = max(made["rss"]) / 2**20, made["growth"]["rss"] / 2**20
+    return (
+        f"{name}: {memory:,.0f} MiB and {max(made['files'])} open files at most; the last quarter of its time holds "
+        f"{growth:+,.1f} MiB and {made['growth']['files']:+,.0f} files against the second"
+    )
 
 
 # What some benchmarks say beside their times.

@@ -12,16 +12,17 @@ def add_commands(command: Command) -> None:
     added = command(
         "benchmark",
         None,
-        "time a part of the zoo against the usual way to do the same, in turns, and report the ratio",
+        "time a part of the zoo against the usual way to do the same, or watch what it costs",
         "csezoo benchmark sts --model runs/quickstart/best --data SentEval/data",
     )
     kinds = added.add_subparsers(required=True, metavar="WHAT")
 
-    def kind(name, run, summary, **options):
+    def kind(name, run, summary, repeated=True, **options):
         chosen = kinds.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         chosen.set_defaults(run=run, **options)
-        chosen.add_argument("--repeats", type=int, default=5, help="turns (5)")
         chosen.add_argument("--out", metavar="FILE", help="write the JSON report here")
+        if repeated:
+            chosen.add_argument("--repeats", type=int, default=5, help="turns (5)")
         return chosen
 
     def of_encoding(chosen: argparse.ArgumentParser) -> None:
@@ -36,10 +37,11 @@ def add_commands(command: Command) -> None:
     of_encoding(chosen)
     chosen.add_argument("--texts", metavar="FILE", help="as of encode; 2,000 made sentences unless given")
 
-    def of_training(name, run, summary, steps):
-        chosen = kind(name, run, f"{summary}; other keys are the recipe's: --batch_size 64 …", takes_keys=True)
+    def of_training(name, run, summary, steps, **options):
+        summary = f"{summary}; other keys are the recipe's: --batch_size 64 …"
+        chosen = kind(name, run, summary, takes_keys=True, **options)
         chosen.add_argument("recipe", metavar="RECIPE", help="as of train")
-        chosen.add_argument("--steps", type=int, default=steps, help=f"updates a turn ({steps})")
+        chosen.add_argument("--steps", type=int, default=steps, help=f"updates of a run ({steps})")
         return chosen
 
     of_training("training", training, "updates against the encoder passes that their mathematics needs", 5)
@@ -48,31 +50,37 @@ def add_commands(command: Command) -> None:
     chosen = of_training("scaling", scaling, summary, 5)
     chosen.add_argument("--axes", nargs="+", default=[], metavar="AXIS", help="some of them")
     chosen.add_argument("--picture", metavar="FILE.png", help="draw them here")
+    summary = "memory and open files of a long run, then of encoding a long file"
+    chosen = of_training("soak", soak, summary, 3000, repeated=False)
+    chosen.add_argument("--lines", type=int, default=1_000_000, help="of the file (1000000)")
+    chosen.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="between two looks (1)")
+    chosen.add_argument("--picture", metavar="FILE.png", help="draw them here")
 
 
 def sts(options) -> None:
     from .benchmarks import benchmark_sts
 
     chosen = {"tasks": options.tasks} if options.tasks else {}
-    _report(options, benchmark_sts, options.model, options.pooling, options.data, **chosen)
+    repeats = options.repeats
+    _report(options, benchmark_sts, options.model, options.pooling, options.data, repeats=repeats, **chosen)
 
 
 def encode(options) -> None:
     from .benchmark_encoding import benchmark_encoding
 
-    _report(options, benchmark_encoding, options.model, options.pooling, options.texts)
+    _report(options, benchmark_encoding, options.model, options.pooling, options.texts, repeats=options.repeats)
 
 
 def training(options) -> None:
     from .benchmark_training import benchmark_training
 
-    _report(options, benchmark_training, _recipe(options), steps=options.steps)
+    _report(options, benchmark_training, _recipe(options), steps=options.steps, repeats=options.repeats)
 
 
 def trainer(options) -> None:
     from .benchmark_trainer import benchmark_trainer
 
-    _report(options, benchmark_trainer, _recipe(options), steps=options.steps)
+    _report(options, benchmark_trainer, _recipe(options), steps=options.steps, repeats=options.repeats)
 
 
 def scaling(options) -> None:
@@ -81,9 +89,22 @@ def scaling(options) -> None:
 
     if options.picture:
         check_out(options.picture)
-    report = _report(options, benchmark_scaling, _recipe(options), axes=options.axes, steps=options.steps)
+    chosen = {"axes": options.axes, "steps": options.steps, "repeats": options.repeats}
+    report = _report(options, benchmark_scaling, _recipe(options), **chosen)
     if options.picture:
         draw_scaling(report["axes"], options.picture)
+
+
+def soak(options) -> None:
+    from .benchmark_soak import benchmark_soak
+    from .pictures import draw_soak
+
+    if options.picture:
+        check_out(options.picture)
+    chosen = {"steps": options.steps, "lines": options.lines, "every": options.every}
+    report = _report(options, benchmark_soak, _recipe(options), **chosen)
+    if options.picture:
+        draw_soak(report["programs"], options.picture)
 
 
 def _recipe(options):
@@ -99,7 +120,7 @@ def _report(options, benchmark, *arguments, **chosen) -> dict:
     if options.out:
         check_out(options.out)
     quiet_transformers()
-    report = {"command": options.command, **benchmark(*arguments, repeats=options.repeats, **chosen)}
+    report = {"command": options.command, **benchmark(*arguments, **chosen)}
     print(format_benchmark(report))
     if options.out:
         write_json(Path(options.out), report)

@@ -237,3 +237,28 @@ def draw_scaling(axes: dict[str, dict[str, dict]], path: str | Path) -> None:
         panel.grid(axis="y", alpha=0.3)
     figure.axes[0].set_ylabel("rows per second")
     figure.savefig(path)
+
+
+def draw_soak(programs: dict[str, dict], path: str | Path) -> None:
+    """Memory of each program over its time, and below it its open files.
+
+    Args:
+        programs: of `benchmark_soak`'s report.
+        path: of the PNG file.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4 * len(programs), 4), dpi=150, layout="constrained")
+    panels = figure.subplots(2, len(programs), squeeze=False, sharex="col", sharey="row")
+    for (above, below), (name, made) in zip(panels.T, programs.items(), strict=True):
+        above.plot(made["second"], [rss / 2**20 for rss in made["rss"]], color="C0")
+        below.plot(made["second"], made["files"], color="C1")
+        above.set_title(name)
+        below.set_xlabel("seconds")
+        for panel in (above, below):
+            panel.set_ylim(bottom=0)
+            panel.spines[["top", "right"]].set_visible(False)
+            panel.grid(axis="y", alpha=0.3)
+    panels[0, 0].set_ylabel("memory, MiB")
+    panels[1, 0].set_ylabel("open files")
+    figure.savefig(path)

@@ -7,12 +7,14 @@ import pytest
 import torch
 
 from csezoo.training.benchmark_scaling import AXES, benchmark_scaling
+from csezoo.training.benchmark_soak import Sample, benchmark_soak, summary
 from csezoo.training.benchmark_trainer import benchmark_trainer
 from csezoo.training.benchmark_training import Updates, benchmark_training, encoders, needed_passes
+from csezoo.training.benchmarks import format_benchmark
 from csezoo.training.cli import main
 from csezoo.training.errors import UserError
 from csezoo.training.loop import on_device
-from csezoo.training.pictures import draw_scaling
+from csezoo.training.pictures import draw_scaling, draw_soak
 from csezoo.training.precision import bf16_speed, choose_precision
 from csezoo.training.recipes import make_recipe
 from csezoo.training.runs import run_recipe
@@ -113,6 +115,28 @@ def test_scaling_is_measured_by_runs(recipe, tmp_path, monkeypatch):
         benchmark_scaling(recipe(), axes=["inner_steps"])
     with pytest.raises(UserError, match="batch_size 4: the run failed: error: .*no_such"):
         benchmark_scaling(recipe(base_model="./no_such"), axes=["batch_size"])
+
+
+def test_soak_watches_a_run_and_the_encoding_of_a_file(recipe, tmp_path):
+    report = benchmark_soak(recipe(), steps=2, lines=300, every=0.05)
+    for made in report["programs"].values():
+        assert max(made["rss"]) > 100 * 2**20 and max(made["files"]) > 3
+        assert made["second"] == sorted(made["second"])
+    assert "encoding: " in format_benchmark(report)
+    draw_soak(report["programs"], tmp_path / "soak.png")
+    assert (tmp_path / "soak.png").stat().st_size > 5000
+
+
+def test_soak_says_what_failed(recipe):
+    with pytest.raises(UserError, match="csezoo.training.train failed: error: .*no_such"):
+        benchmark_soak(recipe(base_model="./no_such"), steps=1, lines=1, every=0.05)
+
+
+def test_growth_is_what_the_last_quarter_holds_more_than_the_second():
+    leaking = summary([Sample(second, rss=1000 * second, files=5) for second in range(100)])
+    assert leaking["growth"] == {"rss": 50_000, "files": 0}
+    with pytest.raises(UserError, match="3 looks are too few"):
+        summary([Sample(0, 1, 1)] * 3)
 
 
 def test_precision_is_chosen_by_measuring(recipe):
