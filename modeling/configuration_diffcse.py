@@ -132,7 +132,7 @@ class DiffCSEConfig(SentenceEncoderConfig):
 
     @property
     def encoded_views(self) -> int | None:
-        return super().encoded_views if self.predicted_sentence == "same" else 2
+        return None if self.predicted_sentence == "same" else 2
 
     def view_columns(self, columns: int) -> list[int]:
         if self.edited_view != "none" and columns > 2:

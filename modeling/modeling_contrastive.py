@@ -138,8 +138,8 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         losses, weighted, embeddings = {}, [], None
         if input_ids is not None:
             attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-            encoded = slice(self.config.encoded_views)
-            pooled = self.pool_views(input_ids[:, encoded], attention_mask[:, encoded], rows)[:rows]  # (B, V, H)
+            views = self.config.encoded_views
+            pooled = self.pool_views(input_ids[:, :views], attention_mask[:, :views], rows)[:rows]  # (B, V, H)
             embeddings = self.project(pooled)
             if self.config.contrastive_weight > 0:
                 losses["contrastive"] = self.contrastive_loss(embeddings, self.duplicates(input_ids[:rows]))

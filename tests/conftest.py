@@ -8,6 +8,7 @@ from pathlib import Path
 # Before any library reads them: nothing here may reach for the network.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["OMP_NUM_THREADS"] = "1"  # tests run beside each other, and their models are small
 
 import pytest
 import torch
