@@ -202,6 +202,7 @@ def finetune(model: str, task: GlueTask, seed: int, settings: FineTuning, *, pro
                 eval_strategy=when,
                 save_strategy=when,
                 save_only_model=True,
+                dataloader_pin_memory=torch.cuda.is_available(),
                 save_total_limit=1,
                 load_best_model_at_end=bool(first),
                 metric_for_best_model=TASKS[task.name].metrics[0],

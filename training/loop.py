@@ -6,6 +6,7 @@ import logging
 import math
 import sys
 import time
+import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -238,7 +239,9 @@ def _on_terminal(accelerator: Accelerator) -> bool:
 
 def _checkpoint_gradients(model) -> None:
     try:
-        model.gradient_checkpointing_enable()  # its newer name is not in transformers 5.20
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of its newer name, which transformers 5.20 lacks
+            model.gradient_checkpointing_enable()
     except ValueError as error:
         raise UserError(f"gradient_checkpointing: {error}") from error
 
