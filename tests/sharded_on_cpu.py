@@ -3,6 +3,7 @@
 Accelerate shards on GPUs alone: here it is told that its gloo processes are some.
 """
 
+import os
 import sys
 
 from accelerate import PartialState
@@ -12,7 +13,9 @@ from accelerate.utils import DistributedType
 from csezoo.training.train import main
 
 if __name__ == "__main__":
+    zero = os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true"
     PartialState(cpu=True)
-    PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+    PartialState._shared_state["distributed_type"] = DistributedType.DEEPSPEED if zero else DistributedType.MULTI_GPU
     main(sys.argv[1:])
-    assert AcceleratorState().distributed_type == DistributedType.FSDP, "it was not sharded"
+    expected = DistributedType.DEEPSPEED if zero else DistributedType.FSDP
+    assert AcceleratorState().distributed_type == expected, "it was not sharded"

@@ -1,4 +1,8 @@
-"""Every example runs as it says; `launch/fsdp.yaml` in `training/test_sharding.py`, the demo in `test_space.py`."""
+"""Every example runs as it says.
+
+`launch/fsdp.yaml` does in `training/test_sharding.py`, `launch/deepspeed.yaml` in `training/test_zero.py`, the demo in
+`test_space.py`.
+"""
 
 import os
 import shutil
@@ -132,5 +136,5 @@ def test_two_machines_run_a_process_each(bases, train_file, dev_file, tmp_path):
 def test_launch_files_say_how_they_are_started():
     for file in (EXAMPLES / "launch").glob("*.yaml"):
         assert f"accelerate launch --config_file examples/launch/{file.name}" in file.read_text(encoding="utf-8")
-        kind = "FSDP" if file.stem == "fsdp" else "MULTI_GPU"
+        kind = {"fsdp": "FSDP", "deepspeed": "DEEPSPEED"}.get(file.stem, "MULTI_GPU")
         assert yaml.safe_load(file.read_text(encoding="utf-8"))["distributed_type"] == kind

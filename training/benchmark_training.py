@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import set_seed
+from accelerate.utils import GradientAccumulationPlugin, set_seed
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -137,7 +137,10 @@ class Updates:
         if steps < 1:
             raise UserError(f"steps: {steps} must be at least 1")
         self.recipe, self.steps = replace(recipe, max_steps=steps), steps
-        self.accelerator = Accelerator(mixed_precision=choose_precision(recipe.mixed_precision))
+        self.accelerator = Accelerator(
+            mixed_precision=choose_precision(recipe.mixed_precision),
+            gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=recipe.gradient_accumulation_steps),
+        )
         set_seed(recipe.seeds[0])
         self.built = build(self.recipe)
         self.built.model.to(self.accelerator.device)

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DistributedType
 from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file, save_model
 
+from . import sharding, zero
 from .errors import UserError, one_line
 from .files import flush
 from .origin import IDENTITY
-from .sharding import scatter_weights, shard_like, whole
 
 KEEP = 2
 STATE = "state.json"
@@ -37,6 +38,7 @@ class TrainingState:
         self.accelerator = accelerator
         self.model, self.trained = model, trained
         self.optimizer = optimizer.optimizer  # inside accelerate's wrapper
+        self.shards = zero if accelerator.distributed_type == DistributedType.DEEPSPEED else sharding
         self.scheduler = scheduler
         self.origin = origin
 
@@ -51,11 +53,7 @@ class TrainingState:
             partial.mkdir(parents=True)
         accelerator.wait_for_everyone()
         save_file(_random_state(), partial / f"random-{accelerator.process_index}.safetensors")
-        moments = {
-            f"{index}.{name}": whole(tensor)
-            for index, slots in self.optimizer.state_dict()["state"].items()
-            for name, tensor in slots.items()
-        }
+        moments = self.shards.gather_moments(self.optimizer)
         if accelerator.is_main_process:
             save_model(self.model, str(partial / "model.safetensors"))  # tied tensors once
             save_file(moments, partial / "optimizer.safetensors")
@@ -91,17 +89,15 @@ class TrainingState:
                 f"{checkpoint} could not be read ({one_line(error)}): delete it, and the same command goes on from "
                 "the one before"
             ) from error
-        scatter_weights(self.model, self.trained)
-        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        sharding.scatter_weights(self.model, self.trained)
         moments: dict[int, dict[str, torch.Tensor]] = {}
         for key, tensor in slots.items():
             index, name = key.split(".")
-            moments.setdefault(int(index), {})[name] = shard_like(parameters[int(index)], tensor)
-        groups = self.optimizer.state_dict()["param_groups"]
+            moments.setdefault(int(index), {})[name] = tensor
         self.scheduler.load_state_dict(state.pop("scheduler"))
-        for group, rate in zip(groups, self.scheduler.get_last_lr(), strict=True):
+        for group, rate in zip(self.optimizer.param_groups, self.scheduler.get_last_lr(), strict=True):
             group["lr"] = rate
-        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        self.shards.scatter_moments(self.optimizer, moments)
         if (scaler := state.pop("scaler")) and self.accelerator.scaler:
             self.accelerator.scaler.load_state_dict(scaler)
         return state

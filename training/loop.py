@@ -7,7 +7,6 @@ import math
 import sys
 import time
 import warnings
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from .errors import UserError
 from .non_finite import NonFinite, keep_batch
 from .origin import origin
 from .pictures import draw_prefix_tuning, draw_training_curves
+from .precision import precision_of
 from .progress import GRADIENT_NORM, Progress
 from .recipes import Recipe
 from .run_data import RunData
@@ -95,7 +95,7 @@ def train(recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: P
         "dev": progress.best_score,
         "updates": progress.step,
         "processes": accelerator.num_processes,
-        "precision": accelerator.mixed_precision,
+        "precision": precision_of(accelerator),
         **cost(progress),
     }
 
@@ -170,7 +170,8 @@ def train_stage(
             break
         learning_rate = scheduler.get_last_lr()[0]
         losses, rows = update(wrapped, optimizer, loader, recipe, accelerator)
-        if optimizer.step_was_skipped:  # fp16 skips an update that overflowed
+        # fp16 skips an update that overflowed and goes on; one that DeepSpeed skips ends the run.
+        if accelerator.scaler and optimizer.step_was_skipped:
             losses[GRADIENT_NORM].zero_()
         else:
             scheduler.step()
@@ -268,18 +269,18 @@ def update(model, optimizer, loader, recipe: Recipe, accelerator: Accelerator) -
     """
     batches, rows = recipe.gradient_accumulation_steps, 0
     totals: dict[str, torch.Tensor] = {}
-    for number in range(batches):
+    for _ in range(batches):
         batch = next(loader)
         rows += next(len(value) for value in batch.values() if isinstance(value, torch.Tensor))
         batch = on_device(batch, accelerator.device)
-        final = number == batches - 1
-        with nullcontext() if final else accelerator.no_sync(model):  # gradients are exchanged once an update
+        with accelerator.accumulate(model):  # gradients are exchanged once an update
             with accelerator.autocast():  # accelerate's own wrapping leaves FSDP out
                 output = model(**batch)
-            accelerator.backward(output.loss / batches)
+            accelerator.backward(output.loss)  # of which it takes the mean over the update's batches
         for name, loss in {"loss": output.loss, **output.losses}.items():
             totals[name] = totals.get(name, 0) + loss.detach() / batches
-    totals[GRADIENT_NORM] = whole(accelerator.clip_grad_norm_(model.parameters(), recipe.max_grad_norm or math.inf))
+    norm = accelerator.clip_grad_norm_(model.parameters(), recipe.max_grad_norm or math.inf)
+    totals[GRADIENT_NORM] = torch.as_tensor(whole(norm), device=accelerator.device)  # DeepSpeed's is a float
     optimizer.step()
     optimizer.zero_grad()
     return totals, rows

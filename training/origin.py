@@ -12,6 +12,7 @@ import csezoo.modeling
 
 from .evaluation import versions
 from .hub import sha256
+from .precision import precision_of
 from .recipes import FREE_KEYS, Recipe
 from .sts import PairTask
 
@@ -34,7 +35,7 @@ def origin(recipe: Recipe, seed: int, accelerator: Accelerator, dev: PairTask | 
         "recipe": hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).hexdigest(),
         "seed": seed,
         "processes": accelerator.num_processes,
-        "precision": accelerator.mixed_precision,
+        "precision": precision_of(accelerator),
         "code": code_sha256(),
         **libraries,
         **{key: sha256(file) for key, file in files.items() if file.is_file()},

@@ -1,4 +1,4 @@
-"""Which precision is fastest on a device, found out by measuring."""
+"""Which precision is fastest on a device, found out by measuring, and which one a run has."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import statistics
 import time
 
 import torch
-from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
+from accelerate import Accelerator, PartialState
+from accelerate.utils import DistributedType, broadcast_object_list
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +26,13 @@ def choose_precision(name: str | None) -> str | None:
     chosen = "bf16" if ratio > 1 else "no"
     logger.info("bf16 is %.2f times as fast as float32 here: precision %s", ratio, chosen)
     return chosen
+
+
+def precision_of(accelerator: Accelerator) -> str:
+    """What autocast computes in: `no`, `bf16` or `fp16`; under DeepSpeed accelerate itself would say `no`."""
+    if accelerator.distributed_type == DistributedType.DEEPSPEED:
+        return "bf16" if accelerator.deepspeed_plugin.get_value("torch_autocast.enabled") else "no"
+    return accelerator.mixed_precision
 
 
 def bf16_speed(device: torch.device, *, size: int = 512, repeats: int = 5) -> float:

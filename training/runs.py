@@ -16,7 +16,7 @@ import datasets
 import numpy as np
 import yaml
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs
+from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin
 from transformers.utils import logging as transformers_logging
 
 from .encoders import load_encoder
@@ -26,12 +26,13 @@ from .files import locked, recover_directory, replace_directory, room_for_run
 from .launch import check_launch
 from .loop import train
 from .pictures import PICTURES, draw_similarities
-from .precision import choose_precision
+from .precision import choose_precision, precision_of
 from .recipes import FREE_KEYS, Recipe, dump_recipe
 from .repository import save_card, write_json
 from .sharding import fsdp_plugin
 from .sts import DEV_TASK, STS_TASKS, PairTask, load_pairs_file, load_task
 from .whitening import whiten
+from .zero import deepspeed_plugin
 
 logger = logging.getLogger(__name__)
 
@@ -73,13 +74,16 @@ def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
     # contrastive loss a projection may have none.
     some = recipe.model.get("nli_classes", 0) > 0 or recipe.model.get("contrastive_weight", 1) == 0
     unused = DistributedDataParallelKwargs(find_unused_parameters=some)
+    precision = choose_precision(recipe.mixed_precision)
     try:
         accelerator = Accelerator(
-            mixed_precision=choose_precision(recipe.mixed_precision),
+            mixed_precision=precision,
+            gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=recipe.gradient_accumulation_steps),
             log_with=tracker,
             project_dir=str(output),
             kwargs_handlers=[unused],
             fsdp_plugin=fsdp_plugin(),
+            deepspeed_plugin=deepspeed_plugin(recipe, precision),
         )
     except ValueError as error:
         raise UserError(f"report_to or mixed_precision: {error}") from error
@@ -95,7 +99,7 @@ def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
         "%d process(es) on %s, precision %s",
         accelerator.num_processes,
         accelerator.device.type,
-        accelerator.mixed_precision,
+        precision_of(accelerator),
     )
     if tracker and not accelerator.log_with:
         raise UserError(f"report_to: {tracker} is not installed: pip install {tracker}, or --report_to none")

@@ -21,13 +21,8 @@ def fsdp_plugin() -> FullyShardedDataParallelPlugin | None:
     Precision is autocast's, as it is without FSDP, whose own would round the loss and the gradients' mean too.
 
     Raises:
-        UserError: it was told of DeepSpeed or the first version of FSDP, whose checkpoints could not be whole.
+        UserError: it was told of the first version of FSDP, whose checkpoints could not be whole.
     """
-    if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
-        raise UserError(
-            "distributed_type: DEEPSPEED makes the optimizer's steps itself and keeps its state in files of its own: "
-            "launch with examples/launch/fsdp.yaml, which shards gradients and optimizer state as ZeRO 2 does"
-        )
     if os.environ.get("ACCELERATE_USE_FSDP") != "true":
         return None
     if os.environ.get("FSDP_VERSION") != "2":
@@ -36,11 +31,11 @@ def fsdp_plugin() -> FullyShardedDataParallelPlugin | None:
 
 
 def model_to_train(model: torch.nn.Module, accelerator: Accelerator) -> torch.nn.Module:
-    """What `accelerator.prepare` may wrap: the model itself, or a copy where shards take the place of its weights.
+    """What `accelerator.prepare` may wrap: the model itself, or a copy where shards or views take its weights' place.
 
     The model stays whole on every process, to be evaluated and saved; `gather_weights` brings it up to date.
     """
-    if accelerator.distributed_type != DistributedType.FSDP:
+    if accelerator.distributed_type not in (DistributedType.FSDP, DistributedType.DEEPSPEED):
         return model
     # FSDP warns of in-place changes to what the model returns: there are none.
     warnings.filterwarnings("ignore", message=".*returned a view tensor", module="torch.distributed.fsdp")
@@ -61,6 +56,25 @@ def scatter_weights(model: torch.nn.Module, trained: torch.nn.Module) -> None:
     if trained is not model:
         for own, tensor in zip(_tensors(model), _tensors(trained), strict=True):
             tensor.copy_(shard_like(tensor, own))
+
+
+def gather_moments(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The whole state of an optimizer, by parameter index and slot; all processes call it together."""
+    return {
+        f"{index}.{name}": whole(tensor)
+        for index, slots in optimizer.state_dict()["state"].items()
+        for name, tensor in slots.items()
+    }
+
+
+def scatter_moments(optimizer: torch.optim.Optimizer, moments: dict[int, dict[str, torch.Tensor]]) -> None:
+    """The way back, after a checkpoint was loaded."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state = {
+        index: {name: shard_like(parameters[index], tensor) for name, tensor in slots.items()}
+        for index, slots in moments.items()
+    }
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

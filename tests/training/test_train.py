@@ -184,7 +184,7 @@ def test_processes_that_do_not_start_are_noticed(bases, train_file, dev_file, tm
     launch += ("no", "--dynamo_backend", "no", "-m", "csezoo.training.train")
     code, _, err = finish(start(values(bases["bert"], train_file, dev_file, tmp_path / "run"), *launch))
     assert code != 0
-    assert "error: several processes were asked for and one was started" in err
+    assert "error: several processes were asked for and each would train alone" in err
 
 
 def test_several_seeds_are_aggregated(bases, train_file, dev_file, tmp_path, capsys):
