@@ -24,6 +24,7 @@ Relations:
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -53,7 +54,7 @@ class ArcCSEConfig(SentenceEncoderConfig):
 
     model_type = "arccse"
 
-    def __init__(self, margin: float = math.radians(10), **kwargs):
+    def __init__(self, margin: float = math.radians(10), **kwargs: Any):
         super().__init__(**kwargs)
         if not 0 <= margin < math.pi / 2:
             raise ValueError(f"margin: {margin} must be from 0 to below a right angle, in radians")

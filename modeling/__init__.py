@@ -2,7 +2,7 @@
 
 from transformers import AutoConfig, AutoModel, AutoModelForPreTraining
 
-from .combination import method
+from .combination import Method, method
 from .configuration_diffaug import DiffAugConfig
 from .configuration_diffcse import DiffCSEConfig
 from .configuration_l2pcsr import L2PCSRConfig
@@ -18,7 +18,7 @@ from .modeling_sgopt import SGOPTForContrastiveLearning, SGOPTModel
 from .modeling_simcse import SimCSEForContrastiveLearning, SimCSEModel
 
 # The methods of the zoo, by model type: configuration, serving model, training model.
-METHODS = {
+METHODS: dict[str, Method] = {
     "simcse": (SimCSEConfig, SimCSEModel, SimCSEForContrastiveLearning),
     "prdsimcse": (PrdSimCSEConfig, PrdSimCSEModel, PrdSimCSEForContrastiveLearning),
     "sgopt": (SGOPTConfig, SGOPTModel, SGOPTForContrastiveLearning),

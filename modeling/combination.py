@@ -1,6 +1,7 @@
 """Methods by name, alone or combined: `l2pcsr+diffcse` is both at once, where they change different seams."""
 
 from functools import cache
+from typing import Any
 
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .modeling_contrastive import ForContrastiveLearning
@@ -33,7 +34,7 @@ def method(name: str) -> Method:
         raise ValueError(f"{unknown[0]!r} is none of {', '.join(METHODS)}")
     if len(names) == 1:
         return METHODS[name]
-    owners = {}
+    owners: dict[str, str] = {}
     for one in names:
         for seam in METHODS[one][2].seams:
             if seam in owners:
@@ -43,7 +44,7 @@ def method(name: str) -> Method:
     names.sort(key=lambda one: one != first)
     configs, servings, trainings = zip(*(METHODS[one] for one in names), strict=True)
 
-    def configure(self, **kwargs):
+    def configure(self: SentenceEncoderConfig, **kwargs: Any) -> None:
         configs[0].__init__(self, **kwargs)
 
     # Of the first one's name and module: what is saved is found again as that one.

@@ -1,5 +1,7 @@
 """DiffAug's configuration."""
 
+from typing import Any
+
 from .configuration_sentence_encoder import SentenceEncoderConfig
 
 VIEWS_MODULES = ("prefix", "lora", "adapter")
@@ -47,7 +49,7 @@ class DiffAugConfig(SentenceEncoderConfig):
         freeze_backbone: bool = False,
         denoise_length_offset: int | None = None,
         nli_classes: int = 2,
-        **kwargs,
+        **kwargs: Any,
     ):
         self.views_module = views_module
         self.views_mode = views_mode
@@ -61,7 +63,7 @@ class DiffAugConfig(SentenceEncoderConfig):
         self.denoise_length_offset = denoise_length_offset
         super().__init__(nli_classes=nli_classes, **kwargs)
 
-    def _check(self):
+    def _check(self) -> None:
         super()._check()
         for field, choices in (("views_module", VIEWS_MODULES), ("views_mode", VIEWS_MODES)):
             if getattr(self, field) not in choices:

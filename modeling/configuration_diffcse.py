@@ -1,5 +1,7 @@
 """DiffCSE's configuration."""
 
+from typing import Any
+
 from transformers import AutoConfig, PretrainedConfig
 
 from .configuration_sentence_encoder import SentenceEncoderConfig
@@ -67,7 +69,7 @@ class DiffCSEConfig(SentenceEncoderConfig):
         prediction: str = "rtd",
         predicted_sentence: str = "same",
         edited_view: str = "none",
-        **kwargs,
+        **kwargs: Any,
     ):
         if isinstance(generator_config, dict):
             generator_config = AutoConfig.for_model(**generator_config)
@@ -85,7 +87,7 @@ class DiffCSEConfig(SentenceEncoderConfig):
         self.edited_view = edited_view
         super().__init__(projection=projection, **kwargs)
 
-    def _check(self):
+    def _check(self) -> None:
         super()._check()
         for field, choices in CHOICES.items():
             if getattr(self, field) not in choices:
@@ -96,7 +98,8 @@ class DiffCSEConfig(SentenceEncoderConfig):
             raise ValueError(f"rtd_mask_ratio: {self.rtd_mask_ratio} must lie between 0 and 1")
         if self.prediction != "rtd" and self.edit != "replace":
             raise ValueError(f"prediction: {self.prediction} recovers replaced tokens, it needs edit: replace")
-        if (self.edited_view != "none" or self.predicted_sentence != "same") and self.text_prefixes([], None):
+        # No sentences need no tokenizer.
+        if (self.edited_view != "none" or self.predicted_sentence != "same") and self.text_prefixes([], None):  # type: ignore[arg-type]
             raise ValueError(
                 "edited_view, predicted_sentence: another method makes the texts of the views, leave them out"
             )
@@ -114,7 +117,7 @@ class DiffCSEConfig(SentenceEncoderConfig):
             raise ValueError("projection: gelu is too wide to condition on, give condition_on: pooled")
 
     @property
-    def sub_configs(self) -> dict[str, type]:
+    def sub_configs(self) -> dict[str, type]:  # type: ignore[override]  # an attribute of the class there
         """Configurations inside this one; transformers 4 would look into one that is not there."""
         there = {"generator_config": AutoConfig} if self.generator_config else {}
         return super().sub_configs | there

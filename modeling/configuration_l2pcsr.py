@@ -1,5 +1,7 @@
 """L2P-CSR's configuration."""
 
+from typing import Any
+
 from .configuration_sentence_encoder import SentenceEncoderConfig
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert")
@@ -57,7 +59,7 @@ class L2PCSRConfig(SentenceEncoderConfig):
         feature_mask: bool = True,
         weakening: str = "binary",
         noise_size: float = 1.0,
-        **kwargs,
+        **kwargs: Any,
     ):
         self.threshold = threshold
         self.token_step_size = token_step_size
@@ -73,7 +75,7 @@ class L2PCSRConfig(SentenceEncoderConfig):
         self.noise_size = noise_size
         super().__init__(**kwargs)
 
-    def _check(self):
+    def _check(self) -> None:
         super()._check()
         choices = {
             "weakening": WEAKENINGS,

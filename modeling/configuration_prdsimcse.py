@@ -1,6 +1,9 @@
 """PrdSimCSE's configuration, and the texts of its views."""
 
 import zlib
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
 
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .text_prefixes import NEGATIVE_PREFIXES, POSITIVE_PREFIXES, positive_prefix
@@ -40,7 +43,7 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
         negative_prefix_share: float = 1.0,
         denominator: str = "batch",
         projection_at_test: bool = True,
-        **kwargs,
+        **kwargs: Any,
     ):
         self.positive_prefix = positive_prefix
         self.negative_prefix = negative_prefix
@@ -52,7 +55,7 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
         self.denominator = denominator
         super().__init__(projection_at_test=projection_at_test, **kwargs)
 
-    def _check(self):
+    def _check(self) -> None:
         super()._check()
         for field, choices in (
             ("positive_prefix", (*POSITIVE_PREFIXES, "none")),
@@ -72,14 +75,14 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
     def prefixes_count_as_text(self) -> bool:
         return self.prefix_within_max_length
 
-    def longest_prefix(self, tokenizer) -> int:
+    def longest_prefix(self, tokenizer: PreTrainedTokenizerBase) -> int:
         if self.prefix_within_max_length:
             return 0
         longest = self._own_names(" ".join([self.positive_prefix.split("-")[-1]] * 4), tokenizer)
         texts = [longest, NEGATIVE_PREFIXES.get(self.negative_prefix, "") + self.negative_separator.rstrip()]
         return max(len(ids) for ids in tokenizer(texts, add_special_tokens=False).input_ids)
 
-    def text_prefixes(self, sentences: list[str], tokenizer) -> list[list[str]]:
+    def text_prefixes(self, sentences: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
         views = [[""] * len(sentences), self._positive_prefixes(sentences, tokenizer)]
         if self.negative_prefix != "none":
             prefix = NEGATIVE_PREFIXES[self.negative_prefix] + self.negative_separator
@@ -87,10 +90,10 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
             views.append([prefix if takes else "" for takes in drawn])
         return views
 
-    def _positive_prefixes(self, sentences: list[str], tokenizer) -> list[str]:
+    def _positive_prefixes(self, sentences: list[str], tokenizer: PreTrainedTokenizerBase) -> list[str]:
         if self.positive_prefix == "none":
             return [""] * len(sentences)
-        lengths = [None] * len(sentences)
+        lengths: list[int | None] = [None] * len(sentences)
         if self.prefix_length_unit == "pieces" and sentences:
             lengths = [len(ids) for ids in tokenizer(sentences, add_special_tokens=False).input_ids]
         prefixes = []
@@ -101,7 +104,7 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
         return [self._own_names(prefix, tokenizer) for prefix in prefixes]
 
     @staticmethod
-    def _own_names(prefix: str, tokenizer) -> str:
+    def _own_names(prefix: str, tokenizer: PreTrainedTokenizerBase) -> str:
         return prefix.replace("[CLS]", tokenizer.cls_token).replace("[MASK]", tokenizer.mask_token)
 
 

@@ -1,6 +1,9 @@
 """What every sentence encoder of the zoo is configured by."""
 
-from transformers import AutoConfig, BertConfig, PretrainedConfig
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import AutoConfig, BertConfig, PretrainedConfig, PreTrainedTokenizerBase
 from transformers.utils.versions import require_version
 
 require_version("transformers>=4.57")  # of a checkpoint this file is imported first
@@ -61,7 +64,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         projection_at_test: bool = False,
         projection_size: int = 4096,
         prompts: list[str] | None = None,
-        prompt_token_ids: list[list[list[int]]] | None = None,
+        prompt_token_ids: Sequence[Sequence[list[int]]] | None = None,
         denoise: str = "none",
         denoise_position_offset: int = 0,
         mask_token_id: int | None = None,
@@ -75,7 +78,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         nli_classes: int = 0,
         nli_weight: float = 0.0,
         whitening_size: int | None = None,
-        **kwargs,
+        **kwargs: Any,
     ):
         if backbone_config is None:
             backbone_config = BertConfig()
@@ -111,7 +114,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         }
         super().__init__(**kwargs)
 
-    def _check(self):
+    def _check(self) -> None:
         for field, choices in (("pooling", POOLING_MODES), ("projection", PROJECTIONS), ("denoise", DENOISING)):
             if getattr(self, field) not in choices:
                 raise ValueError(f"{field}: {getattr(self, field)!r} is none of {', '.join(choices)}")
@@ -140,7 +143,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         if self.projection == "gelu" and self.projection_at_test:
             raise ValueError("projection: gelu is a training head, projection_at_test: false drops it at test")
 
-    def text_prefixes(self, sentences: list[str], tokenizer) -> list[list[str]]:
+    def text_prefixes(self, sentences: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
         """Data seam: for each view, what stands before each sentence, separator included; none where nothing does.
 
         Args:
@@ -149,7 +152,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         """
         return []
 
-    def longest_prefix(self, tokenizer) -> int:
+    def longest_prefix(self, tokenizer: PreTrainedTokenizerBase) -> int:
         """Data seam: pieces that `text_prefixes` put before a sentence at most, on top of its own."""
         return 0
 

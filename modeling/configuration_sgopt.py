@@ -1,5 +1,7 @@
 """SG-OPT's configuration."""
 
+from typing import Any
+
 from .configuration_sentence_encoder import SentenceEncoderConfig
 
 
@@ -39,7 +41,7 @@ class SGOPTConfig(SentenceEncoderConfig):
         regularizer_weight: float = 0.1,
         projection: str = "gelu",
         temperature: float = 0.01,
-        **kwargs,
+        **kwargs: Any,
     ):
         self.variant = variant
         self.guide = guide
@@ -51,7 +53,7 @@ class SGOPTConfig(SentenceEncoderConfig):
         self.regularizer_weight = regularizer_weight
         super().__init__(projection=projection, temperature=temperature, **kwargs)
 
-    def _check(self):
+    def _check(self) -> None:
         super()._check()
         for field, choices in (
             ("variant", ("base", "opt1", "opt2", "opt3")),

@@ -1,5 +1,7 @@
 """SimCSE's configuration."""
 
+from typing import Any
+
 from .configuration_sentence_encoder import SentenceEncoderConfig
 
 
@@ -13,5 +15,5 @@ class SimCSEConfig(SentenceEncoderConfig):
 
     model_type = "simcse"
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)

@@ -1,5 +1,7 @@
 """Rows of all processes in one tensor, with the exact gradient."""
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 
@@ -27,7 +29,7 @@ class _AllGatherRows(torch.autograd.Function):
     """The adjoint of concatenating the rows of all processes is summing their gradients and keeping the own slice."""
 
     @staticmethod
-    def forward(ctx, rows, counts):
+    def forward(ctx: Any, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
         rank = dist.get_rank()
         ctx.own = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
         # Collectives want equal shapes: pad every process to the largest share, cut again afterwards.
@@ -38,7 +40,7 @@ class _AllGatherRows(torch.autograd.Function):
         return torch.cat([part[:count] for part, count in zip(gathered, counts, strict=True)])
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         gradient = gradient.contiguous()
         dist.all_reduce(gradient)
         return gradient[ctx.own], None
@@ -62,8 +64,8 @@ def gather_rows(rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
     """
     if world_size() == 1:
         return rows, slice(0, rows.shape[0])
-    counts = [torch.zeros((), dtype=torch.long, device=rows.device) for _ in range(world_size())]
-    dist.all_gather(counts, torch.tensor(rows.shape[0], device=rows.device))
-    counts = [int(count) for count in counts]
+    gathered = [torch.zeros((), dtype=torch.long, device=rows.device) for _ in range(world_size())]
+    dist.all_gather(gathered, torch.tensor(rows.shape[0], device=rows.device))
+    counts = [int(count) for count in gathered]
     rank = dist.get_rank()
     return _AllGatherRows.apply(rows, counts), slice(sum(counts[:rank]), sum(counts[: rank + 1]))

@@ -1,12 +1,18 @@
 """Embedding lists of texts with a serving model."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import logging
+
+if TYPE_CHECKING:
+    from .modeling_sentence_encoder import SentenceEncoderModel  # which imports this file
 
 # Most tokens of a forward pass, padding counted. On a CPU larger ones leave its caches: a BERT-base of one thread then
 # takes up to twice as long. An accelerator wants large ones: as many as `batch_size` texts of 128 tokens.
@@ -15,7 +21,7 @@ TOKENS_PER_TEXT = 128
 TOKENISED_AT_ONCE = 1000  # a tokenizer's output holds pieces and offsets beside the ids: not for a million texts
 
 
-def load_tokenizer(model) -> PreTrainedTokenizerFast:
+def load_tokenizer(model: SentenceEncoderModel) -> PreTrainedTokenizerFast:
     """The tokenizer saved beside a model, as its file says: the generic class keeps a prompt in its post-processor."""
     if model.loaded_from is None:
         raise ValueError("this model was not loaded from a checkpoint: pass its tokenizer to encode(texts, tokenizer)")
@@ -25,15 +31,15 @@ def load_tokenizer(model) -> PreTrainedTokenizerFast:
 
 
 def encode_texts(
-    model,
+    model: SentenceEncoderModel,
     texts: str | list[str],
-    tokenizer=None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     batch_size: int,
     normalize_embeddings: bool,
     convert_to_numpy: bool,
     show_progress_bar: bool,
-):
+) -> Any:
     """See `SentenceEncoderModel.encode`."""
     if isinstance(texts, str):
         return encode_texts(
@@ -71,7 +77,7 @@ def encode_texts(
     return embeddings.float().cpu().numpy() if convert_to_numpy else embeddings
 
 
-def checked_texts(texts) -> list[str]:
+def checked_texts(texts: Iterable[str]) -> list[str]:
     """The texts as a list.
 
     Raises:
@@ -101,7 +107,7 @@ def checked_texts(texts) -> list[str]:
     return texts
 
 
-def tokenize(tokenizer, texts: list[str]) -> list[torch.Tensor]:
+def tokenize(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[torch.Tensor]:
     """The token ids of every text, truncated as the tokenizer says and not padded."""
     starts = range(0, len(texts), TOKENISED_AT_ONCE)
     parts = (texts[start : start + TOKENISED_AT_ONCE] for start in starts)

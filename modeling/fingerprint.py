@@ -1,9 +1,16 @@
 """What a checkpoint gave when it was saved, token ids and vectors of a few sentences, and whether it still does."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import cached_file
+
+if TYPE_CHECKING:
+    from .modeling_sentence_encoder import SentenceEncoderModel  # which imports this file
 
 FINGERPRINT_NAME = "fingerprint.json"
 # How far the elements of a vector may lie from those that are stored, in units of their root mean square. In float32
@@ -11,7 +18,7 @@ FINGERPRINT_NAME = "fingerprint.json"
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 0.05, torch.bfloat16: 0.2}
 
 
-def load_fingerprint(model) -> dict:
+def load_fingerprint(model: SentenceEncoderModel) -> dict:
     """The fingerprint saved beside a model; transformers finds it where it found the weights.
 
     Raises:
@@ -22,17 +29,17 @@ def load_fingerprint(model) -> dict:
         raise ValueError("this model was not loaded from a checkpoint: there is no fingerprint to compare it with")
     where = dict(model.loaded_from)
     path = cached_file(where.pop("pretrained_model_name_or_path"), FINGERPRINT_NAME, **where)
-    fingerprint, _ = PretrainedConfig.get_config_dict(path)
+    fingerprint, _ = PretrainedConfig.get_config_dict(cast(str, path))  # where there is none, an error was raised
     return fingerprint
 
 
-def tokenize_sentences(tokenizer, sentences: list[str]) -> list[list[int]]:
+def tokenize_sentences(tokenizer: PreTrainedTokenizerBase, sentences: list[str]) -> list[list[int]]:
     """Token ids of each sentence, cut at the tokenizer's limit."""
     return tokenizer(sentences, truncation=True).input_ids
 
 
 @torch.no_grad()
-def embed_token_ids(model, token_ids: list[list[int]]) -> torch.Tensor:
+def embed_token_ids(model: SentenceEncoderModel, token_ids: list[list[int]]) -> torch.Tensor:
     """Embeddings `(n, H)` in float32 of sentences as token ids.
 
     All but the last go through the model together, padded; the last, the longest, would have most of it be padding.
@@ -40,8 +47,8 @@ def embed_token_ids(model, token_ids: list[list[int]]) -> torch.Tensor:
     was_training = model.training
     model.eval()
     embeddings = []
-    for rows in (token_ids[:-1], token_ids[-1:]):
-        rows = [torch.tensor(row, device=model.device) for row in rows]
+    for part in (token_ids[:-1], token_ids[-1:]):
+        rows = [torch.tensor(row, device=model.device) for row in part]
         mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
         padding = model.config.backbone_config.pad_token_id
         ids = pad_sequence(rows, batch_first=True, padding_value=padding)
@@ -50,7 +57,9 @@ def embed_token_ids(model, token_ids: list[list[int]]) -> torch.Tensor:
     return torch.cat(embeddings).float().cpu()
 
 
-def verify_fingerprint(model, tokenizer, fingerprint: dict) -> list[str]:
+def verify_fingerprint(
+    model: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase, fingerprint: dict
+) -> list[str]:
     """See `SentenceEncoderModel.verify`.
 
     Tokenizer and model are compared apart: the vectors are those of the stored token ids.

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,7 @@ from .mini_batches import in_mini_batches
 from .modeling_sentence_encoder import SentenceEncoderModel, SentenceEncoderPreTrainedModel, without_pooler
 from .natural_language_inference import NLIClassifier, nli_loss
 from .objectives import duplicate_rows, info_nce
-from .pooling import build_projection
+from .pooling import BackboneOutput, build_projection
 
 logger = logging.get_logger(__name__)
 
@@ -66,7 +67,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         """Length of a projected view."""
         return self.config.projection_size if self.config.projection == "gelu" else self.config.hidden_size
 
-    def _without_training_heads(self, missing, unexpected):
+    def _without_training_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
         # A serving checkpoint has no training heads: a head that is missing whole starts fresh, and says so.
         lost = {}
         for head in self.serving_class.training_heads:
@@ -100,17 +101,17 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         """What is not trained in a stage, `nli` (labelled pairs alone) or `contrastive`."""
         return ()
 
-    def diagnostics(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **_) -> dict[str, float]:
+    def diagnostics(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **_: Any) -> dict[str, float]:
         """What a method measures of itself while it trains on labelled pairs, from a batch `(N, V, T)` of them."""
         return {}
 
-    def get_input_embeddings(self):
+    def get_input_embeddings(self) -> nn.Module:
         return self.model.get_input_embeddings()
 
-    def set_input_embeddings(self, value):
+    def set_input_embeddings(self, value: nn.Module) -> None:
         self.model.set_input_embeddings(value)
 
-    def get_output_embeddings(self):
+    def get_output_embeddings(self) -> None:
         """None to tie: `lm_head`, which transformers takes for them by its name, reads the input embeddings itself."""
         return None
 
@@ -148,6 +149,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
                 losses[name] = value
                 weighted.append(weight * value)
         if nli_input_ids is not None:
+            nli_attention_mask = torch.ones_like(nli_input_ids) if nli_attention_mask is None else nli_attention_mask
             pairs = self.project(self.pool_rows(nli_input_ids, nli_attention_mask)[:nli_rows])
             labels = None if nli_labels is None else nli_labels[:nli_rows]
             losses["nli"] = nli_loss(self.nli_classifier, pairs, labels)
@@ -172,13 +174,15 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
     def pool_rows(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """The backbone's pooled vectors `(B, V, H)` of token ids `(B, V, T)`, without any prompt bias."""
 
-        def pool(input_ids, attention_mask):
+        def pool(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
             _, pooled = self.encode_views(input_ids, attention_mask)
             return pooled.unflatten(0, input_ids.shape[:2])
 
         return in_mini_batches(pool, self.mini_batch_size, input_ids, attention_mask)
 
-    def encode_views(self, input_ids: torch.Tensor, attention_mask: torch.Tensor):
+    def encode_views(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor
+    ) -> tuple[BackboneOutput, torch.Tensor]:
         """The backbone's outputs and pooled vectors `(B * V, H)` of token ids `(B, V, T)`: a row for each view."""
         return self.model.encode_tokens(input_ids.flatten(0, 1), attention_mask.flatten(0, 1))
 

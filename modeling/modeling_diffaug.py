@@ -30,7 +30,8 @@ Relations:
 """
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -50,7 +51,7 @@ from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
 from .natural_language_inference import NLIClassifier  # noqa: F401
 from .objectives import at_least_float32
-from .pooling import pool  # noqa: F401
+from .pooling import BackboneOutput
 from .prompts import template_bias  # noqa: F401
 from .view_adapters import UpProjection, ViewAdapters
 from .whitening import Whitening  # noqa: F401
@@ -70,10 +71,10 @@ def representation_divergence(first: torch.Tensor, second: torch.Tensor) -> torc
 
 
 def weight_convergence(
-    layer_keys: Sequence[torch.Tensor],
-    layer_values: Sequence[torch.Tensor],
-    prefix_keys: Sequence[torch.Tensor],
-    prefix_values: Sequence[torch.Tensor],
+    layer_keys: Iterable[torch.Tensor],
+    layer_values: Iterable[torch.Tensor],
+    prefix_keys: Iterable[torch.Tensor],
+    prefix_values: Iterable[torch.Tensor],
 ) -> torch.Tensor:
     r"""κ, how much longer the language model's keys and values are than the prefixes' (section 3.2, eqs. 7 and 8).
 
@@ -92,7 +93,7 @@ def weight_convergence(
         tensor(4.)
     """
 
-    def mean_length(rows):
+    def mean_length(rows: torch.Tensor) -> torch.Tensor:
         return torch.linalg.vector_norm(at_least_float32(rows), dim=-1).mean()
 
     pairs = [*zip(layer_keys, prefix_keys, strict=True), *zip(layer_values, prefix_values, strict=True)]
@@ -141,7 +142,7 @@ class DiffAugModel(SentenceEncoderModel):
         self.post_init()
 
     @torch.no_grad()
-    def _init_weights(self, module):
+    def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, UpProjection):
             nn.init.zeros_(module.weight)
@@ -151,8 +152,8 @@ class DiffAugModel(SentenceEncoderModel):
         views: torch.Tensor | None = None,
         prefixes: torch.Tensor | None = None,
         cache: DynamicCache | None = None,
-        **inputs,
-    ):
+        **inputs: Any,
+    ) -> BackboneOutput:
         """The backbone's outputs under the modules of one view or both.
 
         Args:
@@ -163,8 +164,8 @@ class DiffAugModel(SentenceEncoderModel):
         """
         config = self.config
         if config.views_module != "prefix":
-            same = views is None or config.views_mode == "same"
-            with self.view_adapters.shared(None if same else views / views.sum(1, keepdim=True)):
+            shares = None if views is None or config.views_mode == "same" else views / views.sum(1, keepdim=True)
+            with self.view_adapters.shared(shares):
                 return super().run_backbone(**inputs)
         if not config.prefix_positions:
             return super().run_backbone(**inputs)
@@ -222,7 +223,7 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         )
 
     @torch.no_grad()
-    def recover_heads(self, lost):
+    def recover_heads(self, lost: set[str]) -> set[str]:
         """Served prefixes are trained on as they are: behind an MLP they cannot be put again."""
         recovered = super().recover_heads(lost)
         if "prefix_encoder" not in lost:
@@ -250,7 +251,9 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         inputs = {"views": F.one_hot(views.clamp(max=1), 2)}
         return {**inputs, "prefixes": self.prefixes()} if self.config.prefix_positions else inputs
 
-    def encode_views(self, input_ids, attention_mask, **inputs):
+    def encode_views(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **inputs: Any
+    ) -> tuple[BackboneOutput, torch.Tensor]:
         views = torch.arange(input_ids.shape[1], device=input_ids.device).repeat(len(input_ids))
         inputs |= self.view_inputs(views)
         return self.model.encode_tokens(input_ids.flatten(0, 1), attention_mask.flatten(0, 1), **inputs)
@@ -269,13 +272,13 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         return torch.cat(biases, dim=1)
 
     @torch.no_grad()
-    def serving_model(self) -> DiffAugModel:
+    def serving_model(self) -> SentenceEncoderModel:
         """The model to serve, with the prefixes as they are now."""
         if self.config.prefix_positions:
             self.model.prefixes.copy_(self.prefixes())
         return super().serving_model()
 
-    def save_pretrained(self, *args, **kwargs):
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """As every model's; the prefixes to serve are brought up to date first, as the checkpoint may be served."""
         self.serving_model()
         super().save_pretrained(*args, **kwargs)
@@ -297,7 +300,9 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         return frozen + (classifier if config.nli_weight == 0 else [])
 
     @torch.no_grad()
-    def diagnostics(self, input_ids, attention_mask, labels=None, **_) -> dict[str, float]:
+    def diagnostics(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor | None = None, **_: Any
+    ) -> dict[str, float]:
         """δ between the pooled vectors of premises and entailed hypotheses, and κ of the prefixes, if there are any.
 
         The paper does not say which keys and values of the language model κ measures: here those of all real tokens of
@@ -308,16 +313,17 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         input_ids, attention_mask = input_ids[:, :2], attention_mask[:, :2]
         cache = DynamicCache()
         with_cache = {"cache": cache} if self.config.prefix_positions else {}
-        _, pooled = self.encode_views(input_ids, attention_mask, **with_cache)
+        pooled = self.encode_views(input_ids, attention_mask, **with_cache)[1]
         first, second = pooled.unflatten(0, input_ids.shape[:2]).unbind(1)
         measured = {"delta": representation_divergence(first, second).item()}
         if with_cache:
             slots, real = self.config.prefix_positions, attention_mask.flatten(0, 1).bool()
 
-            def tokens(states):  # (rows, heads, 2l + T, H / heads) to (real tokens, H)
+            def tokens(states: torch.Tensor) -> torch.Tensor:  # (rows, heads, 2l + T, H / heads) to (real tokens, H)
                 return states[:, :, slots:].transpose(1, 2).flatten(2)[real]
 
-            keys, values = zip(*((tokens(layer.keys), tokens(layer.values)) for layer in cache.layers), strict=True)
+            layers: list[Any] = cache.layers  # of attention, each with keys and values
+            keys, values = zip(*((tokens(layer.keys), tokens(layer.values)) for layer in layers), strict=True)
             prefix_keys, prefix_values = self.prefixes().transpose(2, 3).flatten(3).unbind(1)  # (M, 2l, H)
             measured["kappa"] = weight_convergence(keys, values, prefix_keys, prefix_values).item()
         return measured

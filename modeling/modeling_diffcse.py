@@ -21,6 +21,8 @@ Relations:
     a generator that is trained too.
 """
 
+from typing import Any, cast
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -35,7 +37,7 @@ from .encoding import encode_texts  # noqa: F401
 from .fingerprint import verify_fingerprint  # noqa: F401
 from .masked_language_modeling import MaskedLMHead, mask_tokens, masked_lm_loss
 from .mini_batches import in_mini_batches
-from .modeling_contrastive import ForContrastiveLearning
+from .modeling_contrastive import ContrastiveLearningOutput, ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
 from .natural_language_inference import NLIClassifier  # noqa: F401
 from .objectives import at_least_float32, replaced_token_detection
@@ -104,7 +106,7 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
         self.post_init()
         self.train()
 
-    def _init_weights(self, module):
+    def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, DiscriminatorHead):
             module.reset_parameters()
         else:
@@ -113,11 +115,11 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
     def encoders(self) -> list[nn.Module]:
         return super().encoders() + ([self.discriminator] if self.config.rtd_weight > 0 else [])
 
-    def recover_heads(self, lost):
+    def recover_heads(self, lost: set[str]) -> set[str]:
         """The discriminator starts from the encoder that was served, as it does from a pre-trained one."""
         return super().recover_heads(lost) | ({"discriminator"} & lost)
 
-    def train(self, mode: bool = True):
+    def train(self, mode: bool = True) -> "DiffCSEForContrastiveLearning":
         super().train(mode)
         if self.config.needs_generator:
             # Never trained. Frozen here, where a model that was just loaded comes by: loading unfreezes.
@@ -128,16 +130,17 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        rows: int | None = None,
-        **others,
-    ):
+        *others: Any,
+        **named: Any,
+    ) -> ContrastiveLearningOutput:
         """As in every method; under an `edited_view`, an edit of the first view joins as the last one."""
         if input_ids is not None and self.config.edited_view != "none":
+            attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
             edited, mask, _ = self.edit(self.config.edit, input_ids[:, 0], attention_mask[:, 0])
             longest = max(edited.shape[1], input_ids.shape[2])
             input_ids = torch.cat([_widen(input_ids, longest), _widen(edited, longest)[:, None]], dim=1)
             attention_mask = torch.cat([_widen(attention_mask, longest), _widen(mask, longest)[:, None]], dim=1)
-        return super().forward(input_ids, attention_mask, rows, **others)
+        return super().forward(input_ids, attention_mask, *others, **named)
 
     def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
         """The objective. An edited positive gives a second one, the mean of both counts; an edited negative is hard.
@@ -148,9 +151,11 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
             return super().contrastive_loss(embeddings, duplicates)
         pairs = (embeddings[:, :2], embeddings[:, 0::2])
         losses = [super(DiffCSEForContrastiveLearning, self).contrastive_loss(pair, duplicates) for pair in pairs]
-        return sum(losses) / 2
+        return cast(torch.Tensor, sum(losses)) / 2
 
-    def auxiliary_losses(self, input_ids, attention_mask, pooled, embeddings):
+    def auxiliary_losses(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, pooled: torch.Tensor, embeddings: torch.Tensor
+    ) -> dict[str, tuple[float, torch.Tensor]]:
         """What the discriminator learns, averaged over the edits; λ weighs the mean."""
         losses = super().auxiliary_losses(input_ids, attention_mask, pooled, embeddings)
         config = self.config
@@ -165,17 +170,25 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
         views = vectors.shape[1]
         texts = [(input_ids[:, :views], attention_mask[:, :views])]
         if config.predicted_sentence != "same":
-            following = [tensor[:, views:].expand(-1, views, -1) for tensor in (input_ids, attention_mask)]
+            following = (input_ids[:, views:].expand(-1, views, -1), attention_mask[:, views:].expand(-1, views, -1))
             texts = [following] if config.predicted_sentence == "next" else [*texts, following]
         input_ids, attention_mask = (torch.cat(parts, dim=1).flatten(0, 1) for parts in zip(*texts, strict=True))
         vectors = vectors.repeat(1, len(texts), 1).flatten(0, 1)
         batch = (input_ids, attention_mask, vectors, rows * views * len(texts))
         if config.prediction == "rtd":
             values = [self.edit_detection(number, edit, *batch) for number, edit in enumerate(config.edits)]
-            return {**losses, "rtd": (config.rtd_weight, sum(values) / len(values))}
+            return {**losses, "rtd": (config.rtd_weight, cast(torch.Tensor, sum(values)) / len(values))}
         return {**losses, config.prediction: (config.rtd_weight, self.recovery(*batch))}
 
-    def edit_detection(self, number: int, edit: str, input_ids, attention_mask, vectors, rows: int) -> torch.Tensor:
+    def edit_detection(
+        self,
+        number: int,
+        edit: str,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        vectors: torch.Tensor,
+        rows: int,
+    ) -> torch.Tensor:
         """Replaced token detection over the first `rows` rows of all processes, as if they were padded as one batch.
 
         Args:
@@ -195,7 +208,9 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
             everyone[..., :2], everyone[..., 2], everyone[..., 3], reduction=self.config.rtd_reduction
         )
 
-    def recovery(self, input_ids, attention_mask, vectors, rows: int) -> torch.Tensor:
+    def recovery(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, vectors: torch.Tensor, rows: int
+    ) -> torch.Tensor:
         """Cross-entropy of the original tokens, given an edit of them and the sentence's vector.
 
         `masked_lm` (Yang et al. 2020, the mean over masked tokens) reads the masked sentence. `corrective_lm` (Meng et
@@ -215,14 +230,16 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
             logits = corrective_log_probabilities(logits, self.discriminator_head(hidden), masked)
         return masked_lm_loss(logits, labels)
 
-    def discriminate(self, input_ids, attention_mask, vectors: torch.Tensor) -> torch.Tensor:
+    def discriminate(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, vectors: torch.Tensor
+    ) -> torch.Tensor:
         """Token vectors `(N, T, H)` of D, with `vectors` `(N, H)` in place of the first token's embedding.
 
         What is replaced is the embedding layer's output, after its LayerNorm and dropout: no position is added.
         """
 
-        def read(input_ids, attention_mask, vectors):
-            def condition(module, inputs, output):
+        def read(input_ids: torch.Tensor, attention_mask: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+            def condition(module: nn.Module, inputs: tuple, output: torch.Tensor) -> torch.Tensor:
                 return torch.cat([vectors[:, None].to(output.dtype), output[:, 1:]], dim=1)
 
             with self.discriminator.embeddings.register_forward_hook(condition):
@@ -235,7 +252,9 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
         """Rows of two views a sentence."""
         return self.mini_batch_size and 2 * self.mini_batch_size
 
-    def edit(self, edit: str, input_ids: torch.Tensor, attention_mask: torch.Tensor):
+    def edit(
+        self, edit: str, input_ids: torch.Tensor, attention_mask: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Edit rows `(N, T)`: ids, attention mask and labels (1 at an edit), wider where tokens were inserted.
 
         `replace`: 1 where a token differs. `insert`: mask tokens before a share of the tokens, filled by the
@@ -281,7 +300,7 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
     def generate(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """The generator's token at every position `(N, T)`."""
 
-        def write(input_ids, attention_mask):
+        def write(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
             logits = self.generator(input_ids=input_ids, attention_mask=attention_mask).logits
             if self.config.generator_sampling == "argmax":
                 return logits.argmax(-1)

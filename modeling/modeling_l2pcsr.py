@@ -29,6 +29,7 @@ Relations:
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -135,7 +136,7 @@ def perturbed(backbone: nn.Module, perturbations: list[Callable[[torch.Tensor], 
     Args:
         perturbations: the embedding layer's, then those of the Transformer layers from the first on.
     """
-    layers = list(backbone.encoder.layer[: len(perturbations) - 1])
+    layers = list(backbone.encoder.layer[: len(perturbations) - 1])  # type: ignore[union-attr, index]
     checkpointed = [layer.gradient_checkpointing for layer in layers]
     handles = []
     try:
@@ -155,7 +156,9 @@ def perturbed(backbone: nn.Module, perturbations: list[Callable[[torch.Tensor], 
             layer.gradient_checkpointing = before
 
 
-def _perturb_output(perturb, module, inputs, output):
+def _perturb_output(
+    perturb: Callable[[torch.Tensor], torch.Tensor], module: nn.Module, inputs: tuple, output: torch.Tensor
+) -> torch.Tensor:
     return perturb(output)
 
 
@@ -199,13 +202,15 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
     # What perturbs the views that are being made; nothing does outside `_perturbed_views`.
     perturbations: list[Callable[[torch.Tensor], torch.Tensor]] | None = None
 
-    def pool_views(self, input_ids, attention_mask, rows=None):
+    def pool_views(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, rows: int | None = None
+    ) -> torch.Tensor:
         if not self.training:
             return super().pool_views(input_ids, attention_mask, rows)
         learned = self.learn_weakening(input_ids, attention_mask, rows)
         return self._perturbed_views(self.masks(learned), input_ids, attention_mask, rows)
 
-    def pool_rows(self, input_ids, attention_mask):
+    def pool_rows(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         if self.perturbations is None:
             return super().pool_rows(input_ids, attention_mask)
         if self.config.attend_padding:  # as much of it on every process
@@ -256,7 +261,7 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
         config = self.config
         layers, hidden_size = config.weakened_layers, config.hidden_size
         tokens, rows = input_ids.shape[-1], input_ids.shape[:-1].numel()
-        options = {"device": input_ids.device, "dtype": torch.promote_types(self.dtype, torch.float32)}
+        options: dict[str, Any] = {"device": input_ids.device, "dtype": torch.promote_types(self.dtype, torch.float32)}
         if config.weakening == "noise":
             noise = torch.randn(rows, tokens, hidden_size, **options) * attention_mask.flatten(0, 1).unsqueeze(-1)
             return {"noise": config.noise_size * _unit(noise.flatten(1)).view_as(noise)}
@@ -283,7 +288,9 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
             return learned
         return {name: _bits(probability, self.config.threshold) for name, probability in learned.items()}
 
-    def _ascended(self, learned, gradients):
+    def _ascended(
+        self, learned: dict[str, torch.Tensor], gradients: dict[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
         config = self.config
         if config.weakening == "noise":
             # Eq. 5 with a ball in the place of [0, 1], as in virtual adversarial training by projected gradients.
@@ -294,13 +301,19 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
             return {"noise": noise.view_as(learned["noise"])}
         if config.feature_mask and config.feature_mask_scope == "shared":
             gradients["feature"] = gather_rows(gradients["feature"].unsqueeze(0))[0].sum(0)
-        steps = {
+        steps: dict[str, dict[str, Any]] = {
             "token": {"step_size": config.token_step_size, "mode": config.token_update},
             "feature": {"step_size": config.feature_step_size},
         }
         return {name: ascend(learned[name], gradients[name], **steps[name]) for name in learned}
 
-    def _perturbed_views(self, masks, input_ids, attention_mask, rows):
+    def _perturbed_views(
+        self,
+        masks: dict[str, torch.Tensor],
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        rows: int | None,
+    ) -> torch.Tensor:
         """The views under these masks, all in one forward pass."""
         if self.config.weakening == "noise":
             self.perturbations = [partial(_add, masks["noise"])]

@@ -80,7 +80,7 @@ class PrdSimCSEForContrastiveLearning(ForContrastiveLearning):
         return prefix_contrastive(
             anchors,
             positives,
-            *(negatives or [None]),
+            negatives[0] if negatives else None,
             temperature=self.config.temperature,
             denominator=self.config.denominator,
             duplicates=duplicates,

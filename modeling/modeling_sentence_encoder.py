@@ -1,21 +1,23 @@
 """The serving side of every method: a backbone, a pooling, and the projection where it stays at test time."""
 
 from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from transformers import AutoModel, PreTrainedModel
+from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .encoding import encode_texts, load_tokenizer
 from .fingerprint import load_fingerprint, verify_fingerprint
-from .pooling import build_projection, pool, pool_mask_token, require_mask_token
+from .pooling import BackboneOutput, build_projection, pool, pool_mask_token, require_mask_token
 from .prompts import template_bias
 from .whitening import Whitening
 
 # Options of `from_pretrained` that say where a checkpoint is, and so where its tokenizer is.
 WHERE_FROM = ("revision", "subfolder", "cache_dir", "token", "local_files_only")
+Loaded = TypeVar("Loaded", bound="SentenceEncoderPreTrainedModel")
 
 
 def without_pooler(backbone: nn.Module) -> dict[str, torch.Tensor]:
@@ -26,17 +28,23 @@ def without_pooler(backbone: nn.Module) -> dict[str, torch.Tensor]:
 class SentenceEncoderPreTrainedModel(PreTrainedModel):
     """Loading that is strict: a checkpoint fits its model exactly, or the error names the tensor that does not."""
 
-    config_class = SentenceEncoderConfig
+    config_class: type[SentenceEncoderConfig] = SentenceEncoderConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_attention_backend = True
     loaded_from: dict | None = None
-    tokenizer = None  # the checkpoint's own, once `encode` has needed it
+    tokenizer: PreTrainedTokenizerFast | None = None  # the checkpoint's own, once `encode` has needed it
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info: bool = False, **kwargs):
+    def from_pretrained(
+        cls: type[Loaded],
+        pretrained_model_name_or_path: Any,  # text or a path: a checkpoint's code does not import `os`
+        *args: Any,
+        output_loading_info: bool = False,
+        **kwargs: Any,
+    ) -> Loaded:
         """Load a checkpoint of the zoo; every option of `PreTrainedModel.from_pretrained` works.
 
         Raises:
@@ -45,7 +53,8 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
         """
         # Shapes that do not match are let through here to be named below.
         kwargs |= {"ignore_mismatched_sizes": True, "output_loading_info": True, "use_safetensors": True}
-        model, info = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        model, info = loaded  # its annotation is that of the model alone
         model.loaded_from = {"pretrained_model_name_or_path": pretrained_model_name_or_path}
         model.loaded_from |= {name: kwargs[name] for name in WHERE_FROM if name in kwargs}
         missing, unexpected = model._without_training_heads(set(info["missing_keys"]), set(info["unexpected_keys"]))
@@ -54,7 +63,7 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
         problems += [f"mis-shaped {name}" for name, *_ in info["mismatched_keys"]]
         if problems:
             raise ValueError(f"{pretrained_model_name_or_path} does not fit {cls.__name__}: {', '.join(problems)}")
-        return (model, info) if output_loading_info else model
+        return loaded if output_loading_info else model
 
     def _without_training_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
         """The misfits that remain when a serving and a training checkpoint may be read as each other."""
@@ -68,7 +77,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
     """
 
     # Heads that only a training checkpoint has, passed over when it is read for serving.
-    training_heads = ("projection", "lm_head", "nli_classifier")
+    training_heads: tuple[str, ...] = ("projection", "lm_head", "nli_classifier")
 
     def __init__(self, config: SentenceEncoderConfig):
         super().__init__(config)
@@ -80,16 +89,16 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         )
         self.post_init()
 
-    def _without_training_heads(self, missing, unexpected):
+    def _without_training_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
         heads = {
             head for head in self.training_heads if head not in {name.split(".")[0] for name in self.state_dict()}
         }
         return missing, {name for name in unexpected if name.split(".")[0] not in heads}
 
-    def get_input_embeddings(self):
+    def get_input_embeddings(self) -> nn.Module:
         return self.backbone.get_input_embeddings()
 
-    def set_input_embeddings(self, value):
+    def set_input_embeddings(self, value: nn.Module) -> None:
         self.backbone.set_input_embeddings(value)
 
     def forward(
@@ -128,7 +137,8 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             output_attentions=output_attentions,
         )
         if self.config.denoise == "always":
-            pooled = pooled - self.prompt_bias(input_ids, attention_mask, template=0)
+            # `encode_tokens` has refused `inputs_embeds`.
+            pooled = pooled - self.prompt_bias(input_ids, attention_mask, template=0)  # type: ignore[arg-type]
         result = BaseModelOutputWithPooling(
             last_hidden_state=outputs.last_hidden_state,
             pooler_output=self.whitening(self.projection(pooled)),
@@ -137,11 +147,17 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         )
         return result if return_dict else result.to_tuple()
 
-    def run_backbone(self, **inputs):
+    def run_backbone(self, **inputs: Any) -> BackboneOutput:
         """The backbone's outputs; a method that gives it more than tokens overrides this."""
         return self.backbone(**inputs)
 
-    def encode_tokens(self, input_ids, attention_mask=None, output_hidden_states=None, **inputs):
+    def encode_tokens(
+        self,
+        input_ids: torch.Tensor | None,
+        attention_mask: torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        **inputs: Any,
+    ) -> tuple[BackboneOutput, torch.Tensor]:
         """The backbone's outputs and the pooled vectors `(B, H)`, before any bias or projection.
 
         Args:
@@ -166,7 +182,9 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             require_mask_token(input_ids, self.config.mask_token_id)
         return outputs, pool_mask_token(outputs.last_hidden_state, input_ids, self.config.mask_token_id)
 
-    def prompt_bias(self, input_ids, attention_mask, template: int, **inputs) -> torch.Tensor:
+    def prompt_bias(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, template: int, **inputs: Any
+    ) -> torch.Tensor:
         """The bias `(B, H)` of one of the config's templates for rows that hold it, see `prompts.template_bias`.
 
         Args:
@@ -188,13 +206,13 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
     def encode(
         self,
         texts: str | list[str],
-        tokenizer=None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
         *,
         batch_size: int = 32,
         normalize_embeddings: bool = False,
         convert_to_numpy: bool = True,
         show_progress_bar: bool = False,
-    ):
+    ) -> Any:  # an array or a tensor: a checkpoint's code does not import numpy
         """Embed texts: sorts them by their tokens, encodes batches of similar length without gradients, restores the
         order.
 
@@ -223,7 +241,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             show_progress_bar=show_progress_bar,
         )
 
-    def verify(self, tokenizer=None) -> list[str]:
+    def verify(self, tokenizer: PreTrainedTokenizerBase | None = None) -> list[str]:
         """Compare the checkpoint with its fingerprint: what a few sentences gave when it was saved.
 
         The vectors are computed from the stored token ids, so that what differs is named: the tokenizer, or the model

@@ -21,6 +21,7 @@ Relations:
 """
 
 import torch
+from torch import nn
 from transformers import AutoModel
 
 from .configuration_sentence_encoder import SentenceEncoderConfig  # noqa: F401
@@ -83,14 +84,14 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
         self.post_init()
         self.train()
 
-    def encoders(self):
+    def encoders(self) -> list[nn.Module]:
         return super().encoders() + ([self.twin] if self.config.has_twin else [])
 
-    def recover_heads(self, lost):
+    def recover_heads(self, lost: set[str]) -> set[str]:
         """The twin becomes one of the encoder that was served."""
         return super().recover_heads(lost) | ({"twin"} & lost)
 
-    def train(self, mode: bool = True):
+    def train(self, mode: bool = True) -> "SGOPTForContrastiveLearning":
         super().train(mode)
         # Frozen here, where a model that was just loaded comes by: loading unfreezes.
         self.model.backbone.embeddings.requires_grad_(not self.config.freeze_embeddings)
@@ -98,7 +99,9 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
             self.twin.requires_grad_(False).train(mode and self.config.twin_dropout)
         return self
 
-    def pool_views(self, input_ids, attention_mask, rows=None):
+    def pool_views(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, rows: int | None = None
+    ) -> torch.Tensor:
         """`(B, V, T)` to `(B, 1 + K, H)`: each sentence's embedding, then its views: one a layer, or the drawn one."""
         if self.config.guide == "self":
             return super().pool_views(input_ids, attention_mask, rows)
@@ -116,7 +119,7 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
         layers = self.config.view_layers
         return torch.stack([pool((states[k],), attention_mask, self.config.view_pooling) for k in layers], dim=1)
 
-    def contrastive_loss(self, embeddings, duplicates=None):
+    def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
         """`(B, 1 + K, D)` to a scalar; the other sentences are those of all processes."""
         everyone, _ = gather_rows(embeddings)
         return self_guided(
@@ -127,7 +130,9 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
             duplicates=duplicates,
         )
 
-    def auxiliary_losses(self, input_ids, attention_mask, pooled, embeddings):
+    def auxiliary_losses(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, pooled: torch.Tensor, embeddings: torch.Tensor
+    ) -> dict[str, tuple[float, torch.Tensor]]:
         losses = super().auxiliary_losses(input_ids, attention_mask, pooled, embeddings)
         if self.config.regularizer_weight > 0:
             distance = parameter_distance(self.model.backbone, self.twin)

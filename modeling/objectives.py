@@ -4,6 +4,8 @@ Half-precision inputs are compared in float32 and autocast is off inside: simila
 lose their order in bf16.
 """
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -259,7 +261,7 @@ def parameter_distance(tuned: nn.Module, fixed: nn.Module) -> torch.Tensor:
     if not shared:
         raise ValueError("the two modules have no parameter of the same name")
     pairs = [(at_least_float32(here), at_least_float32(reference)) for here, reference in shared]
-    return sum((here - reference).square().sum() for here, reference in pairs)
+    return cast(torch.Tensor, sum((here - reference).square().sum() for here, reference in pairs))
 
 
 def replaced_token_detection(

@@ -1,10 +1,27 @@
 """From token vectors to one sentence vector, and the projections on top of it."""
 
+from typing import Protocol
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from .configuration_sentence_encoder import SentenceEncoderConfig
 from .distributed import gather_rows
+
+
+class BackboneOutput(Protocol):
+    """What every backbone returns, where transformers' own types say None is possible.
+
+    Args:
+        last_hidden_state: `(B, T, H)`.
+        hidden_states: of the embedding layer and of every layer, `(B, T, H)` each, on request.
+        attentions: of every layer, `(B, heads, T, T)` each, on request.
+    """
+
+    last_hidden_state: torch.Tensor
+    hidden_states: tuple[torch.Tensor, ...] | None
+    attentions: tuple[torch.Tensor, ...] | None
 
 
 def _mean(hidden_state: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
@@ -138,11 +155,10 @@ class GELUProjection(nn.Module):
         return F.gelu(self.mix(F.gelu(self.expand(vectors))))
 
 
-def build_projection(config, *, at_test: bool) -> nn.Module:
+def build_projection(config: SentenceEncoderConfig, *, at_test: bool) -> nn.Module:
     """The projection a configuration names, on the side where it belongs: elsewhere, and for `none`, the identity.
 
     Args:
-        config: a `SentenceEncoderConfig`.
         at_test: whether the serving model asks.
 
     Example:

@@ -1,13 +1,15 @@
 """PromptBERT's template denoising: what the template says without a sentence is subtracted from what it says with."""
 
+from collections.abc import Callable, Sequence
+
 import torch
 
-from .pooling import pool_mask_token
+from .pooling import BackboneOutput, pool_mask_token
 
 
 def template_bias(
-    backbone: torch.nn.Module,
-    token_ids: tuple[list[int], list[int]],
+    backbone: Callable[..., BackboneOutput],
+    token_ids: Sequence[list[int]],
     sentence_lengths: torch.Tensor,
     *,
     longest: int,

@@ -5,11 +5,14 @@ References:
     adapters. DiffAug (Wang, Lu 2022, section 4.4 and appendix F) has them in the place of its prefixes.
 """
 
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers import PreTrainedModel
 
 # Ends of the names of the linear layers they stand at: in BERT's family, in DistilBERT, in MPNet, in DeBERTa.
 LINEAR = {
@@ -21,7 +24,7 @@ LINEAR = {
 class UpProjection(nn.Linear):
     """One that starts at zero; a class of its own, so that a model's initialisation tells it from the others."""
 
-    def reset_parameters(self):
+    def reset_parameters(self) -> None:
         nn.init.zeros_(self.weight)
 
 
@@ -50,7 +53,7 @@ class ViewAdapter(nn.Module):
         self.down = nn.Linear(inputs, sets * bottleneck, bias=False)
         self.up = UpProjection(sets * bottleneck, outputs, bias=False)
         self.bottleneck, self.sets, self.kind, self.scale = bottleneck, sets, kind, scale
-        self.shares = None  # see ViewAdapters.shared
+        self.shares: torch.Tensor | None = None  # see ViewAdapters.shared
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         inner = self.down(vectors)
@@ -59,7 +62,7 @@ class ViewAdapter(nn.Module):
             return self.up(inner / self.sets)
         return self.up(inner * self.shares.to(inner).repeat_interleave(self.bottleneck, 1)[:, None])
 
-    def add_to(self, linear: nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+    def add_to(self, linear: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
         """Forward hook of the layer it stands at."""
         return output + self(inputs[0] if self.kind == "lora" else output)
 
@@ -77,7 +80,7 @@ class ViewAdapters(nn.ModuleList):
         ValueError: the backbone has none of the layers known here.
     """
 
-    def __init__(self, backbone: nn.Module, kind: str, bottleneck: int, sets: int, scale: float):
+    def __init__(self, backbone: PreTrainedModel, kind: str, bottleneck: int, sets: int, scale: float):
         super().__init__()
         for name, linear in backbone.named_modules():
             if name.endswith(LINEAR[kind]):
@@ -91,12 +94,13 @@ class ViewAdapters(nn.ModuleList):
             )
 
     @contextmanager
-    def shared(self, shares: torch.Tensor | None):
+    def shared(self, shares: torch.Tensor | None) -> Iterator[None]:
         """For a forward inside: how much of each set each row is given, `(rows or 1, sets)`; None for their mean."""
-        for adapter in self:
+        adapters = cast(Iterable[ViewAdapter], self)
+        for adapter in adapters:
             adapter.shares = shares
         try:
             yield
         finally:
-            for adapter in self:
+            for adapter in adapters:
                 adapter.shares = None

@@ -93,7 +93,7 @@ def audit_repository(repository: str, revision: str | None = None) -> tuple[str,
 def audit(directory: Path) -> list[Finding]:
     """Everything that code, configurations and other files of a directory could do beyond computing vectors."""
     files = {path.relative_to(directory).as_posix(): path for path in sorted(directory.rglob("*")) if path.is_file()}
-    findings = []
+    findings: list[Finding] = []
     for name, path in files.items():
         if name.startswith((".git/", ".cache/")):
             continue
@@ -138,8 +138,8 @@ def audit_code(name: str, source: bytes, files: set[str]) -> Iterator[Finding]:
         elif isinstance(node, ast.ImportFrom):
             yield from _relative_import(name, node, files)
     for node in ast.walk(tree):
-        for why in _reasons(node, imported, modules):
-            yield Finding("code", name, node.lineno, why)
+        for why in _reasons(node, imported, modules):  # of expressions and functions, which have lines
+            yield Finding("code", name, node.lineno, why)  # type: ignore[attr-defined]
 
 
 def _import(name: str, node: ast.stmt, dotted: str) -> Iterator[Finding]:
@@ -240,18 +240,18 @@ def _references(name: str, key: str, references: list[str], files: set[str]) -> 
             yield Finding("auto_map", name, None, f"{key}: {reference!r} is in no file of the repository")
 
 
-def _items(value) -> Iterator[tuple[str, object]]:
+def _items(value: object) -> Iterator[tuple[str, object]]:
     """Every key of a JSON value, at any depth, with what it holds."""
     for inner in _values(value):
         if isinstance(inner, dict):
             yield from inner.items()
 
 
-def _strings(value) -> list[str]:
+def _strings(value: object) -> list[str]:
     return [inner for inner in _values(value) if isinstance(inner, str)]
 
 
-def _values(value) -> Iterator[object]:
+def _values(value: object) -> Iterator[object]:
     """A JSON value and everything in it."""
     todo = [value]
     while todo:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import datasets
 import pyarrow.compute as pc
@@ -29,15 +30,14 @@ def tokenize(
         config: of the method, which may put texts before the sentences: on top of `length`, or counted in it.
     """
 
-    def ids(texts, **options):
+    def ids(texts: list[str], **options: Any) -> list[list[int]]:
         return tokenizer(
             texts, add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False, **options
         ).input_ids
 
     columns = {column: texts for column, texts in batch.items() if column.isdigit()}
-    prefixes = config.text_prefixes(columns["0"], tokenizer) if config else []
     cut = {"truncation": True, "max_length": length}
-    if not prefixes:
+    if config is None or not (prefixes := config.text_prefixes(columns["0"], tokenizer)):
         return {column: ids(texts, **cut) for column, texts in columns.items()}
     if len(columns) > 1:
         raise UserError(f"text_columns: {config.model_type} makes its own views of a sentence, one column is meant")
@@ -56,7 +56,7 @@ def tokenize(
 EPOCH_STRIDE = 1_000_003
 
 
-def tokenize_once(sentences: datasets.Dataset, **options) -> datasets.Dataset:
+def tokenize_once(sentences: datasets.Dataset, **options: Any) -> datasets.Dataset:
     """`tokenize` over a data set, cached by what its result depends on.
 
     Args:
@@ -90,7 +90,7 @@ class ViewCollator:
         self.view_columns = view_columns
         self.tokenize = tokenize
 
-    def __call__(self, rows: list[dict[str, object]]) -> dict[str, torch.Tensor]:
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         labels = columns.pop("label", None)
         if self.tokenize:
@@ -116,14 +116,19 @@ class ViewCollator:
 
 
 def cut_into_batches(
-    rows: torch.Tensor, batch_size: int, *, window: int = 0, lengths: torch.Tensor | None = None, generator=None
+    rows: torch.Tensor,
+    batch_size: int,
+    *,
+    window: int = 0,
+    lengths: torch.Tensor | None = None,
+    generator: torch.Generator | None = None,
 ) -> list[list[int]]:
     """Shuffled row numbers to batches; with a window, to batches of rows of similar length, little of it padding.
 
     Args:
         rows: `(n,)`, in the order drawn.
         window: batches whose rows are sorted by length among themselves; 0 leaves the order as drawn.
-        lengths: of every row, by its number.
+        lengths: of every row, by its number; a window needs them.
         generator: draws the order of such batches, which would else come shortest first.
 
     Example:
@@ -133,7 +138,7 @@ def cut_into_batches(
         >>> sorted(cut_into_batches(rows, 2, window=2, lengths=lengths, generator=torch.Generator()))
         [[2, 0], [3, 1]]
     """
-    if not window:
+    if not window or lengths is None:
         return [batch.tolist() for batch in rows.split(batch_size)]
     windows = rows.split(window * batch_size)
     sorted_rows = torch.cat([rows[lengths[rows].argsort(stable=True)] for rows in windows])
@@ -176,9 +181,10 @@ class Batches(torch.utils.data.Dataset):
         self.length_window = length_window
         self.lengths = row_lengths(sentences) if length_window else None
         self.batches_per_epoch = -(-len(sentences) // batch_size)
-        self._epoch, self._batches = None, None
+        self._epoch: int | None = None
+        self._batches: list[list[int]] = []
 
-    def __getitem__(self, number: int) -> dict[str, object]:
+    def __getitem__(self, number: int) -> dict[str, Any]:
         batch = self.rows(number)
         share = own_share(batch, self.rank, self.world)
         return {**self.collate(self.sentences.__getitems__(share or batch[:1])), "rows": len(share)}
@@ -189,8 +195,10 @@ class Batches(torch.utils.data.Dataset):
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(self.seed + EPOCH_STRIDE * epoch)
             rows = torch.randperm(len(self.sentences), generator=generator)
-            similar = {"window": self.length_window, "lengths": self.lengths, "generator": generator}
-            self._epoch, self._batches = epoch, cut_into_batches(rows, self.batch_size, **similar)
+            self._epoch = epoch
+            self._batches = cut_into_batches(
+                rows, self.batch_size, window=self.length_window, lengths=self.lengths, generator=generator
+            )
         return self._batches[position]
 
 
@@ -203,7 +211,7 @@ class StreamedBatches(torch.utils.data.IterableDataset):
     def __init__(
         self,
         sentences: datasets.IterableDataset,
-        collate: ViewCollator,
+        collate: Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]],
         *,
         batch_size: int,
         seed: int,
@@ -217,19 +225,19 @@ class StreamedBatches(torch.utils.data.IterableDataset):
         self.batch_size, self.seed, self.rank, self.world = batch_size, seed, rank, world
         self.shuffle_buffer, self.start, self.length_window = shuffle_buffer, start, length_window
 
-    def __iter__(self) -> Iterator[dict[str, object]]:
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         for number, batch in enumerate(self._batches()):
             if number >= self.start:
                 share = own_share(batch, self.rank, self.world)
                 yield {**self.collate(share or batch[:1]), "rows": len(share)}
 
-    def _rows(self, epoch: int):
+    def _rows(self, epoch: int) -> Iterator[dict[str, str]]:
         try:
             yield from self.sentences.shuffle(seed=self.seed + EPOCH_STRIDE * epoch, buffer_size=self.shuffle_buffer)
         except UnicodeDecodeError as error:
             raise UserError(f"the stream is not UTF-8 ({one_line(error)})") from error
 
-    def _batches(self):
+    def _batches(self) -> Iterator[list[dict[str, str]]]:
         if next(iter(self.sentences), None) is None:
             raise UserError("the stream holds no sentences")
         for epoch in itertools.count():
@@ -237,8 +245,10 @@ class StreamedBatches(torch.utils.data.IterableDataset):
             stream = self._rows(epoch)
             while rows := list(itertools.islice(stream, self.batch_size * max(1, self.length_window))):
                 lengths = torch.tensor([max(len(text) for text in row.values()) for row in rows])
-                similar = {"window": self.length_window, "lengths": lengths, "generator": generator}
-                for batch in cut_into_batches(torch.arange(len(rows)), self.batch_size, **similar):
+                numbers = torch.arange(len(rows))
+                for batch in cut_into_batches(
+                    numbers, self.batch_size, window=self.length_window, lengths=lengths, generator=generator
+                ):
                     yield [rows[i] for i in batch]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from .benchmarks import machine, race
@@ -10,6 +12,9 @@ from .encoded import Encode
 from .encoders import load_encoder
 from .errors import UserError
 from .quickstart_world import make_world
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer  # which need not be installed
 
 BATCH = 32  # the default of both
 TOLERANCE = 1e-4  # of the largest number in the vectors
@@ -81,7 +86,7 @@ def as_sentence_transformer(model: str, pooling: str | None) -> Encode:
     return lambda texts: encoder.encode(texts, batch_size=BATCH, show_progress_bar=False)
 
 
-def sentence_transformer(model: str, pooling: str | None, max_length: int | None = None):
+def sentence_transformer(model: str, pooling: str | None, max_length: int | None = None) -> SentenceTransformer:
     """A model as sentence-transformers holds it, in float32.
 
     Args:

@@ -7,6 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
 from tempfile import TemporaryDirectory
+from typing import cast
 
 import datasets
 
@@ -74,7 +75,8 @@ def prepare_ours(recipe: Recipe, steps: int) -> Callable[[], None]:
 
 def prepare_usual(recipe: Recipe, steps: int) -> Callable[[], None]:
     """The other's training of the same, ready to run."""
-    model = sentence_transformer(recipe.base_model, recipe.model.get("pooling", "cls"), recipe.max_length)
+    base_model = cast(str, recipe.base_model)  # our own was built from it
+    model = sentence_transformer(base_model, recipe.model.get("pooling", "cls"), recipe.max_length)
     from sentence_transformers import SentenceTransformerTrainer
     from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -39,7 +40,7 @@ class EncoderPass:
     """
 
     encoder: nn.Module
-    inputs: dict[str, object]
+    inputs: dict[str, Any]
     prefixes: list[tuple[torch.Tensor, torch.Tensor]]
     needs: str
 
@@ -59,7 +60,8 @@ class EncoderPass:
 def embeddings_alone(encoder: nn.Module) -> Iterator[None]:
     """While it lasts, a backward pass through the encoder ends at what its embedding layer gave out."""
     trained = [parameter for parameter in encoder.parameters() if parameter.requires_grad]
-    handle = encoder.embeddings.register_forward_hook(lambda module, inputs, output: output.requires_grad_())
+    embeddings = encoder.get_submodule("embeddings")
+    handle = embeddings.register_forward_hook(lambda module, inputs, output: output.requires_grad_())
     for parameter in trained:
         parameter.requires_grad_(False)
     try:
@@ -84,7 +86,7 @@ def record_passes(model: nn.Module, run: Callable[[], object]) -> list[EncoderPa
     """Every encoder pass that `run` makes."""
     passes: list[EncoderPass] = []
 
-    def record(encoder, arguments, inputs):
+    def record(encoder: nn.Module, arguments: tuple, inputs: dict[str, Any]) -> None:
         inputs = dict(inputs)
         cache = inputs.pop("past_key_values", None)
         layers = [] if cache is None else [(layer.keys, layer.values) for layer in cache.layers]
@@ -100,7 +102,7 @@ def record_passes(model: nn.Module, run: Callable[[], object]) -> list[EncoderPa
     return passes
 
 
-def needed_passes(model: nn.Module, batch: dict[str, object]) -> list[EncoderPass]:
+def needed_passes(model: nn.Module, batch: dict[str, Any]) -> list[EncoderPass]:
     """The encoder passes of one update, with what each is differentiated by.
 
     Example:
@@ -150,7 +152,7 @@ class Updates:
         self.wrapped, self.optimizer, self.scheduler = parts
         self.wrapped.train()
 
-    def batches(self) -> Iterator[dict[str, object]]:
+    def batches(self) -> Iterator[dict[str, Any]]:
         accumulated = self.recipe.gradient_accumulation_steps
         return self.data.batches("contrastive", 0, self.steps * accumulated, before=self.stage.start * accumulated)
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ Row = tuple[str, str, float]  # two sentences and their gold score
 SENTEVAL_BATCH = 128  # as SimCSE's evaluation, and all that follow it, set it
 
 
-def race(ours: Callable[[], object], usual: Callable[[], object], *, repeats: int = 5) -> dict[str, object]:
+def race(ours: Callable[[], object], usual: Callable[[], object], *, repeats: int = 5) -> dict[str, Any]:
     """Time two ways to do one thing, in turns, so that a busy machine slows both.
 
     Args:
@@ -140,7 +141,8 @@ def senteval_order(task: PairTask, root: Path) -> list[list[Row]]:
 
 def score_as_senteval(encode: Encode, subsets: list[list[Row]]) -> float:
     """Spearman × 100 over all sub-sets, encoded batch by batch, first one side, then the other."""
-    cosines, gold = [], []
+    cosines: list[np.ndarray] = []
+    gold: list[float] = []
     for rows in subsets:
         for start in range(0, len(rows), SENTEVAL_BATCH):
             first, second, scores = zip(*rows[start : start + SENTEVAL_BATCH], strict=True)

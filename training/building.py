@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import psutil
 import torch
@@ -14,11 +15,13 @@ from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
     AutoTokenizer,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
-from csezoo.modeling import METHODS, DiffAugConfig, DiffCSEConfig, L2PCSRConfig, method
+from csezoo.modeling import METHODS, DiffAugConfig, DiffCSEConfig, L2PCSRConfig, SentenceEncoderConfig, method
+from csezoo.modeling.masked_language_modeling import MaskedLMHead
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
 from .batches import ViewCollator, tokenize
@@ -69,7 +72,7 @@ def most_layers(said: dict[str, object]) -> int:
     return max(own + inner, default=0)
 
 
-def load_tokenizer(model: str, **options) -> PreTrainedTokenizerBase:
+def load_tokenizer(model: str, **options: Any) -> PreTrainedTokenizerBase:
     """A pre-trained encoder's own tokenizer.
 
     Raises:
@@ -106,16 +109,16 @@ class Build:
 
     def collate_texts(self, rows: list[dict[str, str]]) -> dict[str, torch.Tensor]:
         """A training batch of rows that still hold texts, one a column: tokenised, cut and templated."""
-        config = self.model.config
+        config = cast(SentenceEncoderConfig, self.model.config)
 
-        def to_ids(columns):
+        def to_ids(columns: dict[str, list]) -> dict[str, list]:
             return tokenize(columns, self.tokenizer, self.sentence_length, config)
 
         pad_token_id = self.serving_tokenizer.pad_token_id
         return ViewCollator(self.templates, pad_token_id, config.view_columns, tokenize=to_ids)(rows)
 
 
-def load_backbone(base_model: str, **options) -> torch.nn.Module:
+def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
     """A pre-trained encoder without its pre-training heads; of a zoo checkpoint, its backbone.
 
     Raises:
@@ -183,7 +186,7 @@ def build(recipe: Recipe) -> Build:
     except ValueError as error:
         raise UserError(str(error)) from error
     if edits:
-        model.generator.load_state_dict(generator.state_dict())
+        model.get_submodule("generator").load_state_dict(generator.state_dict())
     if recipe.attn_implementation:
         model.set_attn_implementation(recipe.attn_implementation)
     model.start_from(backbone)
@@ -209,13 +212,15 @@ def template_length(template: Template) -> int:
     return sum(map(len, template))
 
 
-def longest_input(config: AutoConfig) -> int:
+def longest_input(config: PretrainedConfig) -> int:
     """Longest sequence of a backbone: RoBERTa's positions start after the padding index."""
     offset = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet") else 0
     return config.max_position_embeddings - offset
 
 
-def load_generator(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, config: DiffCSEConfig) -> PreTrainedModel:
+def load_generator(
+    recipe: Recipe, tokenizer: PreTrainedTokenizerBase, config: SentenceEncoderConfig
+) -> PreTrainedModel:
     """The masked language model that edits sentences: of any size, in the encoder's own word pieces.
 
     Raises:
@@ -261,14 +266,14 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple:
     return ids, sorted(tokenizer.all_special_ids)
 
 
-def masked_lm_heads(model: ForContrastiveLearning) -> dict[str, torch.nn.Module]:
+def masked_lm_heads(model: ForContrastiveLearning) -> dict[str, MaskedLMHead]:
     """Heads of a model that start from the base model's masked-LM head, by the key that asks for them."""
     keys = {"lm_head": "mlm_weight", "discriminator_lm_head": "prediction"}
-    return {keys[name]: head for name, head in model.named_children() if name in keys}
+    return {keys[name]: head for name, head in model.named_children() if isinstance(head, MaskedLMHead)}
 
 
 def load_masked_lm_head(
-    key: str, head: torch.nn.Module, backbone_config: AutoConfig, base_model: str, revision: str
+    key: str, head: MaskedLMHead, backbone_config: PretrainedConfig, base_model: str, revision: str
 ) -> None:
     """Copy the base model's masked-LM head, where it has one, into a training head.
 

@@ -83,7 +83,7 @@ def _cited(row: PublishedRow) -> str:
 
 def settings_table(recipe: Recipe) -> str:
     """What the training was told, the method's keys and its stage on labelled pairs among it."""
-    rows = {
+    rows: dict[str, object] = {
         "data": _source(recipe.train_file, recipe.dataset_file or recipe.dataset, recipe.text_columns),
         "batch size": recipe.batch_size,
         "learning rate": f"{recipe.learning_rate:g}",
@@ -141,8 +141,9 @@ def command(recipe: Recipe, runs: list[dict]) -> str:
 
 
 def _option(key: str, value: object) -> str:
-    path = isinstance(value, str) and (key.endswith("_file") or key == "eval_data" or value[:1] in ("~", ".", "/"))
-    values = value if isinstance(value, list) else [file_name(value) if path else value]
+    if isinstance(value, str) and (key.endswith("_file") or key == "eval_data" or value[:1] in ("~", ".", "/")):
+        value = file_name(value)
+    values = value if isinstance(value, list) else [value]
     return " ".join([f"--{key}", *map(_word, values)])
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.utils import DistributedType
 from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file, save_model
+from torch.optim.lr_scheduler import LRScheduler
 
 from . import sharding, zero
 from .errors import UserError, one_line
@@ -34,7 +36,15 @@ class TrainingState:
         origin: what the run's numbers depend on, see `origin.origin`.
     """
 
-    def __init__(self, accelerator: Accelerator, model, trained, optimizer, scheduler, origin: dict[str, object]):
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        model: torch.nn.Module,
+        trained: torch.nn.Module,
+        optimizer: AcceleratedOptimizer,
+        scheduler: LRScheduler,
+        origin: dict[str, object],
+    ):
         self.accelerator = accelerator
         self.model, self.trained = model, trained
         self.optimizer = optimizer.optimizer  # inside accelerate's wrapper
@@ -172,7 +182,7 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
-def _plain(scheduler) -> dict:
+def _plain(scheduler: LRScheduler) -> dict:
     return {name: value for name, value in scheduler.state_dict().items() if name != "lr_lambdas"} | {
         "lr_lambdas": [None for _ in scheduler.base_lrs]
     }

@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import sys
+from collections.abc import Callable
 
 from . import (
     commands_benchmark,
@@ -26,9 +27,10 @@ def main(arguments: list[str] | None = None) -> None:
 
         return train_main(arguments[1:])
     parser = build_parser()
-    options, options.keys = parser.parse_known_args(arguments)
-    if options.keys and not options.takes_keys:
-        parser.error(f"unrecognized arguments: {' '.join(options.keys)}")
+    options, keys = parser.parse_known_args(arguments)
+    if keys and not options.takes_keys:
+        parser.error(f"unrecognized arguments: {' '.join(keys)}")
+    options.keys = keys
     options.command = shlex.join(["csezoo", *arguments])
     try:
         options.run(options)
@@ -46,7 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.set_defaults(takes_keys=False)  # where a recipe's keys may follow
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(name, run, summary, example):
+    def command(name: str, run: Callable | None, summary: str, example: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=summary, description=summary, epilog=f"example: {example}")
         added.set_defaults(run=run)
         return added

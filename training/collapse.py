@@ -36,8 +36,11 @@ def dead_channels(model: torch.nn.Module) -> dict[str, tuple[int, int]]:
         >>> dead_channels(torch.nn.Sequential(norm))
         {'0': (1, 3)}
     """
-    norms = [(name, module) for name, module in model.named_modules() if isinstance(module, torch.nn.BatchNorm1d)]
-    counts = {name: (int((norm.running_var < norm.eps).sum()), norm.num_features) for name, norm in norms}
+    counts = {
+        name: (int((norm.running_var < norm.eps).sum()), norm.num_features)
+        for name, norm in model.named_modules()
+        if isinstance(norm, torch.nn.BatchNorm1d) and norm.running_var is not None
+    }
     return {name: count for name, count in counts.items() if count[0]}
 
 

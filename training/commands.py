@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from .errors import UserError
 
 # Adds a sub-command: its name, the function that runs it on its options, a summary, an example.
 Command = Callable[[str, Callable | None, str, str], argparse.ArgumentParser]
-SENTEVAL = {"default": "hub", "help": "hub (default) or a directory in SentEval's layout"}
+SENTEVAL: dict[str, Any] = {"default": "hub", "help": "hub (default) or a directory in SentEval's layout"}
 
 
 def add_encoder_options(added: argparse.ArgumentParser) -> None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from .commands import Command, check_out, quiet_transformers
+
+if TYPE_CHECKING:
+    from .recipes import Recipe
 
 
 def add_commands(command: Command) -> None:
@@ -17,7 +22,7 @@ def add_commands(command: Command) -> None:
     )
     kinds = added.add_subparsers(required=True, metavar="WHAT")
 
-    def kind(name, run, summary, repeated=True, **options):
+    def kind(name: str, run: Callable, summary: str, repeated: bool = True, **options: Any) -> argparse.ArgumentParser:
         chosen = kinds.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         chosen.set_defaults(run=run, **options)
         chosen.add_argument("--out", metavar="FILE", help="write the JSON report here")
@@ -37,7 +42,7 @@ def add_commands(command: Command) -> None:
     of_encoding(chosen)
     chosen.add_argument("--texts", metavar="FILE", help="as of encode; 2,000 made sentences unless given")
 
-    def of_training(name, run, summary, steps, **options):
+    def of_training(name: str, run: Callable, summary: str, steps: int, **options: Any) -> argparse.ArgumentParser:
         summary = f"{summary}; other keys are the recipe's: --batch_size 64 …"
         chosen = kind(name, run, summary, takes_keys=True, **options)
         chosen.add_argument("recipe", metavar="RECIPE", help="as of train")
@@ -57,7 +62,7 @@ def add_commands(command: Command) -> None:
     chosen.add_argument("--picture", metavar="FILE.png", help="draw them here")
 
 
-def sts(options) -> None:
+def sts(options: argparse.Namespace) -> None:
     from .benchmarks import benchmark_sts
 
     chosen = {"tasks": options.tasks} if options.tasks else {}
@@ -65,25 +70,25 @@ def sts(options) -> None:
     _report(options, benchmark_sts, options.model, options.pooling, options.data, repeats=repeats, **chosen)
 
 
-def encode(options) -> None:
+def encode(options: argparse.Namespace) -> None:
     from .benchmark_encoding import benchmark_encoding
 
     _report(options, benchmark_encoding, options.model, options.pooling, options.texts, repeats=options.repeats)
 
 
-def training(options) -> None:
+def training(options: argparse.Namespace) -> None:
     from .benchmark_training import benchmark_training
 
     _report(options, benchmark_training, _recipe(options), steps=options.steps, repeats=options.repeats)
 
 
-def trainer(options) -> None:
+def trainer(options: argparse.Namespace) -> None:
     from .benchmark_trainer import benchmark_trainer
 
     _report(options, benchmark_trainer, _recipe(options), steps=options.steps, repeats=options.repeats)
 
 
-def scaling(options) -> None:
+def scaling(options: argparse.Namespace) -> None:
     from .benchmark_scaling import benchmark_scaling
     from .pictures import draw_scaling
 
@@ -95,7 +100,7 @@ def scaling(options) -> None:
         draw_scaling(report["axes"], options.picture)
 
 
-def soak(options) -> None:
+def soak(options: argparse.Namespace) -> None:
     from .benchmark_soak import benchmark_soak
     from .pictures import draw_soak
 
@@ -107,13 +112,13 @@ def soak(options) -> None:
         draw_soak(report["programs"], options.picture)
 
 
-def _recipe(options):
+def _recipe(options: argparse.Namespace) -> Recipe:
     from .recipes import load_recipe, parse_overrides
 
     return load_recipe(options.recipe, {"report_to": "none", **parse_overrides(options.keys)})
 
 
-def _report(options, benchmark, *arguments, **chosen) -> dict:
+def _report(options: argparse.Namespace, benchmark: Callable[..., dict], *arguments: Any, **chosen: Any) -> dict:
     from .benchmarks import format_benchmark
     from .repository import write_json
 

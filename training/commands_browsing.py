@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 from .commands import Command
@@ -29,7 +30,7 @@ def add_commands(command: Command) -> None:
     added.add_argument("--html", metavar="DIR", help="write them as a static site too")
 
 
-def recipes(options) -> None:
+def recipes(options: argparse.Namespace) -> None:
     import yaml
 
     from .recipes import RECIPES, recipe_names
@@ -39,13 +40,13 @@ def recipes(options) -> None:
         print(f"{name:<36} {recipe['method']:<10} {recipe.get('base_model') or 'trained on the spot'}")
 
 
-def table(options) -> None:
+def table(options: argparse.Namespace) -> None:
     from .tables import format_rows, read_rows
 
     print(format_rows([row for file in options.files for row in read_rows(file)], options.format))
 
 
-def cards(options) -> None:
+def cards(options: argparse.Namespace) -> None:
     from .cards import write_cards
 
     made = write_cards(Path(options.out))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def add_commands(command: Command) -> None:
     added.add_argument("--shard_size", type=int, default=10_000, help="rows a file, and rows in memory (10000)")
 
 
-def encode(options) -> None:
+def encode(options: argparse.Namespace) -> None:
     from accelerate import Accelerator
 
     from .embedding import embed_file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def add_commands(command: Command) -> None:
     added.add_argument("--out", help="write the JSON result here")
 
 
-def evaluate(options) -> None:
+def evaluate(options: argparse.Namespace) -> None:
     from .encoders import load_encoder
     from .evaluation import evaluate as run_suites
     from .evaluation import format_report
@@ -102,7 +103,7 @@ def evaluate(options) -> None:
         print(f"warning: {task}: its data is not as released, or tokenised otherwise (checksum)", file=sys.stderr)
 
 
-def compare(options) -> None:
+def compare(options: argparse.Namespace) -> None:
     from .encoders import load_encoder
     from .evaluation import load_suites
     from .statistics import compare as bootstrap
@@ -111,14 +112,15 @@ def compare(options) -> None:
         raise UserError(f"resamples: {options.resamples} must be at least 1")
     poolings = [None if pooling == "own" else pooling for pooling in options.pooling or ("own", "own")]
     models = zip(options.models, poolings, strict=True)
-    encoders = [load_encoder(model, pooling=pooling, progress=sys.stderr.isatty())[0] for model, pooling in models]
+    bar = sys.stderr.isatty()
+    first, second = (load_encoder(model, pooling=pooling, progress=bar)[0] for model, pooling in models)
     tasks = [task for suite in load_suites(options.suite, options.data).values() for task in suite]
-    for made in bootstrap(*encoders, tasks, resamples=options.resamples, progress=sys.stderr.isatty()):
+    for made in bootstrap(first, second, tasks, resamples=options.resamples, progress=bar):
         interval = f"{made['difference']:+.2f} [{made['low']:+.2f}, {made['high']:+.2f}]"
         print(f"{made['task']:<24} {made['first']:6.2f} {made['second']:6.2f}  {interval}  p {made['p']:.3f}")
 
 
-def glue(options) -> None:
+def glue(options: argparse.Namespace) -> None:
     from .glue import FineTuning, run_glue
     from .repository import write_json
     from .tables import column

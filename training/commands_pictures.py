@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+
 from .commands import SENTEVAL, Command, check_out, quiet_transformers
 from .errors import UserError
 
@@ -30,7 +32,7 @@ def add_commands(command: Command) -> None:
     added.add_argument("--seed", type=int, default=0, help="of dropout and of the masks' start (0)")
 
 
-def portrait(options) -> None:
+def portrait(options: argparse.Namespace) -> None:
     from .portraits import PORTRAITS
 
     check_picture(options.out)
@@ -38,7 +40,7 @@ def portrait(options) -> None:
     print(options.out)
 
 
-def weakened(options) -> None:
+def weakened(options: argparse.Namespace) -> None:
     from .pictures import draw_weakened_tokens
     from .weakened import weakened_tokens
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from functools import partial
 
 from .commands import Command, quiet_transformers
@@ -49,14 +50,14 @@ def add_commands(command: Command) -> None:
     added.add_argument("--revision", help="branch, tag or commit on the Hub")
 
 
-def publish(options) -> None:
+def publish(options: argparse.Namespace) -> None:
     from .publishing import publish as push
 
     choices = {"private": options.private, "create_pr": options.create_pr, "tag": options.tag}
     print(push(options.run_directory, options.to, **choices, report=partial(print, flush=True)))
 
 
-def export(options) -> None:
+def export(options: argparse.Namespace) -> None:
     from .exporting import export as write
 
     for way, difference in write(options.checkpoint, options.to, onnx=options.onnx).items():
@@ -64,7 +65,7 @@ def export(options) -> None:
     print(options.to)
 
 
-def verify(options) -> None:
+def verify(options: argparse.Namespace) -> None:
     from .verification import verify_repository
 
     quiet_transformers()
@@ -72,7 +73,7 @@ def verify(options) -> None:
         print(line)
 
 
-def audit(options) -> None:
+def audit(options: argparse.Namespace) -> None:
     from .auditing import audit_repository
 
     read, findings = audit_repository(options.repository, options.revision)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
@@ -25,8 +26,8 @@ from .sts import STSB_SPLITS, load_task
 logger = logging.getLogger(__name__)
 
 # "NA" and "None" are words; a row with a cell more than the header must not shift its columns.
-CSV = {"keep_default_na": False, "index_col": False}
-BUILDERS = {
+CSV: dict[str, Any] = {"keep_default_na": False, "index_col": False}
+BUILDERS: dict[str, tuple[str, dict[str, Any]]] = {
     ".txt": ("text", {"encoding": "utf-8-sig"}),  # a byte-order mark is no part of the first sentence
     ".csv": ("csv", CSV),
     ".tsv": ("csv", {**CSV, "sep": "\t"}),
@@ -172,7 +173,7 @@ def _keep(rows: datasets.Dataset, fraction: float) -> datasets.Dataset:
     return rows.select(kept)
 
 
-def _names(source: Source, loaded) -> list[str]:
+def _names(source: Source, loaded: datasets.Dataset | datasets.IterableDataset) -> list[str]:
     with _reading(source):
         names = loaded.column_names or list(next(iter(loaded), {}))  # a stream may know them by its first row only
     if not names:
@@ -193,7 +194,9 @@ def _columns(source: Source, names: list[str], columns: list[str] | None, option
     return columns
 
 
-def _checked(source: Source, loaded, columns: list[str], others: list[str] | None = None) -> datasets.Dataset:
+def _checked(
+    source: Source, loaded: datasets.Dataset, columns: list[str], others: list[str] | None = None
+) -> datasets.Dataset:
     """Text columns under their numbers, blank rows gone; other columns as they are."""
     schema = loaded.features.arrow_schema
     kinds = {column: str(schema.field(column).type) for column in columns}
@@ -234,7 +237,7 @@ def _read(source: Source) -> datasets.Dataset | datasets.IterableDataset:
 
 
 @contextmanager
-def _reading(source: Source):
+def _reading(source: Source) -> Iterator[None]:
     """Say in one line what `datasets` could not read, and where."""
     try:
         with warnings.catch_warnings():
@@ -269,7 +272,7 @@ def _clean(batch: dict[str, list], columns: list[str], others: tuple[str, ...] =
             raise UserError(f"column {column} holds {wrong[0]!r}, not text")
     kept = [i for i, text in enumerate(batch[columns[0]]) if text is not None and text.strip()]
 
-    def cell(text):
+    def cell(text: str | None) -> str:
         return text if text is not None and text.strip() else " "
 
     texts = {str(view): [cell(batch[column][i]) for i in kept] for view, column in enumerate(columns)}

@@ -6,15 +6,17 @@ import hashlib
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig, AutoModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel, encoding
-from csezoo.modeling.modeling_sentence_encoder import without_pooler
+from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel, without_pooler
 
 from .building import SAFELY, load_backbone, load_tokenizer, longest_input, refuse_oversized
 from .encoded import CountingEncoder
@@ -24,13 +26,14 @@ from .hub import is_inside
 from .prompts import serving_tokenizer, template_token_ids
 
 # What decides a model's vectors, beside its weights.
-DECISIVE = ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt")
+DECISIVE: tuple[str, ...] = ("config.json", "tokenizer.json", "tokenizer_config.json")
+DECISIVE += ("vocab.txt", "vocab.json", "merges.txt")
 DECISIVE += ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 
 
 def load_encoder(
     model: str, *, pooling: str | None = None, batch_size: int = 128, dtype: str = "float32", progress: bool = False
-) -> tuple[CountingEncoder, dict[str, object]]:
+) -> tuple[CountingEncoder, dict[str, Any]]:
     """A function from texts to vectors, and what a receipt says of it.
 
     Args:
@@ -57,7 +60,7 @@ def load_encoder(
     return _zoo(encoder, tokenizer, batch_size, progress), _receipt(model, pooling, dtype, "transformers")
 
 
-def load_checkpoint(model: str, dtype: str = "float32"):
+def load_checkpoint(model: str, dtype: str = "float32") -> SentenceEncoderModel:
     """A serving model of the zoo, by the code that is installed: the checkpoint's own is not run.
 
     Raises:
@@ -71,7 +74,9 @@ def load_checkpoint(model: str, dtype: str = "float32"):
         raise UserError(f"{model} could not be loaded ({one_line(error)})") from error
 
 
-def plain_encoder(model: str, pooling: str, dtype: str = "float32"):
+def plain_encoder(
+    model: str, pooling: str, dtype: str = "float32"
+) -> tuple[SentenceEncoderModel, PreTrainedTokenizerFast]:
     """A transformers encoder without training: its backbone under a pooling, with a tokenizer."""
     backbone = load_backbone(model, dtype=dtype)
     tokenizer = load_tokenizer(model)
@@ -79,26 +84,30 @@ def plain_encoder(model: str, pooling: str, dtype: str = "float32"):
         config = SimCSEConfig(backbone_config=backbone.config, pooling=pooling)
     except ValueError as error:
         raise UserError(str(error)) from error
-    encoder = SimCSEModel(config).to(backbone.dtype).eval()
+    encoder = SimCSEModel(config).to(backbone.dtype).eval()  # type: ignore[arg-type]  # a decorator hides `self`
     encoder.backbone.load_state_dict(without_pooler(backbone))
     longest = longest_input(backbone.config)
     return encoder, serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=longest)
 
 
-def _zoo(encoder, tokenizer, batch_size: int, progress: bool) -> CountingEncoder:
-    encoder.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+def _zoo(
+    encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase, batch_size: int, progress: bool
+) -> CountingEncoder:
+    encoder.to("cuda" if torch.cuda.is_available() else "cpu").eval()  # type: ignore[arg-type]  # as above
 
-    def encode(texts):
+    def encode(texts: list[str]) -> np.ndarray:
         return encoder.encode(texts, tokenizer, batch_size=batch_size, show_progress_bar=progress)
 
     return CountingEncoder(encode, partial(_count_tokens, tokenizer))
 
 
-def _count_tokens(tokenizer, texts: list[str]) -> int:
+def _count_tokens(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> int:
     return sum(map(len, tokenizer(texts, truncation=True)["input_ids"]))
 
 
-def _sentence_transformer(model: str, batch_size: int, dtype: str, progress: bool):
+def _sentence_transformer(
+    model: str, batch_size: int, dtype: str, progress: bool
+) -> tuple[CountingEncoder, dict[str, Any]]:
     try:
         from sentence_transformers import SentenceTransformer, __version__
     except ImportError:
@@ -118,7 +127,7 @@ def _sentence_transformer(model: str, batch_size: int, dtype: str, progress: boo
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise UserError(f"{model} could not be loaded ({one_line(error)})") from error
 
-    def encode(texts):
+    def encode(texts: list[str]) -> np.ndarray:
         return encoder.encode(texts, batch_size=batch_size, show_progress_bar=progress)
 
     receipt = _receipt(model, "its own", dtype, "sentence-transformers")
@@ -135,7 +144,7 @@ def _refuse_oversized_module(model: str, config: Path) -> None:
         refuse_oversized(model, said, lambda: torch.nn.Linear(said["in_features"], said["out_features"]))
 
 
-def _receipt(model: str, pooling: str, dtype: str, kind: str) -> dict[str, object]:
+def _receipt(model: str, pooling: str, dtype: str, kind: str) -> dict[str, Any]:
     about = {"pooling": pooling, "dtype": dtype, "kind": kind, "device": device()}
     return {**about, **identify(model)}
 
@@ -151,8 +160,8 @@ def identify(model: str) -> dict[str, str | None]:
         `model_revision`, the commit of a Hub repository.
     """
     folders = _module_folders(model)
-    files = [_file(model, name) for name in (*DECISIVE, *(f"{folder}/config.json" for folder in folders))]
-    files = [file for file in files if file is not None]
+    names = (*DECISIVE, *(f"{folder}/config.json" for folder in folders))
+    files = [file for name in names if (file := _file(model, name)) is not None]
     directory = files[0].parent
     for folder in ("", *folders):
         files += sorted((directory / folder).glob("*.safetensors"))
@@ -191,7 +200,7 @@ def config_model_type(model: str) -> str:
     raise UserError(f"{model} is neither a directory with a model nor a model on the Hub that can be reached")
 
 
-def _json(path: Path):
+def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

@@ -6,6 +6,7 @@ import importlib.metadata
 import platform
 import sys
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -19,13 +20,13 @@ from .multilingual import load_chinese, load_spanish, load_sts17
 from .releases import check_release
 from .results import ResultsFile
 from .retrieval import NeighboursTask, RetrievalTask, load_retrieval
-from .sts import DEV_TASK, STS_TASKS, PairTask, Vectors, load_lengths, load_pairs_file, load_task
+from .sts import DEV_TASK, STS_TASKS, PairTask, load_lengths, load_pairs_file, load_task
 from .transfer import TRANSFER_TASKS, TransferTask, load_transfer_task
 
 Task = PairTask | TransferTask | RetrievalTask | NeighboursTask | GeometryTask | CostTask
 AVERAGE = "average of the tests"
 # Each suite's tasks, read from `data`.
-SUITES: dict[str, Callable[[str], list[Task]]] = {
+SUITES: dict[str, Callable[[str], Sequence[Task]]] = {
     "sts": lambda data: [load_task(name, data) for name in STS_TASKS],
     "sts-dev": lambda data: [load_task(DEV_TASK, data)],
     "transfer": lambda data: [load_transfer_task(name, data) for name in TRANSFER_TASKS],
@@ -86,7 +87,8 @@ def evaluate(
     if pairs:
         loaded["pairs"] = [load_pairs_file(path) for path in pairs]
     for query in queries or []:
-        loaded["retrieval"].append(NeighboursTask(loaded["retrieval"][0].pairs, query))
+        searches = cast(RetrievalTask, loaded["retrieval"][0])
+        loaded["retrieval"].append(NeighboursTask(searches.pairs, query))
     vectors, results = Encoded(encode), []
     tasks = [(suite, task) for suite, tasks in loaded.items() for task in tasks]
     for suite, task in tqdm(tasks, desc="Tasks", disable=not sys.stderr.isatty()):
@@ -105,7 +107,7 @@ def load_suites(suites: Sequence[str], data: str) -> dict[str, list[Task]]:
     """The tasks of each suite, read once."""
     if unknown := [suite for suite in suites if suite not in SUITES]:
         raise UserError(f"suite: {unknown[0]!r} is none of {', '.join(SUITES)}")
-    return {suite: SUITES[suite](data) for suite in dict.fromkeys(suites)}
+    return {suite: list(SUITES[suite](data)) for suite in dict.fromkeys(suites)}
 
 
 def evaluate_tasks(encode: Encode, tasks: Sequence[Task], *, receipt: dict | None = None) -> list[dict]:
@@ -113,7 +115,7 @@ def evaluate_tasks(encode: Encode, tasks: Sequence[Task], *, receipt: dict | Non
     return score(tasks, encode_once(encode, tasks), receipt)
 
 
-def score(tasks: Sequence[Task], vectors: Vectors, receipt: dict | None) -> list[dict]:
+def score(tasks: Sequence[Task], vectors: Encoded, receipt: dict | None) -> list[dict]:
     """Results of each task with their receipts."""
     results = []
     for task in tasks:

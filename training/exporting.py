@@ -9,6 +9,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from tqdm import tqdm
 from transformers import AutoModel, PreTrainedTokenizerFast
 from transformers.utils import logging
 
+from csezoo.modeling import SentenceEncoderConfig
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 
 from .building import SAFELY
@@ -61,7 +63,7 @@ def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
     source = finished_repository(str(local_directory(run)))
     logging.disable_progress_bar()
     encoder, tokenizer = _load(source)
-    reason = obstacle(encoder.config)
+    reason = obstacle(cast(SentenceEncoderConfig, encoder.config))
     if reason and not onnx:
         raise UserError(
             f"{run} has no plain form: {reason}. Load it with trust_remote_code=True, or give --onnx for its graph"

@@ -10,6 +10,7 @@ import statistics
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import datasets
 import numpy as np
@@ -21,6 +22,7 @@ from tokenizers.processors import BertProcessing, RobertaProcessing
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
+    BatchEncoding,
     DataCollatorWithPadding,
     PretrainedConfig,
     PreTrainedModel,
@@ -119,7 +121,7 @@ def pair_tokenizer(model: str, config: PretrainedConfig) -> PreTrainedTokenizerB
     """
     tokenizer = load_tokenizer(model)
     if AutoConfig.from_pretrained(model, trust_remote_code=False).model_type in METHODS:
-        marks = [(mark, tokenizer.convert_tokens_to_ids(mark)) for mark in (tokenizer.sep_token, tokenizer.cls_token)]
+        marks = ((tokenizer.sep_token, tokenizer.sep_token_id), (tokenizer.cls_token, tokenizer.cls_token_id))
         is_bert = config.model_type == "bert"  # else RoBERTa or a relative of it
         backend = tokenizer.backend_tokenizer
         backend.post_processor = (BertProcessing if is_bert else RobertaProcessing)(*marks)
@@ -135,7 +137,7 @@ def tokenize(examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, ma
     texts, labels = zip(*examples, strict=True)
     sides = {str(side): [each[side] for each in texts] for side in range(len(texts[0]))}
 
-    def encode(batch):
+    def encode(batch: dict[str, list[str]]) -> BatchEncoding:
         return tokenizer(*(batch[side] for side in sides), truncation=True, max_length=max_length)
 
     rows = datasets.Dataset.from_dict({**sides, "label": list(labels)})
@@ -161,7 +163,7 @@ def measure(name: str, logits: np.ndarray, labels: np.ndarray) -> dict[str, floa
 class _Bars(ProgressCallback):
     """Bars alone: the figures are in the results."""
 
-    def on_log(self, *_, **__):
+    def on_log(self, *_: Any, **__: Any) -> None:
         pass
 
 
@@ -213,7 +215,7 @@ def finetune(model: str, task: GlueTask, seed: int, settings: FineTuning, *, pro
             data_collator=DataCollatorWithPadding(tokenizer),
             train_dataset=train,
             eval_dataset=chooser if first else None,
-            compute_metrics=lambda made: measure(task.name, made.predictions, made.label_ids),
+            compute_metrics=lambda made: measure(task.name, np.asarray(made.predictions), np.asarray(made.label_ids)),
         )
         trainer.remove_callback(PrinterCallback)
         if progress:
@@ -262,7 +264,7 @@ def run_glue(
     results = [made for task, seed in runs for made in finetune(model, task, seed, settings, progress=progress)]
     report = {"model": model, "results": results}
     if len(set(seeds)) > 1:
-        values = {}
+        values: dict[str, list[float]] = {}
         for result in results:
             values.setdefault(column(result), []).append(result["value"])
         report["summary"] = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .errors import UserError
 from .senteval import finite, read_text
@@ -44,7 +45,7 @@ TASKS = {
     "RTE": Format(SENTENCES, SENTENCES, "label", ENTAILMENT, ("accuracy",)),
     "WNLI": Format(SENTENCES, SENTENCES, "label", BINARY, ("accuracy",)),
 }
-ROWS = {
+ROWS: dict[str, dict[str, int | None]] = {
     "CoLA": {"train": 8551, "dev": 1043},
     "SST-2": {"train": 67349, "dev": 872},
     "MRPC": {"train": 3668, "dev": 408},
@@ -127,12 +128,12 @@ def _read_file(name: str, path: Path) -> list[Example]:
         raise UserError(f"{path} is missing: is this a directory in GLUE's layout (MRPC/train.tsv inside)?")
     form = TASKS[name]
     lines = [line.split("\t") for line in read_text(path).removesuffix("\n").split("\n")]
-    header = {}
+    header: dict[str, int] = {}
     if isinstance(form.label, str):
         header = {title.strip(): place for place, title in enumerate(lines[0])}
-        if missing := [title for title in (*form.texts, form.label) if title not in header]:
+        if missing := [str(title) for title in (*form.texts, form.label) if title not in header]:
             raise UserError(f"{path} has no column {', '.join(missing)}")
-    places = [header.get(place, place) for place in (*form.texts, form.label)]
+    places = [header[place] if isinstance(place, str) else place for place in (*form.texts, form.label)]
     examples = []
     for number, cells in enumerate(lines, start=1):
         if header and number == 1:
@@ -146,7 +147,7 @@ def _read_file(name: str, path: Path) -> list[Example]:
     return examples
 
 
-def _example(form: Format, where: str, texts: list[str], label: str | float) -> Example:
+def _example(form: Format, where: str, texts: list[str], label: Any) -> Example:
     try:
         return tuple(text.strip() for text in texts), form.labels.index(label) if form.labels else finite(label)
     except (AttributeError, TypeError, ValueError):

@@ -7,14 +7,20 @@ import math
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.utils import set_seed
+from torch.optim.lr_scheduler import LRScheduler
 from tqdm.auto import tqdm
-from transformers import get_scheduler
+from transformers import PreTrainedModel, get_scheduler
+
+from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
 from .building import build
 from .checkpoints import TrainingState, checkpoints, newest, step_of
@@ -142,7 +148,14 @@ def plan_stages(recipe: Recipe, data: RunData) -> list[Stage]:
 
 
 def train_stage(
-    stage: Stage, recipe: Recipe, seed: int, data: RunData, trainable, progress: Progress, bar, checkpoint: Path | None
+    stage: Stage,
+    recipe: Recipe,
+    seed: int,
+    data: RunData,
+    trainable: list[torch.nn.Parameter],
+    progress: Progress,
+    bar: tqdm,
+    checkpoint: Path | None,
 ) -> None:
     """Train a stage from its beginning, from a checkpoint within it, or not at all if one lies beyond it."""
     accelerator, model = progress.accelerator, progress.built.model
@@ -156,7 +169,7 @@ def train_stage(
     # Every process starts from the same weights and then draws its own dropout.
     set_seed(seed + stage.start, device_specific=True)
     state = TrainingState(accelerator, model, trained, optimizer, scheduler, progress.origin)
-    if made > stage.start:
+    if checkpoint and made > stage.start:
         progress.restore(state.load(checkpoint))
         logger.info("resumed from %s", checkpoint)
     bar.update(progress.step - bar.n)
@@ -168,7 +181,7 @@ def train_stage(
     for step in range(progress.step + 1, stage.stop + 1):
         if progress.stopped:
             break
-        learning_rate = scheduler.get_last_lr()[0]
+        learning_rate = float(scheduler.get_last_lr()[0])
         losses, rows = update(wrapped, optimizer, loader, recipe, accelerator)
         # fp16 skips an update that overflowed and goes on; one that DeepSpeed skips ends the run.
         if accelerator.scaler and optimizer.step_was_skipped:
@@ -197,14 +210,16 @@ def train_stage(
     accelerator.free_memory()  # the next stage wraps the model anew, for what it trains
 
 
-def start_stage(stage: Stage, recipe: Recipe, model, accelerator: Accelerator):
+def start_stage(
+    stage: Stage, recipe: Recipe, model: ForContrastiveLearning, accelerator: Accelerator
+) -> tuple[torch.nn.Module, AcceleratedOptimizer, LRScheduler]:
     """The model wrapped for what the stage trains, everything else frozen, and its own optimizer and schedule."""
     for parameter in model.frozen_parameters(stage.name):
         parameter.requires_grad_(False)
     optimizer = torch.optim.AdamW(
         _parameter_groups(model, recipe.weight_decay),
         lr=stage.learning_rate,
-        betas=tuple(recipe.adam_betas),
+        betas=cast(tuple[float, float], tuple(recipe.adam_betas)),
         eps=recipe.adam_epsilon,
         fused=True,  # one pass over memory: a fifth of the time of the others on CPU
     )
@@ -238,7 +253,7 @@ def _on_terminal(accelerator: Accelerator) -> bool:
     return accelerator.is_main_process and sys.stderr.isatty()
 
 
-def _checkpoint_gradients(model) -> None:
+def _checkpoint_gradients(model: PreTrainedModel) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of its newer name, which transformers 5.20 lacks
@@ -256,13 +271,19 @@ def _parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict]
     ]
 
 
-def on_device(batch: dict[str, object], device: torch.device) -> dict[str, object]:
+def on_device(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
     """A batch with its tensors on a device that is not waited for, and everything else as it is."""
     moved = {name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
     return batch | {name: tensor.to(device, non_blocking=True) for name, tensor in moved.items()}
 
 
-def update(model, optimizer, loader, recipe: Recipe, accelerator: Accelerator) -> tuple[dict[str, torch.Tensor], int]:
+def update(
+    model: torch.nn.Module,
+    optimizer: AcceleratedOptimizer,
+    loader: Iterator[dict[str, Any]],
+    recipe: Recipe,
+    accelerator: Accelerator,
+) -> tuple[dict[str, torch.Tensor], int]:
     """One optimizer step; returns its losses, on the device, and its rows.
 
     The losses are means over its batches: the loss, its named parts, and last the norm of the gradient.

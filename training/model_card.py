@@ -101,7 +101,7 @@ def _metadata(recipe: Recipe, results: list[dict]) -> ModelCardData:
         or None,
     )
     if base_model and trained(recipe):
-        data.base_model_relation = "finetune"
+        data["base_model_relation"] = "finetune"
     return data
 
 

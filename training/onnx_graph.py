@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
+from transformers import PreTrainedTokenizerBase
 
 from .errors import UserError
 
@@ -47,7 +48,7 @@ class Graph(nn.Module):
 
 
 @torch.no_grad()
-def write_onnx(file: Path, encoder: nn.Module, tokenizer, texts: list[str]) -> None:
+def write_onnx(file: Path, encoder: nn.Module, tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> None:
     """Trace the whole serving model, its pooling and what follows it, and compare what ONNX Runtime makes of it.
 
     Inputs are `input_ids` and `attention_mask` `(batch, tokens)` of any sizes; outputs are `last_hidden_state` and
@@ -62,7 +63,7 @@ def write_onnx(file: Path, encoder: nn.Module, tokenizer, texts: list[str]) -> N
     """
     from onnxruntime import InferenceSession
 
-    def batch_of(texts):
+    def batch_of(texts: list[str]) -> tuple[torch.Tensor, ...]:
         batch = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
         return tuple(batch[name] for name in INPUTS)
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # Those that a card shows where they lie beside it, with what they show.
 PICTURES = {
@@ -66,7 +70,7 @@ def draw_weakened_tokens(sentences: dict[str, list[WeakenedView]], path: str | P
     figure.savefig(path)
 
 
-def _heat_map(axes, view: WeakenedView, *, columns: float) -> None:
+def _heat_map(axes: Axes, view: WeakenedView, *, columns: float) -> None:
     """Square cells, of one size in all heat maps of a picture, however short the sentence."""
     layers, tokens = view.weakened.shape
     # A full 1 is grey, not black.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import cast
 
 import torch
 from safetensors.torch import save_file
@@ -14,7 +16,7 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerFast
 from csezoo.modeling import DiffAugConfig, SentenceEncoderConfig
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 from csezoo.modeling.pooling import BatchNormProjection, TanhProjection
-from csezoo.modeling.view_adapters import LINEAR
+from csezoo.modeling.view_adapters import LINEAR, ViewAdapter
 from csezoo.modeling.whitening import Whitening
 
 from .prompts import serving_tokenizer
@@ -43,7 +45,9 @@ def obstacle(config: SentenceEncoderConfig) -> str | None:
 
 
 @torch.no_grad()
-def separate_template_mask(encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerFast):
+def separate_template_mask(
+    encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerFast
+) -> PreTrainedTokenizerFast:
     """Give the template of a prompt a mask token of its own, with the embedding of the backbone's.
 
     A model that pools the last mask token of a row can then be served by one that pools all tokens of an id: a mask
@@ -57,7 +61,7 @@ def separate_template_mask(encoder: SentenceEncoderModel, tokenizer: PreTrainedT
     """
     config, tokenizer = encoder.config, copy.deepcopy(tokenizer)
     tokenizer.add_tokens([AddedToken(TEMPLATE_MASK, special=True, normalized=False)])
-    own = tokenizer.convert_tokens_to_ids(TEMPLATE_MASK)
+    own = cast(int, tokenizer.convert_tokens_to_ids(TEMPLATE_MASK))
     size = max(len(tokenizer), config.vocab_size)
     table = encoder.backbone.resize_token_embeddings(size, mean_resizing=False).weight
     table[own] = table[config.mask_token_id]
@@ -111,24 +115,27 @@ def plain_backbone(encoder: SentenceEncoderModel) -> PreTrainedModel:
         plain.get_parameter(name).zero_()
     if isinstance(encoder.config, DiffAugConfig) and encoder.config.views_module == "lora":
         places = [module for name, module in plain.named_modules() if name.endswith(LINEAR["lora"])]
-        for linear, adapter in zip(places, encoder.view_adapters, strict=True):
+        adapters = cast(Iterable[ViewAdapter], encoder.view_adapters)
+        for linear, adapter in zip(places, adapters, strict=True):
             linear.weight += adapter.scale / adapter.sets * adapter.up.weight @ adapter.down.weight
     return plain.eval()
 
 
-def _modules_on_top(encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerFast):
+def _modules_on_top(
+    encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerFast
+) -> Iterator[tuple[str, Mapping[str, object], dict[str, torch.Tensor]]]:
     """Of each module after the backbone: its name, its configuration, its tensors."""
     config = encoder.config
     pooling, size, layers = config.pooling, config.hidden_size, config.num_hidden_layers
     if pooling == "prompt":  # the mean of one token
-        vocabulary = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-        weights = {"word_weights": {TEMPLATE_MASK: 1.0}, "unknown_word_weight": 0.0}
-        yield "WordWeights", {"vocab": vocabulary, **weights}, {}
+        vocabulary = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+        words = {"word_weights": {TEMPLATE_MASK: 1.0}, "unknown_word_weight": 0.0}
+        yield "WordWeights", {"vocab": vocabulary, **words}, {}
     if pooling in ("first_last_mean", "last2_mean"):
         weights = torch.zeros(layers + 1)  # the embedding layer first
         weights[1 if pooling == "first_last_mean" else -2] += 1
         weights[-1] += 1
-        shape = {"word_embedding_dimension": size, "num_hidden_layers": layers, "layer_start": 0}
+        shape: dict[str, object] = {"word_embedding_dimension": size, "num_hidden_layers": layers, "layer_start": 0}
         yield "WeightedLayerPooling", shape, {"layer_weights": weights}
     modes = {
         "pooling_mode_cls_token": pooling == "cls",
@@ -146,7 +153,8 @@ def _modules_on_top(encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenize
 
 def affine_layers(encoder: SentenceEncoderModel) -> list[tuple[nn.Module, str]]:
     """What a served vector goes through after pooling: affine maps, each with the activation that follows it."""
-    projection, whitening, layers = encoder.projection, encoder.whitening, []
+    projection, whitening = encoder.projection, encoder.whitening
+    layers: list[tuple[nn.Module, str]] = []
     if isinstance(projection, TanhProjection):
         layers.append((projection.dense, TANH))
     if isinstance(projection, BatchNormProjection):

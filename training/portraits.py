@@ -57,7 +57,7 @@ def layer_scores(model: str, task: PairTask, *, batch_size: int = 128) -> np.nda
         batch_size: most texts a forward pass.
     """
     encoder, tokenizer = plain_encoder(model, "cls")
-    encoder.to("cuda" if torch.cuda.is_available() else "cpu")
+    encoder.to("cuda" if torch.cuda.is_available() else "cpu")  # type: ignore[arg-type]  # a decorator hides `self`
     sentences = sorted(task.sentences(), key=lambda sentence: (len(sentence), sentence))
     rows = {sentence: number for number, sentence in enumerate(sentences)}
     batches = []

@@ -21,7 +21,7 @@ def choose_precision(name: str | None) -> str | None:
     if name != "auto":
         return name
     state = PartialState()
-    ratio = bf16_speed(state.device) if state.is_main_process else None
+    ratio = bf16_speed(state.device) if state.is_main_process else 0.0  # the others are told
     ratio = broadcast_object_list([ratio])[0] if state.num_processes > 1 else ratio
     chosen = "bf16" if ratio > 1 else "no"
     logger.info("bf16 is %.2f times as fast as float32 here: precision %s", ratio, chosen)

@@ -94,7 +94,9 @@ def dev_then_test(
     return 100 * float(scores[0, best]), 100 * float(accuracies(features, labels, [test], chosen)[0, 0])
 
 
-def _fit_and_test(features, labels, splits: list[Split], penalties: np.ndarray, protocol: Protocol) -> np.ndarray:
+def _fit_and_test(
+    features: np.ndarray, labels: np.ndarray, splits: list[Split], penalties: np.ndarray, protocol: Protocol
+) -> np.ndarray:
     """Fit each split's training rows but a twentieth, which stops it early; accuracy on its test rows."""
     random = [np.random.RandomState(SEED) for _ in splits]
     shuffled = [train[generator.permutation(len(train))] for (train, _), generator in zip(splits, random, strict=True)]
@@ -158,7 +160,14 @@ def fit(
     return best, best_scores.numpy()
 
 
-def _epoch(rows, targets, orders: list[np.ndarray], weights, optimizer: _Optimizer, batch_size: int) -> None:
+def _epoch(
+    rows: torch.Tensor,
+    targets: torch.Tensor,
+    orders: list[np.ndarray],
+    weights: list[torch.Tensor],
+    optimizer: _Optimizer,
+    batch_size: int,
+) -> None:
     """One pass over each split's rows in its own order; splits may differ in length by a few rows."""
     longest = max(map(len, orders))
     padded = torch.from_numpy(np.stack([np.pad(order, (0, longest - len(order))) for order in orders]))
@@ -176,7 +185,9 @@ def _epoch(rows, targets, orders: list[np.ndarray], weights, optimizer: _Optimiz
         optimizer.step([slope, error.sum(1, keepdim=True)], sizes > 0)
 
 
-def accuracies(features: np.ndarray, labels: np.ndarray, rows: list[np.ndarray], weights) -> np.ndarray:
+def accuracies(
+    features: np.ndarray, labels: np.ndarray, rows: list[np.ndarray], weights: list[torch.Tensor]
+) -> np.ndarray:
     """Share of each split's rows that each of its classifiers gets right, `(splits, P)`."""
     made = []
     for index, weight, bias in zip(rows, *weights, strict=True):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
+
+from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 
 from .building import Build
 from .checkpoints import TrainingState
@@ -38,14 +41,17 @@ class Progress:
         self.run, self.built, self.recipe, self.accelerator, self.dev = run, built, recipe, accelerator, dev
         self.origin = origin
         self.metrics = run / "metrics.jsonl"
-        self.step, self.best_step, self.best_score, self.seconds = 0, None, None, 0.0
+        self.step, self.seconds = 0, 0.0
+        self.best_step: int | None = None
+        self.best_score: float | None = None
         self.rows, self.update_seconds = 0, 0.0
-        self.last_score, self.times_lower = None, 0
+        self.last_score: float | None = None
+        self.times_lower = 0
         self.losses: list[dict[str, torch.Tensor]] = []
         self.dev_results: list[dict] = []
         self.prefix = f"{run.name}/" if len(recipe.seeds) > 1 else ""  # one tracker holds all seeds
 
-    COUNTERS = ("step", "best_step", "best_score", "last_score", "times_lower", "seconds")
+    COUNTERS: tuple[str, ...] = ("step", "best_step", "best_score", "last_score", "times_lower", "seconds")
     COUNTERS += ("rows", "update_seconds")
 
     def counters(self) -> dict:
@@ -119,10 +125,10 @@ class Progress:
         Args:
             counts: for `endurance`: the evaluation before training and those on labelled pairs do not.
         """
-        score = None
+        score: Any = None
         if self.dev is not None:
-            score = [self._dev_score() if self.accelerator.is_main_process else None]
-            score = broadcast_object_list(score)[0]
+            found = [self._dev_score(self.dev) if self.accelerator.is_main_process else None]
+            score = broadcast_object_list(found)[0]
             self._write({"step": step, "dev": score})
             if counts:
                 self.count_fall(score)
@@ -142,10 +148,10 @@ class Progress:
                 self._write({"step": self.step, **values})
         self.accelerator.wait_for_everyone()
 
-    def _serving(self):
+    def _serving(self) -> SentenceEncoderModel:
         return self.built.model.serving_model().eval()
 
-    def _dev_score(self) -> float:
+    def _dev_score(self, dev: PairTask) -> float:
         serving = self._serving()
 
         def encode(texts: list[str]) -> np.ndarray:
@@ -154,7 +160,7 @@ class Progress:
                 logger.warning("step %d: %s", self.step, line)
             return vectors
 
-        self.dev_results = evaluate_tasks(encode, [self.dev], receipt={"pooling": serving.config.pooling})
+        self.dev_results = evaluate_tasks(encode, [dev], receipt={"pooling": serving.config.pooling})
         return self.dev_results[0]["value"]
 
     def _write(self, line: dict) -> None:

@@ -26,7 +26,7 @@ def template_token_ids(tokenizer: PreTrainedTokenizerBase, prompt: str | None = 
     before, after = prompt.split("{sentence}")
     after = after.replace("{mask}", tokenizer.mask_token)
 
-    def ids(text):
+    def ids(text: str) -> list[int]:
         return tokenizer(text, add_special_tokens=False).input_ids
 
     template = [tokenizer.cls_token_id, *ids(before.rstrip())], [*ids(after), tokenizer.sep_token_id]

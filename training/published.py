@@ -83,8 +83,7 @@ def comparable(recipe: str | None, method: str, base_model: str | None) -> list[
         >>> comparable("simcse-bert-base-uncased", "simcse", "./minilm")
         []
     """
-    rows = published(recipe) if recipe else []
-    if not rows:
+    if not recipe or not (rows := published(recipe)):
         return []
     own = load_recipe(recipe)
     return rows if (own.method, own.base_model) == (method, base_model) else []

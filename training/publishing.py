@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable
 from json import JSONDecodeError
 from pathlib import Path
+from typing import cast
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalEntryNotFoundError
@@ -17,6 +18,8 @@ from huggingface_hub.utils.sha import git_hash
 from .errors import UserError
 from .hub import differing_files, sha256
 from .staging import check_as_a_stranger, check_files, hidden, stage
+
+Operation = CommitOperationAdd | CommitOperationDelete
 
 WAYS_OUT = {
     401: "the token is not valid, log in again with `hf auth login` or set HF_TOKEN",
@@ -87,7 +90,7 @@ def publish(
         if private and known and not known.private:
             raise UserError(f"{to} is public: make it private in its settings on the Hub, or leave --private out")
         operations, plan = _compare(staged, {file.rfilename: file for file in known.siblings or []} if known else {})
-        if tagged and (operations or tagged != known.sha):
+        if known and tagged and (operations or tagged != known.sha):
             raise UserError(f"--tag {tag}: {to} has it on another commit, give another name")
         for line in plan:
             report(line)
@@ -117,10 +120,11 @@ def _tagged(api: HfApi, to: str, tag: str) -> str | None:
     return {known.name: known.target_commit for known in api.list_repo_refs(to).tags}.get(tag)
 
 
-def _compare(staged: Path, there: dict[str, RepoSibling]) -> tuple[list, list[str]]:
+def _compare(staged: Path, there: dict[str, RepoSibling]) -> tuple[list[Operation], list[str]]:
     """The operations that make a repository equal to the staged files, and a line for each."""
     names = sorted(path.relative_to(staged).as_posix() for path in staged.rglob("*") if path.is_file())
-    operations, plan = [], []
+    operations: list[Operation] = []
+    plan = []
     for name in names:
         path = staged / name
         if name not in there or not _same(path, there[name]):
@@ -140,13 +144,22 @@ def _same(path: Path, there: RepoSibling) -> bool:
     return there.size == path.stat().st_size and git_hash(path.read_bytes()) == there.blob_id
 
 
-def _commit(api, to, known, operations, private, create_pr, message) -> tuple[str, str, str]:
+def _commit(
+    api: HfApi,
+    to: str,
+    known: ModelInfo | None,
+    operations: list[Operation],
+    private: bool,
+    create_pr: bool,
+    message: str | None,
+) -> tuple[str, str, str]:
     """Commit; the commit's hash, the revision to read it back by, and the URL to show."""
     try:
         if known is None:
             api.create_repo(to, private=private or None, exist_ok=True)  # None: as the organisation prefers
         elif not operations:
-            return known.sha, known.sha, f"{constants.ENDPOINT}/{to}/commit/{known.sha}"
+            sha = cast(str, known.sha)  # of a repository that is there
+            return sha, sha, f"{constants.ENDPOINT}/{to}/commit/{sha}"
         commit = api.create_commit(
             to,
             operations,
@@ -170,7 +183,7 @@ def _read_back(to: str, staged: Path, sha: str, revision: str, cache: Path) -> s
     return f"checked   {len(files)} files downloaded again are those that were published"
 
 
-def _explain(error: Exception, to: str) -> str:
+def _explain(error: BaseException, to: str) -> str:
     """One line with the way out."""
     # The client's, when a file's upload or download fails.
     if isinstance(error, RuntimeError | LocalEntryNotFoundError) and error.__cause__:

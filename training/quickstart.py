@@ -9,13 +9,18 @@ import logging
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType
+from typing import cast
 
 import numpy as np
 from accelerate import PartialState
+from transformers import PreTrainedTokenizerFast
 
 from csezoo.modeling import masked_language_modeling
+from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 
 from . import quickstart_base, quickstart_words, quickstart_world
+from .encoded import Encode
 from .encoders import load_encoder, plain_encoder
 from .errors import UserError
 from .evaluation import evaluate_tasks, format_table
@@ -93,16 +98,16 @@ def _once(directory: Path, cause: dict[str, object], make: Callable[[Path], None
     return True
 
 
-def _code(*modules) -> str:
+def _code(*modules: ModuleType) -> str:
     return hashlib.sha256("".join(map(inspect.getsource, modules)).encode()).hexdigest()
 
 
-def report(recipe, best: Path) -> str:
+def report(recipe: Recipe, best: Path) -> str:
     """Before and after on held-out pairs, neighbours of five sentences, and how to load the result."""
-    task = load_pairs_file(recipe.test_file)
+    task = load_pairs_file(cast(str, recipe.test_file))
     rows = []
     for pooling in ("cls", "mean"):
-        encoder, tokenizer = plain_encoder(recipe.base_model, pooling)
+        encoder, tokenizer = plain_encoder(cast(str, recipe.base_model), pooling)
         rows.append((f"untrained, {pooling}", evaluate_tasks(_texts_only(encoder, tokenizer), [task])))
     encode, _ = load_encoder(str(best))
     rows.append(("trained, SimCSE", evaluate_tasks(encode, [task])))
@@ -121,11 +126,11 @@ def report(recipe, best: Path) -> str:
     )
 
 
-def _texts_only(encoder, tokenizer):
+def _texts_only(encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerFast) -> Encode:
     return lambda texts: encoder.encode(texts, tokenizer, batch_size=128)
 
 
-def neighbours(encode, sentences: list[str], queries: int = 5, nearest: int = 2) -> list[str]:
+def neighbours(encode: Encode, sentences: list[str], queries: int = 5, nearest: int = 2) -> list[str]:
     """The nearest other sentences of a few, by cosine."""
     vectors = unit_vectors(encode(sentences))
     lines = []

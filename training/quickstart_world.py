@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .quickstart_words import (
     ENDS,
@@ -134,7 +134,8 @@ def _choices(event: Event, detail: str) -> list[str]:
 def _frame(rng: random.Random, event: Event) -> Frame:
     """An event with a random selection of details."""
     odds = {"place": 0.6, "time": 0.35, "manner": 0.2, "trait": 0.1, "quality": 0.2}
-    return Frame(event, **{d: rng.choice(_choices(event, d)) for d, p in odds.items() if rng.random() < p})
+    details: dict[str, Any] = {d: rng.choice(_choices(event, d)) for d, p in odds.items() if rng.random() < p}
+    return Frame(event, **details)
 
 
 # ---- sentences ------------------------------------------------------------------------------------------------------
@@ -147,7 +148,8 @@ def _inflect(verb: str) -> tuple[str, str, str]:
     ing = (base[:-1] if re.search(r"[^e]e$", base) else doubled) + "ing"
     regular = base + "d" if base.endswith("e") else re.sub(r"(?<=[^aeiou])y$", "i", doubled) + "ed"
     _, past, participle = _FORMS.get(base, (base, regular, regular))
-    return tuple(" ".join([form, *particle]) for form in (past, participle, ing))
+    past, participle, ing = (" ".join([form, *particle]) for form in (past, participle, ing))
+    return past, participle, ing
 
 
 def _be(noun: str) -> str:
@@ -224,7 +226,8 @@ def _change(rng: random.Random, frame: Frame, change: str, events: list[Event]) 
         return frame._replace(negated=True)
     if change == "detail":
         names = rng.sample(DETAILS, rng.choice([1, 1, 2]))
-        return frame._replace(**{name: rng.choice([None, *_choices(event, name)]) for name in names})
+        details: dict[str, Any] = {name: rng.choice([None, *_choices(event, name)]) for name in names}
+        return frame._replace(**details)
     if change == "importance" and rng.random() < 0.4:
         return frame._replace(place=rng.choice(_choices(event, "place")))
 
@@ -249,23 +252,23 @@ def _change(rng: random.Random, frame: Frame, change: str, events: list[Event]) 
 
 
 def _pairs(rng: random.Random, events: list[Event], count: int) -> list[tuple[str, str, float]]:
-    pairs = {}
+    pairs: dict[tuple[str, str], float] = {}
     while len(pairs) < count:
-        change = rng.choices(list(CHANGES), CHANGES.values())[0]
+        change = rng.choices(list(CHANGES), list(CHANGES.values()))[0]
         first = _frame(rng, rng.choice(events))
         second = _change(rng, first, change, events)
         if second:
             texts = [_say(rng, first), _say(rng, second)]
             if texts[0] != texts[1]:
                 rng.shuffle(texts)
-                pairs[tuple(texts)] = grade(first, second)
+                pairs[texts[0], texts[1]] = grade(first, second)
     return [(*texts, score) for texts, score in pairs.items()]
 
 
 def _triplet(rng: random.Random, events: list[Event]) -> tuple[str, str, str]:
     """A premise, something that follows from it (fewer details) and something that it rules out."""
     premise = _frame(rng, rng.choice(events))
-    kept = {name: None for name in ("place", *DETAILS) if rng.random() < 0.3}
+    kept: dict[str, Any] = {name: None for name in ("place", *DETAILS) if rng.random() < 0.3}
     reverse = premise.event._replace(action=_OPPOSITES.get(premise.event.action, ""))
     if reverse in events and rng.random() < 0.5:  # a reverse that is held out stays untold
         ruled_out = premise._replace(event=reverse)

@@ -8,6 +8,7 @@ import types
 import typing
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -19,9 +20,9 @@ from .files import replace_file
 # Those of transformers that need nothing but the numbers of updates.
 SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt")
 RECIPES = Path(__file__).parent / "recipes"
-POSITIVE = ("batch_size", "gradient_accumulation_steps", "max_length", "epochs", "eval_steps", "log_steps")
-POSITIVE += ("eval_batch_size", "shuffle_buffer", "nli_batch_size", "train_fraction", "nli_fraction")
-NOT_NEGATIVE = ("learning_rate", "weight_decay", "adam_epsilon", "max_grad_norm", "warmup_ratio")
+POSITIVE: tuple[str, ...] = ("batch_size", "gradient_accumulation_steps", "max_length", "epochs", "eval_steps")
+POSITIVE += ("log_steps", "eval_batch_size", "shuffle_buffer", "nli_batch_size", "train_fraction", "nli_fraction")
+NOT_NEGATIVE: tuple[str, ...] = ("learning_rate", "weight_decay", "adam_epsilon", "max_grad_norm", "warmup_ratio")
 NOT_NEGATIVE += ("nli_steps", "length_window")
 LEAST = {"max_steps": 0, "max_train_sentences": 1, "nli_decay_steps": 1, "endurance": 1, "whitening": 1}
 LEAST |= {"mini_batch_size": 1, "whitening_sentences": 1, "nli_epochs": 0, "nli_learning_rate": 0}
@@ -210,10 +211,11 @@ def method_keys(name: str) -> dict[str, object]:
         >>> method_keys("simcse")["temperature"]
         <class 'float'>
     """
-    keys = {}
+    keys: dict[str, object] = {}
     for cls in method(name)[0].__mro__:
         if cls.__module__.startswith("csezoo."):
-            keys |= {k: v for k, v in typing.get_type_hints(cls.__init__).items() if k not in FILLED_IN | keys.keys()}
+            hints = typing.get_type_hints(cls.__init__)  # type: ignore[misc]  # of a class, not of an instance
+            keys |= {k: v for k, v in hints.items() if k not in FILLED_IN | keys.keys()}
     return keys
 
 
@@ -252,7 +254,8 @@ def make_recipe(values: dict[str, object]) -> Recipe:
     except ValueError as error:
         raise UserError(f"method: {error}") from error
     own = {key: hint for key, hint in typing.get_type_hints(Recipe).items() if key != "model"}
-    recipe, model = {}, {}
+    recipe: dict[str, Any] = {}
+    model: dict[str, Any] = {}
     for key, value in values.items():
         if key in own:
             recipe[key] = coerce(key, value, own[key])
@@ -265,7 +268,7 @@ def make_recipe(values: dict[str, object]) -> Recipe:
     return Recipe(**recipe, model=model)
 
 
-def coerce(key: str, value: object, hint: object) -> object:
+def coerce(key: str, value: Any, hint: Any) -> Any:
     """A value from YAML or the command line as the type its key wants.
 
     Example:

@@ -7,6 +7,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from transformers import PreTrainedTokenizerBase
+
+from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+
 from .files import replace_directory, replace_file
 from .method_texts import ideas
 from .model_card import model_card
@@ -24,7 +28,13 @@ TRANSFORMER = {
 }
 
 
-def save_repository(directory: Path, serving_model, tokenizer, recipe, results: list[dict]) -> None:
+def save_repository(
+    directory: Path,
+    serving_model: SentenceEncoderModel,
+    tokenizer: PreTrainedTokenizerBase,
+    recipe: Recipe,
+    results: list[dict],
+) -> None:
     """Write `directory` whole or not at all.
 
     Args:
@@ -62,7 +72,7 @@ def save_card(
     model_card(recipe, results, summary, runs=runs, pictures=pictures).save(directory / "README.md")
 
 
-def save_tokenizer(directory: Path, tokenizer) -> None:
+def save_tokenizer(directory: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     """Write a tokenizer, the generic fast class under the name that every version of transformers knows."""
     tokenizer.save_pretrained(directory)
     path = directory / "tokenizer_config.json"
@@ -87,6 +97,6 @@ def write_sentence_transformers_files(directory: Path, modules: list[dict], tran
     write_json(directory / "config_sentence_transformers.json", similarity)
 
 
-def write_json(path: Path, content) -> None:
+def write_json(path: Path, content: object) -> None:
     """Write what a JSON file holds, indented: all of it or nothing."""
     replace_file(path, json.dumps(content, indent=2) + "\n")

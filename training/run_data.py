@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from accelerate import Accelerator
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from .batches import Batches, StreamedBatches, ViewCollator, tokenize_once
 from .building import Build
@@ -38,17 +39,18 @@ class RunData:
         self.share = {"seed": seed, "rank": accelerator.process_index, "world": accelerator.num_processes}
         self.share["length_window"] = recipe.length_window
         # A generator of its own: iterating must not draw from the one that dropout draws from.
-        self.options = {"pin_memory": accelerator.device.type == "cuda", "batch_size": None}
+        self.options: dict[str, Any] = {"pin_memory": accelerator.device.type == "cuda", "batch_size": None}
         self.options["generator"] = torch.Generator()
         self.place = (built.templates, built.serving_tokenizer.pad_token_id)
         cut = {"tokenizer": built.tokenizer, "length": built.sentence_length}
         self.batches_per_epoch = self.nli_batches_per_epoch = math.inf
-        self.sentences = self.labelled = None
+        self.sentences: Callable[[int, int], DataLoader]
+        self.labelled: Callable[[int, int], DataLoader]
         self.numbered: dict[str, Batches] = {}
         if recipe.max_steps != 0:
             self._load_sentences(built, cut, accelerator)
         if self.joint or recipe.nli_steps or recipe.nli_epochs:
-            self._load_labelled(config, cut, accelerator)
+            self._load_labelled(config.nli_classes, cut, accelerator)
 
     def _load_sentences(self, built: Build, cut: dict, accelerator: Accelerator) -> None:
         config = built.model.config
@@ -66,11 +68,11 @@ class RunData:
         logger.info("%d sentences, %d batches an epoch", len(rows), batches.batches_per_epoch)
         self.sentences = lambda start, stop: self._loader(batches, sampler=range(start, stop))
 
-    def _load_labelled(self, config, cut: dict, accelerator: Accelerator) -> None:
-        if config.nli_classes == 0:
+    def _load_labelled(self, classes: int, cut: dict, accelerator: Accelerator) -> None:
+        if classes == 0:
             raise UserError("nli_steps, nli_epochs: give nli_classes too, 2 (triplets) or 3 (labelled pairs)")
         with accelerator.main_process_first():
-            rows = tokenize_once(load_labelled(self.recipe, config.nli_classes), **cut)
+            rows = tokenize_once(load_labelled(self.recipe, classes), **cut)
         collate = ViewCollator(*self.place, lambda columns: list(range(columns)))
         batches = Batches(rows, collate, batch_size=self.recipe.nli_batch_size, **self.share)
         self.nli_batches_per_epoch = batches.batches_per_epoch
@@ -79,10 +81,10 @@ class RunData:
         self.probe = lambda: collate([{**rows[i]} for i in range(min(PROBE, len(rows)))])
         self.labelled = lambda start, stop: self._loader(batches, sampler=range(start, stop))
 
-    def _loader(self, batches, **options) -> DataLoader:
+    def _loader(self, batches: Dataset, **options: Any) -> DataLoader:
         return DataLoader(batches, **self.options, **options)
 
-    def batches(self, stage: str, start: int, stop: int, before: int) -> Iterator[dict[str, object]]:
+    def batches(self, stage: str, start: int, stop: int, before: int) -> Iterator[dict[str, Any]]:
         """Arguments of the model's forward, for the batches from `start` to `stop` of a stage.
 
         Args:

@@ -116,11 +116,10 @@ def start_tracker(accelerator: Accelerator, recipe: Recipe) -> None:
 def load_evaluation(recipe: Recipe) -> tuple[PairTask | None, list[PairTask]]:
     """Dev and test pairs, before anything is trained: what is missing is said at once."""
     use_data = recipe.eval_data != "none"
+    dev = load_task(DEV_TASK, recipe.eval_data) if use_data and not recipe.dev_file else None
     if recipe.dev_file:
         dev = load_pairs_file(recipe.dev_file)
         dev.name = "dev"
-    else:
-        dev = load_task(DEV_TASK, recipe.eval_data) if use_data else None
     if recipe.test_file:
         test = load_pairs_file(recipe.test_file)
         test.name = "test"
@@ -130,8 +129,8 @@ def load_evaluation(recipe: Recipe) -> tuple[PairTask | None, list[PairTask]]:
     return dev, [load_task(name, recipe.eval_data) for name in STS_TASKS]
 
 
-RUN_FILES = ("recipe.yaml", "metrics.jsonl", "results.json", "checkpoints", "best", "tracker", "non_finite")
-RUN_FILES += ("prefix_tuning.png", "training_curves.png", "similarities.png")
+RUN_FILES: tuple[str, ...] = ("recipe.yaml", "metrics.jsonl", "results.json", "checkpoints", "best", "tracker")
+RUN_FILES += ("non_finite", "prefix_tuning.png", "training_curves.png", "similarities.png")
 
 
 def claim(output: Path, recipe: Recipe) -> None:
@@ -175,7 +174,9 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def run_seed(recipe, seed, run: Path, accelerator, dev, tests) -> dict:
+def run_seed(
+    recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: PairTask | None, tests: list[PairTask]
+) -> dict:
     """One seed, trained and evaluated; a finished one is read from its results."""
     results_file = run / "results.json"
     if results_file.is_file():
@@ -202,7 +203,9 @@ def run_seed(recipe, seed, run: Path, accelerator, dev, tests) -> dict:
     return results or json.loads(results_file.read_text(encoding="utf-8"))
 
 
-def evaluate_best(recipe, seed, run: Path, training: dict, dev, tests) -> dict:
+def evaluate_best(
+    recipe: Recipe, seed: int, run: Path, training: dict, dev: PairTask | None, tests: list[PairTask]
+) -> dict:
     """Load `best/` as a user would, score it, draw it, and write its card again with both."""
     results = []
     tasks = [task for task in (dev, *tests) if task is not None]
@@ -241,7 +244,7 @@ def identity(recipe: Recipe) -> dict:
     }
 
 
-def aggregate(recipe: Recipe, runs: list[dict], output: Path, accelerator) -> dict:
+def aggregate(recipe: Recipe, runs: list[dict], output: Path, accelerator: Accelerator) -> dict:
     """Mean and standard deviation over the seeds, and the best seed's model (by dev) as the run's `best/`."""
     values = {
         result["task"]: [run["results"][i]["value"] for run in runs] for i, result in enumerate(runs[0]["results"])

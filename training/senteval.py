@@ -7,7 +7,7 @@ import shutil
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple, cast
 
 from huggingface_hub import cached_assets_path, hf_hub_download
 
@@ -94,7 +94,7 @@ def extract(files: tarfile.TarFile, directory: Path) -> None:
             path = directory / member.name
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
-                shutil.copyfileobj(files.extractfile(member), file)
+                shutil.copyfileobj(cast(IO[bytes], files.extractfile(member)), file)
 
 
 def respaced(sentence: str) -> str:

@@ -12,6 +12,8 @@ from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
+
 from .errors import UserError
 
 
@@ -30,7 +32,7 @@ def fsdp_plugin() -> FullyShardedDataParallelPlugin | None:
     return FullyShardedDataParallelPlugin(mixed_precision_policy=MixedPrecisionPolicy())
 
 
-def model_to_train(model: torch.nn.Module, accelerator: Accelerator) -> torch.nn.Module:
+def model_to_train(model: ForContrastiveLearning, accelerator: Accelerator) -> ForContrastiveLearning:
     """What `accelerator.prepare` may wrap: the model itself, or a copy where shards or views take its weights' place.
 
     The model stays whole on every process, to be evaluated and saved; `gather_weights` brings it up to date.

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import yaml
@@ -83,7 +84,7 @@ def hidden(name: str) -> bool:
     return any(part.startswith(".") for part in name.split("/"))
 
 
-def _rewrite(link: Path, change) -> None:
+def _rewrite(link: Path, change: Callable[[str], str]) -> None:
     text = link.read_text(encoding="utf-8")
     link.unlink()
     link.write_text(change(text), encoding="utf-8")

@@ -10,7 +10,7 @@ from tqdm.auto import tqdm
 
 from .encoded import Encode
 from .errors import UserError
-from .evaluation import encode_once
+from .evaluation import Task, encode_once
 from .sts import PairTask
 
 
@@ -72,11 +72,11 @@ def paired_bootstrap(
     """
     correlation = CORRELATIONS[metric]
     generator = np.random.default_rng(seed)
-    differences = []
+    drawn = []
     for start in range(0, resamples, 100):  # a hundred draws at a time
         draws = generator.integers(len(gold), size=(min(100, resamples - start), len(gold)))
-        differences.append(correlation(first[draws], gold[draws]) - correlation(second[draws], gold[draws]))
-    differences = np.concatenate(differences)
+        drawn.append(correlation(first[draws], gold[draws]) - correlation(second[draws], gold[draws]))
+    differences = np.concatenate(drawn)
     exact = correlation(first[None], gold[None])[0] - correlation(second[None], gold[None])[0]
     low, high = np.percentile(differences, (2.5, 97.5))
     p = 2 * min((differences <= 0).mean(), (differences >= 0).mean())
@@ -89,7 +89,7 @@ def paired_bootstrap(
 
 
 def compare(
-    first: Encode, second: Encode, tasks: Sequence[PairTask], *, resamples: int = 1000, progress: bool = False
+    first: Encode, second: Encode, tasks: Sequence[Task], *, resamples: int = 1000, progress: bool = False
 ) -> list[dict]:
     """The paired bootstrap on each task.
 
@@ -102,14 +102,15 @@ def compare(
     Returns:
         For each task its name, both encoders' scores, and `paired_bootstrap`'s figures.
     """
-    if not all(isinstance(task, PairTask) for task in tasks):
+    pair_tasks = [task for task in tasks if isinstance(task, PairTask)]
+    if len(pair_tasks) < len(tasks):
         raise UserError("suite: encoders are compared on pairs with gold scores, not on other tasks")
-    tables = [encode_once(encode, tasks) for encode in (first, second)]
+    tables = [encode_once(encode, pair_tasks) for encode in (first, second)]
     compared = []
-    for task in tqdm(tasks, desc="Resampling", disable=not progress):
+    for task in tqdm(pair_tasks, desc="Resampling", disable=not progress):
         gold = np.array(task.scores)
-        similarities = [task.similarities(vectors) for vectors in tables]
-        scores = [float(CORRELATIONS[task.metric](values[None], gold[None])[0]) for values in similarities]
-        figures = paired_bootstrap(*similarities, gold, metric=task.metric, resamples=resamples)
+        one, other = (task.similarities(vectors) for vectors in tables)
+        scores = [float(CORRELATIONS[task.metric](values[None], gold[None])[0]) for values in (one, other)]
+        figures = paired_bootstrap(one, other, gold, metric=task.metric, resamples=resamples)
         compared.append({"task": task.name, "first": scores[0], "second": scores[1], **figures})
     return compared

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from types import FrameType
 
 from .errors import Terminated, UserError
 from .recipes import describe_keys, load_recipe, parse_overrides, recipe_names
@@ -46,7 +47,7 @@ def main(arguments: list[str] | None = None) -> None:
             signal.signal(number, handler)
 
 
-def _terminate(number, frame):
+def _terminate(number: int, frame: FrameType | None) -> None:
     raise Terminated(number)
 
 

@@ -147,7 +147,7 @@ def _sentiment(path: Path) -> list[Example]:
 
 
 def _questions(path: Path) -> list[Example]:
-    examples = []
+    examples: list[Example] = []
     for number, line in numbered_lines(path, "latin-1"):
         kind, _, question = line.partition(":")
         if kind not in QUESTIONS:

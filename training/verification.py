@@ -10,6 +10,7 @@ import torch
 from csezoo.modeling import METHODS
 from csezoo.modeling.encoding import load_tokenizer
 from csezoo.modeling.fingerprint import FINGERPRINT_NAME, embed_token_ids, tokenize_sentences
+from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 
 from .encoders import config_model_type, load_checkpoint
 from .errors import UserError, one_line
@@ -31,7 +32,7 @@ SENTENCES = [
 DIGITS = 7  # of a float32
 
 
-def write_fingerprint(directory: Path, model_class: type) -> None:
+def write_fingerprint(directory: Path, model_class: type[SentenceEncoderModel]) -> None:
     """Load a repository as it lies there, on the CPU and in float32, and store beside it what it gives.
 
     Args:

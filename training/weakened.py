@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import torch
 from safetensors.torch import load_model
+
+from csezoo.modeling.modeling_l2pcsr import L2PCSRForContrastiveLearning
 
 from .building import build
 from .checkpoints import checkpoints
@@ -35,7 +38,7 @@ def weakened_tokens(run: str | Path, sentences: list[str], *, seed: int = 0) -> 
         raise UserError("sentences: give two different ones or more, they are each other's negatives")
     recipe = _recipe(run)
     built = build(recipe)
-    model = built.model
+    model = cast(L2PCSRForContrastiveLearning, built.model)
     if model.config.weakening == "noise" or not model.config.token_mask:
         raise UserError(f"{run} has no token masks to draw: it was trained with weakening: noise or token_mask: false")
     load_model(model, _newest_checkpoint(run, recipe) / "model.safetensors")
@@ -43,11 +46,12 @@ def weakened_tokens(run: str | Path, sentences: list[str], *, seed: int = 0) -> 
     torch.manual_seed(seed)
     learned = model.train().learn_weakening(**rows)
     weakened = 1 - model.masks(learned)["token"].unflatten(1, rows["input_ids"].shape[:2])  # (K, B, V, T)
-    views = {}
+    views: dict[str, list[WeakenedView]] = {}
     for number, sentence in enumerate(sentences):
         views[sentence] = []
         for view, attended in enumerate(rows["attention_mask"][number].bool()):
-            tokens = [built.tokenizer.decode([token]).strip() for token in rows["input_ids"][number, view, attended]]
+            ids = rows["input_ids"][number, view, attended]
+            tokens = [cast(str, built.tokenizer.decode([token])).strip() for token in ids]
             views[sentence].append(WeakenedView(tokens, weakened[:, number, view, attended].numpy()))
     return views
 

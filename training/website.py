@@ -84,7 +84,8 @@ def _cells(entry: Entry) -> str:
 def card_body(card: ModelCard) -> str:
     """A card as HTML; of its metadata what a reader asks for."""
     data = card.data
-    told = {"license": [data.license], "base model": [data.base_model], "data": data.datasets or [None]}
+    told = {"license": [data.get("license")], "base model": [data.get("base_model")]}
+    told["data"] = data.get("datasets") or [None]
     facts = [f"{name}: {', '.join(values)}" for name, values in told.items() if values[0]]
     text = MARKDOWN.render(card.text).replace("<table>", '<div class="scroll"><table>')
     return f"""<p><a href="../index.html">All models</a></p>

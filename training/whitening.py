@@ -33,7 +33,7 @@ def whiten(repository: Path, recipe: Recipe) -> None:
     logger.info("whitening fitted on %d sentences", len(sentences))
     vectors = model.encode(sentences, batch_size=recipe.eval_batch_size, convert_to_numpy=False).float()
     model.config.whitening_size = recipe.whitening
-    model.whitening = Whitening(model.config.hidden_size, recipe.whitening).to(model.device)
+    model.whitening = Whitening(model.config.hidden_size, model.config.whitening_size).to(model.device)
     try:
         model.whitening.fit(vectors)
     except ValueError as error:

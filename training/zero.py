@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 from accelerate.utils import DeepSpeedPlugin
@@ -47,7 +48,7 @@ def deepspeed_plugin(recipe: Recipe, precision: str | None) -> DeepSpeedPlugin |
     return plugin
 
 
-def gather_moments(optimizer) -> dict[str, torch.Tensor]:
+def gather_moments(optimizer: Any) -> dict[str, torch.Tensor]:
     """The whole state of DeepSpeed's optimizer, by parameter index and slot; all processes call it together."""
     from deepspeed.utils import safe_get_full_optimizer_state
 
@@ -60,7 +61,7 @@ def gather_moments(optimizer) -> dict[str, torch.Tensor]:
     return moments
 
 
-def scatter_moments(optimizer, moments: dict[int, dict[str, torch.Tensor]]) -> None:
+def scatter_moments(optimizer: Any, moments: dict[int, dict[str, torch.Tensor]]) -> None:
     """The way back, after a checkpoint was loaded: this process's part of the state, and of the weights it steps."""
     from deepspeed.utils import safe_set_full_optimizer_state
 
@@ -75,14 +76,14 @@ def scatter_moments(optimizer, moments: dict[int, dict[str, torch.Tensor]]) -> N
     optimizer.refresh_fp32_params()
 
 
-def _parameters(optimizer) -> list[tuple[int, torch.Tensor, torch.Tensor]]:
+def _parameters(optimizer: Any) -> list[tuple[int, torch.Tensor, torch.Tensor]]:
     """Each parameter's index, itself, and the part of its group's weights, all in a row, that this process steps."""
     groups = zip(optimizer.bit16_groups, optimizer.param_groups, strict=True)
     parts = [(parameter, group["params"][0]) for parameters, group in groups for parameter in parameters]
     return [(index, *pair) for index, pair in enumerate(parts)]
 
 
-def _link(parameter: torch.Tensor, part: torch.Tensor, optimizer) -> None:
+def _link(parameter: torch.Tensor, part: torch.Tensor, optimizer: Any) -> None:
     """Tell a parameter where its state is; DeepSpeed does so too early, after the first group's first step."""
     from deepspeed.utils import lazy_init_hp_params_optimizer_state
 

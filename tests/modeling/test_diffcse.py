@@ -272,6 +272,16 @@ def test_an_edited_view_is_encoded_with_the_others_and_contrasted(edited_view, e
     assert output.loss.item() == pytest.approx(expected, abs=1e-9)
 
 
+def test_without_an_attention_mask_an_edit_of_the_whole_row_joins():
+    model = diffcse(edited_view="negative", rtd_weight=0.0).eval()
+    ids = batch()["input_ids"]
+    losses = []
+    for masks in ({}, {"attention_mask": torch.ones_like(ids)}):
+        torch.manual_seed(0)
+        losses.append(model(ids, **masks).loss)
+    torch.testing.assert_close(*losses)
+
+
 def test_an_edited_view_may_stand_beside_the_discriminator():
     output = diffcse(edited_view="negative")(**batch())
     assert list(output.losses) == ["contrastive", "rtd"]

@@ -47,6 +47,14 @@ def test_projection_is_dropped_or_kept_at_test_as_the_config_says():
         assert any(name.startswith("projection") for name in model.state_dict()) != kept
 
 
+def test_without_an_attention_mask_all_tokens_of_labelled_pairs_are_attended():
+    model = simcse(nli_classes=2).eval()
+    ids = batch(views=3)["input_ids"]
+    torch.testing.assert_close(
+        model(nli_input_ids=ids).loss, model(nli_input_ids=ids, nli_attention_mask=torch.ones_like(ids)).loss
+    )
+
+
 def test_mlm_loss_is_added_with_its_weight_and_spares_special_tokens():
     model = simcse(mlm_weight=0.5, mlm_probability=0.9, mask_token_id=4, special_token_ids=[0, 2, 3, 4])
     output = model.eval()(**batch())

@@ -36,7 +36,7 @@ _CITATION = """
 class Alignment(evaluate.Metric):
     """`evaluate` module of the alignment of positive pairs."""
 
-    def _info(self):
+    def _info(self) -> evaluate.MetricInfo:
         vectors = datasets.List(datasets.Value("float64"))
         return evaluate.MetricInfo(
             description=_DESCRIPTION,
@@ -45,12 +45,12 @@ class Alignment(evaluate.Metric):
             features=datasets.Features({"predictions": vectors, "references": vectors}),
         )
 
-    def _compute(self, predictions, references):
+    def _compute(self, predictions: list, references: list) -> dict[str, float]:
         first, second = unit(np.array(predictions)), unit(np.array(references))
         return {"alignment": float(np.square(first - second).sum(1).mean())}
 
 
-def unit(vectors):
+def unit(vectors: np.ndarray) -> np.ndarray:
     """Vectors of length one; a zero vector stays zero."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(norms == 0, 1, norms)

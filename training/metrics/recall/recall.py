@@ -29,7 +29,7 @@ Example:
 class Recall(evaluate.Metric):
     """`evaluate` module of recall@k."""
 
-    def _info(self):
+    def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
             description=_DESCRIPTION,
             citation="",
@@ -42,7 +42,7 @@ class Recall(evaluate.Metric):
             ),
         )
 
-    def _compute(self, predictions, references, ranks=(1, 5, 10)):
+    def _compute(self, predictions: list, references: list, ranks: tuple[int, ...] = (1, 5, 10)) -> dict[str, float]:
         similarities = np.array(predictions)
         wanted = np.take_along_axis(similarities, np.array(references)[:, None], axis=1)
         rank = (similarities > wanted).sum(1) + 1

@@ -38,7 +38,7 @@ _CITATION = """
 class STS(evaluate.Metric):
     """`evaluate` module of the STS correlations."""
 
-    def _info(self):
+    def _info(self) -> evaluate.MetricInfo:
         # float64: in float32 similarities that differ would tie.
         features = {"predictions": datasets.Value("float64"), "references": datasets.Value("float64")}
         return evaluate.MetricInfo(
@@ -48,7 +48,7 @@ class STS(evaluate.Metric):
             features=datasets.Features(features),
         )
 
-    def _compute(self, predictions, references):
+    def _compute(self, predictions: list, references: list) -> dict[str, float]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConstantInputWarning)  # of equal predictions: nan says it
             return {

@@ -44,7 +44,7 @@ _CITATION = """
 class Uniformity(evaluate.Metric):
     """`evaluate` module of uniformity and anisotropy."""
 
-    def _info(self):
+    def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
             description=_DESCRIPTION,
             citation=_CITATION,
@@ -52,7 +52,7 @@ class Uniformity(evaluate.Metric):
             features=datasets.Features({"predictions": datasets.List(datasets.Value("float64"))}),
         )
 
-    def _compute(self, predictions):
+    def _compute(self, predictions: list) -> dict[str, float]:
         vectors = np.array(predictions)
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         unit = vectors / np.where(norms == 0, 1, norms)  # a zero vector stays zero
