@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import cast
 
 import datasets
+import torch
 
 from .benchmark_encoding import sentence_transformer
 from .benchmark_training import Updates
@@ -97,6 +98,7 @@ def prepare_usual(recipe: Recipe, steps: int) -> Callable[[], None]:
                 report_to="none",
                 save_strategy="no",
                 logging_strategy="no",
+                dataloader_pin_memory=torch.cuda.is_available(),
                 disable_tqdm=True,
             )
             loss = MultipleNegativesRankingLoss(model, scale=1 / temperature)
