@@ -259,10 +259,10 @@ def draw_soak(programs: dict[str, dict], path: str | Path) -> None:
         below.plot(made["second"], made["files"], color="C1")
         above.set_title(name)
         below.set_xlabel("seconds")
-        for panel in (above, below):
-            panel.set_ylim(bottom=0)
-            panel.spines[["top", "right"]].set_visible(False)
-            panel.grid(axis="y", alpha=0.3)
+    for panel in panels.flat:  # after all are drawn: they share their axes
+        panel.set_ylim(bottom=0)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(axis="y", alpha=0.3)
     panels[0, 0].set_ylabel("memory, MiB")
     panels[1, 0].set_ylabel("open files")
     figure.savefig(path)
