@@ -191,12 +191,13 @@ REPORTS = sorted((ROOT / "model_cards" / "benchmarks").glob("*.json"))
 
 @pytest.mark.parametrize("report", [path for path in REPORTS if path.stem != "soak"], ids=lambda path: path.stem)
 def test_readme_quotes_the_benchmarks(report):
-    (row,) = (line for line in README.splitlines() if f"(model_cards/benchmarks/{report.name})" in line)
+    rows = [line for line in README.splitlines() if f"(model_cards/benchmarks/{report.name})" in line]
     measured = json.loads(report.read_text(encoding="utf-8"))
-    assert f"| {measured['ratio']:.3f} |" in row
-    assert all(len(seconds) >= 5 for seconds in measured["seconds"].values())
+    for row, made in zip(rows, measured.get("sets", {"": measured}).values(), strict=True):
+        assert f"| {made['ratio']:.3f} |" in row
+        assert all(len(seconds) >= 5 for seconds in made["seconds"].values())
     if "floor" in measured:
-        assert f"R* {measured['floor']:.3f}" in row
+        assert f"R* {measured['floor']:.3f}" in rows[0]
 
 
 def test_readme_quotes_what_the_soak_held():
