@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderPreTrainedM
 
 from .benchmarks import machine, race
 from .building import build
+from .cost import peak_device_bytes, peak_rss_bytes
 from .errors import UserError
 from .loop import on_device, plan_stages, start_stage, update
 from .precision import choose_precision
@@ -177,8 +179,10 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
 
     Returns:
         `race`'s figures, where `ratio` is the training overhead R; `floor`, R* of counted operations: those of an
-        update to those of its passes; `passes` of an update, each with its rows and tokens; the batches' sentences a
-        second and padded tokens; the machine.
+        update to those of its passes; `passes` of an update, each with its rows and tokens; the batches' sentences and
+        padded tokens, and each a second; operations a second, and their share of those a single large matrix product
+        makes in this precision; the seconds that an epoch of 10^6 sentences would take; the peak memory of updates
+        alone, of the GPU where there is one; the machine.
 
     Raises:
         UserError: the recipe cannot be trained, or fewer than one step or turn.
@@ -198,9 +202,14 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
         if accelerator.device.type == "cuda":
             torch.cuda.synchronize()
 
-    floor = operations(updates.run) / operations(run_passes)  # which also warms up
+    updates.run()  # the first is slower than any other
+    peak = peak_device_bytes() or peak_rss_bytes()
+    counted = operations(updates.run)
+    floor = counted / operations(run_passes)
     figures = race(updates.run, run_passes, repeats=repeats)
+    seconds = figures["median"]["ours"]
     ids = [batch["input_ids"] for batch in batches]
+    sentences, tokens = sum(map(len, ids)), sum(tensor.numel() for tensor in ids)
     return {
         "benchmark": "training",
         "recipe": recipe.recipe,
@@ -211,8 +220,14 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
         **figures,
         "floor": floor,
         "passes": [describe(made) for made in passes[0]],
-        "sentences per second": sum(map(len, ids)) / figures["median"]["ours"],
-        "padded tokens": sum(tensor.numel() for tensor in ids),
+        "sentences": sentences,
+        "padded tokens": tokens,
+        "sentences per second": sentences / seconds,
+        "padded tokens per second": tokens / seconds,
+        "operations per second": counted / seconds,
+        "share of a matrix product's": counted / seconds / matmul_rate(accelerator),
+        "seconds for 10^6 sentences": 1e6 / sentences * seconds,
+        "peak bytes": peak,
         "machine": machine(),
     }
 
@@ -222,6 +237,20 @@ def operations(run: Callable[[], None]) -> int:
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # fused attention is not counted
         run()
     return counter.get_total_flops()
+
+
+def matmul_rate(accelerator: Accelerator) -> float:
+    """Floating-point operations a second of one large matrix product in the run's precision, the best of five."""
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(accelerator.mixed_precision, torch.float32)
+    size = 8192 if accelerator.device.type == "cuda" else 1024
+    left, right = torch.randn(2, size, size, device=accelerator.device, dtype=dtype)
+
+    def seconds() -> float:
+        started = time.perf_counter()
+        (left @ right)[0, 0].item()  # waits for the device
+        return time.perf_counter() - started
+
+    return 2 * size**3 / min(seconds() for _ in range(5))
 
 
 def describe(made: EncoderPass) -> dict[str, object]:

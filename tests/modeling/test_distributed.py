@@ -1,12 +1,15 @@
 """Two real gloo processes train as one on the same global batch, ragged and empty shares included."""
 
+import gc
 import socket
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from datetime import timedelta
+from multiprocessing import get_context
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
 from csezoo.modeling import method
@@ -67,17 +70,33 @@ def one_step(rank, sentences, views, changes):
     return output.loss.detach(), gradients(replica.module), gathered, replica.module.state_dict()
 
 
-def worker(rank, port, sentences, views, changes, results):
+def join(rank, port):
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, timeout=timedelta(seconds=60)
-    )
-    # The replica must be gone before its process group is: the other order can wait for ever.
-    made = one_step(rank, sentences, views, changes)
-    if rank == 0:
-        torch.save(made, results)
+    address = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2, timeout=timedelta(seconds=60))
+
+
+def leave():
+    gc.collect()  # replicas must be gone before their process group is: the other order can wait for ever
     dist.barrier()  # nobody leaves while another still talks
     dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def two_processes():
+    """Two processes of one group: of a function that both call, what the first returns."""
+    port, spawn = free_port(), get_context("spawn")
+    with ExitStack() as stack:
+        made = [ProcessPoolExecutor(1, spawn, initializer=join, initargs=(rank, port)) for rank in range(2)]
+        pools = [stack.enter_context(pool) for pool in made]
+
+        def run(function, *arguments):
+            calls = [pool.submit(function, rank, *arguments) for rank, pool in enumerate(pools)]
+            return [call.result() for call in calls][0]
+
+        yield run
+        for call in [pool.submit(leave) for pool in pools]:
+            call.result()
 
 
 # Whatever is drawn first, nothing is weakened at first, and every step goes all the way to 0 or 1.
@@ -117,10 +136,8 @@ LEARNED |= {"token_step_size": 1.0, "feature_step_size": 1e9}
         (5, 2, {"method": "diffaug+diffcse", "rtd_mask_ratio": 0.0, "rtd_weight": 1.0}),
     ],
 )
-def test_two_processes_give_the_gradient_of_one(tmp_path, sentences, views, changes):
-    results = tmp_path / "results.pt"
-    mp.spawn(worker, args=(free_port(), sentences, views, changes, results), nprocs=2)
-    loss, gradient, gathered, state = torch.load(results)
+def test_two_processes_give_the_gradient_of_one(two_processes, sentences, views, changes):
+    loss, gradient, gathered, state = two_processes(one_step, sentences, views, changes)
     alone = model(changes)
     output = alone(**padded(rows_of(sentences, views, changes)))
     output.loss.backward()

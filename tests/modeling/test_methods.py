@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import itertools
 import json
 from pathlib import Path
 
@@ -154,29 +155,35 @@ def test_a_damaged_checkpoint_is_refused_by_the_name_of_its_tensor(trained, tmp_
         AutoModel.from_pretrained(tmp_path)
 
 
-def test_a_fresh_interpreter_without_the_project_gives_the_same_vectors(trained, tmp_path, kind):
-    repository = tmp_path / "repository"
-    trained.model.save_pretrained(repository)
-    tokenizer = tiny_tokenizer(kind)
-    serving = serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=64)
-    serving.save_pretrained(repository)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_fresh_interpreter_without_the_project_gives_the_same_vectors(method, tmp_path):
+    here = {}
+    names = [name for name in CONFIGS if name.split("-")[0] == method]
+    for kind, name in itertools.product(("bert", "roberta"), names):
+        trained, tokenizer = train_one_step(configure(name, kind)), tiny_tokenizer(kind)
+        serving = serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=64)
+        for part in (trained.model, serving):
+            part.save_pretrained(tmp_path / f"{kind}-{name}")
+        here[f"{kind}-{name}"] = torch.from_numpy(trained.model.encode(SENTENCES[:5], serving))
     code = f"""
 import json
 TEXTS = {json.dumps(SENTENCES[:5])!r}
 from transformers import AutoConfig, AutoModel, AutoModelForPreTraining, AutoTokenizer
-config = AutoConfig.from_pretrained("repository", trust_remote_code=True)
-model = AutoModel.from_pretrained("repository", trust_remote_code=True)
-AutoModelForPreTraining.from_pretrained("repository", trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained("repository", trust_remote_code=True)
-texts = json.loads(TEXTS)
-output = model(**tokenizer(texts, padding=True, return_tensors="pt")).pooler_output
-assert abs(model.encode(texts) - output.detach().numpy()).max() < 1e-6
-model.save_pretrained("again")
-assert AutoModel.from_pretrained("again", trust_remote_code=True).config.auto_map == config.auto_map
-print(json.dumps(output.tolist()))
+texts, vectors = json.loads(TEXTS), {{}}
+for repository in {list(here)}:
+    config = AutoConfig.from_pretrained(repository, trust_remote_code=True)
+    model = AutoModel.from_pretrained(repository, trust_remote_code=True)
+    AutoModelForPreTraining.from_pretrained(repository, trust_remote_code=True)
+    tokenizer = AutoTokenizer.from_pretrained(repository, trust_remote_code=True)
+    output = model(**tokenizer(texts, padding=True, return_tensors="pt")).pooler_output
+    assert abs(model.encode(texts) - output.detach().numpy()).max() < 1e-6
+    again = repository + "-again"
+    model.save_pretrained(again)
+    assert AutoModel.from_pretrained(again, trust_remote_code=True).config.auto_map == config.auto_map
+    vectors[repository] = output.tolist()
+print(json.dumps(vectors))
 """
-    there = torch.tensor(run_without_csezoo(code, tmp_path))
-    here = torch.from_numpy(trained.model.encode(SENTENCES[:5], serving))
+    there = {name: torch.tensor(vectors) for name, vectors in run_without_csezoo(code, tmp_path).items()}
     torch.testing.assert_close(there, here, atol=1e-6, rtol=0)
 
 

@@ -81,6 +81,10 @@ def test_the_report_of_the_training_benchmark(recipe):
     assert 1 <= report["floor"] < 1.2
     assert [made["needs"] for made in report["passes"]] == ["masks", "parameters"]
     assert report["padded tokens"] == sum(batch["input_ids"].numel() for batch in Updates(recipe(), 2).batches())
+    assert report["seconds for 10^6 sentences"] == pytest.approx(1e6 / 16 * report["median"]["ours"])
+    assert report["padded tokens per second"] == report["padded tokens"] / report["median"]["ours"]
+    assert 0 < report["share of a matrix product's"] < 1  # a tiny model's products are small ones
+    assert report["peak bytes"] > 100 * 2**20
     json.dumps(report)
 
 

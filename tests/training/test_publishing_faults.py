@@ -1,5 +1,7 @@
 """Refused, cut off or deceived by the Hub, publishing leaves nothing half done, and the same command completes it."""
 
+import pytest
+
 from tests.hub_server import TOKEN
 from tests.training.test_publishing import assert_refused
 
@@ -21,22 +23,25 @@ def assert_nothing_visible(hub):
     assert not hub.refs.get(REPO)
 
 
-def test_refused_or_cut_off_nothing_is_visible_and_publishing_again_completes(publish, hub, finished_run):
-    """One fault after the other, as on a bad day."""
-    refusals = [
+@pytest.mark.parametrize(
+    ("where", "status", "way_out"),
+    [
         ("/api/repos/create", 403, "take one that may"),
-        ("/upload/", 500, "publish again later"),
         ("/commit/", 401, "hf auth login"),
         ("/commit/", 412, "publish again"),
         ("/commit/", 429, "wait and publish again"),
         ("/commit/", 503, "publish again later"),
-    ]
-    for where, status, way_out in refusals:
-        hub.failures[where] = status
-        assert_refused(publish(finished_run), REPO, str(status), way_out)
-        assert_nothing_visible(hub)
-        hub.failures.clear()
-    hub.objects.clear()  # what was uploaded is not uploaded again
+        pytest.param("/upload/", 500, "publish again later", marks=pytest.mark.slow),  # the client waits and tries on
+    ],
+)
+def test_refused_nothing_is_visible(publish, hub, finished_run, where, status, way_out):
+    hub.failures[where] = status
+    assert_refused(publish(finished_run), REPO, str(status), way_out)
+    assert_nothing_visible(hub)
+
+
+def test_cut_off_nothing_is_visible_and_publishing_again_completes(publish, hub, finished_run):
+    """One fault after the other, as on a bad day."""
     for where in ("/upload/", "/commit/"):
         hub.cuts[where] = "before"
         assert_refused(publish(finished_run), "out of reach")
