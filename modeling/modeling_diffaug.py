@@ -14,11 +14,11 @@ References:
     Wang, Lu 2022, "Differentiable Data Augmentation for Contrastive Sentence Representation Learning", EMNLP 2022.
 
     As in the release: both prefixes are one table of 2l vectors behind one MLP, Linear(H, H) - tanh - Linear(H, 2MH),
-    with dropout on its output; a row hides the prefix of the other view by its attention mask; real tokens take
-    positions from 2l, in training and at test, and so do those of the template whose bias is subtracted; a bias is
-    looked up at the sentence's length plus l (`denoise_length_offset`), a slip of the release. Not as there: its stage
-    1 leaves the language model out of the optimizer but not out of the gradient norm, which fp16 then scales beyond
-    the prefixes' own; here the language model is frozen and the norm is that of what is trained.
+    with dropout on its output; a row sees the prefix of its own view alone; real tokens take positions from 2l, in
+    training and at test, and so do those of the template whose bias is subtracted; a bias is looked up at the
+    sentence's length plus l (`denoise_length_offset`), a slip of the release. Not as there: its stage 1 leaves the
+    language model out of the optimizer but not out of the gradient norm, which fp16 then scales beyond the prefixes'
+    own; here the language model is frozen and the norm is that of what is trained.
 
     Not settled by either and decided here: all new weights start as the backbone's do (N(0, 0.02), zero biases); the
     `same` prefix is one of length l, of which the serving model sees both copies, as it sees both prefixes otherwise;
@@ -100,6 +100,22 @@ def weight_convergence(
     return torch.stack([mean_length(layer) - mean_length(prefix) for layer, prefix in pairs]).mean()
 
 
+class PrefixCache(DynamicCache):
+    """Keys and values that stand before a sentence's own, of one view's prefix or of both.
+
+    Args:
+        positions: those that real tokens stand after, as many as both prefixes have, whatever is held.
+    """
+
+    def __init__(self, positions: int):
+        super().__init__()
+        self.positions = positions
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Where transformers' embeddings begin to count."""
+        return self.positions
+
+
 class DiffAugModel(SentenceEncoderModel):
     """The encoder a DiffAug checkpoint serves: the backbone and, always visible, the prefixes of both views.
 
@@ -151,37 +167,39 @@ class DiffAugModel(SentenceEncoderModel):
         self,
         views: torch.Tensor | None = None,
         prefixes: torch.Tensor | None = None,
-        cache: DynamicCache | None = None,
+        cache: PrefixCache | None = None,
         **inputs: Any,
     ) -> BackboneOutput:
         """The backbone's outputs under the modules of one view or both.
 
         Args:
-            views: `(rows or 1, 2)`, 1 for the views whose modules a row has; both by default.
+            views: `(rows or 1,)`, 0 or 1, the view whose modules a row has; both by default.
             prefixes: as `self.prefixes`, which stand in by default.
             cache: an empty one, to read the keys and values of all layers from afterwards, prefixes first.
             inputs: of the backbone, `attention_mask` `(rows, T)` among them.
         """
         config = self.config
         if config.views_module != "prefix":
-            shares = None if views is None or config.views_mode == "same" else views / views.sum(1, keepdim=True)
+            shares = None if views is None or config.views_mode == "same" else F.one_hot(views, 2)
             with self.view_adapters.shared(shares):
                 return super().run_backbone(**inputs)
         if not config.prefix_positions:
             return super().run_backbone(**inputs)
         prefixes = self.prefixes if prefixes is None else prefixes
         mask = inputs.pop("attention_mask")
-        rows, slots = len(mask), config.prefix_positions
-        prefixes = prefixes.unsqueeze(2).expand(-1, -1, rows, -1, -1, -1)  # (M, 2, rows, heads, 2l, H / heads)
+        if views is None:
+            prefixes = prefixes.unsqueeze(2)
+        else:  # a row hides the prefix of the other view, which is left out here
+            prefixes = prefixes.unflatten(3, (2, -1)).movedim(3, 2).index_select(2, views)
+        prefixes = prefixes.expand(-1, -1, len(mask), -1, -1, -1)  # (M, 2, rows, heads, l or 2l, H / heads)
         dropout = config.prefix_dropout
         dropout = config.backbone_config.hidden_dropout_prob if dropout is None else dropout
         prefixes = F.dropout(prefixes, dropout, self.training)
-        cache = DynamicCache() if cache is None else cache  # each forward appends to its own
+        cache = PrefixCache(config.prefix_positions) if cache is None else cache  # each forward appends to its own
         for layer, (keys, values) in enumerate(prefixes):
             cache.update(keys, values, layer)
-        visible = mask.new_ones(1, 2) if views is None else views.to(mask)
-        visible = visible.repeat_interleave(slots // 2, dim=1).expand(rows, -1)  # (rows, 2l)
-        return super().run_backbone(attention_mask=torch.cat([visible, mask], 1), past_key_values=cache, **inputs)
+        mask = torch.cat([mask.new_ones(len(mask), prefixes.shape[4]), mask], dim=1)
+        return super().run_backbone(attention_mask=mask, past_key_values=cache, **inputs)
 
 
 class DiffAugForContrastiveLearning(ForContrastiveLearning):
@@ -248,7 +266,7 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         Args:
             views: `(rows or 1,)`, 0 for the anchor, from 1 for what it is compared with.
         """
-        inputs = {"views": F.one_hot(views.clamp(max=1), 2)}
+        inputs = {"views": views.clamp(max=1)}
         return {**inputs, "prefixes": self.prefixes()} if self.config.prefix_positions else inputs
 
     def encode_views(
@@ -311,15 +329,15 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         if labels is not None:
             input_ids, attention_mask = input_ids[labels == 1], attention_mask[labels == 1]
         input_ids, attention_mask = input_ids[:, :2], attention_mask[:, :2]
-        cache = DynamicCache()
+        cache = PrefixCache(self.config.prefix_positions)
         with_cache = {"cache": cache} if self.config.prefix_positions else {}
         pooled = self.encode_views(input_ids, attention_mask, **with_cache)[1]
         first, second = pooled.unflatten(0, input_ids.shape[:2]).unbind(1)
         measured = {"delta": representation_divergence(first, second).item()}
         if with_cache:
-            slots, real = self.config.prefix_positions, attention_mask.flatten(0, 1).bool()
+            slots, real = self.config.prefix_length, attention_mask.flatten(0, 1).bool()
 
-            def tokens(states: torch.Tensor) -> torch.Tensor:  # (rows, heads, 2l + T, H / heads) to (real tokens, H)
+            def tokens(states: torch.Tensor) -> torch.Tensor:  # (rows, heads, l + T, H / heads) to (real tokens, H)
                 return states[:, :, slots:].transpose(1, 2).flatten(2)[real]
 
             layers: list[Any] = cache.layers  # of attention, each with keys and values

@@ -64,7 +64,7 @@ def test_passes_run_under_the_prefixes_that_the_update_gave_them(recipe):
     updates = Updates(recipe("diffaug", prefix_length=3), steps=1)
     (batch,) = (on_device(batch, updates.accelerator.device) for batch in updates.batches())
     (made,) = needed_passes(updates.built.model, batch)
-    assert [keys.shape[2] for keys, _ in made.prefixes] == [6] * len(made.prefixes) and made.prefixes
+    assert [keys.shape[2] for keys, _ in made.prefixes] == [3] * len(made.prefixes) and made.prefixes
     made.run()
     made.run()  # a cache would have grown
     assert all(keys.grad is not None for keys, _ in made.prefixes)
