@@ -80,7 +80,7 @@ def train(recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: P
     built.model.to(accelerator.device)
     data = RunData(recipe, seed, built, accelerator)
     stages = plan_stages(recipe, data)
-    depends_on = origin(recipe, seed, accelerator, dev)
+    depends_on = origin(recipe, seed, built.serving_tokenizer, accelerator, dev)
     checkpoint = newest(run / "checkpoints", depends_on, force=recipe.force)
     progress = Progress(run, built, recipe, accelerator, dev, depends_on)
     trainable = [parameter for parameter in built.model.parameters() if parameter.requires_grad]

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from accelerate import Accelerator
+from transformers import PreTrainedTokenizerBase
 
 import csezoo.modeling
 
@@ -22,11 +23,13 @@ CODE = ("batches", "building", "data", "loop", "progress", "prompts", "run_data"
 IDENTITY = ("recipe", "seed")
 
 
-def origin(recipe: Recipe, seed: int, accelerator: Accelerator, dev: PairTask | None) -> dict[str, object]:
+def origin(
+    recipe: Recipe, seed: int, tokenizer: PreTrainedTokenizerBase, accelerator: Accelerator, dev: PairTask | None
+) -> dict[str, object]:
     """Everything that must be the same where a run goes on, by the name an error gives it.
 
-    Files are known by their contents, wherever they lie and whenever they were touched; data sets of the Hub by the
-    revision that the recipe gives.
+    Files and the tokenizer are known by their contents, wherever they lie and whenever they were touched; data sets of
+    the Hub by the revision that the recipe gives.
     """
     keys = {key: value for key, value in recipe.to_dict().items() if key not in FREE_KEYS | {"seeds"}}
     libraries = {name: versions()[name] for name in ("csezoo", "torch", "transformers", "tokenizers")}
@@ -37,6 +40,7 @@ def origin(recipe: Recipe, seed: int, accelerator: Accelerator, dev: PairTask | 
         "processes": accelerator.num_processes,
         "precision": precision_of(accelerator),
         "code": code_sha256(),
+        "tokenizer": tokenizer_sha256(tokenizer),
         **libraries,
         **{key: sha256(file) for key, file in files.items() if file.is_file()},
         "dev pairs": dev.receipt()["sha256"] if dev else None,
@@ -51,3 +55,10 @@ def code_sha256() -> str:
     for file in sorted(files, key=lambda file: file.name):
         digest.update(f"{file.name} {sha256(file)}\n".encode())
     return digest.hexdigest()
+
+
+def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Checksum of how a tokenizer cuts a text into word pieces; truncation and padding are of its last call."""
+    parts = json.loads(tokenizer.backend_tokenizer.to_str())
+    kept = {name: part for name, part in parts.items() if name not in ("truncation", "padding")}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()

@@ -5,8 +5,11 @@ import os
 import shutil
 
 import pytest
+from tokenizers.normalizers import BertNormalizer
 
+from csezoo.training.building import load_tokenizer
 from csezoo.training.errors import UserError
+from csezoo.training.origin import tokenizer_sha256
 from csezoo.training.recipes import load_recipe, make_recipe
 from csezoo.training.runs import run_recipe
 from tests.conftest import SENTENCES
@@ -122,7 +125,16 @@ def test_changed_data_is_refused_and_touched_data_is_not(broken):
         shutil.copy(run / "before.txt", recipe["train_file"])
 
 
-@pytest.mark.parametrize("name", ["code", "torch", "processes", "dev pairs"])
+def test_a_changed_tokenizer_is_refused_and_one_that_has_cut_and_padded_is_not(bases):
+    tokenizer = load_tokenizer(str(bases["bert"]))
+    before = tokenizer_sha256(tokenizer)
+    tokenizer(["a", "a cat"], padding=True, truncation=True, max_length=3)
+    assert tokenizer_sha256(tokenizer) == before
+    tokenizer.backend_tokenizer.normalizer = BertNormalizer(lowercase=False)
+    assert tokenizer_sha256(tokenizer) != before
+
+
+@pytest.mark.parametrize("name", ["code", "tokenizer", "torch", "processes", "dev pairs"])
 def test_changed_code_or_launch_is_refused_unless_forced(broken, name):
     run, recipe = broken
     change_state(run, **{name: "of another time"})
