@@ -68,7 +68,7 @@ def add_commands(command: Command) -> None:
     )
     added.add_argument("--dev_share", type=float, default=0.0, help=share)
     added.add_argument("--seeds", type=int, nargs="+", default=[42], metavar="SEED", help="each a run of its own (42)")
-    added.add_argument("--out", help="write the JSON result here")
+    added.add_argument("--out", help="write the JSON result here, after every run; the same command goes on from it")
 
 
 def evaluate(options: argparse.Namespace) -> None:
@@ -122,7 +122,6 @@ def compare(options: argparse.Namespace) -> None:
 
 def glue(options: argparse.Namespace) -> None:
     from .glue import FineTuning, run_glue
-    from .repository import write_json
     from .tables import column
 
     if options.out:
@@ -137,10 +136,9 @@ def glue(options: argparse.Namespace) -> None:
         options.data,
         seeds=options.seeds,
         settings=settings,
+        out=Path(options.out) if options.out else None,
         progress=sys.stderr.isatty(),
     )
-    if options.out:
-        write_json(Path(options.out), report)
     if "summary" in report:
         for made in report["summary"]:
             print(f"{made['task']:<24} {made['mean']:6.2f} ± {made['sd']:.2f} ({made['n']} seeds)")

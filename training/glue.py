@@ -6,10 +6,12 @@ compare their encoder with the BERT it was trained from and neither says how it 
 
 from __future__ import annotations
 
+import json
 import statistics
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -37,9 +39,11 @@ from transformers import (
 from csezoo.modeling import METHODS
 
 from .building import load_backbone, load_tokenizer, longest_input
+from .encoders import identify
 from .errors import UserError
 from .evaluation import versions
 from .glue_data import TASKS, GlueTask, load_glue_task
+from .repository import write_json
 from .tables import column
 from .transfer import Example
 
@@ -222,13 +226,18 @@ def finetune(model: str, task: GlueTask, seed: int, settings: FineTuning, *, pro
             trainer.add_callback(_Bars)
         trainer.train()
         scores = [trainer.evaluate(dev) for dev in devs]
-    about = {**task.receipt(), "seed": seed, **asdict(settings), "dtype": "float32", "versions": versions()}
+    about = receipt(task, seed, settings)
     names = [f"GLUE {task.name}"] if len(devs) == 1 else [f"GLUE {task.name}-m", f"GLUE {task.name}-mm"]
     return [
         {"task": name, "metric": metric, "value": score[f"eval_{metric}"], "tested": len(dev), **about}
         for name, score, dev in zip(names, scores, devs, strict=True)
         for metric in TASKS[task.name].metrics
     ]
+
+
+def receipt(task: GlueTask, seed: int, settings: FineTuning) -> dict[str, Any]:
+    """What a result depends on beside the model."""
+    return {**task.receipt(), "seed": seed, **asdict(settings), "dtype": "float32", "versions": versions()}
 
 
 def run_glue(
@@ -238,9 +247,10 @@ def run_glue(
     *,
     seeds: Sequence[int] = (42,),
     settings: FineTuning | None = None,
+    out: Path | None = None,
     progress: bool = False,
 ) -> dict:
-    """Fine-tune on every task with every seed.
+    """Fine-tune on every task with every seed; given a file, go on after those that are in it.
 
     Args:
         model: directory or Hub id, of the zoo or of transformers.
@@ -248,21 +258,36 @@ def run_glue(
         data: `hub`, or a directory in GLUE's layout.
         seeds: each a run of its own.
         settings: the default ones if None.
+        out: JSON file to write after every run. What is there of the same model, data, seed, settings and versions is
+            kept, anything else is replaced.
         progress: show bars.
 
     Returns:
-        `{"model", "results"}`, and with several seeds `summary`: the mean and standard deviation of each column.
+        `{"model", "model_sha256", "model_revision", "results"}`, and with several seeds `summary`: the mean and
+        standard deviation of each column.
 
     Raises:
-        UserError: as `load_glue_task` and `finetune`, the data of all tasks before the first is trained.
+        UserError: as `load_glue_task` and `finetune`, the data of all tasks before the first is trained; or `out` is
+            there and no report.
     """
     settings = settings or FineTuning()
     if not progress:
         datasets.disable_progress_bars()
     tasks = [load_glue_task(name, data) for name in dict.fromkeys(names)]
-    runs = [(task, seed) for task in tasks for seed in dict.fromkeys(seeds)]
-    results = [made for task, seed in runs for made in finetune(model, task, seed, settings, progress=progress)]
-    report = {"model": model, "results": results}
+    load_backbone(model)  # before it is identified
+    report: dict[str, Any] = {"model": model, **identify(model), "results": []}
+    results, missing = report["results"], []
+    earlier = earlier_results(out, report) if out else []
+    for task, seed in [(task, seed) for task in tasks for seed in dict.fromkeys(seeds)]:
+        about = receipt(task, seed, settings)
+        there = [result for result in earlier if about.items() <= result.items()]
+        results += there
+        if not there:
+            missing.append((task, seed))
+    for task, seed in missing:
+        results += finetune(model, task, seed, settings, progress=progress)
+        if out:
+            write_json(out, report)
     if len(set(seeds)) > 1:
         values: dict[str, list[float]] = {}
         for result in results:
@@ -271,4 +296,18 @@ def run_glue(
             {"task": name, "mean": statistics.mean(v), "sd": statistics.stdev(v), "n": len(v)}
             for name, v in values.items()
         ]
+    if out:
+        write_json(out, report)
     return report
+
+
+def earlier_results(out: Path, report: dict[str, Any]) -> list[dict]:
+    """Those of a report's file that are of the same model."""
+    if not out.is_file():
+        return []
+    try:
+        written = json.loads(out.read_text(encoding="utf-8"))
+        same = all(written.get(name) == report[name] for name in ("model_sha256", "model_revision"))
+        return written["results"] if same else []
+    except (ValueError, AttributeError, KeyError) as error:
+        raise UserError(f"out: {out} is there and no report of glue: give another file, or delete it") from error

@@ -225,6 +225,32 @@ def test_glue_from_the_command_line(bases, tmp_path, capsys):
         assert {"metric", "dataset", "sha256", "rows", "learning_rate", "versions", "dtype"} <= result.keys()
 
 
+def test_the_same_command_goes_on_after_what_its_file_holds(bases, tmp_path):
+    for part, rows in ROWS["WNLI"].items():
+        write_part(tmp_path, "WNLI", part, rows, ("0", "1"))
+    out = tmp_path / "glue.json"
+
+    def results(*options, model="bert"):
+        told = ["--data", str(tmp_path), "--out", str(out), *options]
+        main(["glue", str(bases[model]), "--tasks", "WNLI", *told])
+        return [(made["seed"], made["value"]) for made in json.loads(out.read_text(encoding="utf-8"))["results"]]
+
+    results("--seeds", "1", "--epochs", "1")
+    report = json.loads(out.read_text(encoding="utf-8"))
+    report["results"][0]["value"] = -1.0  # as no run gives it
+    out.write_text(json.dumps(report), encoding="utf-8")
+    first, second = results("--seeds", "1", "2", "--epochs", "1")
+    assert first == (1, -1.0) and second[1] >= 0
+    assert results("--seeds", "1", "--epochs", "2")[0][1] >= 0, "other settings, another result"
+    out.write_text(json.dumps(report), encoding="utf-8")
+    assert results("--seeds", "1", "--epochs", "1", model="roberta")[0][1] >= 0, "another model, another result"
+    out.write_text("{}", encoding="utf-8")
+    assert results("--seeds", "1", "--epochs", "1")[0][1] >= 0
+    out.write_text("[]", encoding="utf-8")
+    with pytest.raises(SystemExit, match="2"):
+        results("--seeds", "1")
+
+
 FROM_THE_HUB = """
 import json
 from csezoo.training.glue_data import load_glue_task
