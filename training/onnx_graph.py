@@ -67,11 +67,12 @@ def write_onnx(file: Path, encoder: nn.Module, tokenizer: PreTrainedTokenizerBas
         batch = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
         return tuple(batch[name] for name in INPUTS)
 
-    graph = Graph(encoder)
+    graph = Graph(encoder).eval()
     file.parent.mkdir(exist_ok=True)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # of operators that only torchvision has
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        for category in (FutureWarning, UserWarning):  # torch's, of parts of its own and of an axis named twice
+            warnings.simplefilter("ignore", category)
         torch.onnx.export(
             graph,
             batch_of(texts[:2]),
