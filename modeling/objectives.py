@@ -261,7 +261,7 @@ def parameter_distance(tuned: nn.Module, fixed: nn.Module) -> torch.Tensor:
     if not shared:
         raise ValueError("the two modules have no parameter of the same name")
     pairs = [(at_least_float32(here), at_least_float32(reference)) for here, reference in shared]
-    return cast(torch.Tensor, sum((here - reference).square().sum() for here, reference in pairs))
+    return cast(torch.Tensor, sum(F.mse_loss(*pair, reduction="sum") for pair in pairs))
 
 
 def replaced_token_detection(
