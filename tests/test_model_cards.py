@@ -189,7 +189,10 @@ def test_a_damaged_results_file_is_named(tmp_path, capsys):
 REPORTS = sorted((ROOT / "model_cards" / "benchmarks").glob("*.json"))
 
 
-@pytest.mark.parametrize("report", [path for path in REPORTS if path.stem != "soak"], ids=lambda path: path.stem)
+RACES = [path for path in REPORTS if path.stem not in ("scaling", "soak")]
+
+
+@pytest.mark.parametrize("report", RACES, ids=lambda path: path.stem)
 def test_readme_quotes_the_benchmarks(report):
     rows = [line for line in README.splitlines() if f"(model_cards/benchmarks/{report.name})" in line]
     measured = json.loads(report.read_text(encoding="utf-8"))
@@ -198,6 +201,14 @@ def test_readme_quotes_the_benchmarks(report):
         assert all(len(seconds) >= 5 for seconds in made["seconds"].values())
     if "floor" in measured:
         assert f"R* {measured['floor']:.3f}" in rows[0]
+
+
+def test_readme_quotes_the_scaling():
+    axes = json.loads((ROOT / "model_cards/benchmarks/scaling.json").read_text(encoding="utf-8"))["axes"]
+    (said,) = re.findall(r"^\[`scaling`\].+?^$", README, re.DOTALL | re.MULTILINE)
+    for axis, value, other in (("processes", "2", "1"), ("batch_size", "128", "16"), ("inner_steps", "1", "4")):
+        rates = [axes[axis][point]["rows per second"] for point in (value, other)]
+        assert f"{rates[0] / rates[1]:.2f} times" in said, axis
 
 
 def test_readme_quotes_what_the_soak_held():
