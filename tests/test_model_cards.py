@@ -187,8 +187,6 @@ def test_a_damaged_results_file_is_named(tmp_path, capsys):
 
 
 REPORTS = sorted((ROOT / "model_cards" / "benchmarks").glob("*.json"))
-
-
 RACES = [path for path in REPORTS if path.stem not in ("scaling", "soak")]
 
 
