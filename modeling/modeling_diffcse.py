@@ -303,7 +303,7 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
         def write(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
             logits = self.generator(input_ids=input_ids, attention_mask=attention_mask).logits
             if self.config.generator_sampling == "argmax":
-                return logits.argmax(-1)
+                return logits.max(-1).indices  # as argmax gives, in a third (bf16) to half of its time on CPU
             return torch.multinomial(logits.float().softmax(-1).flatten(0, 1), 1).view_as(input_ids)
 
         return in_mini_batches(write, self._rows_at_a_time, input_ids, attention_mask)
