@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from .building import build
 from .cost import peak_device_bytes, peak_rss_bytes
 from .errors import UserError
 from .loop import on_device, plan_stages, start_stage, update
-from .precision import choose_precision
+from .precision import choose_precision, product_seconds
 from .recipes import Recipe
 from .run_data import RunData
 
@@ -244,13 +243,7 @@ def matmul_rate(accelerator: Accelerator) -> float:
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(accelerator.mixed_precision, torch.float32)
     size = 8192 if accelerator.device.type == "cuda" else 1024
     left, right = torch.randn(2, size, size, device=accelerator.device, dtype=dtype)
-
-    def seconds() -> float:
-        started = time.perf_counter()
-        (left @ right)[0, 0].item()  # waits for the device
-        return time.perf_counter() - started
-
-    return 2 * size**3 / min(seconds() for _ in range(5))
+    return 2 * size**3 / min(product_seconds(left, right) for _ in range(5))
 
 
 def describe(made: EncoderPass) -> dict[str, object]:

@@ -256,7 +256,8 @@ def _on_terminal(accelerator: Accelerator) -> bool:
 def _checkpoint_gradients(model: PreTrainedModel) -> None:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of its newer name, which transformers 5.20 lacks
+            # Its newer name is not in transformers 5.20.
+            warnings.filterwarnings("ignore", ".gradient_checkpointing_enable. is deprecated", FutureWarning)
             model.gradient_checkpointing_enable()
     except ValueError as error:
         raise UserError(f"gradient_checkpointing: {error}") from error
