@@ -68,7 +68,9 @@ def add_commands(command: Command) -> None:
     )
     added.add_argument("--dev_share", type=float, default=0.0, help=share)
     added.add_argument("--seeds", type=int, nargs="+", default=[42], metavar="SEED", help="each a run of its own (42)")
-    added.add_argument("--out", help="write the JSON result here, after every run; the same command goes on from it")
+    added.add_argument(
+        "--out", help="write the JSON results here, run by run; what the file holds already is not done again"
+    )
 
 
 def evaluate(options: argparse.Namespace) -> None:
@@ -122,7 +124,7 @@ def compare(options: argparse.Namespace) -> None:
 
 def glue(options: argparse.Namespace) -> None:
     from .glue import FineTuning, run_glue
-    from .tables import column
+    from .tables import mean_and_deviation, over_seeds
 
     if options.out:
         check_out(options.out)
@@ -130,18 +132,14 @@ def glue(options: argparse.Namespace) -> None:
     settings = FineTuning(
         options.learning_rate, options.epochs, options.batch_size, options.max_length, options.dev_share
     )
-    report = run_glue(
+    results = run_glue(
         options.model,
         options.tasks,
         options.data,
         seeds=options.seeds,
         settings=settings,
-        out=Path(options.out) if options.out else None,
+        out=options.out,
         progress=sys.stderr.isatty(),
     )
-    if "summary" in report:
-        for made in report["summary"]:
-            print(f"{made['task']:<24} {made['mean']:6.2f} ± {made['sd']:.2f} ({made['n']} seeds)")
-    else:
-        for made in report["results"]:
-            print(f"{column(made):<24} {made['value']:6.2f}")
+    for name, values in over_seeds(results).items():
+        print(f"{name:<24} {mean_and_deviation(values)}" + (f" ({len(values)} seeds)" if len(values) > 1 else ""))

@@ -6,8 +6,6 @@ compare their encoder with the BERT it was trained from and neither says how it 
 
 from __future__ import annotations
 
-import json
-import statistics
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -43,8 +41,7 @@ from .encoders import identify
 from .errors import UserError
 from .evaluation import versions
 from .glue_data import TASKS, GlueTask, load_glue_task
-from .repository import write_json
-from .tables import column
+from .results import ResultsFile
 from .transfer import Example
 
 
@@ -247,10 +244,10 @@ def run_glue(
     *,
     seeds: Sequence[int] = (42,),
     settings: FineTuning | None = None,
-    out: Path | None = None,
+    out: str | Path | None = None,
     progress: bool = False,
-) -> dict:
-    """Fine-tune on every task with every seed; given a file, go on after those that are in it.
+) -> list[dict]:
+    """Fine-tune on every task with every seed.
 
     Args:
         model: directory or Hub id, of the zoo or of transformers.
@@ -258,56 +255,30 @@ def run_glue(
         data: `hub`, or a directory in GLUE's layout.
         seeds: each a run of its own.
         settings: the default ones if None.
-        out: JSON file to write after every run. What is there of the same model, data, seed, settings and versions is
-            kept, anything else is replaced.
+        out: a results file of the model, new or to go on with. Each run's results are added to it; a run that it holds
+            under the same receipt is taken from it.
         progress: show bars.
 
     Returns:
-        `{"model", "model_sha256", "model_revision", "results"}`, and with several seeds `summary`: the mean and
-        standard deviation of each column.
+        A result for each task, seed and metric, times 100, with its receipt.
 
     Raises:
-        UserError: as `load_glue_task` and `finetune`, the data of all tasks before the first is trained; or `out` is
-            there and no report.
+        UserError: as `load_glue_task`, `finetune` and `ResultsFile`, before the first task is trained.
     """
     settings = settings or FineTuning()
     if not progress:
         datasets.disable_progress_bars()
     tasks = [load_glue_task(name, data) for name in dict.fromkeys(names)]
-    load_backbone(model)  # before it is identified
-    report: dict[str, Any] = {"model": model, **identify(model), "results": []}
-    results, missing = report["results"], []
-    earlier = earlier_results(out, report) if out else []
-    for task, seed in [(task, seed) for task in tasks for seed in dict.fromkeys(seeds)]:
-        about = receipt(task, seed, settings)
-        there = [result for result in earlier if about.items() <= result.items()]
-        results += there
-        if not there:
-            missing.append((task, seed))
-    for task, seed in missing:
-        results += finetune(model, task, seed, settings, progress=progress)
-        if out:
-            write_json(out, report)
-    if len(set(seeds)) > 1:
-        values: dict[str, list[float]] = {}
-        for result in results:
-            values.setdefault(column(result), []).append(result["value"])
-        report["summary"] = [
-            {"task": name, "mean": statistics.mean(v), "sd": statistics.stdev(v), "n": len(v)}
-            for name, v in values.items()
-        ]
-    if out:
-        write_json(out, report)
-    return report
-
-
-def earlier_results(out: Path, report: dict[str, Any]) -> list[dict]:
-    """Those of a report's file that are of the same model."""
-    if not out.is_file():
-        return []
-    try:
-        written = json.loads(out.read_text(encoding="utf-8"))
-        same = all(written.get(name) == report[name] for name in ("model_sha256", "model_revision"))
-        return written["results"] if same else []
-    except (ValueError, AttributeError, KeyError) as error:
-        raise UserError(f"out: {out} is there and no report of glue: give another file, or delete it") from error
+    load_backbone(model)  # what cannot be is refused before the work, what can is identified
+    identity = identify(model)
+    file = ResultsFile(out, model, str(identity["model_sha256"])) if out else None
+    results = []
+    for task in tasks:
+        for seed in dict.fromkeys(seeds):
+            made = file.find({**receipt(task, seed, settings), **identity}) if file else []
+            if not made:
+                made = [{**result, **identity} for result in finetune(model, task, seed, settings, progress=progress)]
+                if file:
+                    file.add(made)
+            results += made
+    return results

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from .errors import UserError, one_line
-from .evaluation import AVERAGE, average
+from .evaluation import AVERAGE
 from .published import comparable, same_pairs
 from .sts import STS_TASKS
 
@@ -37,13 +39,11 @@ def read_rows(path: str) -> list[Row]:
         if "summary" in report:
             cells = {entry["task"]: f"{entry['mean']:.2f} ± {entry['sd']:.2f}" for entry in report["summary"]}
         else:
-            scored = [result for result in report["results"] if isinstance(result["value"], float)]
-            # A file may hold a task under several receipts, and SICK-R is in more than one suite.
-            newest = {column(result): result for result in scored}
-            cells = {name: f"{result['value']:.2f}" for name, result in newest.items()}
-            sts = [newest[task] for task in STS_TASKS if task in newest]
+            scores = over_seeds([result for result in report["results"] if isinstance(result["value"], float)])
+            cells = {name: mean_and_deviation(values) for name, values in scores.items()}
+            sts = [scores[task][0] for task in STS_TASKS if task in scores]
             if len(sts) > 1:
-                cells[AVERAGE] = f"{average(sts):.2f}"
+                cells[AVERAGE] = f"{statistics.mean(sts):.2f}"
         return [(name, cells), *_published_rows(name, report)]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is no results file ({one_line(error)})") from error
@@ -74,6 +74,38 @@ def column(result: dict) -> str:
     """
     plain = result["metric"] in ("spearman", "accuracy")
     return result["task"] if plain else f"{result['task']} {result['metric']}"
+
+
+def over_seeds(results: Sequence[dict]) -> dict[str, list[float]]:
+    """The values of each column, one for each seed.
+
+    A file may hold a task under several receipts (and SICK-R is in more than one suite): the newest counts, with all
+    its seeds.
+
+    Example:
+        >>> receipt = {"task": "GLUE RTE", "metric": "accuracy"}
+        >>> over_seeds([{**receipt, "seed": 1, "value": 66.0}, {**receipt, "seed": 2, "value": 67.0}])
+        {'GLUE RTE': [66.0, 67.0]}
+    """
+    newest = {column(result): result for result in results}
+    return {
+        name: [result["value"] for result in results if _without_seed(result) == _without_seed(last)]
+        for name, last in newest.items()
+    }
+
+
+def _without_seed(result: dict) -> dict:
+    return {name: value for name, value in result.items() if name not in ("seed", "value", "model_revision")}
+
+
+def mean_and_deviation(values: Sequence[float]) -> str:
+    """
+    Example:
+        >>> mean_and_deviation([70.0]), mean_and_deviation([70.0, 71.0])
+        ('70.00', '70.50 ± 0.71')
+    """
+    mean = f"{statistics.mean(values):.2f}"
+    return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else mean
 
 
 def format_rows(rows: list[tuple[str, dict[str, str]]], kind: str = "markdown") -> str:

@@ -225,7 +225,7 @@ def test_glue_from_the_command_line(bases, tmp_path, capsys):
         assert {"metric", "dataset", "sha256", "rows", "learning_rate", "versions", "dtype"} <= result.keys()
 
 
-def test_the_same_command_goes_on_after_what_its_file_holds(bases, tmp_path):
+def test_what_the_results_file_holds_is_not_done_again_and_stays(bases, tmp_path, capsys):
     for part, rows in ROWS["WNLI"].items():
         write_part(tmp_path, "WNLI", part, rows, ("0", "1"))
     out = tmp_path / "glue.json"
@@ -233,22 +233,25 @@ def test_the_same_command_goes_on_after_what_its_file_holds(bases, tmp_path):
     def results(*options, model="bert"):
         told = ["--data", str(tmp_path), "--out", str(out), *options]
         main(["glue", str(bases[model]), "--tasks", "WNLI", *told])
-        return [(made["seed"], made["value"]) for made in json.loads(out.read_text(encoding="utf-8"))["results"]]
+        return json.loads(out.read_text(encoding="utf-8"))["results"]
 
     results("--seeds", "1", "--epochs", "1")
     report = json.loads(out.read_text(encoding="utf-8"))
     report["results"][0]["value"] = -1.0  # as no run gives it
     out.write_text(json.dumps(report), encoding="utf-8")
     first, second = results("--seeds", "1", "2", "--epochs", "1")
-    assert first == (1, -1.0) and second[1] >= 0
-    assert results("--seeds", "1", "--epochs", "2")[0][1] >= 0, "other settings, another result"
-    out.write_text(json.dumps(report), encoding="utf-8")
-    assert results("--seeds", "1", "--epochs", "1", model="roberta")[0][1] >= 0, "another model, another result"
-    out.write_text("{}", encoding="utf-8")
-    assert results("--seeds", "1", "--epochs", "1")[0][1] >= 0
-    out.write_text("[]", encoding="utf-8")
+    assert (first["seed"], first["value"], second["seed"]) == (1, -1.0, 2) and second["value"] >= 0
+    again = results("--seeds", "1", "2", "--epochs", "2")
+    assert again[:2] == [first, second]
+    assert [(made["seed"], made["epochs"]) for made in again[2:]] == [(1, 2.0), (2, 2.0)], "other settings"
+    values = [made["value"] for made in again[2:]]
+    cell = f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
+    assert read_rows(str(out)) == [("bert", {"GLUE WNLI": cell})], "the newest settings, both seeds"
+    content = out.read_bytes()
+    capsys.readouterr()
     with pytest.raises(SystemExit, match="2"):
-        results("--seeds", "1")
+        results("--seeds", "1", model="roberta")
+    assert "holds results of another model" in capsys.readouterr().err and out.read_bytes() == content
 
 
 FROM_THE_HUB = """
