@@ -20,8 +20,9 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
         prefix_within_max_length: cut prefix and sentence together at the recipe's `max_length`. By default the
             sentence alone is cut and prefixes come on top: within 32 pieces the longest leaves 7 to the sentence.
         positive_prefix_share: share of sentences whose positive gets its prefix (table 13).
-        negative_prefix_share: share of sentences whose negative gets its prefix; the others' is the bare sentence
-            (table 14). Which sentences is a fixed draw by their text.
+        negative_prefix_share: share of sentences whose negative gets its prefix; the others' is the bare sentence,
+            and so a false negative (caption of table 14; section 6.3 may mean that it is empty). Which sentences is a
+            fixed draw by their text.
         denominator: reading of eq. 2, see `objectives.prefix_contrastive`.
         projection_at_test: kept at test (section 4.1), other than in unsupervised SimCSE.
 

@@ -32,8 +32,8 @@ class SentenceEncoderConfig(PretrainedConfig):
             with the v-th (the last one for all further views).
         prompt_token_ids: ids of each template before and after the sentence, special tokens included; filled in from
             the tokenizer where a model is built.
-        denoise: subtract the template's bias (PromptBERT): `none`, in `train` only (its unsupervised
-            setting), or `always` (its supervised setting).
+        denoise: subtract the template's bias (PromptBERT): `none`, in `train` only (its unsupervised setting), or
+            `always` (its supervised setting for RoBERTa; BERT's subtracts after a masked-LM head, which is not here).
         denoise_position_offset: first position id of the bias, see `prompts.template_bias`.
         mask_token_id, special_token_ids: the tokenizer's, filled in where a model is built.
         temperature: τ of the contrastive loss; 0.05 in SimCSE.

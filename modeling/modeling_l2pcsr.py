@@ -207,16 +207,18 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
     ) -> torch.Tensor:
         if not self.training:
             return super().pool_views(input_ids, attention_mask, rows)
+        if self.config.attend_padding:  # masks and all, as much of it on every process
+            more = largest(input_ids.shape[-1], input_ids.device) - input_ids.shape[-1]
+            input_ids = F.pad(input_ids, (0, more), value=self.config.backbone_config.pad_token_id)
+            attention_mask = F.pad(attention_mask, (0, more))
         learned = self.learn_weakening(input_ids, attention_mask, rows)
         return self._perturbed_views(self.masks(learned), input_ids, attention_mask, rows)
 
     def pool_rows(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         if self.perturbations is None:
             return super().pool_rows(input_ids, attention_mask)
-        if self.config.attend_padding:  # as much of it on every process
-            more = largest(input_ids.shape[-1], input_ids.device) - input_ids.shape[-1]
-            input_ids = F.pad(input_ids, (0, more), value=self.config.backbone_config.pad_token_id)
-            attention_mask = torch.ones_like(input_ids)
+        if self.config.attend_padding:
+            attention_mask = torch.ones_like(attention_mask)
         with perturbed(self.model.backbone, self.perturbations):
             return super().pool_rows(input_ids, attention_mask)
 

@@ -12,6 +12,10 @@ from .tables import distance, markdown_table
 
 PROTOCOL = "Spearman correlation (× 100) of the cosine similarity with the gold score, all pairs of a task together"
 AVERAGES = (AVERAGE, TRANSFER_AVERAGE)
+RAW_TEXT = (
+    "The data of `mteb/` are the paper's pairs as raw text. The paper's, in SentEval's files, are lower-cased tokens, "
+    "which a vocabulary that knows case cuts otherwise."
+)
 
 
 def results_table(recipe: Recipe, results: list[dict], summary: list[dict] | None) -> str:
@@ -44,7 +48,7 @@ def results_table(recipe: Recipe, results: list[dict], summary: list[dict] | Non
             task, cells = f"**{task}**", [cell and f"**{cell}**" for cell in cells]
         rows.append([task, dataset, count, *cells])
     how = f": mean ± standard deviation over {len(recipe.seeds)} seeds, and these weights' own" if seeds else ""
-    return "\n\n".join([f"{PROTOCOL}{how}.", markdown_table(header, *rows), *_paper_lines(recipe, beside)])
+    return "\n\n".join([f"{PROTOCOL}{how}.", markdown_table(header, *rows), *_paper_lines(recipe, beside, results)])
 
 
 def _paper_cells(task: str, paper: PublishedRow, pairs: set[str], seeds: dict[str, dict]) -> list[str]:
@@ -56,10 +60,11 @@ def _paper_cells(task: str, paper: PublishedRow, pairs: set[str], seeds: dict[st
     return cells
 
 
-def _paper_lines(recipe: Recipe, beside: list[PublishedRow]) -> list[str]:
+def _paper_lines(recipe: Recipe, beside: list[PublishedRow], results: list[dict]) -> list[str]:
     """Where the numbers beside ours are from, or why there are none although a paper has some."""
     if beside:
-        return [f"Source of the paper's numbers: {_cited(beside[0])}."]
+        raw = any(result["dataset"].startswith("mteb/") for result in results)
+        return [f"Source of the paper's numbers: {_cited(beside[0])}.", *([RAW_TEXT] if raw else [])]
     if recipe.recipe and published(recipe.recipe):
         return [f"The paper's numbers for `{recipe.recipe}` are of another base model, method or data: not shown."]
     return []

@@ -96,6 +96,8 @@ def train(recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: P
     bar.close()
     if accelerator.is_main_process:
         draw_training_curves(progress.metrics)
+        if progress.step and progress.best_step == 0:
+            logger.warning("dev was never higher than before training: best/ holds the weights that it began with")
     return {
         "best_step": progress.best_step,
         "dev": progress.best_score,

@@ -52,6 +52,7 @@ def free_port() -> int:
 def rows_of(sentences, views, changes):
     """A batch; its last sentence is the second once more where duplicates are masked."""
     rows = batch(sentences=sentences, views=views)
+    rows["input_ids"] *= rows["attention_mask"]  # token 0 pads
     if changes.get("mask_duplicates"):
         for value in rows.values():
             value[-1] = value[1]
@@ -127,6 +128,7 @@ LEARNED |= {"token_step_size": 1.0, "feature_step_size": 1e9}
         (5, 2, LEARNED),
         (1, 3, LEARNED),
         (5, 2, {**LEARNED, "feature_mask_scope": "shared", "attend_padding": True, "projection": "batchnorm"}),
+        (2, 2, {**LEARNED, "attend_padding": True}),  # one pads to the other's length
         (5, 3, {"method": "diffaug"}),
         (5, 2, {"mini_batch_size": 1}),
         (5, 2, {"mini_batch_size": 1, "mask_duplicates": True}),

@@ -6,6 +6,7 @@ import statistics
 import pytest
 import yaml
 
+from csezoo.training.card_tables import results_table
 from csezoo.training.evaluation import AVERAGE
 from csezoo.training.published import SUITES, TABLE, published
 from csezoo.training.recipes import load_recipe, recipe_names
@@ -102,3 +103,12 @@ def test_a_run_remembers_its_recipe(tmp_path):
     assert (renamed.name, renamed.recipe) == ("mine", "simcse-bert-base-uncased")
     (tmp_path / "mine.yaml").write_text("method: simcse\n", encoding="utf-8")
     assert load_recipe(str(tmp_path / "mine.yaml")).recipe == "mine.yaml"
+
+
+@pytest.mark.parametrize(("dataset", "said"), [("mteb/sts12-sts", True), ("SentEval STS/STS12-en-test", False)])
+def test_a_card_says_that_raw_text_is_not_the_papers_tokens(dataset, said):
+    recipe = load_recipe("simcse-bert-base-uncased")
+    result = {"task": "STS12", "dataset": dataset, "rows": ROWS["STS12"], "value": 70.0}
+    table = results_table(recipe, [result], None)
+    assert "| STS12 | " in table and "Source of the paper's numbers" in table
+    assert ("as raw text" in table) is said

@@ -93,6 +93,13 @@ def test_best_is_the_strictly_best_dev_score(run):
     assert training["best_step"] == min(step for step, score in dev.items() if score == max(dev.values()))
 
 
+def test_a_run_that_never_gets_better_says_so(bases, train_file, dev_file, tmp_path, capsys):
+    changes = {"learning_rate": 1e-30, "max_steps": 2, "seeds": [1]}
+    training = run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, tmp_path / "run", **changes)))
+    assert training["training"]["best_step"] == 0
+    assert "best/ holds the weights that it began with" in capsys.readouterr().err
+
+
 def test_results_say_what_training_cost(run):
     training = json.loads((run / "results.json").read_text(encoding="utf-8"))["training"]
     assert 0 < training["update_seconds"] <= training["seconds"]
