@@ -64,7 +64,7 @@ def test_continue_training_leaves_a_repository(repository, train_file, dev_file,
     assert (tmp_path / "further" / "best" / "model.safetensors").is_file()
 
 
-def test_a_method_in_one_file_passes_the_tests_of_every_method(tmp_path):
+def test_a_method_in_one_file_trains_and_passes_the_tests_of_every_method(bases, train_file, dev_file, tmp_path):
     """The file is put where it says, the lines where it says."""
     (tmp_path / "csezoo").mkdir()
     (tmp_path / "csezoo" / "training").symlink_to(ROOT / "training")
@@ -103,6 +103,10 @@ def test_a_method_in_one_file_passes_the_tests_of_every_method(tmp_path):
     )
     assert done.returncode == 0, done.stdout
     assert " passed" in done.stdout.splitlines()[-1]
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=1, method="l2pcsr+arccse")
+    options = [*command_line(recipe), "--margin", 0.2]
+    run(sys.executable, "-m", "csezoo.training.train", *options, PYTHONPATH=str(tmp_path))
+    assert "L2P-CSR" in (tmp_path / "run" / "best" / "README.md").read_text(encoding="utf-8")
 
 
 def launched(config, recipe, *options) -> subprocess.Popen:

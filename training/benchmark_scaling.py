@@ -45,11 +45,13 @@ def benchmark_scaling(
         of a process.
 
     Raises:
-        UserError: an unknown axis, or a run failed, with the last line it said.
+        UserError: an unknown axis, fewer than one step or turn, or a run failed, with the last line it said.
     """
     possible = [axis for axis in AXES if axis != "inner_steps" or "inner_steps" in recipe.to_dict()]
     if unknown := [axis for axis in axes if axis not in possible]:
         raise UserError(f"axes: {unknown[0]!r} is none of {', '.join(possible)}, which {recipe.method} has")
+    if min(steps, repeats) < 1:
+        raise UserError(f"steps: {steps} and repeats: {repeats} must be at least 1")
     points = [(axis, value) for axis in axes or possible for value in AXES[axis]]
     threads = max(1, (os.cpu_count() or 1) // max(AXES["processes"]))
     rates: dict[tuple[str, int], list[float]] = {point: [] for point in points}

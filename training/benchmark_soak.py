@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import subprocess
 import sys
@@ -52,8 +53,10 @@ def benchmark_soak(
         `summary`; the machine.
 
     Raises:
-        UserError: the run or the encoding failed, with the last line it said.
+        UserError: the run or the encoding failed, with the last line it said; or `every` is not above 0.
     """
+    if not 0 < every < math.inf:
+        raise UserError(f"every: {every} must be above 0")
     keys = {"max_steps": steps, "seeds": recipe.seeds[:1], "report_to": "none"}
     with TemporaryDirectory() as directory:
         file, run, text = (Path(directory) / name for name in ("recipe.yaml", "run", "lines.txt"))

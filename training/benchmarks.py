@@ -90,6 +90,8 @@ def benchmark_sts(
     suite = [load_task(name, data) for name in tasks]
     usual = [senteval_order(task, root) for task in suite]
     encode, receipt = load_encoder(model, pooling=pooling, batch_size=SENTEVAL_BATCH)
+    if receipt["kind"] == "sentence-transformers":
+        raise UserError(f"{model} brings modules of sentence-transformers: give a model of the zoo or a plain one")
     encode_batch = plain_pass(model, pooling)
     for warm in (encode, encode_batch):
         warm(sorted(suite[0].sentences())[:SENTEVAL_BATCH])  # the first pass of a process is slower than any other

@@ -128,15 +128,18 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
         config = AutoConfig.from_pretrained(base_model, trust_remote_code=False, revision=options.get("revision"))
         refuse_oversized(base_model, config.to_dict(), lambda: AutoModel.from_config(config, trust_remote_code=False))
         model, info = AutoModel.from_pretrained(base_model, output_loading_info=True, **SAFELY, **options)
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
+    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         raise UserError(
             f"base_model: {base_model!r} could not be loaded ({one_line(error)}); "
-            "give --base_model a directory, or a Hub id with the network on"
+            "give a directory, or a Hub id with the network on"
         ) from error
     lost = [name for name in info["missing_keys"] if not name.startswith("pooler.")]
     if lost:
         raise UserError(f"base_model: {base_model!r} has no {', '.join(sorted(lost)[:5])} ({len(lost)} tensors lost)")
-    return model.backbone if model.config.model_type in METHODS else model
+    backbone = model.backbone if model.config.model_type in METHODS else model
+    if backbone.config.is_encoder_decoder or backbone.config.to_dict().get("max_position_embeddings", 0) < 1:
+        raise UserError(f"base_model: {base_model!r} ({backbone.config.model_type}) is no encoder of the BERT family")
+    return backbone
 
 
 def build(recipe: Recipe) -> Build:
@@ -197,7 +200,11 @@ def build(recipe: Recipe) -> Build:
     longest = longest_input(backbone.config) - config.prefix_positions
     needed = sentence_length + max(map(template_length, templates)) + config.longest_prefix(tokenizer)
     needed += config.bias_length_offset if config.denoise != "none" else 0
-    if sentence_length < 1 or needed > longest:
+    if sentence_length < 1:
+        raise UserError(
+            f"max_length: {recipe.max_length} leaves nothing to the sentence, special tokens are among them"
+        )
+    if needed > longest:
         raise UserError(f"max_length: {recipe.max_length} does not fit the {longest} positions of {recipe.base_model}")
     if edits and sentence_length + max(map(template_length, templates)) > longest_input(generator.config):
         raise UserError(
@@ -234,6 +241,10 @@ def load_generator(
             "distilbert/distilroberta-base for RoBERTa), or --rtd_weight 0"
         )
     try:
+        known = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
+        refuse_oversized(
+            name, known.to_dict(), lambda: AutoModelForMaskedLM.from_config(known, trust_remote_code=False)
+        )
         generator, info = AutoModelForMaskedLM.from_pretrained(
             name,
             revision=revision,
@@ -242,7 +253,7 @@ def load_generator(
             output_loading_info=True,
             **SAFELY,
         )
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
+    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         raise UserError(
             f"generator: {name!r} could not be loaded as a masked language model ({one_line(error)}); "
             "give --generator a directory, or a Hub id with the network on"

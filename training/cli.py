@@ -22,24 +22,29 @@ from .errors import UserError
 def main(arguments: list[str] | None = None) -> None:
     """Parse and run; an error a user caused ends it with one line and exit code 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments[:1] == ["train"]:  # its keys are the recipe's, not argparse's
-        from .train import main as train_main
-
-        return train_main(arguments[1:])
-    parser = build_parser()
-    options, keys = parser.parse_known_args(arguments)
-    if keys and not options.takes_keys:
-        parser.error(f"unrecognized arguments: {' '.join(keys)}")
-    options.keys = keys
-    options.command = shlex.join(["csezoo", *arguments])
     try:
-        options.run(options)
+        if arguments[:1] == ["train"]:  # its keys are the recipe's, not argparse's
+            from .train import main as train_main
+
+            train_main(arguments[1:])
+        else:
+            _run(arguments)
         sys.stdout.flush()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     except BrokenPipeError:  # the reader has what it wanted, as in `csezoo recipes | head -2`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+
+
+def _run(arguments: list[str]) -> None:
+    parser = build_parser()
+    options, keys = parser.parse_known_args(arguments)
+    if keys and not options.takes_keys:
+        parser.error(f"unrecognized arguments: {' '.join(keys)}")
+    options.keys = keys
+    options.command = shlex.join(["csezoo", *arguments])
+    options.run(options)
 
 
 def build_parser() -> argparse.ArgumentParser:

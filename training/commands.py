@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
-from .errors import UserError
+from .errors import UserError, one_line
 
 # Adds a sub-command: its name, the function that runs it on its options, a summary, an example.
 Command = Callable[[str, Callable | None, str, str], argparse.ArgumentParser]
@@ -26,8 +27,22 @@ def add_encoder_options(added: argparse.ArgumentParser) -> None:
 
 def check_out(out: str) -> None:
     """A file that cannot be written is better refused before the work than after it."""
-    if not Path(out).absolute().parent.is_dir():
+    directory = Path(out).absolute().parent
+    if not directory.is_dir():
         raise UserError(f"out: {Path(out).parent} is no directory")
+    if Path(out).is_dir():
+        raise UserError(f"out: {out} is a directory, give a file")
+    try:
+        TemporaryFile(dir=directory).close()
+    except OSError as error:
+        raise UserError(f"out: {out} cannot be written ({one_line(error)})") from error
+
+
+def check_picture(out: str) -> None:
+    """The same of a picture, which is a PNG."""
+    if not out.endswith(".png"):
+        raise UserError(f"out: {out} is no PNG file, give FILE.png")
+    check_out(out)
 
 
 def check_batch_size(batch_size: int) -> None:

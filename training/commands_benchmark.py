@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .commands import Command, check_out, quiet_transformers
+from .commands import Command, check_out, check_picture, quiet_transformers
 
 if TYPE_CHECKING:
     from .recipes import Recipe
@@ -31,7 +31,9 @@ def add_commands(command: Command) -> None:
         return chosen
 
     def of_encoding(chosen: argparse.ArgumentParser) -> None:
-        chosen.add_argument("--model", required=True, help="as of evaluate")
+        chosen.add_argument(
+            "--model", required=True, help="directory or Hub id, of the zoo or of transformers (--pooling)"
+        )
         chosen.add_argument("--pooling", help="for a plain transformers encoder")
 
     chosen = kind("sts", sts, "the suite sts against the way that SentEval encodes it")
@@ -93,7 +95,7 @@ def scaling(options: argparse.Namespace) -> None:
     from .pictures import draw_scaling
 
     if options.picture:
-        check_out(options.picture)
+        check_picture(options.picture)
     chosen = {"axes": options.axes, "steps": options.steps, "repeats": options.repeats}
     report = _report(options, benchmark_scaling, _recipe(options), **chosen)
     if options.picture:
@@ -105,7 +107,7 @@ def soak(options: argparse.Namespace) -> None:
     from .pictures import draw_soak
 
     if options.picture:
-        check_out(options.picture)
+        check_picture(options.picture)
     chosen = {"steps": options.steps, "lines": options.lines, "every": options.every}
     report = _report(options, benchmark_soak, _recipe(options), **chosen)
     if options.picture:

@@ -16,7 +16,7 @@ def add_commands(command: Command) -> None:
         "put results files side by side, and beside the paper's numbers where a recipe has them",
         "csezoo table model_cards/*/results.json --format latex",
     )
-    added.add_argument("files", nargs="+", help="results.json of runs, or what evaluate --out wrote")
+    added.add_argument("files", nargs="+", help="results.json of runs, or what evaluate and glue --out wrote")
     added.add_argument("--format", default="markdown", choices=("markdown", "latex", "csv"))
     added = command(
         "cards",

@@ -19,7 +19,7 @@ def add_commands(command: Command) -> None:
         "csezoo encode runs/quickstart/best sentences.txt.gz --to embeddings",
     )
     add_encoder_options(added)
-    files = "text (a row a line), CSV, TSV, JSON Lines or Parquet, .gz too"
+    files = "text (a row a line), CSV, TSV or JSON Lines (.gz too), or Parquet"
     added.add_argument("file", metavar="FILE", help=files)
     added.add_argument(
         "--to", required=True, metavar="DIR", help="a new directory, or one that this command has begun"

@@ -82,6 +82,7 @@ def evaluate(options: argparse.Namespace) -> None:
     check_batch_size(options.batch_size)
     if options.out:
         check_out(options.out)
+    quiet_transformers()
     encode, receipt = load_encoder(
         options.model,
         pooling=options.pooling,
@@ -112,11 +113,12 @@ def compare(options: argparse.Namespace) -> None:
 
     if options.resamples < 1:
         raise UserError(f"resamples: {options.resamples} must be at least 1")
+    quiet_transformers()
+    tasks = [task for suite in load_suites(options.suite, options.data).values() for task in suite]
     poolings = [None if pooling == "own" else pooling for pooling in options.pooling or ("own", "own")]
     models = zip(options.models, poolings, strict=True)
     bar = sys.stderr.isatty()
     first, second = (load_encoder(model, pooling=pooling, progress=bar)[0] for model, pooling in models)
-    tasks = [task for suite in load_suites(options.suite, options.data).values() for task in suite]
     for made in bootstrap(first, second, tasks, resamples=options.resamples, progress=bar):
         interval = f"{made['difference']:+.2f} [{made['low']:+.2f}, {made['high']:+.2f}]"
         print(f"{made['task']:<24} {made['first']:6.2f} {made['second']:6.2f}  {interval}  p {made['p']:.3f}")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from .commands import SENTEVAL, Command, check_out, quiet_transformers
-from .errors import UserError
+from .commands import SENTEVAL, Command, check_picture, quiet_transformers
 
 
 def add_commands(command: Command) -> None:
@@ -36,6 +35,7 @@ def portrait(options: argparse.Namespace) -> None:
     from .portraits import PORTRAITS
 
     check_picture(options.out)
+    quiet_transformers()
     PORTRAITS[options.of](options.model, options.pooling, options.data, options.out)
     print(options.out)
 
@@ -48,10 +48,3 @@ def weakened(options: argparse.Namespace) -> None:
     quiet_transformers()  # on the base model, whose weights the checkpoint replaces
     draw_weakened_tokens(weakened_tokens(options.run_directory, options.sentences, seed=options.seed), options.out)
     print(options.out)
-
-
-def check_picture(out: str) -> None:
-    """Refuse a file that is no PNG, before anything is computed."""
-    if not out.endswith(".png"):
-        raise UserError(f"out: {out} is no PNG file, give FILE.png")
-    check_out(out)

@@ -65,11 +65,10 @@ class CostTask:
         values["peak RSS, GiB"] = peak_rss_bytes() / 2**30
         if (held := peak_device_bytes()) is not None:
             values["peak GPU memory, GiB"] = held / 2**30
-        about = {"task": self.name, "repeats": self.repeats, "threads": torch.get_num_threads()}
-        return [{**about, "metric": name, "value": value} for name, value in values.items()]
+        return [{"task": self.name, "metric": name, "value": value} for name, value in values.items()]
 
     def receipt(self) -> dict[str, object]:
-        return self.pairs.receipt()
+        return {**self.pairs.receipt(), "repeats": self.repeats, "threads": torch.get_num_threads()}
 
 
 def load_cost(data: str) -> list[CostTask]:

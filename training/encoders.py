@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel, encoding
+from csezoo.modeling.configuration_sentence_encoder import POOLING_MODES
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel, without_pooler
 
 from .building import SAFELY, load_backbone, load_tokenizer, longest_input, refuse_oversized
@@ -29,6 +30,7 @@ from .prompts import serving_tokenizer, template_token_ids
 DECISIVE: tuple[str, ...] = ("config.json", "tokenizer.json", "tokenizer_config.json")
 DECISIVE += ("vocab.txt", "vocab.json", "merges.txt")
 DECISIVE += ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+PLAIN_POOLINGS = tuple(mode for mode in POOLING_MODES if mode != "prompt")  # a plain encoder has no prompt
 
 
 def load_encoder(
@@ -49,15 +51,15 @@ def load_encoder(
     if config_model_type(model) in METHODS:
         _refuse_pooling(model, pooling)
         encoder = load_checkpoint(model, dtype)
-        encode = _zoo(encoder, encoding.load_tokenizer(encoder), batch_size, progress)
-        return encode, _receipt(model, encoder.config.pooling, dtype, "csezoo")
+        encode = _zoo(encoder, _own_tokenizer(encoder, model), batch_size, progress)
+        return encode, _receipt(model, encoder.config.pooling, dtype, batch_size, "csezoo")
     if _file(model, "modules.json"):
         _refuse_pooling(model, pooling)
         return _sentence_transformer(model, batch_size, dtype, progress)
     if pooling is None:
-        raise UserError(f"{model} is a plain encoder: give --pooling cls, mean, max, first_last_mean or last2_mean")
+        raise UserError(f"{model} is a plain encoder: give --pooling {', '.join(PLAIN_POOLINGS)}")
     encoder, tokenizer = plain_encoder(model, pooling, dtype)
-    return _zoo(encoder, tokenizer, batch_size, progress), _receipt(model, pooling, dtype, "transformers")
+    return _zoo(encoder, tokenizer, batch_size, progress), _receipt(model, pooling, dtype, batch_size, "transformers")
 
 
 def load_checkpoint(model: str, dtype: str = "float32") -> SentenceEncoderModel:
@@ -70,14 +72,23 @@ def load_checkpoint(model: str, dtype: str = "float32") -> SentenceEncoderModel:
         config = AutoConfig.from_pretrained(model, trust_remote_code=False)
         refuse_oversized(model, config.to_dict(), lambda: AutoModel.from_config(config, trust_remote_code=False))
         return AutoModel.from_pretrained(model, dtype=dtype, **SAFELY)
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{model} could not be loaded ({one_line(error)})") from error
+
+
+def _own_tokenizer(encoder: SentenceEncoderModel, model: str) -> PreTrainedTokenizerBase:
+    try:
+        return encoding.load_tokenizer(encoder)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{model} has no tokenizer that can be read ({one_line(error)})") from error
 
 
 def plain_encoder(
     model: str, pooling: str, dtype: str = "float32"
 ) -> tuple[SentenceEncoderModel, PreTrainedTokenizerFast]:
     """A transformers encoder without training: its backbone under a pooling, with a tokenizer."""
+    if pooling not in PLAIN_POOLINGS:
+        raise UserError(f"pooling: {pooling!r} is none of {', '.join(PLAIN_POOLINGS)}")
     backbone = load_backbone(model, dtype=dtype)
     tokenizer = load_tokenizer(model)
     try:
@@ -111,7 +122,9 @@ def _sentence_transformer(
     try:
         from sentence_transformers import SentenceTransformer, __version__
     except ImportError:
-        raise UserError(f"{model} needs sentence-transformers: pip install sentence-transformers") from None
+        raise UserError(f'{model} needs sentence-transformers: pip install "sentence-transformers>=6"') from None
+    if int(__version__.split(".")[0]) < 6:  # it would run the code of a local directory
+        raise UserError(f'{model} needs a newer sentence-transformers: pip install "sentence-transformers>=6"')
     folders = _module_folders(model)
     for folder in folders:
         if _file(model, f"{folder}/pytorch_model.bin") and not _file(model, f"{folder}/model.safetensors"):
@@ -124,13 +137,13 @@ def _sentence_transformer(
     try:
         options = {"dtype": dtype, "use_safetensors": True}
         encoder = SentenceTransformer(model, model_kwargs=options, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{model} could not be loaded ({one_line(error)})") from error
 
     def encode(texts: list[str]) -> np.ndarray:
         return encoder.encode(texts, batch_size=batch_size, show_progress_bar=progress)
 
-    receipt = _receipt(model, "its own", dtype, "sentence-transformers")
+    receipt = _receipt(model, "its own", dtype, batch_size, "sentence-transformers")
     receipt["sentence_transformers"] = __version__
     return CountingEncoder(encode, partial(_count_tokens, encoder.tokenizer)), receipt
 
@@ -144,8 +157,8 @@ def _refuse_oversized_module(model: str, config: Path) -> None:
         refuse_oversized(model, said, lambda: torch.nn.Linear(said["in_features"], said["out_features"]))
 
 
-def _receipt(model: str, pooling: str, dtype: str, kind: str) -> dict[str, Any]:
-    about = {"pooling": pooling, "dtype": dtype, "kind": kind, "device": device()}
+def _receipt(model: str, pooling: str, dtype: str, batch_size: int, kind: str) -> dict[str, Any]:
+    about = {"pooling": pooling, "dtype": dtype, "batch_size": batch_size, "kind": kind, "device": device()}
     return {**about, **identify(model)}
 
 
@@ -194,7 +207,10 @@ def config_model_type(model: str) -> str:
     """
     path = _file(model, "config.json")
     if path is not None:
-        return _json(path).get("model_type", "")
+        said = _json(path)
+        if not isinstance(said, dict):
+            raise UserError(f"{path} is no configuration but a {type(said).__name__}")
+        return said.get("model_type", "")
     if _file(model, "modules.json"):
         return ""
     raise UserError(f"{model} is neither a directory with a model nor a model on the Hub that can be reached")

@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-import torch
-from safetensors import SafetensorError
 from tqdm import tqdm
-from transformers import AutoModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from csezoo.modeling import SentenceEncoderConfig
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 
-from .building import SAFELY
+from .encoders import load_checkpoint
 from .errors import UserError, one_line
 from .export_card import TEXTS, export_card, ways_to_use
 from .files import replace_directory
@@ -76,7 +74,10 @@ def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
         tokenizer = separate_template_mask(encoder, tokenizer)
     partial = target.with_name(target.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    try:
+        partial.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"--to: {to} cannot be made ({one_line(error)})") from error
     try:
         with tqdm(total=3, desc="Exporting", disable=not sys.stderr.isatty()) as bar:
             if reason:
@@ -98,10 +99,10 @@ def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
 
 
 def _load(source: Path) -> tuple[SentenceEncoderModel, PreTrainedTokenizerFast]:
+    encoder = load_checkpoint(str(source)).eval()
     try:
-        encoder = AutoModel.from_pretrained(source, dtype=torch.float32, **SAFELY).eval()
         tokenizer = PreTrainedTokenizerFast.from_pretrained(source)
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{source} could not be loaded ({one_line(error)})") from error
     if not isinstance(encoder, SentenceEncoderModel):
         raise UserError(f"{source} is no checkpoint of the zoo but a {type(encoder).__name__}, without code already")

@@ -6,6 +6,7 @@ compare their encoder with the BERT it was trained from and neither says how it 
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -83,8 +84,10 @@ class FineTuning:
 
     def __post_init__(self):
         for name, value in asdict(self).items():
-            if value <= 0 and name != "dev_share":
+            if not 0 < value < math.inf and name != "dev_share":
                 raise UserError(f"{name}: {value} must be above 0")
+        if self.max_length < 8:
+            raise UserError(f"max_length: {self.max_length} leaves nothing to two texts and their special tokens")
         if not 0 <= self.dev_share < 1:
             raise UserError(f"dev_share: {self.dev_share} must be at least 0 and below 1")
 
@@ -263,9 +266,12 @@ def run_glue(
         A result for each task, seed and metric, times 100, with its receipt.
 
     Raises:
-        UserError: as `load_glue_task`, `finetune` and `ResultsFile`, before the first task is trained.
+        UserError: as `load_glue_task`, `finetune` and `ResultsFile`, or a seed out of range, before the first task is
+            trained.
     """
     settings = settings or FineTuning()
+    if wrong := [seed for seed in seeds if not 0 <= seed < 2**32]:
+        raise UserError(f"seeds: {wrong[0]} must be from 0 to below 2**32")
     if not progress:
         datasets.disable_progress_bars()
     tasks = [load_glue_task(name, data) for name in dict.fromkeys(names)]

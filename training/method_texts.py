@@ -42,7 +42,7 @@ def trained(recipe: Recipe) -> bool:
 
 
 def methods(recipe: Recipe) -> list[str]:
-    """The keys of the texts that are true of a recipe.
+    """The keys of the texts that are true of a recipe; a method of one's own has none before it is in the file.
 
     Example:
         >>> from csezoo.training.recipes import load_recipe
@@ -60,7 +60,9 @@ def methods(recipe: Recipe) -> list[str]:
         names.append("promptbert")
     if recipe.model.get("nli_classes") == 3:
         names.append("sbert")
-    return [*names, "whitening"] if recipe.whitening else names
+    if recipe.whitening:
+        names.append("whitening")
+    return [name for name in names if name in _texts()]
 
 
 def description(recipe: Recipe) -> str:

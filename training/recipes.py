@@ -42,7 +42,7 @@ class Recipe:
         base_model, base_revision: Hub id or directory of the pre-trained encoder, and its pinned revision.
         dataset, dataset_file, dataset_revision: training data from the Hub (one file of it, if it has several); the
             dataset `stsb-sentences` is both sides of all pairs of STS-B, from `eval_data`.
-        train_file: a text, CSV, TSV, JSON Lines or Parquet file instead, `.gz` too; wins over `dataset`.
+        train_file: a text, CSV, TSV or JSON Lines file (`.gz` too) or Parquet instead; wins over `dataset`.
         text_columns: one column (the sentence is its own positive), two (anchor, positive) or three (and hard
             negative); by default the only column, or `text`.
         max_train_sentences: use the first n rows only.
@@ -331,7 +331,7 @@ def parse_overrides(arguments: list[str]) -> dict[str, object]:
 def describe_keys(name: str = "simcse") -> str:
     """All keys of a method's recipes with their defaults, for `--help`."""
     defaults = Recipe()
-    keys = [field.name for field in fields(Recipe) if field.name not in ("model", "name", "recipe")]
+    keys = [field.name for field in fields(Recipe) if field.name not in ("model", "recipe")]
     lines = [f"  --{key} ({getattr(defaults, key)})" for key in keys]
     config = method(name)[0]()
     return "\n".join([*lines, *(f"  --{key} ({getattr(config, key)})" for key in method_keys(name))])

@@ -133,6 +133,17 @@ RUN_FILES: tuple[str, ...] = ("recipe.yaml", "metrics.jsonl", "results.json", "c
 RUN_FILES += ("non_finite", "prefix_tuning.png", "training_curves.png", "similarities.png")
 
 
+def _written(recipe: Path) -> dict:
+    """The keys of a run's recipe.yaml."""
+    try:
+        values = yaml.safe_load(recipe.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{recipe} is no YAML ({one_line(error)}): give another --output_dir") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{recipe} is no recipe: give another --output_dir")
+    return values
+
+
 def claim(output: Path, recipe: Recipe) -> None:
     """Take a directory for a recipe: new, or the same recipe's to go on with.
 
@@ -142,7 +153,7 @@ def claim(output: Path, recipe: Recipe) -> None:
     known = output / "recipe.yaml"
     if known.is_file():
         # A key that the code which wrote it did not have was at its default.
-        before, now = Recipe().to_dict() | yaml.safe_load(known.read_text(encoding="utf-8")), recipe.to_dict()
+        before, now = Recipe().to_dict() | _written(known), recipe.to_dict()
         changed = [key for key in before | now if key not in FREE_KEYS and before.get(key) != now.get(key)]
         runs = (output, *output.glob("seed-*"))
         made = any(path for run in runs for path in run.glob("checkpoints/step-*"))
@@ -285,7 +296,8 @@ def summary(results: dict, output: Path) -> str:
     elif results["results"]:
         tests = tests_only(results["results"]) or results["results"]
         lines += [format_table([(results["model"], tests)])]
-        lines += [f"dev {results['training']['dev']:.2f} at step {results['training']['best_step']}"]
+        if results["training"]["dev"] is not None:
+            lines += [f"dev {results['training']['dev']:.2f} at step {results['training']['best_step']}"]
     best = output / "best"
     return "\n".join([*lines, "", f"The finished repository: {best}", *load_lines(best)])
 

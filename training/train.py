@@ -26,12 +26,11 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     handlers = {number: signal.signal(number, _terminate) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        if not arguments or {"-h", "--help"} & set(arguments):
-            named = arguments and not arguments[0].startswith("-") and arguments[0] != "quickstart"
-            keys = describe_keys(load_recipe(arguments[0]).method if named else "simcse")
-            print(USAGE.format(recipes=", ".join(recipe_names()), keys=keys))
-            return
-        if arguments[0] == "quickstart":
+        if {"-h", "--help"} & set(arguments):
+            print(USAGE.format(recipes=", ".join(recipe_names()), keys=describe_keys(_method(arguments))))
+        elif not arguments:
+            raise UserError("give a recipe (csezoo recipes lists them) or a YAML path; --help shows the keys")
+        elif arguments[0] == "quickstart":
             from .quickstart import quickstart
 
             quickstart(parse_overrides(arguments[1:]))
@@ -45,6 +44,14 @@ def main(arguments: list[str] | None = None) -> None:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def _method(arguments: list[str]) -> str:
+    """The method whose keys are asked for: the named recipe's, or what takes its place."""
+    words = [argument for argument in arguments if argument not in ("-h", "--help")]
+    if not words or words[0].startswith("-") or words[0] == "quickstart":
+        return "simcse"
+    return load_recipe(words[0], parse_overrides(words[1:])).method
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -92,6 +92,10 @@ def _read_fingerprint(directory: Path, repository: str) -> dict:
         fingerprint = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{path} is not valid JSON ({one_line(error)})") from error
+    if not isinstance(fingerprint, dict):
+        raise UserError(f"{path} is no fingerprint but a {type(fingerprint).__name__}")
     if missing := {"files", "sentences", "token_ids", "embeddings"} - fingerprint.keys():
         raise UserError(f"{path} has no {', '.join(sorted(missing))}")
+    if not isinstance(fingerprint["files"], dict):
+        raise UserError(f"{path}: files are no mapping of names to checksums")
     return fingerprint

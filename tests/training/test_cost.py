@@ -1,6 +1,7 @@
 """What encoding costs: measured on calls of its own, in figures that fit each other."""
 
 import pytest
+import torch
 
 from csezoo.training.building import longest_input
 from csezoo.training.cli import main
@@ -33,6 +34,10 @@ def test_every_sentence_is_encoded_once_a_call_and_the_first_call_does_not_count
 
 def test_tokens_of_a_plain_function_are_not_known():
     assert "tokens per second" not in figures(CostTask(PAIRS).results(Encoded(lambda texts: texts)))
+
+
+def test_the_receipt_names_what_the_figures_depend_on():
+    assert {"repeats": 3, "threads": torch.get_num_threads()}.items() <= CostTask(PAIRS, repeats=3).receipt().items()
 
 
 def test_tokens_are_counted_as_the_model_reads_them(base, kind):

@@ -215,4 +215,6 @@ def test_what_cannot_be_exported_is_named_with_the_way_out(bases, tmp_path):
     for name in ("README.md", "fingerprint.json"):
         (foreign / name).write_text("# A model\n", encoding="utf-8")
     assert "no checkpoint of the zoo but a BertModel" in refusal(foreign, tmp_path / "out")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["foreign", "source"]
+    (tmp_path / "file").touch()
+    assert "--to: " in (said := refusal(source, tmp_path / "file" / "out")) and "cannot be made" in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "foreign", "source"]

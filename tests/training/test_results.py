@@ -93,7 +93,9 @@ def test_an_interrupted_run_keeps_its_finished_tasks_and_goes_on(run, out):
     assert run("sts-dev", "geometry", "retrieval") == whole == stored(out)
 
 
-@pytest.mark.parametrize("change", [{"pooling": "mean"}, {"dtype": "bfloat16"}, {"device": "another"}])
+@pytest.mark.parametrize(
+    "change", [{"pooling": "mean"}, {"dtype": "bfloat16"}, {"device": "another"}, {"batch_size": 1}]
+)
 def test_another_receipt_is_another_result(run, out, change):
     first = run("sts-dev")
     encode = Letters()

@@ -14,6 +14,7 @@ from transformers import AutoModel
 from csezoo.training.building import build, load_backbone, refuse_oversized
 from csezoo.training.encoders import load_encoder
 from csezoo.training.errors import UserError
+from csezoo.training.exporting import export
 from csezoo.training.recipes import load_recipe, make_recipe
 from csezoo.training.runs import run_recipe
 from csezoo.training.verification import verify_repository
@@ -132,6 +133,11 @@ def test_a_size_beyond_memory_is_refused_before_it_is_allocated(copy, bases, tra
     own = values(bases["bert"], train_file, dev_file, tmp_path / "run", method="sgopt", projection_size=10**7)
     with pytest.raises(UserError, match="sgopt: its configuration asks for"):
         build(make_recipe(own))
+    edits = values(bases["bert"], train_file, dev_file, tmp_path / "run", method="diffcse", generator=str(base))
+    with pytest.raises(UserError, match="base: its configuration asks for .* GiB"):
+        build(make_recipe(edits))
+    with pytest.raises(UserError, match="asks for"):
+        export(str(copy), str(tmp_path / "plain"))
     assert psutil.Process().memory_info().rss - before < 2**30
     refuse_oversized("small", {}, lambda: torch.nn.Linear(8, 8))
 

@@ -100,6 +100,14 @@ def test_a_run_that_never_gets_better_says_so(bases, train_file, dev_file, tmp_p
     assert "best/ holds the weights that it began with" in capsys.readouterr().err
 
 
+def test_pairs_test_a_run_without_dev(bases, train_file, dev_file, tmp_path, capsys):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=1, test_file=str(dev_file))
+    del recipe["dev_file"]
+    results = run_recipe(make_recipe(recipe))
+    assert [result["task"] for result in results["results"]] == ["test"] and results["training"]["dev"] is None
+    assert "The finished repository" in capsys.readouterr().out
+
+
 def test_results_say_what_training_cost(run):
     training = json.loads((run / "results.json").read_text(encoding="utf-8"))["training"]
     assert 0 < training["update_seconds"] <= training["seconds"]
