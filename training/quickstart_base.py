@@ -58,8 +58,9 @@ def train_base(
 ) -> None:
     """Train the tokenizer and the encoder and write a complete transformers directory (BertForMaskedLM).
 
-    The defaults take about a minute and a half on two processor cores for 30,000 sentences of the world. The
-    result depends on the sentences and `seed` alone; the caller's random state is left as it was.
+    The defaults take about a minute and a half on two processor cores for 30,000 sentences of the world. With one
+    tokenizer the result depends on the sentences and `seed` alone; the trainer of `tokenizers` numbers word pieces,
+    and breaks ties between them, otherwise in each process. The caller's random state is left as it was.
 
     Example:
         >>> import tempfile
