@@ -60,6 +60,12 @@ def refuse_oversized(name: str, said: dict[str, object], make: Callable[[], torc
         )
 
 
+def refuse_oversized_checkpoint(name: str, auto_class: Any = AutoModel, revision: str | None = None) -> None:
+    """The same of a directory or Hub id, as `auto_class` would make it."""
+    config = AutoConfig.from_pretrained(name, trust_remote_code=False, revision=revision)
+    refuse_oversized(name, config.to_dict(), lambda: auto_class.from_config(config, trust_remote_code=False))
+
+
 def most_layers(said: dict[str, object]) -> int:
     """The largest number of layers that a configuration, or one inside it, names.
 
@@ -125,8 +131,7 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
         UserError: it cannot be found, or it lacks tensors of an encoder.
     """
     try:
-        config = AutoConfig.from_pretrained(base_model, trust_remote_code=False, revision=options.get("revision"))
-        refuse_oversized(base_model, config.to_dict(), lambda: AutoModel.from_config(config, trust_remote_code=False))
+        refuse_oversized_checkpoint(base_model, revision=options.get("revision"))
         model, info = AutoModel.from_pretrained(base_model, output_loading_info=True, **SAFELY, **options)
     except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         raise UserError(
@@ -241,10 +246,7 @@ def load_generator(
             "distilbert/distilroberta-base for RoBERTa), or --rtd_weight 0"
         )
     try:
-        known = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
-        refuse_oversized(
-            name, known.to_dict(), lambda: AutoModelForMaskedLM.from_config(known, trust_remote_code=False)
-        )
+        refuse_oversized_checkpoint(name, AutoModelForMaskedLM, revision=revision)
         generator, info = AutoModelForMaskedLM.from_pretrained(
             name,
             revision=revision,

@@ -19,7 +19,14 @@ from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel, encoding
 from csezoo.modeling.configuration_sentence_encoder import POOLING_MODES
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel, without_pooler
 
-from .building import SAFELY, load_backbone, load_tokenizer, longest_input, refuse_oversized
+from .building import (
+    SAFELY,
+    load_backbone,
+    load_tokenizer,
+    longest_input,
+    refuse_oversized,
+    refuse_oversized_checkpoint,
+)
 from .encoded import CountingEncoder
 from .errors import UserError, one_line
 from .evaluation import device
@@ -69,8 +76,7 @@ def load_checkpoint(model: str, dtype: str = "float32") -> SentenceEncoderModel:
         UserError: it cannot be loaded.
     """
     try:
-        config = AutoConfig.from_pretrained(model, trust_remote_code=False)
-        refuse_oversized(model, config.to_dict(), lambda: AutoModel.from_config(config, trust_remote_code=False))
+        refuse_oversized_checkpoint(model)
         return AutoModel.from_pretrained(model, dtype=dtype, **SAFELY)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{model} could not be loaded ({one_line(error)})") from error
