@@ -12,9 +12,9 @@ To use it, copy this file into `modeling/` and name it in `METHODS` there:
     from .modeling_arccse import ArcCSEConfig, ArcCSEForContrastiveLearning, ArcCSEModel
     "arccse": (ArcCSEConfig, ArcCSEModel, ArcCSEForContrastiveLearning),
 
-Then `--method arccse --margin 0.2` trains it from any recipe, alone or as `l2pcsr+arccse`. Its cards say what
-`training/method_texts.yaml` has under `arccse`: description, limits and citation. The tests of every method take it
-with a line each: `"arccse": {}` in `CONFIGS`, `"arccse": {"margin": 0.0}` in `NEUTRAL`.
+Then `--method arccse --margin 0.2` trains it from any recipe, alone or as `l2pcsr+arccse`. Its cards say
+what `training/cards/method_texts.yaml` has under `arccse`: description, limits and citation. The tests of every method
+take it with a line each: `"arccse": {}` in `CONFIGS`, `"arccse": {"margin": 0.0}` in `NEUTRAL`.
 
 References:
     Zhang, Zhu, Wang, Xu, Li, Zhao 2022, "A Contrastive Framework for Learning Sentence Representations from Pairwise

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 
 from csezoo.modeling import METHODS
-from csezoo.training.prompts import serving_tokenizer, template_token_ids
+from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
+from csezoo.training.publishing.repository import save_repository
 from csezoo.training.recipes import make_recipe
-from csezoo.training.repository import save_repository
 from tests.conftest import tiny_config, tiny_tokenizer
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
-from csezoo.training.runs import run_recipe
 from tests.conftest import SENTENCES
 from tests.modeling.test_distributed import free_port
-from tests.training.test_train import command_line, values
+from tests.training.loop.test_train import command_line, values
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"

@@ -10,15 +10,15 @@ import pytest
 from huggingface_hub import ModelCard
 from huggingface_hub.repocard_data import eval_results_to_model_index, model_index_to_eval_results
 
-from csezoo.training.cards import entries, write_cards
-from csezoo.training.cli import main
-from csezoo.training.evaluation import AVERAGE, average
-from csezoo.training.method_texts import TEXTS, ideas, methods
-from csezoo.training.model_card import UNTRAINED, model_card, recipe_card
-from csezoo.training.pictures import PICTURES
-from csezoo.training.published import published
+from csezoo.training.cards.index import entries, write_cards
+from csezoo.training.cards.method_texts import TEXTS, ideas, methods
+from csezoo.training.cards.model_card import UNTRAINED, model_card, recipe_card
+from csezoo.training.cards.published import published
+from csezoo.training.cli.parser import main
+from csezoo.training.evaluation.report import AVERAGE, average
+from csezoo.training.evaluation.tasks.sts import DEV_TASK, ROWS, STS_TASKS
+from csezoo.training.pictures.captions import PICTURES
 from csezoo.training.recipes import FREE_KEYS, file_name, load_recipe, parse_overrides, recipe_names
-from csezoo.training.sts import DEV_TASK, ROWS, STS_TASKS
 
 ROOT = Path(__file__).parents[1]
 CARDS = ROOT / "model_cards"

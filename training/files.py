@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -102,3 +103,8 @@ def locked(directory: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write what a JSON file holds, indented: all of it or nothing."""
+    replace_file(path, json.dumps(content, indent=2) + "\n")

@@ -31,11 +31,11 @@ def main(arguments: list[str] | None = None) -> None:
         elif not arguments:
             raise UserError("give a recipe (csezoo recipes lists them) or a YAML path; --help shows the keys")
         elif arguments[0] == "quickstart":
-            from .quickstart import quickstart
+            from .quickstart.run import quickstart
 
             quickstart(parse_overrides(arguments[1:]))
         else:
-            from .runs import run_recipe
+            from .loop.runs import run_recipe
 
             run_recipe(load_recipe(arguments[0], parse_overrides(arguments[1:])))
     except UserError as error:

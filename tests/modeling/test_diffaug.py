@@ -9,8 +9,8 @@ from torch import nn
 from transformers import AutoModel, AutoModelForPreTraining, DistilBertConfig, DynamicCache, MPNetConfig
 
 from csezoo.modeling import DiffAugConfig, DiffAugForContrastiveLearning, SimCSEConfig, SimCSEForContrastiveLearning
-from csezoo.training.building import build
 from csezoo.training.errors import UserError
+from csezoo.training.loop.building import build
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import tiny_config
 from tests.modeling.test_methods import batch, one_view

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from csezoo.modeling import method
 from csezoo.modeling.distributed import gather_rows
-from csezoo.training.batches import own_share
+from csezoo.training.data.batches import own_share
 from tests.conftest import tiny_config
 from tests.modeling.test_methods import batch
 

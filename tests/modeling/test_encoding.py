@@ -6,7 +6,7 @@ import torch
 
 from csezoo.modeling import SimCSEConfig, SimCSEModel
 from csezoo.modeling.encoding import CPU_BATCH_TOKENS
-from csezoo.training.prompts import serving_tokenizer, template_token_ids
+from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
 from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
 
 MIXED = ["the cat", "", *SENTENCES[:30], " ".join(SENTENCES[:5]), "dog", "the cat " * 500]

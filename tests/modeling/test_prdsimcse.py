@@ -7,9 +7,9 @@ import torch
 from csezoo.modeling import PrdSimCSEConfig, PrdSimCSEForContrastiveLearning
 from csezoo.modeling.modeling_prdsimcse import NEGATIVE_PREFIXES, positive_prefix
 from csezoo.modeling.objectives import prefix_contrastive
-from csezoo.training.batches import ViewCollator, tokenize
-from csezoo.training.building import build
+from csezoo.training.data.collation import ViewCollator, tokenize
 from csezoo.training.errors import UserError
+from csezoo.training.loop.building import build
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
 from tests.modeling.test_methods import batch

@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning
 from csezoo.modeling.prompts import template_bias
 from csezoo.training.errors import UserError
-from csezoo.training.prompts import serving_tokenizer, template_token_ids
+from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
 from csezoo.training.recipes import load_recipe
 from tests.conftest import tiny_config, tiny_tokenizer
 

@@ -17,7 +17,7 @@ from csezoo.training.train import main
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    ["csezoo.training.runs", "transformers.models.bert.modeling_bert", "matplotlib.figure", "evaluate", "peft"]
+    ["csezoo.training.loop.runs", "transformers.models.bert.modeling_bert", "matplotlib.figure", "evaluate", "peft"]
 )
 
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from csezoo.training.batches import tokenize_once
-from csezoo.training.building import load_tokenizer
-from csezoo.training.data import load_sentences
+from csezoo.training.data.collation import tokenize_once
+from csezoo.training.data.texts import load_sentences
 from csezoo.training.files import locked, recover_directory, replace_directory, replace_file
+from csezoo.training.loading.tokenizers import load_tokenizer
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
 from tests.training.faults import CONTEXT, train_in_child
-from tests.training.test_train import command_line, values
+from tests.training.loop.test_train import command_line, values
 
 
 def test_a_second_run_in_one_directory_is_refused(bases, train_file, dev_file, tmp_path):

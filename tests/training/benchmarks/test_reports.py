@@ -1,0 +1,88 @@
+"""Benchmarks: the two sides do the same work, and the report says what was measured where."""
+
+import json
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from csezoo.training.benchmarks.encoding import benchmark_encoding, race_encoders
+from csezoo.training.benchmarks.race import race
+from csezoo.training.benchmarks.sts import score_as_senteval, senteval_order
+from csezoo.training.cli.parser import main
+from csezoo.training.errors import UserError
+from csezoo.training.evaluation.suites import evaluate_tasks
+from csezoo.training.evaluation.tasks.sts import load_task
+from tests.conftest import SENTENCES
+from tests.repositories import tiny_repository
+from tests.training.evaluation.tasks.test_sts import YEARS, senteval  # noqa: F401 (a fixture)
+
+
+def letters(texts):
+    return np.array([[text.count(letter) for letter in 'abcdefghij0123456789 "'] for text in texts], np.float32)
+
+
+def test_turns_alternate():
+    done = []
+    made = race(lambda: done.append("ours"), lambda: done.append("usual"), repeats=3)
+    assert done == ["ours", "usual", "usual", "ours", "ours", "usual"]
+    assert made["median"] == {name: sorted(times)[1] for name, times in made["seconds"].items()}
+    assert made["ratio"] == made["median"]["ours"] / made["median"]["usual"]
+    with pytest.raises(UserError, match="repeats: 0 must be at least 1"):
+        race(lambda: None, lambda: None, repeats=0)
+
+
+@pytest.mark.parametrize("name", ["STS16", "STSBenchmark"])
+def test_senteval_scores_the_same_pairs_in_batches_of_one_side_of_a_sub_set(senteval, name):  # noqa: F811
+    task, batches = load_task(name, str(senteval)), []
+
+    def encode(texts):
+        batches.append(texts)
+        return letters(texts)
+
+    subsets = senteval_order(task, senteval / "downstream")
+    score = score_as_senteval(encode, subsets)
+    sizes = list(YEARS[name].values()) if name in YEARS else [1379]
+    assert [len(rows) for rows in subsets] == sizes
+    assert len(batches) == 2 * sum(-(-size // 128) for size in sizes) and max(map(len, batches)) == 128
+    (result,) = evaluate_tasks(letters, [task])
+    assert score == pytest.approx(result["value"], abs=1e-9)
+
+
+def test_the_report_of_the_command(senteval, bases, tmp_path, capsys):  # noqa: F811
+    out = tmp_path / "report.json"
+    model = ["--model", str(bases["roberta"]), "--pooling", "mean"]
+    tasks = ["--tasks", "STS16", "STSBenchmark"]
+    main(["benchmark", "sts", *model, *tasks, "--data", str(senteval), "--repeats", "1", "--out", str(out)])
+    report = json.loads(out.read_text(encoding="utf-8"))
+    assert f"ratio {report['ratio']:.3f}" in capsys.readouterr().out
+    assert report["tasks"] == tasks[1:] and report["difference"] < 0.01 and report["pooling"] == "mean"
+    assert report["command"].startswith("csezoo benchmark sts --model ")
+    assert {"device", "cpus", "threads", "versions"} <= report["machine"].keys()
+    assert {name: len(seconds) for name, seconds in report["seconds"].items()} == {"ours": 1, "usual": 1}
+
+
+@pytest.mark.parametrize("which", ["zoo", "plain"])
+def test_encoding_is_timed_on_texts_of_mixed_and_of_one_length(which, bases, tmp_path, capsys):
+    out, file = tmp_path / "report.json", tmp_path / "texts.txt"
+    file.write_text("".join(f"{' '.join(SENTENCES[: 1 + row % 5])}\n" for row in range(60)), encoding="utf-8")
+    model = ["--model", str(tiny_repository(tmp_path / "model"))]
+    model = model if which == "zoo" else ["--model", str(bases["bert"]), "--pooling", "mean"]
+    main(["benchmark", "encode", *model, "--texts", str(file), "--repeats", "1", "--out", str(out)])
+    report = json.loads(out.read_text(encoding="utf-8"))
+    mixed, one_length = report["sets"]["mixed"], report["sets"]["one length"]
+    assert mixed["texts"] == 60 and one_length["texts"] == 12 and mixed["difference"] < 1e-5
+    assert one_length["tokens"] % 12 == 0 and mixed["tokens"] == 5 * one_length["tokens"]
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in shown] == ["encode, mixed", "encode, one length"]
+    assert f"ratio {mixed['ratio']:.3f} (of processor time {mixed['cpu_ratio']:.3f})" in shown[0]
+
+
+def test_what_cannot_be_raced_is_said(bases, tmp_path):
+    with pytest.raises(UserError, match="pooling: sentence-transformers has no first_last_mean"):
+        benchmark_encoding(str(bases["bert"]), "first_last_mean")
+    SentenceTransformer(str(bases["bert"])).save(str(tmp_path / "theirs"))
+    with pytest.raises(UserError, match="is encoded by sentence-transformers either way"):
+        benchmark_encoding(str(tmp_path / "theirs"), None)
+    with pytest.raises(UserError, match="sentence-transformers gives other vectors, off by"):
+        race_encoders(letters, lambda texts: letters(texts) + 1, ["the cat"], repeats=1)

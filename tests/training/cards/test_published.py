@@ -1,0 +1,114 @@
+"""The papers' numbers: typed without a slip, and beside a run's own only where the two are of the same thing."""
+
+import json
+import statistics
+
+import pytest
+import yaml
+
+from csezoo.training.cards.card_tables import results_table
+from csezoo.training.cards.published import SUITES, TABLE, published
+from csezoo.training.cards.tables import format_rows, read_rows
+from csezoo.training.evaluation.report import AVERAGE
+from csezoo.training.evaluation.tasks.sts import ROWS, STS_TASKS
+from csezoo.training.recipes import load_recipe, recipe_names
+
+ENTRIES = [
+    (recipe, entry) for recipe, rows in yaml.safe_load(TABLE.read_text(encoding="utf-8")).items() for entry in rows
+]
+
+
+@pytest.mark.parametrize(
+    "recipe, entry", ENTRIES, ids=[f"{recipe}-{entry['suite']}-{n}" for n, (recipe, entry) in enumerate(ENTRIES)]
+)
+def test_a_row_adds_up_or_says_that_it_does_not(recipe, entry):
+    assert recipe in recipe_names()
+    assert entry.keys() <= {"source", "suite", "values", "average", "deviations", "deviation", "note"}
+    for key in ("values", "deviations"):
+        assert len(entry.get(key, [])) in (0, len(SUITES[entry["suite"]]) - 1)
+    if "values" in entry:
+        mean = statistics.mean(entry["values"])
+        said = f"the mean of the printed values is {mean:.2f}" in entry.get("note", "")
+        # Two decimals each: values and average are up to half a hundredth off.
+        assert said != (abs(mean - entry["average"]) < 0.01)
+
+
+def test_the_headline_numbers_of_each_paper():
+    """As the papers' abstracts, texts and captions have them."""
+    averages = {
+        "simcse-bert-base-uncased": 76.25,
+        "promptbert-bert-base-uncased": 78.54,
+        "diffaug-bert-base-uncased-sup": 82.42,
+        "l2pcsr-bert-base-uncased": 77.20,
+        "diffcse-bert-base-uncased-sts": 78.49,
+        "prdsimcse-bert-base-uncased": 77.33,
+        "sgopt-bert-base-uncased": 74.62,
+    }
+    assert {recipe: published(recipe)[0].scores[AVERAGE] for recipe in averages} == averages
+    assert published("sgopt-bert-base-uncased")[0].scores["STSBenchmark"] == 77.23, "that paper's order is its own"
+
+
+@pytest.fixture
+def results_file(tmp_path):
+    """Writes the results of a run of two seeds; only what is looked at."""
+
+    def write(rows=ROWS, base_model="google-bert/bert-base-uncased", **changes):
+        results = [{"task": task, "rows": rows[task], "value": 70.0, "metric": "spearman"} for task in STS_TASKS]
+        summary = [{"task": task, "mean": 70.0, "sd": 0.5, "n": 2} for task in (*STS_TASKS, AVERAGE)]
+        report = {"model": "mine", "recipe": "simcse-bert-base-uncased", "method": "simcse", "base_model": base_model}
+        path = tmp_path / "results.json"
+        path.write_text(json.dumps({**report, "results": results, "summary": summary, **changes}), encoding="utf-8")
+        return read_rows(str(path))
+
+    return write
+
+
+def test_the_paper_and_the_distance_stand_below_the_run(results_file):
+    rows = results_file()
+    assert [name for name, _ in rows] == ["mine", "mine, published", "mine, distance in sd"]
+    _, (_, paper), (_, distances) = rows
+    assert (paper["STS12"], paper[AVERAGE]) == ("68.40", "76.25")
+    assert (distances["STS12"], distances[AVERAGE]) == ("+3.2", "-12.5")
+    assert "| mine, distance in sd | +3.2 |" in format_rows(rows)
+
+
+def test_a_published_deviation_is_shown(results_file):
+    _, (_, paper), _ = results_file(recipe="sgopt-bert-base-uncased", method="sgopt")
+    assert paper[AVERAGE] == "74.62 ± 0.25"
+
+
+def test_one_seed_has_no_distance(results_file):
+    assert [name for name, _ in results_file(summary=[])] == ["mine", "mine, published"]
+
+
+def test_a_recipe_that_no_paper_reports_stands_alone(results_file):
+    assert [name for name, _ in results_file(recipe="sgopt-mbert", method="sgopt")] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"base_model": "./minilm"}, {"method": "l2pcsr"}, {"recipe": "recipe.yaml"}, {"recipe": None}]
+)
+def test_another_base_model_or_method_never_stands_beside_the_paper(results_file, changes):
+    assert [name for name, _ in results_file(**changes)] == ["mine"]
+
+
+def test_other_pairs_than_the_papers_are_not_compared(results_file):
+    """MTEB's SICK-R has twice as many, and takes the average with it."""
+    _, (_, paper), (_, distances) = results_file(rows={**ROWS, "SICK-R": 9927})
+    assert paper.keys() == distances.keys() == set(STS_TASKS) - {"SICK-R"}
+
+
+def test_a_run_remembers_its_recipe(tmp_path):
+    renamed = load_recipe("simcse-bert-base-uncased", {"name": "mine"})
+    assert (renamed.name, renamed.recipe) == ("mine", "simcse-bert-base-uncased")
+    (tmp_path / "mine.yaml").write_text("method: simcse\n", encoding="utf-8")
+    assert load_recipe(str(tmp_path / "mine.yaml")).recipe == "mine.yaml"
+
+
+@pytest.mark.parametrize(("dataset", "said"), [("mteb/sts12-sts", True), ("SentEval STS/STS12-en-test", False)])
+def test_a_card_says_that_raw_text_is_not_the_papers_tokens(dataset, said):
+    recipe = load_recipe("simcse-bert-base-uncased")
+    result = {"task": "STS12", "dataset": dataset, "rows": ROWS["STS12"], "value": 70.0}
+    table = results_table(recipe, [result], None)
+    assert "| STS12 | " in table and "Source of the paper's numbers" in table
+    assert ("as raw text" in table) is said

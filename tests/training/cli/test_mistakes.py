@@ -1,0 +1,90 @@
+"""What a user may get wrong on the command line: one line that says so, exit code 2, and nothing begun."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from transformers import AutoTokenizer, BartConfig, BartModel
+
+from csezoo.training.cli.parser import main
+
+
+@pytest.fixture(scope="module")
+def broken(bases, tmp_path_factory):
+    """Models of which each has one thing wrong, by its name."""
+    tmp_path = tmp_path_factory.mktemp("broken")
+    sizes = dict.fromkeys(["d_model", "encoder_ffn_dim", "decoder_ffn_dim"], 8)
+    parts = dict.fromkeys(
+        ["encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads"], 1
+    )
+    BartModel(BartConfig(vocab_size=99, **sizes, **parts)).save_pretrained(tmp_path / "bart")
+    AutoTokenizer.from_pretrained(bases["bert"]).save_pretrained(tmp_path / "bart")
+    for name in ("listed", "misfit"):
+        shutil.copytree(bases["bert"], tmp_path / name)
+    (tmp_path / "listed" / "config.json").write_text("[]", encoding="utf-8")
+    (tmp_path / "listed" / "fingerprint.json").write_text("[]", encoding="utf-8")
+    config = json.loads((tmp_path / "misfit" / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "misfit" / "config.json").write_text(json.dumps({**config, "intermediate_size": 7}), encoding="utf-8")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.yaml").touch()
+    (tmp_path / "picture.png").mkdir()
+    (tmp_path / "file").touch()
+    return tmp_path
+
+
+EVALUATE = "--suite sts-dev --pooling"
+TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model"
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("train", "give a recipe"),
+        (f"train {TRAIN} BASE --train_file {{0}}/file --max_length 1", "max_length: 1 leaves nothing to the sentence"),
+        (f"train {TRAIN} {{0}}/bart --train_file {{0}}/file", "(bart) is no encoder of the BERT family"),
+        (f"train {TRAIN} BASE --output_dir {{0}}/run", "recipe.yaml is no recipe"),
+        (f"evaluate BASE {EVALUATE} nonsense", "'nonsense' is none of cls, mean, max, first_last_mean, last2_mean"),
+        (f"evaluate BASE {EVALUATE} prompt", "'prompt' is none of cls, mean"),
+        (f"evaluate {{0}}/bart {EVALUATE} mean", "(bart) is no encoder of the BERT family"),
+        (f"evaluate {{0}}/listed {EVALUATE} mean", "config.json is no configuration but a list"),
+        (f"evaluate {{0}}/misfit {EVALUATE} mean", "could not be loaded"),
+        (f"evaluate BASE {EVALUATE} mean --out {{0}}", "is a directory, give a file"),
+        (f"evaluate BASE {EVALUATE} mean --out {{0}}/file/x.json", "file is no directory"),
+        ("verify {0}/listed", "is no fingerprint but a list"),
+        ("portrait BASE --of pairs --pooling cls --out {0}/picture.png", "is a directory, give a file"),
+        ("glue BASE --tasks RTE --seeds 1 -1", "seeds: -1 must be from 0 to below 2**32"),
+        ("glue BASE --tasks RTE --epochs nan", "epochs: nan must be above 0"),
+        ("glue BASE --tasks RTE --max_length 2", "max_length: 2 leaves nothing"),
+        ("benchmark soak quickstart --picture {0}/x.txt", "x.txt is no PNG file"),
+        ("benchmark soak quickstart --every -1", "every: -1.0 must be above 0"),
+        ("benchmark scaling quickstart --repeats 0", "repeats: 0 must be at least 1"),
+        ("benchmark training quickstart --out {0}", "is a directory, give a file"),
+    ],
+)
+def test_a_mistake_is_one_line_with_the_way_out(command, said, bases, broken, capsys):
+    words = [str(bases["bert"]) if word == "BASE" else word.format(broken) for word in command.split()]
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    *before, line = capsys.readouterr().err.splitlines()
+    assert stop.value.code == 2 and (not before or words[0] == "train")  # which tells how it goes on
+    assert line.startswith("error: ") and said in line
+
+
+def test_a_directory_that_takes_no_file_is_refused_before_the_work(bases, capsys):
+    if not os.path.isdir("/proc"):
+        pytest.skip("needs a directory that nobody can write to")
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(bases["bert"]), "--pooling", "cls", "--out", "/proc/result.json"])
+    assert capsys.readouterr().err.startswith("error: out: /proc/result.json cannot be written")
+
+
+def test_help_of_training_may_be_cut_short():
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = [sys.executable, "-m", "csezoo.training.cli", "train", "--help"]
+    done = subprocess.run(code, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,130 @@
+"""The `csezoo` command as a user types it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from csezoo.training.cli.parser import main
+from csezoo.training.evaluation.glue.data import TASKS
+from csezoo.training.evaluation.suites import SUITES
+from csezoo.training.loop.building import build
+from csezoo.training.publishing.repository import save_repository
+from csezoo.training.recipes import make_recipe, recipe_names
+from tests.training.evaluation.tasks.test_sts import senteval  # noqa: F401 (a fixture)
+
+COMMANDS = [
+    "recipes",
+    "evaluate",
+    "encode",
+    "glue",
+    "compare",
+    "benchmark",
+    "table",
+    "cards",
+    "portrait",
+    "publish",
+    "export",
+]
+COMMANDS += ["verify", "audit", "weakened"]
+
+
+def test_help_names_every_command_in_under_a_second_of_processor_time_without_a_heavy_import():
+    code = """
+import json, sys, time
+from csezoo.training.cli import main
+try:
+    main(["--help"])
+except SystemExit:
+    print(json.dumps([time.process_time(), sorted({name.split(".")[0] for name in sys.modules})]))
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    seconds, imported = json.loads(shown.splitlines()[-1])
+    assert seconds < 1
+    assert not {"torch", "transformers", "datasets", "accelerate", "numpy", "huggingface_hub", "yaml"} & set(imported)
+    for name in ("train", *COMMANDS):
+        assert name in shown
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_shows_an_example(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    assert f"example: csezoo {command}" in capsys.readouterr().out
+
+
+def test_help_and_readme_name_every_suite_and_every_task_of_glue(capsys):
+    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    for command, names in (("evaluate", SUITES), ("glue", TASKS)):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        shown = re.sub(r"-\n\s+", "-", capsys.readouterr().out)  # argparse breaks lines at hyphens
+        assert all(re.search(rf"\b{name}\b", shown) and name in readme for name in names), command
+
+
+def test_recipes_are_listed(capsys):
+    main(["recipes"])
+    shown = capsys.readouterr().out
+    assert [line.split()[0] for line in shown.splitlines()] == recipe_names()
+
+
+def test_train_is_the_training_command(capsys):
+    main(["train", "--help"])
+    assert "accelerate launch -m csezoo.training.train RECIPE" in capsys.readouterr().out
+
+
+def test_evaluate_prints_the_usual_table_and_writes_receipts(bases, senteval, tmp_path, capsys):  # noqa: F811
+    recipe = make_recipe({"base_model": str(bases["roberta"]), "name": "tiny"})
+    built = build(recipe)
+    save_repository(tmp_path / "model", built.model.model, built.serving_tokenizer, recipe, [])
+    data = str(senteval.parent if senteval.name == "downstream" else senteval)
+    out = tmp_path / "result.json"
+    main(["evaluate", str(tmp_path / "model"), "--suite", "sts", "--data", data, "--out", str(out)])
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split() == ["model", "STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICK-R", "Avg."]
+    report = json.loads(out.read_text(encoding="utf-8"))
+    assert report["model"] == str(tmp_path / "model")
+    assert [f"{result['value']:.2f}" for result in report["results"]] == row.split()[1:-1]
+    for result in report["results"]:
+        assert {"task", "metric", "rows", "sha256", "dataset", "pooling", "dtype", "kind", "versions"} <= result.keys()
+
+
+def test_pairs_of_ones_own_are_scored_instead_of_the_default_suite(bases, dev_file, tmp_path, capsys):
+    out = tmp_path / "result.json"
+    main(["evaluate", str(bases["bert"]), "--pooling", "cls", "--pairs", str(dev_file), "--out", str(out)])
+    assert capsys.readouterr().out.split()[:2] == ["model", "dev"]
+    (result,) = json.loads(out.read_text(encoding="utf-8"))["results"]
+    assert (result["suite"], result["task"], result["metric"]) == ("pairs", "dev", "spearman")
+    assert result["dataset"] == "dev.csv" and result["rows"] == 96
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    """As in `csezoo recipes | head -2`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = [sys.executable, "-m", "csezoo.training.cli", "recipes"]
+    done = subprocess.run(code, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["evaluate", "no/such-model"], "no/such-model"),
+        (["evaluate", "missing", "--suite", "weather"], "missing is neither"),
+        (["publish", "missing", "--to", "org/name"], "missing"),
+        (["export", "no/such-model", "--to", "missing"], "no/such-model"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(arguments, line, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("error: ") and line in error and "\n" not in error

@@ -1,0 +1,151 @@
+"""Whatever a user gives is used or refused in one line that names it; inputs are drawn by hypothesis."""
+
+import json
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from csezoo.training.data.texts import load_sentences
+from csezoo.training.errors import UserError
+from csezoo.training.evaluation.encoders import plain_encoder
+from csezoo.training.evaluation.tasks.sts import load_pairs_file
+from csezoo.training.recipes import load_recipe, make_recipe
+from csezoo.training.train import main
+
+# Files are made anew for each draw, in one directory of the test.
+DRAWN = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# Half of a surrogate pair is no Unicode text: it is among the texts of Python, and refused.
+UNICODE = st.text(st.characters(exclude_categories=["Cs"]))
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner), max_leaves=4
+)
+
+
+@pytest.fixture(scope="module")
+def encoder(bases):
+    return plain_encoder(str(bases["bert"]), "cls")
+
+
+def is_one_line(error: Exception) -> bool:
+    return bool(str(error)) and "\n" not in str(error)
+
+
+@DRAWN
+@given(texts=st.lists(UNICODE | st.sampled_from(["", " ", "\x00", "😀👩‍🚀", "\u202e", "x" * 100_000]), max_size=4))
+def test_any_text_has_a_vector(encoder, texts):
+    model, tokenizer = encoder
+    vectors = model.encode(texts, tokenizer)
+    assert vectors.shape == (len(texts), model.config.hidden_size)
+    assert (vectors == vectors).all()
+
+
+@DRAWN
+@given(texts=st.lists(ANYTHING, min_size=1, max_size=4) | ANYTHING)
+def test_what_is_no_text_is_named(encoder, texts):
+    model, tokenizer = encoder
+    try:
+        model.encode(texts, tokenizer)
+    except (TypeError, ValueError) as error:
+        assert str(error).startswith("texts: ") and is_one_line(error)
+
+
+def test_half_of_a_surrogate_pair_is_named_with_the_way_out(encoder):
+    model, tokenizer = encoder
+    with pytest.raises(
+        ValueError, match=r"texts: item 1, '\\ud800', holds half of a surrogate pair: give text.encode"
+    ):
+        model.encode(["fine", "\ud800"], tokenizer)
+
+
+@DRAWN
+@given(name=st.sampled_from(["csv", "tsv", "jsonl", "txt", "parquet", "csv.gz", "txt.gz"]), content=st.binary())
+def test_any_bytes_as_a_training_file(tmp_path, bases, name, content):
+    file = tmp_path / f"drawn.{name}"
+    file.write_bytes(content)
+    read_or_refused(bases, file)
+
+
+@DRAWN
+@given(
+    rows=st.lists(st.dictionaries(st.sampled_from(["text", "a", "0", ""]), ANYTHING), max_size=4),
+    name=st.sampled_from(["jsonl", "csv"]),
+)
+def test_any_rows_as_a_training_file(tmp_path, bases, rows, name):
+    file = tmp_path / f"drawn.{name}"
+    as_csv = "\n".join(",".join(map(str, row.values())) for row in rows)
+    text = as_csv if name == "csv" else "\n".join(json.dumps(row) for row in rows)
+    file.write_text(text, encoding="utf-8", errors="replace")
+    read_or_refused(bases, file)
+
+
+def read_or_refused(bases, file):
+    recipe = make_recipe({"base_model": str(bases["bert"]), "train_file": str(file), "eval_data": "none"})
+    try:
+        rows = load_sentences(recipe)
+    except UserError as error:
+        assert is_one_line(error)
+    else:
+        assert all(isinstance(text, str) for row in rows for text in row.values())
+
+
+@DRAWN
+@given(
+    content=st.binary() | st.text().map(lambda text: f"sentence1,sentence2,score\n{text}".encode("utf-8", "replace"))
+)
+def test_any_bytes_as_pairs(tmp_path, content):
+    file = tmp_path / "pairs.csv"
+    file.write_bytes(content)
+    try:
+        task = load_pairs_file(str(file))
+    except UserError as error:
+        assert is_one_line(error)
+    else:
+        assert len(task.pairs) == len(task.scores) > 0
+
+
+@DRAWN
+@given(content=st.binary() | st.text().map(lambda text: text.encode("utf-8", "replace")))
+def test_any_bytes_as_a_recipe(tmp_path, content):
+    file = tmp_path / "recipe.yaml"
+    file.write_bytes(content)
+    try:
+        load_recipe(str(file))
+    except UserError as error:
+        assert is_one_line(error)
+
+
+KEYS = sorted(make_recipe({"base_model": "x"}).to_dict())
+
+
+@settings(DRAWN, max_examples=300)
+@given(key=st.sampled_from(KEYS) | st.text(), value=ANYTHING | st.sampled_from([-1, 0, 10**30, 1e-300, "nan", "inf"]))
+def test_any_value_of_a_key(key, value):
+    try:
+        recipe = make_recipe({"base_model": "x", key: value})
+    except UserError as error:
+        assert is_one_line(error) and (key in str(error) or repr(key) in str(error))
+    else:
+        assert make_recipe(yaml.safe_load(yaml.safe_dump(recipe.to_dict()))) == recipe
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["no-such-recipe"], "no-such-recipe"),
+        (["simcse-bert-base-uncased", "--temperature", "hot"], "temperature: 'hot'"),
+        (["simcse-bert-base-uncased", "--temperature", "0"], "temperature: 0"),
+        (["simcse-bert-base-uncased", "--temperature", "nan"], "temperature: nan"),
+        (["simcse-bert-base-uncased", "--batch_size", "-1"], "batch_size: -1"),
+        (["simcse-bert-base-uncased", "--seeds"], "seeds"),
+        (["simcse-bert-base-uncased", "loose"], "'loose' stands alone"),
+    ],
+)
+def test_the_command_line_names_it_in_its_last_line(arguments, named, bases, train_file, tmp_path, capsys):
+    files = ["--base_model", bases["bert"], "--train_file", train_file, "--output_dir", tmp_path / "run"]
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, *map(str, files), "--eval_data", "none", "--report_to", "none"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith("error: ") and named in said[-1] and "Traceback" not in said

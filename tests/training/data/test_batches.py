@@ -1,0 +1,217 @@
+"""From sentences to padded batches of views, shared among processes, the same after a resume."""
+
+import itertools
+
+import datasets
+import pytest
+import torch
+
+from csezoo.modeling import SimCSEConfig
+from csezoo.training.data.batches import Batches, StreamedBatches, own_share, row_lengths
+from csezoo.training.data.collation import ViewCollator, tokenize, tokenize_once
+from csezoo.training.data.texts import load_sentences
+from csezoo.training.errors import UserError
+from csezoo.training.loading.templates import template_token_ids
+from csezoo.training.loading.tokenizers import load_tokenizer
+from csezoo.training.recipes import load_recipe, make_recipe
+from tests.conftest import tiny_tokenizer
+
+CLS, SEP, PAD = 101, 102, 0
+PLAIN = ([CLS], [SEP])
+VIEWS = SimCSEConfig().view_columns
+
+
+def rows(*views):
+    """Tokenised sentences; `rows([[5], [6, 7]], …)` holds a list of sentences for each view."""
+    return [{str(v): ids for v, ids in enumerate(sentence)} for sentence in zip(*views, strict=True)]
+
+
+def test_a_sentence_alone_is_its_own_positive_and_rows_are_padded_to_the_longest():
+    batch = ViewCollator([PLAIN], PAD, VIEWS)(rows([[5, 6, 7], [8]]))
+    one, two = [CLS, 5, 6, 7, SEP], [CLS, 8, SEP, PAD, PAD]
+    assert batch["input_ids"].tolist() == [[one, one], [two, two]]  # (B, V, T)
+    assert batch["attention_mask"].tolist() == [[[1] * 5] * 2, [[1, 1, 1, 0, 0]] * 2]
+
+
+@pytest.mark.parametrize("views", [2, 3])
+def test_every_column_is_a_view(views):
+    columns = [[[5, 6], [7]], [[8], [9]], [[10, 11, 12], [13]]][:views]
+    batch = ViewCollator([PLAIN], PAD, VIEWS)(rows(*columns))
+    assert batch["input_ids"].shape == batch["attention_mask"].shape == (2, views, {2: 4, 3: 5}[views])
+    for b, v in itertools.product(range(2), range(views)):
+        real = batch["attention_mask"][b, v].bool()
+        assert batch["input_ids"][b, v][real].tolist() == [CLS, *columns[v][b], SEP]
+
+
+def test_every_view_has_its_template_and_the_last_serves_all_further_ones():
+    templates = [([CLS, 1], [2, SEP]), ([CLS, 3], [SEP])]
+    ids = ViewCollator(templates, PAD, VIEWS)(rows([[5]], [[6]], [[7]]))["input_ids"]
+    assert ids.tolist() == [[[CLS, 1, 5, 2, SEP], [CLS, 3, 6, SEP, PAD], [CLS, 3, 7, SEP, PAD]]]
+
+
+def test_published_templates_stand_around_the_sentence(kind):
+    tokenizer = tiny_tokenizer(kind)
+    name = {"bert": "promptbert-bert-base-uncased", "roberta": "promptbert-roberta-base"}[kind]
+    prompts = load_recipe(name).model["prompts"]
+    templates = [template_token_ids(tokenizer, prompt) for prompt in prompts]
+    cut = tokenize({"0": ["the small cat sees the house ."]}, tokenizer, length=4)
+    (views,) = ViewCollator(templates, tokenizer.pad_token_id, VIEWS)([{"0": cut["0"][0]}])["input_ids"]
+    for ids, (before, after) in zip(views.tolist(), templates, strict=True):
+        assert [i for i in ids if i != tokenizer.pad_token_id] == before + cut["0"][0] + after
+        assert len(cut["0"][0]) == 4 and ids.count(tokenizer.mask_token_id) == 1
+
+
+SENTENCES = 11
+# The n-th sentence says n first, and is longer than the one before it.
+TABLE = datasets.Dataset.from_dict({"0": [[1000 + n] * (n + 1) for n in range(SENTENCES)]})
+
+
+def batches(rank=0, world=1, seed=0, batch_size=4, length_window=0):
+    collate = ViewCollator([PLAIN], PAD, VIEWS)
+    share = {"seed": seed, "rank": rank, "world": world, "length_window": length_window}
+    return Batches(TABLE, collate, batch_size=batch_size, **share)
+
+
+def sentences(batch) -> list[int]:
+    """The numbers of a batch's sentences that count."""
+    return [ids - 1000 for ids in batch["input_ids"][: batch["rows"], 0, 1].tolist()]
+
+
+@pytest.mark.parametrize("length_window", [0, 2])
+def test_every_sentence_comes_once_an_epoch_and_each_epoch_has_an_order_of_its_own(length_window):
+    share = batches(length_window=length_window)
+    assert share.batches_per_epoch == 3
+    epochs = [[n for i in range(3) for n in sentences(share[3 * epoch + i])] for epoch in range(3)]
+    for epoch in epochs:
+        assert sorted(epoch) == list(range(SENTENCES)) != epoch
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+    assert sorted(share[n]["rows"] for n in range(3)) == [3, 4, 4], "the ragged batch is kept, however small"
+    another = batches(seed=1, length_window=length_window)
+    assert [sentences(another[n]) for n in range(3)] != [sentences(share[n]) for n in range(3)]
+
+
+def test_a_window_over_everything_cuts_the_sorted_sentences_into_batches_that_come_in_any_order():
+    share = batches(length_window=3)
+    order = [[min(sentences(share[3 * epoch + n])) for n in range(3)] for epoch in range(8)]
+    assert {tuple(sorted(firsts)) for firsts in order} == {(0, 4, 8)}
+    assert len(set(map(tuple, order))) > 1, "longer batches would always come last"
+
+
+def test_rows_within_a_window_alone_are_sorted():
+    """Windows of one batch hold the random batches, each sorted."""
+    plain, windowed = batches(), batches(length_window=1)
+    drawn = sorted(sorted(sentences(plain[n])) for n in range(3))
+    assert sorted(sentences(windowed[n]) for n in range(3)) == drawn
+
+
+def test_a_row_is_as_long_as_its_longest_view():
+    views = {"0": [[1], [2] * 5, [3] * 2], "1": [[1] * 4, [2], [3] * 3]}
+    assert row_lengths(datasets.Dataset.from_dict(views)).tolist() == [4, 5, 3]
+
+
+def test_batches_of_similar_length_are_almost_without_padding(real_data):
+    keys = {"train_file": str(real_data / "data/corpus/wiki_en_sentences.txt.gz"), "max_train_sentences": 20_000}
+    tokenizer = load_tokenizer(str(real_data / "base/minilm-mlm"))
+    rows = tokenize_once(load_sentences(make_recipe(keys)), tokenizer=tokenizer, length=30)
+    collate = ViewCollator([PLAIN], PAD, VIEWS)
+
+    def padding(length_window):
+        options = {"batch_size": 64, "seed": 0, "rank": 0, "world": 1, "length_window": length_window}
+        masks = [Batches(rows, collate, **options)[n]["attention_mask"] for n in range(100)]
+        return 1 - sum(mask.sum() for mask in masks) / sum(mask.numel() for mask in masks)
+
+    assert padding(50) < 0.03 < 0.2 < padding(0)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("batch_size", [4, 5, 10])
+@pytest.mark.parametrize("length_window", [0, 2])
+def test_the_shares_of_all_processes_make_the_batch_of_one(world, batch_size, length_window):
+    whole = batches(batch_size=batch_size, length_window=length_window)
+    shares = [batches(rank, world, batch_size=batch_size, length_window=length_window) for rank in range(world)]
+    for number in range(2 * whole.batches_per_epoch):
+        parts = [share[number] for share in shares]
+        assert [n for part in parts for n in sentences(part)] == sentences(whole[number])
+        sizes = [part["rows"] for part in parts]
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_process_without_a_share_gets_one_sentence_that_does_not_count():
+    last = [batches(rank, 3, batch_size=10)[1] for rank in range(3)]  # 11 = 10 + 1
+    assert [part["rows"] for part in last] == [1, 0, 0]
+    assert {part["input_ids"].shape[:2] for part in last} == {(1, 2)}
+
+
+@pytest.mark.parametrize("length_window", [0, 2])
+def test_a_batch_depends_on_its_number_alone(length_window):
+    share = batches(length_window=length_window)
+    in_order = [sentences(share[n]) for n in range(9)]
+    assert [sentences(share[n]) for n in (8, 0, 5, 5, 2)] == [in_order[n] for n in (8, 0, 5, 5, 2)]
+    torch.manual_seed(123)
+    again = batches(length_window=length_window)
+    assert [sentences(again[n]) for n in range(9)] == in_order, "whatever else draws random numbers"
+
+
+def streamed(start=0, rank=0, world=1, stream=None, length_window=0):
+    options = {"batch_size": 4, "seed": 0, "rank": rank, "world": world, "shuffle_buffer": 5}
+    options["length_window"] = length_window
+    stream = stream or TABLE.to_iterable_dataset()
+    return StreamedBatches(stream, ViewCollator([PLAIN], PAD, VIEWS), start=start, **options)
+
+
+def first(stream, n=8):
+    return list(itertools.islice(stream, n))
+
+
+@pytest.mark.parametrize("length_window", [0, 2])
+def test_a_stream_gives_every_sentence_once_an_epoch_shuffled(length_window):
+    six = first(streamed(length_window=length_window), 6)
+    epochs = [[n for batch in six[i : i + 3] for n in sentences(batch)] for i in (0, 3)]
+    for epoch in epochs:
+        assert sorted(epoch) == list(range(SENTENCES)) != epoch
+    assert epochs[0] != epochs[1]
+
+
+def test_a_window_of_a_stream_is_cut_into_batches_of_similar_length():
+    """A window over the whole epoch: its batches are those of the sorted sentences."""
+    epoch = [sentences(batch) for batch in first(streamed(length_window=3), 3)]
+    assert sorted(epoch) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+
+
+@pytest.mark.parametrize("start", [1, 2, 3, 5])
+@pytest.mark.parametrize("length_window", [0, 2])
+def test_a_stream_that_starts_later_gives_what_an_uninterrupted_one_gives_from_there(start, length_window):
+    later, all_of_it = streamed(start, length_window=length_window), streamed(length_window=length_window)
+    for resumed, whole in zip(first(later, 4), first(all_of_it, start + 4)[start:], strict=True):
+        assert resumed["rows"] == whole["rows"]
+        assert torch.equal(resumed["input_ids"], whole["input_ids"])
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_the_shares_of_a_stream_make_its_batch(world):
+    shares = [first(streamed(rank=rank, world=world)) for rank in range(world)]
+    for *parts, whole in zip(*shares, first(streamed()), strict=True):
+        assert [n for part in parts for n in sentences(part)] == sentences(whole)
+
+
+def test_a_stream_tokenises_what_it_gives():
+    tokenizer = tiny_tokenizer("bert")
+    collate = ViewCollator([PLAIN], PAD, VIEWS, tokenize=lambda columns: tokenize(columns, tokenizer, length=3))
+    ids = collate([{"0": "the cat sees the house", "1": "dog"}])["input_ids"]
+    cat, dog = (tokenizer(text, add_special_tokens=False).input_ids for text in ("the cat sees", "dog"))
+    assert ids.tolist() == [[[CLS, *cat, SEP], [CLS, *dog, SEP, PAD, PAD]]]
+
+
+def test_a_stream_without_sentences_ends_with_an_error_instead_of_never(tmp_path):
+    (tmp_path / "blank.txt").write_text("\n \n", encoding="utf-8")
+    keys = {"train_file": str(tmp_path / "blank.txt"), "streaming": True, "max_steps": 1}
+    with pytest.raises(UserError, match="holds no sentences"):
+        first(streamed(stream=load_sentences(make_recipe(keys))))
+
+
+@pytest.mark.parametrize(("rows", "world"), [(0, 2), (1, 3), (5, 2), (7, 3), (8, 4)])
+def test_shares_are_contiguous_and_differ_by_one_at_most(rows, world):
+    shares = [own_share(list(range(rows)), rank, world) for rank in range(world)]
+    assert sum(shares, []) == list(range(rows))
+    assert sorted(map(len, shares), reverse=True) == list(map(len, shares))
+    assert len(shares[0]) - len(shares[-1]) <= 1

@@ -1,0 +1,178 @@
+"""Training sentences from any file, and what is said of files that hold none."""
+
+import gzip
+import json
+import logging
+
+import datasets
+import pytest
+
+from csezoo.training.data.collation import tokenize_once
+from csezoo.training.data.texts import load_sentences
+from csezoo.training.errors import UserError
+from csezoo.training.recipes import make_recipe
+from tests.conftest import SENTENCES, tiny_tokenizer
+
+TRIPLETS = [("a cat sits", "an animal", "no cat"), ('she said, "hi"', "a greeting", "silence"), ("NA", "None", "null")]
+COLUMNS = ["sent0", "sent1", "hard_neg"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """A cache of `datasets` for each test alone."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Write a file, load it, give its rows as tuples."""
+
+    def load(name: str, content: str | bytes, **keys):
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return [tuple(row.values()) for row in load_sentences(make_recipe({"train_file": str(path), **keys}))]
+
+    return load
+
+
+def refusal(load, *arguments, **keys) -> str:
+    """The one line a user reads."""
+    with pytest.raises(UserError) as error:
+        load(*arguments, **keys)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def quoted(cells, separator):
+    return separator.join('"' + cell.replace('"', '""') + '"' for cell in cells) + "\n"
+
+
+def written(suffix: str, rows: list[tuple], columns: list[str], tmp_path) -> bytes:
+    """The rows in the format a suffix names."""
+    if suffix.endswith(".gz"):
+        return gzip.compress(written(suffix.removesuffix(".gz"), rows, columns, tmp_path))
+    if suffix == ".txt":
+        return "".join(f"{text}\n" for (text,) in rows).encode()
+    if suffix in (".csv", ".tsv"):
+        separator = {".csv": ",", ".tsv": "\t"}[suffix]
+        return "".join(quoted(row, separator) for row in [columns, *rows]).encode()
+    if suffix == ".jsonl":
+        return "".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows).encode()
+    table = datasets.Dataset.from_dict(dict(zip(columns, zip(*rows, strict=True), strict=True)))
+    table.to_parquet(tmp_path / "written")
+    return (tmp_path / "written").read_bytes()
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".csv", ".tsv", ".jsonl", ".parquet", ".txt.gz", ".csv.gz", ".jsonl.gz"])
+def test_every_format_gives_the_same_sentences(load, tmp_path, suffix):
+    rows = [(text,) for text, *_ in TRIPLETS]
+    assert load(f"train{suffix}", written(suffix, rows, ["text"], tmp_path)) == rows
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("views", [1, 2, 3])
+def test_columns_become_anchor_positive_and_hard_negative(load, tmp_path, suffix, views):
+    content = written(suffix, TRIPLETS, COLUMNS, tmp_path)
+    assert load(f"train{suffix}", content, text_columns=COLUMNS[:views]) == [row[:views] for row in TRIPLETS]
+
+
+def test_blank_lines_are_skipped_and_counted(load, caplog):
+    with caplog.at_level(logging.INFO, logger="csezoo"):
+        assert load("train.txt", "one\n\n  \t \ntwo\n\n") == [("one",), ("two",)]
+    assert "train.txt: 3 blank lines skipped" in caplog.text
+
+
+def test_a_missing_positive_or_hard_negative_becomes_one_space(load):
+    content = "sent0,sent1,hard_neg\na,,c\n ,b,c\nd,e,\n"
+    assert load("train.csv", content, text_columns=COLUMNS) == [("a", " ", "c"), ("d", "e", " ")]
+    rows = '{"sent0": "a", "sent1": null}\n{"sent0": "b", "sent1": "c"}\n'
+    assert load("train.jsonl", rows, text_columns=COLUMNS[:2]) == [("a", " "), ("b", "c")]
+
+
+def test_na_and_none_in_a_table_are_words(load):
+    words = ["NA", "None", "null", "nan", "N/A", "-inf"]
+    assert load("train.csv", "\n".join(["text", *words])) == [(word,) for word in words]
+
+
+def test_the_column_is_text_or_the_only_one(load):
+    assert load("two.csv", "id,text\n1,a\n2,b\n") == [("a",), ("b",)]
+    assert load("one.csv", "sentence\na\nb\n") == [("a",), ("b",)]
+
+
+def test_only_the_first_rows_if_so_asked(load):
+    assert load("train.txt", "a\nb\nc\n", max_train_sentences=2) == [("a",), ("b",)]
+
+
+def test_a_stream_gives_the_same_sentences(load, tmp_path):
+    stream = {"streaming": True, "max_steps": 1}
+    assert load("train.txt", "a\n\nb\n", **stream) == [("a",), ("b",)]
+    content = written(".csv", TRIPLETS, COLUMNS, tmp_path)
+    assert load("train.csv", content, text_columns=COLUMNS, **stream) == TRIPLETS
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "keys", "parts"),
+    [
+        ("a.csv", "x,y\na,b\n", {"text_columns": "sent0"}, ["no column sent0", "it has x, y", "--text_columns"]),
+        ("a.csv", "x,y\na,b\n", {}, ["has the columns x, y", "--text_columns"]),
+        ("a.csv", "x,y\na,1\nb,2\n", {"text_columns": "x,y"}, ["column y holds int64, not text"]),
+        ("a.txt", "", {}, ["is empty"]),
+        ("a.txt", "\n \n", {}, ["holds no sentences"]),
+        ("a.csv", "text\n", {}, ["could not be read"]),
+        ("a.pdf", "x", {}, ["none of .txt, .csv, .tsv, .jsonl, .json, .parquet", ".gz"]),
+        ("a.txt", b"one\ntwo\nd\xe9j\xe0 vu\n", {}, ["line 3", "not UTF-8", "byte 1"]),
+        ("a.csv", b"text\none\nd\xe9j\xe0 vu\n", {}, ["line 3", "not UTF-8"]),
+        ("a.jsonl", b'{"text": "one"}\n{"text": "d\xe9j\xe0 vu"}\n', {}, ["line 2", "not UTF-8"]),
+        ("a.jsonl", '{"text": "one"}\n{"text": \n', {}, ["could not be read"]),
+        ("a.parquet", "PAR", {}, ["could not be read"]),
+        ("a.txt.gz", gzip.compress(b"one\n" * 999, mtime=0)[:25], {}, ["could not be read"]),
+        ("a.csv", "text\nhello, world\nbye\n", {}, ["could not be read"]),  # a cell without a column
+        ("a.csv", "text\nbye\nhello, world\n", {}, ["could not be read", "line 3"]),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_with_the_reason(load, name, content, keys, parts):
+    line = refusal(load, name, content, **keys)
+    for part in [name, *parts]:
+        assert part in line
+
+
+def test_a_missing_file_and_a_directory_are_named(tmp_path):
+    for path, reason in ((tmp_path / "absent.txt", "does not exist"), (tmp_path, "is not a file")):
+        assert f"{path} {reason}" in refusal(load_sentences, make_recipe({"train_file": str(path)}))
+    assert "--train_file" in refusal(load_sentences, make_recipe({}))
+
+
+def test_one_to_three_columns_are_meant(load):
+    assert "text_columns: 4 given" in refusal(load, "a.csv", "a,b,c,d\nw,x,y,z\n", text_columns="a,b,c,d")
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_dataset_out_of_reach_leads_to_a_local_file(streaming):
+    keys = {"dataset": "zoo/sentences", "dataset_file": "wiki.txt", "streaming": streaming, "max_steps": 1}
+    line = refusal(load_sentences, make_recipe(keys))
+    assert "zoo/sentences/wiki.txt" in line and "--train_file" in line
+
+
+def tokenised(path, kind):
+    """As a run does it: a tokenizer of its own each time."""
+    cut = {"tokenizer": tiny_tokenizer(kind), "length": 6}
+    return tokenize_once(load_sentences(make_recipe({"train_file": str(path)})), **cut)
+
+
+def test_sentences_are_tokenised_alone_and_cut(train_file, kind):
+    tokenizer = tiny_tokenizer(kind)
+    expected = [tokenizer(text, add_special_tokens=False).input_ids[:6] for text in SENTENCES]
+    assert tokenised(train_file, kind)["0"] == expected
+
+
+def test_sentences_are_tokenised_once_and_then_read_from_the_cache(tmp_path, kind):
+    path = tmp_path / "train.txt"
+    path.write_text("\n".join(SENTENCES), encoding="utf-8")
+    first = tokenised(path, kind)
+    (file,) = (entry["filename"] for entry in first.cache_files)
+    files = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.arrow")}
+    again = tokenised(path, kind)
+    assert [entry["filename"] for entry in again.cache_files] == [file]
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.arrow")} == files
+    path.write_text("\n".join(SENTENCES[1:]), encoding="utf-8")
+    assert len(tokenised(path, kind)) == len(SENTENCES) - 1, "a file that changed is read again"

@@ -1,0 +1,230 @@
+"""`csezoo encode`: a file's embeddings in its order, whole shards only, the same however often it was interrupted."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.numpy import load_file
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel
+
+from csezoo.training.cli.parser import main
+from csezoo.training.embedding.embed import embed_file
+from csezoo.training.embedding.shards import read_origin
+from csezoo.training.errors import UserError
+from csezoo.training.evaluation.encoders import load_encoder
+from tests.conftest import SENTENCES
+from tests.repositories import tiny_repository
+from tests.training.loop.test_train import LAUNCH_TWO
+
+TEXTS = ["the cat", "", *SENTENCES[:20], " ".join(SENTENCES[:6]), "zebra, 🙂"]
+RECEIPT = {"model_sha256": "0" * 64, "pooling": "letters", "dtype": "float32"}
+
+
+def letters(texts):
+    """An encoder: how often each letter occurs."""
+    return np.array([[text.count(letter) for letter in "abcdefg"] for text in texts], np.float32)
+
+
+def contents(directory) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny_repository(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    return path
+
+
+def test_parquet_holds_row_text_and_embedding_in_the_order_of_the_file(model, file, tmp_path, capsys):
+    out = tmp_path / "out"
+    main(["encode", str(model), str(file), "--to", str(out), "--shard_size", "10"])
+    assert capsys.readouterr().out == f"{out}: 24 embeddings in 3 files\n"
+    assert sorted(contents(out)) == [f"part-0000{number}-of-00003.parquet" for number in range(3)]
+    frame = pd.read_parquet(out)
+    assert frame.row.tolist() == list(range(24)) and frame.text.tolist() == TEXTS
+    expected = AutoModel.from_pretrained(model).encode(TEXTS)
+    np.testing.assert_allclose(np.stack(frame.embedding), expected, atol=1e-6)
+    loaded = datasets.load_dataset("parquet", data_dir=str(out), split="train", cache_dir=str(tmp_path / "cache"))
+    assert loaded["text"][:] == TEXTS and loaded.features["embedding"].length == 32
+    origin = read_origin(out / "part-00000-of-00003.parquet")
+    assert origin["model_sha256"] == load_encoder(str(model))[1]["model_sha256"] and origin["pooling"] == "cls"
+
+
+def test_safetensors_holds_row_and_embedding(model, file, tmp_path):
+    out = tmp_path / "out"
+    options = ["--format", "safetensors", "--normalize", "--shard_size", "20", "--dtype", "bfloat16"]
+    main(["encode", str(model), str(file), "--to", str(out), *options])
+    shards = [load_file(path) for path in sorted(out.iterdir())]
+    assert np.concatenate([shard["row"] for shard in shards]).tolist() == list(range(24))
+    found = np.concatenate([shard["embedding"] for shard in shards])
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+    expected = AutoModel.from_pretrained(model).encode(TEXTS, normalize_embeddings=True)
+    np.testing.assert_allclose(found, expected, atol=0.05)
+
+
+def test_a_plain_encoder_and_one_of_sentence_transformers(bases, file, tmp_path):
+    main(["encode", str(bases["bert"]), str(file), "--to", str(tmp_path / "plain"), "--pooling", "mean"])
+    SentenceTransformer(str(bases["bert"])).save(str(tmp_path / "model"))
+    main(["encode", str(tmp_path / "model"), str(file), "--to", str(tmp_path / "theirs")])
+    ours, theirs = (np.stack(pd.read_parquet(tmp_path / name).embedding) for name in ("plain", "theirs"))
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".csv", ".tsv", ".jsonl", ".parquet", ".txt.gz", ".csv.gz"])
+def test_every_kind_of_file_gives_the_same_shards(suffix, tmp_path):
+    frame, path = pd.DataFrame({"id": range(len(TEXTS)), "text": TEXTS}), tmp_path / f"texts{suffix}"
+    if suffix == ".parquet":
+        frame.to_parquet(path)
+    else:
+        content = {
+            ".txt": "\n".join(TEXTS) + "\n",
+            ".csv": frame.to_csv(index=False),
+            ".tsv": frame.to_csv(index=False, sep="\t"),
+            ".jsonl": frame.to_json(orient="records", lines=True),
+        }[f".{suffix.split('.')[1]}"].encode()
+        path.write_bytes(gzip.compress(content) if suffix.endswith(".gz") else content)
+    assert embed_file(letters, RECEIPT, str(path), tmp_path / "out", shard_size=7) == (24, 4)
+    found = pd.read_parquet(tmp_path / "out")
+    assert found.text.tolist() == TEXTS
+    np.testing.assert_array_equal(np.stack(found.embedding), letters(TEXTS))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "line"),
+    [
+        ("a.txt", b"one\ntwo\nthr\xffee\n", {}, "a.txt, line 3: not UTF-8"),
+        ("a.txt.gz", gzip.compress(b"one\nt\xffo\n", mtime=0), {}, "a.txt.gz, line 2: not UTF-8"),
+        ("a.txt.gz", gzip.compress(b"one\ntwo\n" * 99, mtime=0)[:-20], {}, "a.txt.gz could not be read"),
+        ("a.csv", b"id,text\n1,a\n2,b,c\n", {}, "line 3"),
+        (
+            "a.csv",
+            b"id,text\n1,a\n",
+            {"column": "name"},
+            "has no column name: it has id, text; name others with --column",
+        ),
+        ("a.csv", b"id,name\n1,a\n", {}, "has the columns id, name: say which hold sentences with --column"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": null}\n', {}, "a.jsonl, row 2: column text holds None, not text"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": \n', {}, "a.jsonl could not be read"),
+        ("a.txt", b"", {}, "a.txt is empty"),
+        ("a.txt.gz", gzip.compress(b"", mtime=0), {}, "a.txt.gz holds no sentences"),
+        ("a.csv", b"id,text\n", {}, "a.csv holds no sentences"),
+        ("a.doc", b"one\n", {}, "is none of .txt, .csv"),
+    ],
+)
+def test_what_cannot_be_read_is_named_before_anything_is_written(tmp_path, name, content, options, line):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError) as error:
+        embed_file(letters, RECEIPT, str(tmp_path / name), tmp_path / "out", **options)
+    assert line in str(error.value) and "\n" not in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("receipt", "options", "line"),
+    [
+        ({"model_sha256": "1" * 64}, {}, f"holds embeddings of another model ({'0' * 64}), give another --to"),
+        ({"pooling": "words"}, {}, "holds embeddings of another pooling (letters)"),
+        ({}, {"normalize": True}, "holds embeddings of another normalize (False)"),
+        ({}, {"shard_size": 20}, "holds embeddings of another shard_size (10)"),
+        ({}, {"file_format": "safetensors"}, "holds embeddings of another format (parquet)"),
+    ],
+)
+def test_a_directory_of_another_run_is_refused_and_left_as_it_is(file, tmp_path, receipt, options, line):
+    out = tmp_path / "out"
+    embed_file(letters, RECEIPT, str(file), out, shard_size=10)
+    before = contents(out)
+    with pytest.raises(UserError) as error:
+        embed_file(letters, RECEIPT | receipt, str(file), out, **{"shard_size": 10, **options})
+    assert line in str(error.value) and contents(out) == before
+
+
+def test_a_file_that_was_changed_is_refused_and_one_that_was_moved_is_not(file, tmp_path):
+    out = tmp_path / "out"
+    embed_file(letters, RECEIPT, str(file), out)
+    (tmp_path / "texts.txt.gz").write_bytes(gzip.compress(file.read_bytes()))
+    embed_file(letters, RECEIPT, str(tmp_path / "texts.txt.gz"), out)
+    file.write_text("another text\n", encoding="utf-8")
+    with pytest.raises(UserError, match="another text"):
+        embed_file(letters, RECEIPT, str(file), out)
+
+
+@pytest.mark.parametrize("name", ["table.parquet", "weights.safetensors"])
+def test_a_directory_with_files_of_others_is_refused(file, tmp_path, name):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / name).write_bytes(b"not a shard")
+    with pytest.raises(UserError, match=f"{name} is no file of embeddings"):
+        embed_file(letters, RECEIPT, str(file), out)
+    with pytest.raises(UserError, match="cannot be made"):
+        embed_file(letters, RECEIPT, str(file), file)
+
+
+def test_killed_half_way_the_same_command_makes_what_is_missing(model, tmp_path):
+    file, out = tmp_path / "texts.txt", tmp_path / "out"
+    file.write_text("\n".join(SENTENCES * 5) + "\n", encoding="utf-8")
+    command = ["encode", str(model), str(file), "--shard_size", "10", "--to"]
+    process = subprocess.Popen([sys.executable, "-W", "ignore", "-m", "csezoo.training.cli", *command, str(out)])
+    while len(list(out.glob("part-*"))) < 3:
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    whole = {path.name: path.stat().st_mtime_ns for path in out.glob("part-*")}
+    assert 3 <= len(whole) < 96
+    left = out / ".part-00095-of-00096.parquet.1.partial"
+    left.write_bytes(b"half of a sh")
+    assert len(pd.read_parquet(out)) == 10 * len(whole), "readers pass over what is not whole"
+    main([*command, str(out)])
+    assert {name: (out / name).stat().st_mtime_ns for name in whole} == whole, "what is there is not done again"
+    main([*command, str(tmp_path / "at-once")])
+    assert contents(out) == contents(tmp_path / "at-once")
+
+
+def test_two_processes_write_what_one_writes(model, file, tmp_path):
+    command = ["encode", str(model), str(file), "--shard_size", "7", "--to"]
+    launch = [*LAUNCH_TWO[:-1], "csezoo.training.cli", *command, str(tmp_path / "two")]
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true"}
+    done = subprocess.run(launch, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("24 embeddings in 4 files") == 1
+    main([*command, str(tmp_path / "one")])
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    """The vectors of 40,000 lines more are 80 MiB."""
+    code = """
+import json, resource, sys
+from pathlib import Path
+import numpy as np
+from csezoo.training.embedding import embed_file
+receipt = {"model_sha256": "", "pooling": "", "dtype": "float32"}
+peaks = []
+for lines in (20_000, 60_000):
+    file = Path(sys.argv[1], f"{lines}.txt")
+    file.write_text("".join(f"the cat sees {line} houses\\n" for line in range(lines)), encoding="utf-8")
+    encode = lambda texts: np.ones((len(texts), 512), np.float32)
+    embed_file(encode, receipt, str(file), file.with_suffix(""), shard_size=2000)
+    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+print(json.dumps(peaks))
+"""
+    command = [sys.executable, "-W", "ignore", "-c", code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    fewer, more = json.loads(done.stdout.splitlines()[-1])
+    assert more - fewer < 30, f"{fewer:.0f} MiB, then {more:.0f} MiB"

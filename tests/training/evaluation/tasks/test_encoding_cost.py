@@ -1,0 +1,50 @@
+"""What encoding costs: measured on calls of its own, in figures that fit each other."""
+
+import pytest
+import torch
+
+from csezoo.training.cli.parser import main
+from csezoo.training.evaluation.encoded import Encoded
+from csezoo.training.evaluation.encoders import load_encoder
+from csezoo.training.evaluation.tasks.encoding_cost import CostTask
+from csezoo.training.evaluation.tasks.sts import PairTask
+from csezoo.training.loading.sizes import longest_input
+from tests.conftest import SENTENCES, tiny_config
+from tests.training.evaluation.tasks.test_sts import senteval  # noqa: F401 (a fixture)
+
+PAIRS = PairTask("toy", [(SENTENCES[0], SENTENCES[1]), (SENTENCES[1], SENTENCES[2])], [0.0, 1.0], "example")
+
+
+def figures(results) -> dict[str, float]:
+    return {result["metric"]: result["value"] for result in results}
+
+
+def test_every_sentence_is_encoded_once_a_call_and_the_first_call_does_not_count(base):
+    encode, _ = load_encoder(str(base), pooling="mean")
+    calls = []
+    encode.encode, inner = lambda texts: calls.append(texts) or inner(texts), encode.encode
+    cost = figures(CostTask(PAIRS, repeats=3).results(Encoded(encode)))
+    assert calls == [sorted(SENTENCES[:3])] * 4
+    assert cost["sentences per second"] == pytest.approx(3 / cost["seconds"])
+    # Seven words and two special tokens each, one word a piece.
+    assert encode.count_tokens(SENTENCES[:3]) >= 27
+    assert cost["tokens per second"] == pytest.approx(encode.count_tokens(SENTENCES[:3]) / cost["seconds"])
+    assert 0.05 < cost["peak RSS, GiB"] < 100
+
+
+def test_tokens_of_a_plain_function_are_not_known():
+    assert "tokens per second" not in figures(CostTask(PAIRS).results(Encoded(lambda texts: texts)))
+
+
+def test_the_receipt_names_what_the_figures_depend_on():
+    assert {"repeats": 3, "threads": torch.get_num_threads()}.items() <= CostTask(PAIRS, repeats=3).receipt().items()
+
+
+def test_tokens_are_counted_as_the_model_reads_them(base, kind):
+    encode, _ = load_encoder(str(base), pooling="mean")
+    assert encode.count_tokens(["the cat " * 1000]) == longest_input(tiny_config(kind))
+
+
+def test_cost_is_a_suite_of_the_command(base, senteval, capsys):  # noqa: F811
+    main(["evaluate", str(base), "--pooling", "mean", "--suite", "cost", "--data", str(senteval)])
+    assert "STSBenchmark cost  tokens per second" in capsys.readouterr().out

@@ -1,0 +1,97 @@
+"""Measures of the space, retrieval and lengths, against plain loops; their reports."""
+
+import json
+
+import numpy as np
+import pytest
+
+from csezoo.training.cli.parser import main
+from csezoo.training.errors import UserError
+from csezoo.training.evaluation.report import format_report
+from csezoo.training.evaluation.suites import evaluate, evaluate_tasks
+from csezoo.training.evaluation.tasks.geometry import GeometryTask
+from csezoo.training.evaluation.tasks.retrieval import NeighboursTask, RetrievalTask
+from csezoo.training.evaluation.tasks.sts import PairTask, split_by_length
+
+GENERATOR = np.random.default_rng(0)
+VECTORS = {f"s{n}": GENERATOR.normal(size=6).astype(np.float32) for n in range(60)}
+PAIRS = PairTask(
+    "toy",
+    [(f"s{n}", f"s{(n * 7 + 3) % 60}") for n in range(0, 60, 2)],
+    [float(n % 6) for n in range(30)],
+    "here",
+)
+
+
+def encode(texts):
+    return np.stack([VECTORS[text] for text in texts])
+
+
+def cosine(a, b):
+    a, b = VECTORS[a].astype(float), VECTORS[b].astype(float)
+    return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+
+
+def test_recall_counts_both_directions_of_the_pairs_that_mean_the_same():
+    corpus = [sentence for pair in PAIRS.pairs for sentence in pair]
+    ranks = []
+    for i, score in enumerate(PAIRS.scores):
+        for query, wanted in ((2 * i, 2 * i + 1), (2 * i + 1, 2 * i)) if score == 5 else ():
+            own = cosine(corpus[query], corpus[wanted])
+            closer = sum(cosine(corpus[query], other) > own + 1e-12 for j, other in enumerate(corpus) if j != query)
+            ranks.append(closer + 1)
+    assert len(ranks) == 10
+    results = evaluate_tasks(encode, [RetrievalTask(PAIRS)])
+    for result, k in zip(results, (1, 5, 10), strict=True):
+        assert result["metric"] == f"recall@{k}"
+        assert result["value"] == pytest.approx(100 * np.mean([rank <= k for rank in ranks]))
+        assert (result["queries"], result["corpus"], result["rows"]) == (10, 60, 30)
+
+
+def test_a_query_shows_its_three_nearest_sentences_without_itself():
+    (result,) = evaluate_tasks(encode, [NeighboursTask(PAIRS, "s4")])
+    others = {sentence for pair in PAIRS.pairs for sentence in pair} - {"s4"}
+    expected = sorted(others, key=lambda other: -cosine("s4", other))[:3]
+    assert [found["sentence"] for found in result["value"]] == expected
+    assert result["value"][0]["cosine"] == pytest.approx(cosine("s4", expected[0]))
+    shown = format_report("m", [{"suite": "retrieval", **result}])
+    assert shown.splitlines()[0].strip() == "s4" and expected[0] in shown
+
+
+def test_geometry_is_the_formulae_over_places():
+    unit = {name: vector.astype(float) / np.linalg.norm(vector.astype(float)) for name, vector in VECTORS.items()}
+    places = [unit[a] for a, _ in PAIRS.pairs] + [unit[b] for _, b in PAIRS.pairs]
+    pairs = [(places[i], places[j]) for i in range(len(places)) for j in range(i)]
+    positive = [(unit[a], unit[b]) for (a, b), score in zip(PAIRS.pairs, PAIRS.scores, strict=True) if score > 4]
+    expected = {
+        "alignment": np.mean([((a - b) ** 2).sum() for a, b in positive]),
+        "uniformity": np.log(np.mean([np.exp(-2 * ((a - b) ** 2).sum()) for a, b in pairs])),
+        "anisotropy": np.mean([a @ b for a, b in pairs]),
+    }
+    results = evaluate_tasks(encode, [GeometryTask(PAIRS)])
+    assert {result["metric"]: result["value"] for result in results} == pytest.approx(expected, abs=1e-6)
+
+
+def test_pairs_are_split_by_the_words_of_their_shorter_sentence():
+    task = PairTask("t", [("a b c", "d e"), ("a b c", "d e f"), ("a", "b c d e")], [1.0, 2.0, 3.0], "here")
+    short, long = split_by_length(task, words=2)
+    assert (short.pairs, short.scores) == ([task.pairs[0], task.pairs[2]], [1.0, 3.0])
+    assert (long.pairs, long.scores) == ([task.pairs[1]], [2.0])
+
+
+def test_queries_need_their_suite():
+    with pytest.raises(UserError, match="shown by the suite retrieval, name it too"):
+        evaluate(encode, ["sts"], "nowhere", queries=["a"])
+
+
+def test_all_suites_from_the_command_line_on_real_data(real_data, bases, tmp_path, capsys):
+    options = ["--pooling", "cls", "--data", str(real_data / "data" / "senteval"), "--out", str(tmp_path / "r.json")]
+    options += ["--suite", "sts-dev", "geometry", "retrieval", "sts-length", "--queries", "you can do it, too ."]
+    main(["evaluate", str(bases["bert"]), *options])
+    results = json.loads((tmp_path / "r.json").read_text())["results"]
+    recall = [result for result in results if result["metric"] == "recall@10"]
+    assert (recall[0]["queries"], recall[0]["corpus"]) == (194, 2758), "as in DiffCSE's table 10"
+    rows = {result["task"]: result["rows"] for result in results if result["suite"] == "sts-length"}
+    assert rows["SICK-R"] == 4927 == rows["SICK-R, to 8 words"] + rows["SICK-R, over 8 words"]
+    shown = capsys.readouterr().out
+    assert "uniformity" in shown and "you can do it, too ." in shown

@@ -1,0 +1,107 @@
+"""SentEval's archive on the Hub: downloaded by the real client from the loopback server, extracted once, receipted."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from csezoo.training.evaluation.tasks.senteval import ARCHIVE, REPOSITORY
+from csezoo.training.evaluation.tasks.sts import load_task
+from csezoo.training.evaluation.tasks.transfer import load_transfer_task
+from tests.hub_server import HubServer
+from tests.training.evaluation.tasks.test_sts import senteval  # noqa: F401 (a fixture)
+from tests.training.evaluation.tasks.test_transfer import cr  # noqa: F401 (a fixture)
+
+FIND = """
+import json
+from csezoo.training.errors import UserError
+from csezoo.training.evaluation.tasks.senteval import find_senteval
+
+try:
+    found = find_senteval("hub")
+    print(json.dumps([str(found.root), found.name, found.revision]))
+except UserError as error:
+    print(json.dumps(str(error)))
+"""
+RECEIPTS = """
+import json
+from csezoo.training.evaluation.tasks.sts import load_task
+from csezoo.training.evaluation.tasks.transfer import load_transfer_task
+
+print(json.dumps([load_task("SICK-R", "hub").receipt(), load_transfer_task("CR", "hub").receipt()]))
+"""
+
+
+@pytest.fixture
+def hub():
+    with HubServer() as server:
+        yield server
+
+
+def archive(*members: tuple[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+@pytest.fixture
+def released(hub, senteval, cr):  # noqa: F811
+    """The repository with an archive as released: the tasks' directories at its top."""
+    paths = [senteval / "downstream" / "SICK" / "SICK_test_annotated.txt", *sorted((cr / "CR").iterdir())]
+    content = archive(*((f"{path.parent.name}/{path.name}", path.read_bytes()) for path in paths))
+    return hub.commit(REPOSITORY, "SentEval's data", {ARCHIVE: content})
+
+
+def start(hub, tmp_path, code=FIND):
+    environment = {**os.environ, **hub.environment(tmp_path / "hf")}
+    return subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def read(process):
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    return json.loads(out.splitlines()[-1])
+
+
+def test_tasks_from_the_hub_are_those_of_a_directory_and_name_the_commit(hub, released, senteval, cr, tmp_path):  # noqa: F811
+    sick, custrev = read(start(hub, tmp_path, RECEIPTS))
+    here = {"revision": released.id}
+    assert sick == {
+        **load_task("SICK-R", str(senteval)).receipt(),
+        **here,
+        "dataset": f"{REPOSITORY} SICK/SICK_test_annotated.txt",
+    }
+    assert custrev == {**load_transfer_task("CR", str(cr)).receipt(), **here, "dataset": f"{REPOSITORY} CR"}
+
+
+def test_the_archive_is_downloaded_and_extracted_once_even_by_two_at_a_time(hub, released, tmp_path):
+    both = [start(hub, tmp_path), start(hub, tmp_path)]
+    (root, name, revision), second = map(read, both)
+    assert second == [root, name, revision] == [root, REPOSITORY, released.id]
+    made = Path(root).stat().st_mtime_ns
+    assert read(start(hub, tmp_path)) == second
+    assert hub.requests.count(f"GET /datasets/{REPOSITORY}/resolve/main/{ARCHIVE}") == 1
+    assert Path(root).stat().st_mtime_ns == made
+    assert [path.name for path in Path(root).parent.iterdir()] == ["senteval"], "nothing half-made is left"
+
+
+@pytest.mark.parametrize("content", [b"<html>", archive(("../outside.txt", b"x"))], ids=["no tar", "escapes"])
+def test_an_archive_that_is_damaged_or_malicious_is_refused_whole(hub, tmp_path, content):
+    hub.commit(REPOSITORY, "broken", {ARCHIVE: content})
+    error = read(start(hub, tmp_path))
+    assert ARCHIVE in error and "is damaged" in error and "remove it and try again" in error
+    assert not [path for path in (tmp_path / "hf" / "assets").rglob("*") if path.is_file()]
+
+
+def test_a_hub_without_it_leads_to_a_directory(hub, tmp_path):
+    error = read(start(hub, tmp_path))
+    assert REPOSITORY in error and "give a directory in SentEval's layout instead" in error and "\n" not in error

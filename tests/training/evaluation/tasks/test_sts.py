@@ -1,0 +1,198 @@
+"""The STS tasks read from a directory in SentEval's layout, from the Hub, and from a file of one's own."""
+
+import hashlib
+import json
+
+import pytest
+
+from csezoo.training.errors import UserError
+from csezoo.training.evaluation.tasks.senteval import REPOSITORY
+from csezoo.training.evaluation.tasks.sts import DEV_TASK, HUB, STS_TASKS, load_pairs_file, load_task
+
+# Pairs of each sub-set, as released: SentEval leaves out STS13's SMT (licence).
+YEARS = {
+    "STS12": {"MSRpar": 750, "MSRvid": 750, "SMTeuroparl": 459, "surprise.OnWN": 750, "surprise.SMTnews": 399},
+    "STS13": {"FNWN": 189, "headlines": 750, "OnWN": 561},
+    "STS14": {"deft-forum": 450, "deft-news": 300, "headlines": 750, "OnWN": 750, "images": 750, "tweet-news": 750},
+    "STS15": {"answers-forums": 375, "answers-students": 750, "belief": 375, "headlines": 750, "images": 750},
+    "STS16": {
+        "answer-answer": 254,
+        "headlines": 249,
+        "plagiarism": 230,
+        "postediting": 244,
+        "question-question": 209,
+    },
+}
+ROWS = {"STS12": 3108, "STS13": 1500, "STS14": 3750, "STS15": 3000, "STS16": 1186}
+ROWS |= {"STSBenchmark": 1379, "SICK-R": 4927, DEV_TASK: 1500}
+PARTLY_SCORED = ("STS15", "STS16")
+
+
+def text(*where) -> tuple[str, str]:
+    """Two sentences that no other pair has; with the white space that releases have."""
+    place = " ".join(map(str, where))
+    return f"first  of {place} ", f"second of\u00a0{place}"
+
+
+def write(path, lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@pytest.fixture
+def senteval(tmp_path):
+    """Every file SentEval reads for STS, with as many rows as released."""
+    root = tmp_path / "senteval" / "downstream"
+    for year, subsets in YEARS.items():
+        folder = root / "STS" / f"{year}-en-test"
+        for subset, count in subsets.items():
+            pairs, scores = [], []
+            for n in range(count):
+                pairs.append("\t".join(text(year, subset, n)))
+                scores.append(str(n % 6))
+                if year in PARTLY_SCORED and n % 2 == 0:  # an unscored pair after it, in the last line too
+                    pairs.append("\t".join(text("unscored", n)))
+                    scores.append("")
+            if year == "STS16":  # it names its sources after the sentences
+                pairs = [f"{pair}\tsource one\tsource two" for pair in pairs]
+            write(folder / f"STS.input.{subset}.txt", pairs)
+            write(folder / f"STS.gs.{subset}.txt", scores)
+    for part, count in (("dev", 1500), ("test", 1379), ("train", 5)):
+        # Quotes are literal, even where they open and do not close.
+        pairs = [("genre", "file", "year", str(n), f"{n % 6}.500", f'"{part} {n}', 'a "b" c') for n in range(count)]
+        write(root / "STS" / "STSBenchmark" / f"sts-{part}.csv", map("\t".join, pairs))
+    rows = [(str(n), *text("SICK", n), f"{1 + n % 4}.6", "NEUTRAL") for n in range(4927)]
+    header = ("pair_ID", "sentence_A", "sentence_B", "relatedness_score", "entailment_judgment")
+    write(root / "SICK" / "SICK_test_annotated.txt", map("\t".join, [header, *rows]))
+    return root.parent
+
+
+def respaced(pair):
+    return tuple(" ".join(sentence.split()) for sentence in pair)
+
+
+@pytest.mark.parametrize("name", [*STS_TASKS, DEV_TASK])
+def test_every_task_has_the_rows_it_was_released_with(senteval, name):
+    task = load_task(name, str(senteval))
+    assert task.name == name
+    assert len(task.pairs) == len(task.scores) == len(set(task.pairs)) == ROWS[name]
+    assert load_task(name, str(senteval / "downstream")) == task, "the directory itself or its parent"
+
+
+@pytest.mark.parametrize("year", YEARS)
+def test_all_sub_sets_of_a_year_stand_in_one_task_without_the_unscored_pairs(senteval, year):
+    task = load_task(year, str(senteval))
+    expected = [(respaced(text(year, s, n)), float(n % 6)) for s, count in YEARS[year].items() for n in range(count)]
+    assert list(zip(task.pairs, task.scores, strict=True)) == expected
+
+
+def test_quotes_of_sts_b_are_text(senteval):
+    for name, part in ((DEV_TASK, "dev"), ("STSBenchmark", "test")):
+        task = load_task(name, str(senteval))
+        assert task.pairs[7] == (f'"{part} 7', 'a "b" c')
+        assert set(task.scores) == {n + 0.5 for n in range(6)}
+
+
+def test_the_header_of_sick_is_not_a_pair(senteval):
+    task = load_task("SICK-R", str(senteval))
+    assert (task.pairs[0], task.scores[0]) == (respaced(text("SICK", 0)), 1.6)
+
+
+def without_a_row(lines):
+    return [*lines[:9], *lines[10:]]
+
+
+def second_sentence_lost(lines):
+    return [*lines[:9], lines[9].split("\t")[0], *lines[10:]]
+
+
+def score_unreadable(lines):
+    return [*lines[:9], "five", *lines[10:]]
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "change", "parts"),
+    [
+        ("STSBenchmark", "STSBenchmark/sts-test.csv", without_a_row, ["1378 pairs", "1379 expected"]),
+        ("STS12", "STS12-en-test/STS.input.MSRvid.txt", without_a_row, ["749", "750", "MSRvid"]),
+        ("STS12", "STS12-en-test/STS.gs.MSRvid.txt", without_a_row, ["750", "749", "MSRvid"]),
+        ("STS13", "STS13-en-test/STS.*.FNWN.txt", without_a_row, ["1499 pairs", "1500 expected"]),
+        ("STSBenchmark", "STSBenchmark/sts-test.csv", second_sentence_lost, ["sts-test.csv, line 10"]),
+        ("STS14", "STS14-en-test/STS.input.images.txt", second_sentence_lost, ["input.images.txt, line 10"]),
+        ("STS14", "STS14-en-test/STS.gs.images.txt", score_unreadable, ["images.txt, line 10"]),
+        (DEV_TASK, "STSBenchmark/sts-dev.csv", lambda lines: ["\ufffd"], ["sts-dev.csv, line 1"]),
+    ],
+)
+def test_damaged_data_is_refused_and_located(senteval, name, pattern, change, parts):
+    for path in (senteval / "downstream" / "STS").glob(pattern):
+        lines = path.read_text(encoding="utf-8").split("\n")
+        path.write_text("\n".join(change(lines)), encoding="utf-8")
+    with pytest.raises(UserError) as error:
+        load_task(name, str(senteval))
+    for part in parts:
+        assert part in str(error.value)
+
+
+def test_a_missing_file_or_directory_is_named(senteval, tmp_path):
+    for file in ("STS/STS15-en-test/STS.gs.belief.txt", "SICK/SICK_test_annotated.txt"):
+        path = senteval / "downstream" / file
+        path.unlink()
+        with pytest.raises(UserError, match=f"{path} is missing"):
+            load_task("STS15" if "STS15" in file else "SICK-R", str(senteval))
+    with pytest.raises(UserError, match="nowhere is not a directory in SentEval's layout"):
+        load_task("STS12", str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("name", [*STS_TASKS, DEV_TASK])
+def test_the_hub_out_of_reach_leads_to_a_directory(name):
+    with pytest.raises(UserError) as error:
+        load_task(name, "hub")
+    repository = REPOSITORY if name == "SICK-R" else HUB[name][0]
+    for part in (repository, "--eval_data DIR", "--data DIR"):
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_hub_data_are_pinned_to_a_commit(name):
+    assert len(HUB[name][1]) == 40
+
+
+@pytest.mark.parametrize("name", ["STS16", "SICK-R", DEV_TASK])
+def test_a_receipt_identifies_the_pairs_and_not_the_machine(senteval, name):
+    task = load_task(name, str(senteval))
+    receipt = task.receipt()
+    content = "".join(f"{a}\t{b}\t{s:g}\n" for (a, b), s in zip(task.pairs, task.scores, strict=True))
+    assert receipt["sha256"] == hashlib.sha256(content.encode()).hexdigest()
+    assert (receipt["rows"], receipt["revision"]) == (ROWS[name], None)
+    assert receipt["dataset"].startswith("SentEval ") and str(senteval) not in json.dumps(receipt)
+    task.scores[0] += 0.25
+    assert task.receipt()["sha256"] != receipt["sha256"]
+
+
+def test_a_file_of_ones_own_may_quote_and_order_its_columns(tmp_path):
+    path = tmp_path / "pairs.csv"
+    path.write_text('\ufeffscore,sentence1,id,sentence2\n4,"a, b",1,c  d\n0.5,"say ""hi""",2,NA\n', encoding="utf-8")
+    task = load_pairs_file(str(path))
+    assert task.pairs == [("a, b", "c d"), ('say "hi"', "NA")]
+    assert (task.name, task.scores, task.receipt()["dataset"]) == ("pairs", [4.0, 0.5], "pairs.csv")
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        (b"sentence1,sentence2\na,b\n", "has no column score"),
+        (b"sentence1,sentence2,score\na,b,1\nc,d,high\n", "line 3: score 'high' is not a number"),
+        (b"sentence1,sentence2,score\na,b,nan\nc,d,1\n", "line 2: score 'nan' is not a number"),
+        (b"score,sentence1,sentence2\n1,a\n", "line 2: not as many cells"),
+        (b"sentence1,sentence2,score\na,b,c,1\n", "line 2: not as many cells"),
+        (b"sentence1,sentence2,score\na,b,1\nc,d,1\n", "1 different scores, a correlation needs at least two"),
+        (b"sentence1,sentence2,score\nd\xe9j\xe0,b,1\n", "not UTF-8"),
+        (b'sentence1,sentence2,score\n"a,b,1\n' + 20000 * b"c,d,2.5\n", "field larger than field limit"),
+    ],
+)
+def test_a_file_of_pairs_that_cannot_be_used_is_named_with_the_reason(tmp_path, content, part):
+    path = tmp_path / "pairs.csv"
+    path.write_bytes(content)
+    with pytest.raises(UserError) as error:
+        load_pairs_file(str(path))
+    assert str(path) in str(error.value) and part in str(error.value)

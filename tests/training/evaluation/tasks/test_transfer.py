@@ -1,0 +1,126 @@
+"""The transfer tasks: what is read, in which order, what is refused, and the result with its receipt."""
+
+import numpy as np
+import pytest
+
+from csezoo.training.errors import UserError
+from csezoo.training.evaluation.suites import evaluate, evaluate_tasks
+from csezoo.training.evaluation.tasks.probing import PROTOCOLS, dev_then_test, folds_then_test, nested_folds
+from csezoo.training.evaluation.tasks.transfer import ROWS, TRANSFER_TASKS, TransferTask, load_transfer_task
+
+
+def letters(texts):
+    """Counts of a few letters."""
+    return np.array([[text.count(letter) for letter in "aeiou "] for text in texts], np.float32)
+
+
+@pytest.fixture
+def cr(tmp_path):
+    """A directory with CR's row counts: 2,407 positive and 1,368 negative lines."""
+    folder = tmp_path / "CR"
+    folder.mkdir()
+    for file, rows, word in (("custrev.pos", 2407, "aa"), ("custrev.neg", 1368, "oo")):
+        lines = [f"{word}  b{'a' * (n % 3)} {'e ' * (n % 4)}\xe9" for n in range(rows)]
+        (folder / file).write_text("\n".join(lines) + "\n", encoding="latin-1")
+    return tmp_path
+
+
+def test_examples_are_sorted_by_length_and_label(cr):
+    examples = load_transfer_task("CR", str(cr)).parts["all"]
+    keys = [(len(texts[0].split()), label) for texts, label in examples]
+    assert keys == sorted(keys) and len(keys) == 3775
+    assert examples[0] == (("oo b \xe9",), 0), "tokens joined by single spaces, latin-1"
+
+
+def test_an_empty_line_is_sorted_as_no_token_and_read_as_a_full_stop(cr):
+    file = cr / "CR" / "custrev.pos"
+    _, _, *others = file.read_text(encoding="latin-1").split("\n")
+    file.write_text("\n".join(["*", " ", *others]), encoding="latin-1")
+    examples = load_transfer_task("CR", str(cr)).parts["all"]
+    assert examples[:2] == [((".",), 1), (("*",), 1)]
+
+
+def test_the_result_is_test_accuracy_with_dev_beside_it_and_a_receipt(cr):
+    task = load_transfer_task("CR", str(cr), "fast")
+    (result,) = evaluate_tasks(letters, [task], receipt={"pooling": "cls"})
+    assert (result["task"], result["metric"], result["protocol"]) == ("CR", "accuracy", "SentEval fast")
+    assert result["value"] > 95 and result["dev"] > 95
+    assert result["rows"] == {"all": 3775} and len(result["sha256"]) == 64
+    assert result["dataset"] == "SentEval CR" and result["pooling"] == "cls"
+    assert evaluate_tasks(letters, [task], receipt={"pooling": "cls"}) == [result], "the same twice"
+
+
+def small(parts, pair=False):
+    """A task of a few random sentences."""
+    generator = np.random.default_rng(0)
+
+    def text():
+        return " ".join("".join(generator.choice(list("aeiou"), 3)) for _ in range(generator.integers(2, 6)))
+
+    def example():
+        texts = (text(), text()) if pair else (text(),)
+        return texts, int(texts[0].count("a") > 1)
+
+    return TransferTask(
+        "toy", {part: [example() for _ in range(rows)] for part, rows in parts.items()}, "here", "fast"
+    )
+
+
+def test_each_kind_of_task_takes_its_own_path():
+    protocol = PROTOCOLS["fast"]
+    for parts in ({"all": 60}, {"train": 60, "test": 20}, {"train": 60, "dev": 20, "test": 20}):
+        task = small(parts)
+        examples = [example for part in task.parts.values() for example in part]
+        x, y = letters([texts[0] for texts, _ in examples]), np.array([label for _, label in examples])
+        expected = {
+            1: lambda x=x, y=y: nested_folds(x, y, protocol),
+            2: lambda x=x, y=y: folds_then_test(x, y, np.arange(60), np.arange(60, 80), protocol),
+            3: lambda x=x, y=y: dev_then_test(x, y, *np.split(np.arange(100), [60, 80]), protocol),
+        }[len(parts)]()
+        (result,) = task.results(letters)
+        assert (result["dev"], result["value"]) == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_pair_is_its_difference_and_its_product():
+    task = small({"train": 60, "test": 20}, pair=True)
+    examples = [example for part in task.parts.values() for example in part]
+    a, b = (letters([texts[side] for texts, _ in examples]) for side in (0, 1))
+    labels = np.array([label for _, label in examples])
+    features = np.concatenate([abs(a - b), a * b], axis=1)
+    expected = folds_then_test(features, labels, np.arange(60), np.arange(60, 80), PROTOCOLS["fast"])
+    (result,) = task.results(letters)
+    assert (result["dev"], result["value"]) == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_damaged_file_is_refused_by_its_row_count(cr):
+    file = cr / "CR" / "custrev.neg"
+    file.write_text("\n".join(file.read_text(encoding="latin-1").splitlines()[:20]) + "\n", encoding="latin-1")
+    with pytest.raises(UserError, match="CR: 2427 examples .* 3775 expected: the data is damaged"):
+        load_transfer_task("CR", str(cr))
+
+
+def test_bad_lines_are_named_with_file_and_line(tmp_path):
+    (tmp_path / "TREC").mkdir()
+    (tmp_path / "TREC" / "train_5500.label").write_text("HUM:ind Who ?\nWHO:ind Who ?\n", encoding="latin-1")
+    with pytest.raises(UserError, match=r"train_5500.label, line 2: 'WHO' is none of ABBR"):
+        load_transfer_task("TREC", str(tmp_path))
+    (tmp_path / "SST" / "binary").mkdir(parents=True)
+    (tmp_path / "SST" / "binary" / "sentiment-train").write_text("fine\t1\nbad\n", encoding="utf-8")
+    with pytest.raises(UserError, match="sentiment-train, line 2: no sentence with a label 0 or 1"):
+        load_transfer_task("SST2", str(tmp_path))
+
+
+def test_what_is_missing_says_what_to_give(tmp_path):
+    with pytest.raises(UserError, match=r"could not be loaded from the Hub .* give a directory .* --data DIR"):
+        load_transfer_task("MR", "hub")
+    with pytest.raises(UserError, match="rt-polarity.pos is missing: is this a directory in SentEval's layout"):
+        load_transfer_task("MR", str(tmp_path))
+    with pytest.raises(UserError, match="'transfers' is none of sts, sts-dev, transfer, transfer-fast"):
+        evaluate(letters, ["transfers"], str(tmp_path))
+
+
+@pytest.mark.parametrize("name", TRANSFER_TASKS)
+def test_the_real_files_have_the_published_row_counts(real_data, name):
+    task = load_transfer_task(name, str(real_data / "data" / "senteval"))
+    assert {part: len(examples) for part, examples in task.parts.items()} == ROWS[name]
+    assert all(text == " ".join(text.split()) and text for text in task.sentences())

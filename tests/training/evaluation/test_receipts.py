@@ -1,0 +1,65 @@
+"""What every result says of how it came about, and that it comes about the same way again."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from csezoo.training.evaluation.suites import full_receipt
+from csezoo.training.evaluation.tasks.transfer import TransferTask
+
+EVALUATE = """
+import json, sys
+from csezoo.training.evaluation.encoders import load_encoder
+from csezoo.training.evaluation import evaluate_tasks
+from csezoo.training.evaluation.tasks.geometry import GeometryTask
+from csezoo.training.evaluation.tasks.retrieval import NeighboursTask, RetrievalTask
+from csezoo.training.evaluation.tasks.sts import load_pairs_file
+from csezoo.training.evaluation.tasks.transfer import TransferTask
+
+model, dev_file = sys.argv[1:]
+pairs = load_pairs_file(dev_file)
+sentences = sorted(pairs.sentences())
+examples = [((sentence,), int("cat" in sentence or "dog" in sentence)) for sentence in sentences]
+tasks = [pairs, GeometryTask(pairs, 2.0), RetrievalTask(pairs, max(pairs.scores)), NeighboursTask(pairs, sentences[0])]
+tasks += [TransferTask("folds", {"all": examples}, "here", "fast")]
+tasks += [TransferTask("parts", {"train": examples[::2], "test": examples[1::2]}, "here", "fast")]
+encode, receipt = load_encoder(model, pooling="mean")
+print(json.dumps(evaluate_tasks(encode, tasks, receipt=receipt)))
+"""
+
+
+@pytest.fixture(scope="module")
+def twice(bases, dev_file) -> list[str]:
+    """Results of every kind of task, from two processes that hash strings differently."""
+
+    def run(seed):
+        command = [sys.executable, "-W", "ignore", "-c", EVALUATE, str(bases["bert"]), str(dev_file)]
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        return subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
+
+    return [run("1"), run("2")]
+
+
+def test_two_processes_give_the_same_to_the_last_bit(twice):
+    first, second = twice
+    assert first == second and len(json.loads(first)) == 1 + 3 + 3 + 1 + 2
+
+
+def test_every_result_has_its_whole_receipt(twice):
+    data = {"dataset", "revision", "rows", "sha256", "aggregation"}
+    encoder = {"pooling", "dtype", "kind", "device", "model_sha256", "model_revision"}
+    for result in json.loads(twice[0]):
+        assert {"task", "metric", "value", "versions"} | data | encoder <= result.keys(), result["task"]
+        assert {"csezoo", "torch", "transformers", "tokenizers", "numpy", "scipy"} <= result["versions"].keys()
+        if result["metric"] == "accuracy":
+            assert (result["seed"], result["protocol"]) == (1111, "SentEval fast")
+
+
+def test_a_receipt_is_known_before_the_task_is_run():
+    task = TransferTask("toy", {"train": [(("a",), 0)], "test": [(("b",), 1)]}, "here")
+    receipt = full_receipt(task, {"pooling": "cls"})
+    assert receipt["rows"] == {"train": 1, "test": 1} and receipt["aggregation"] == "all"
+    assert receipt == json.loads(json.dumps(receipt)), "and reads back from a file as it is"

@@ -1,0 +1,182 @@
+"""Results files: what is finished is kept and not done again, what is another model's is refused."""
+
+import json
+import shutil
+import threading
+
+import numpy as np
+import pytest
+
+from csezoo.training.cli.parser import main
+from csezoo.training.errors import UserError
+from csezoo.training.evaluation.results import ResultsFile
+from csezoo.training.evaluation.suites import evaluate
+from csezoo.training.evaluation.tasks.sts import DEV_TASK, load_task
+from tests.conftest import SENTENCES
+
+RECEIPT = {"pooling": "letters", "dtype": "float32", "model_sha256": "0" * 64, "model_revision": None}
+
+
+class Letters:
+    """An encoder: how often each letter occurs. Keeps what it was asked for; may break at its n-th call."""
+
+    def __init__(self, breaks: int | None = None):
+        self.calls, self.breaks = [], breaks
+
+    def __call__(self, texts):
+        if len(self.calls) == self.breaks:
+            raise KeyboardInterrupt
+        self.calls.append(texts)
+        return np.array([[text.count(letter) for letter in "abcdefg"] for text in texts], np.float32)
+
+
+@pytest.fixture
+def data(tmp_path):
+    """STS-B dev and test, that share no sentence, with the released row counts."""
+    generator = np.random.default_rng(0)
+    folder = tmp_path / "data" / "STS" / "STSBenchmark"
+    folder.mkdir(parents=True)
+    for part, rows in (("dev", 1500), ("test", 1379)):
+        pairs = [[f"{part} {sentence}" for sentence in generator.choice(SENTENCES, 2)] for _ in range(rows)]
+        lines = ["\t".join(["g", "f", "y", str(n), str(n % 6), *pair]) for n, pair in enumerate(pairs)]
+        (folder / f"sts-{part}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "result.json"
+
+
+@pytest.fixture
+def run(data, out):
+    """Evaluate letters on suites, into one file."""
+
+    def evaluate_into(*suites, encode=None, **options):
+        file = ResultsFile(out, "letters", RECEIPT["model_sha256"])
+        options = {"receipt": RECEIPT, **options}
+        return evaluate(encode or Letters(), list(suites), str(data), file=file, **options)["results"]
+
+    return evaluate_into
+
+
+def stored(out) -> list[dict]:
+    return json.loads(out.read_text(encoding="utf-8"))["results"]
+
+
+def test_a_second_run_takes_its_results_from_the_file(run, out):
+    suites, queries = ("sts-dev", "geometry", "retrieval"), ["abc", "gg"]
+    first = run(*suites, queries=queries)
+    content = out.read_bytes()
+    assert json.loads(content) == {"model": "letters", "results": first}
+    again = Letters()
+    assert run(*suites, queries=queries, encode=again) == first
+    assert again.calls == [] and out.read_bytes() == content
+
+
+def test_what_is_new_is_added_and_encoded_alone(run, out, data):
+    (dev,) = run("sts-dev")
+    encode = Letters()
+    made = run("sts-dev", "retrieval", "geometry", encode=encode, queries=["not in it"])
+    assert stored(out) == made and made[0] == dev
+    asked = [sentence for texts in encode.calls for sentence in texts]
+    assert set(asked) == load_task("STSBenchmark", str(data)).sentences() | {"not in it"}
+    assert len(asked) == len(set(asked)), "each once"
+
+
+def test_an_interrupted_run_keeps_its_finished_tasks_and_goes_on(run, out):
+    whole = run("sts-dev", "geometry", "retrieval")
+    out.unlink()
+    with pytest.raises(KeyboardInterrupt):
+        run("sts-dev", "geometry", "retrieval", encode=Letters(breaks=1))
+    assert stored(out) == whole[:1]
+    assert run("sts-dev", "geometry", "retrieval") == whole == stored(out)
+
+
+@pytest.mark.parametrize(
+    "change", [{"pooling": "mean"}, {"dtype": "bfloat16"}, {"device": "another"}, {"batch_size": 1}]
+)
+def test_another_receipt_is_another_result(run, out, change):
+    first = run("sts-dev")
+    encode = Letters()
+    second = run("sts-dev", encode=encode, receipt={**RECEIPT, **change})
+    assert len(encode.calls) == 1 and stored(out) == first + second
+    assert second[0] == {**first[0], **change}
+
+
+def test_changed_data_is_another_result(run, out, data):
+    run("sts-dev")
+    file = data / "STS" / "STSBenchmark" / "sts-dev.csv"
+    file.write_text(file.read_text(encoding="utf-8").replace("\t5\t", "\t4\t"), encoding="utf-8")
+    run("sts-dev")
+    first, second = stored(out)
+    assert first["sha256"] != second["sha256"] and first["task"] == second["task"] == DEV_TASK
+
+
+def test_where_the_same_files_came_from_does_not_matter(run, out):
+    first = run("sts-dev")
+    assert run("sts-dev", encode=Letters(breaks=0), receipt={**RECEIPT, "model_revision": "a" * 40}) == first
+
+
+def test_whatever_else_a_file_says_stays(run, out):
+    out.write_text(json.dumps({"model": "mine", "note": "kept", "results": []}), encoding="utf-8")
+    results = run("sts-dev")
+    assert json.loads(out.read_text(encoding="utf-8")) == {"model": "mine", "note": "kept", "results": results}
+
+
+def test_a_reader_finds_a_whole_file_at_every_moment(out):
+    def add():
+        file = ResultsFile(out, "letters", "0")
+        for n in range(50):
+            file.add([{"task": str(n), "model_sha256": "0", "filler": "x" * 1000}])
+
+    writer = threading.Thread(target=add)
+    writer.start()
+    seen = [0]
+    while writer.is_alive():
+        if out.exists():
+            seen.append(len(stored(out)))
+    writer.join()
+    assert seen == sorted(seen) and len(stored(out)) == 50
+    assert list(out.parent.iterdir()) == [out], "nothing is left beside it"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"3", b'{"results": []}', b'{"model": "m"}', b'{"model": "m", "results": [1]}', b"\xff\xfe"],
+)
+def test_what_is_no_results_file_is_refused_and_left_alone(out, content):
+    out.write_bytes(content)
+    with pytest.raises(UserError, match="is no results file .*, give another --out") as error:
+        ResultsFile(out, "letters", "0")
+    assert "\n" not in str(error.value) and out.read_bytes() == content
+
+
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
+    with pytest.raises(UserError, match=r"out: .*/none/result.json cannot be written \(.*No such file"):
+        ResultsFile(tmp_path / "none" / "result.json", "letters", "0").add([])
+
+
+def test_results_of_another_model_are_refused(run, out):
+    run("sts-dev")
+    with pytest.raises(UserError, match=r"result.json holds results of another model \(letters\), give another --out"):
+        ResultsFile(out, "other", "1" * 64)
+
+
+def test_the_command_knows_a_model_by_its_files(bases, data, out, tmp_path, capsys):
+    model = shutil.copytree(bases["bert"], tmp_path / "model")
+    options = ["--pooling", "cls", "--suite", "sts-dev", "--data", str(data), "--out", str(out)]
+    main(["evaluate", str(model), *options])
+    (first,) = stored(out)
+    assert first["model_revision"] is None and len(first["model_sha256"]) == 64
+    moved = model.rename(tmp_path / "moved")
+    (moved / "README.md").write_text("A card decides no vector.", encoding="utf-8")
+    main(["evaluate", str(moved), *options])
+    assert stored(out) == [first]
+    weights = moved / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        main(["evaluate", str(moved), *options])
+    assert stop.value.code == 2 and stored(out) == [first]
+    assert f"error: out: {out} holds results of another model ({model})" in capsys.readouterr().err

@@ -1,0 +1,110 @@
+"""The paired bootstrap and the tables."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from csezoo.training.cards.tables import distance, format_rows, read_rows
+from csezoo.training.cli.parser import main
+from csezoo.training.errors import UserError
+from csezoo.training.evaluation.significance import compare, paired_bootstrap, spearman
+from csezoo.training.evaluation.tasks.retrieval import RetrievalTask
+from csezoo.training.evaluation.tasks.sts import PairTask
+from tests.conftest import SENTENCES
+
+
+@pytest.fixture
+def scores():
+    generator = np.random.default_rng(0)
+    gold = generator.integers(0, 6, 400).astype(float)
+    return gold + generator.normal(0, 1, 400), gold + generator.normal(0, 1.6, 400), gold
+
+
+def test_spearman_is_scipys_with_ties(scores):
+    first, second, gold = scores
+    ours = spearman(np.stack([first, np.round(second)]), np.stack([gold, gold]))
+    assert ours == pytest.approx([100 * spearmanr(a, gold).statistic for a in (first, np.round(second))])
+
+
+def test_bootstrap_draws_the_same_pairs_for_both(scores):
+    first, second, gold = scores
+    made = paired_bootstrap(first, second, gold, resamples=300, seed=3)
+    generator, differences = np.random.default_rng(3), []
+    for _ in range(3):
+        for draw in generator.integers(400, size=(100, 400)):
+            pair = [spearmanr(values[draw], gold[draw]).statistic for values in (first, second)]
+            differences.append(100 * (pair[0] - pair[1]))
+    exact = 100 * (spearmanr(first, gold).statistic - spearmanr(second, gold).statistic)
+    assert made["difference"] == pytest.approx(exact)
+    assert (made["low"], made["high"]) == pytest.approx(tuple(np.percentile(differences, (2.5, 97.5))))
+    assert made["low"] < exact < made["high"]
+
+
+def test_a_clear_difference_is_significant_and_none_is_not(scores):
+    first, second, gold = scores
+    assert paired_bootstrap(first, second, gold)["p"] <= 0.01
+    assert paired_bootstrap(second, first, gold)["p"] <= 0.01
+    assert paired_bootstrap(first, first + 1e-9, gold)["p"] == 1.0
+
+
+def letters(texts):
+    return np.array([[text.count(letter) for letter in "aeiou"] for text in texts], float)
+
+
+def test_encoders_are_compared_on_every_task():
+    pairs = list(zip(SENTENCES[:50], SENTENCES[30:80], strict=True))
+    task = PairTask("toy", pairs, [float(len(a) - len(b)) for a, b in pairs], "here")
+    (made,) = compare(letters, lambda texts: letters(texts) ** 2, [task], resamples=20)
+    assert made["task"] == "toy"
+    assert made["difference"] == pytest.approx(made["first"] - made["second"])
+    with pytest.raises(UserError, match="compared on pairs with gold scores"):
+        compare(letters, letters, [RetrievalTask(task)])
+
+
+@pytest.fixture
+def files(tmp_path):
+    run = {"model": "runs/a_b", "summary": [{"task": "STS12", "mean": 70.126, "sd": 0.1, "n": 3}], "results": []}
+    run["summary"].append({"task": "average of the tests", "mean": 71.0, "sd": 0.25, "n": 3})
+    scored = [
+        {"task": task, "metric": "spearman", "value": value} for task, value in (("STS12", 60.0), ("STS13", 70.0))
+    ]
+    scored.append({"task": "STSBenchmark geometry", "metric": "uniformity", "value": -2.5})
+    evaluated = {"model": "dir/c", "results": scored}
+    for name, content in (("run.json", run), ("evaluated.json", evaluated)):
+        (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
+    return [str(tmp_path / "run.json"), str(tmp_path / "evaluated.json")]
+
+
+def test_tables_in_three_formats(files):
+    rows = [row for file in files for row in read_rows(file)]
+    header = ["model", "STS12", "STS13", "STSBenchmark geometry uniformity", "average of the tests"]
+    first = ["a_b", "70.13 ± 0.10", "", "", "71.00 ± 0.25"]
+    second = ["c", "60.00", "70.00", "-2.50", "65.00"]
+    expected = ["| " + " | ".join(row) + " |" for row in (header, first, second)]
+    assert format_rows(rows).splitlines() == [expected[0], "|---|---|---|---|---|", *expected[1:]]
+    assert format_rows(rows, "csv").splitlines() == [",".join(row) for row in (header, first, second)]
+    latex = format_rows(rows, "latex")
+    assert r"a\_b & 70.13 $\pm$ 0.10 &  &  & 71.00 $\pm$ 0.25 \\" in latex and latex.startswith(
+        r"\begin{tabular}{lrrrr}"
+    )
+
+
+def test_tables_from_the_command_line(files, tmp_path, capsys):
+    main(["table", *files, "--format", "csv"])
+    assert capsys.readouterr().out.startswith("model,STS12")
+    (tmp_path / "other.json").write_text("[]")
+    with pytest.raises(UserError, match="other.json is no results file"):
+        read_rows(str(tmp_path / "other.json"))
+
+
+def test_distance_to_a_published_number_is_in_standard_deviations():
+    assert distance(77.0, 0.25, 76.25) == pytest.approx(3.0)
+    assert distance(77.0, 0.0, 76.25) == np.inf
+
+
+def test_compare_from_the_command_line(real_data, bases, capsys):
+    options = ["--pooling", "cls", "mean", "--data", str(real_data / "data" / "senteval"), "--resamples", "20"]
+    main(["compare", str(bases["bert"]), str(bases["bert"]), "--suite", "sts-dev", *options])
+    assert capsys.readouterr().out.startswith("STSBenchmark-dev")

@@ -1,0 +1,180 @@
+"""Scores against an independent Spearman in float64, and what is said of encoders that cannot be scored."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from csezoo.training.errors import UserError
+from csezoo.training.evaluation.encoders import load_encoder
+from csezoo.training.evaluation.report import average, format_table
+from csezoo.training.evaluation.suites import evaluate, evaluate_tasks
+from csezoo.training.evaluation.tasks.sts import DEV_TASK, PairTask, unit_vectors
+
+
+def ranks(values) -> np.ndarray:
+    """From 1; equal values share the mean of their ranks."""
+    values = np.asarray(values, np.float64)
+    smaller = (values[:, None] > values).sum(1)
+    equal = (values[:, None] == values).sum(1)
+    return smaller + (equal + 1) / 2
+
+
+def spearman(x, y) -> float:
+    """Times 100."""
+    x, y = (ranks(values) - (len(values) + 1) / 2 for values in (x, y))
+    return 100 * (x @ y) / np.sqrt((x @ x) * (y @ y))
+
+
+def cosine(first, second) -> float:
+    first, second = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    norms = np.linalg.norm(first) * np.linalg.norm(second)
+    return float(first @ second / norms) if norms else 0.0
+
+
+class Letters:
+    """An encoder: how often each letter occurs. Many pairs tie, and "…" is a zero vector. Keeps what it was given."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, texts: list[str]) -> np.ndarray:
+        self.calls.append(texts)
+        return np.array([[text.count(letter) for letter in "abcde"] for text in texts], np.float32)
+
+    def cosines(self, task: PairTask) -> list[float]:
+        return [cosine(*self(list(pair))) for pair in task.pairs]
+
+
+@pytest.fixture
+def tasks() -> list[PairTask]:
+    """Two tasks that share sentences, with ties in the gold scores and in the similarities."""
+    generator = np.random.default_rng(0)
+    words = [*"abcde", "aa", "bbb", "aaabbbb", "bbbcccc", "…"]  # cosines of 0, 0.48, 0.6, 0.8 and 1, exact in floats
+    made = []
+    for name in ("one", "two"):
+        pairs = [tuple(generator.choice(words, 2).tolist()) for _ in range(80)]
+        made.append(PairTask(name, pairs, generator.integers(0, 6, 80).astype(float).tolist(), "here"))
+    return made
+
+
+def test_the_score_is_spearman_of_the_cosines_times_100(tasks):
+    encode = Letters()
+    results = evaluate_tasks(encode, tasks)
+    for task, result in zip(tasks, results, strict=True):
+        similarities = encode.cosines(task)
+        assert len(set(similarities)) < len(similarities), "there are ties"
+        assert result["value"] == pytest.approx(spearman(similarities, task.scores), abs=1e-9)
+        assert (result["task"], result["metric"]) == (task.name, "spearman")
+
+
+def test_the_score_is_exact_where_nothing_ties():
+    generator = np.random.default_rng(1)
+    vectors = {str(n): generator.normal(size=16).astype(np.float32) for n in range(200)}
+    pairs = [(str(n), str((n * 7 + 3) % 200)) for n in range(200)]
+    task = PairTask("normal", pairs, generator.integers(0, 11, 200).astype(float).tolist(), "here")
+    (result,) = evaluate_tasks(lambda texts: np.stack([vectors[text] for text in texts]), [task])
+    expected = spearman([cosine(vectors[a], vectors[b]) for a, b in pairs], task.scores)
+    assert result["value"] == pytest.approx(expected, abs=1e-9)
+
+
+def test_every_distinct_sentence_is_encoded_once_for_all_tasks(tasks):
+    encode = Letters()
+    evaluate_tasks(encode, tasks)
+    (texts,) = encode.calls
+    assert sorted(texts) == sorted({sentence for task in tasks for pair in task.pairs for sentence in pair})
+
+
+def test_the_cosine_of_a_zero_vector_counts_as_0():
+    vectors = unit_vectors(np.array([[3, 4], [0, 0]], np.float32))
+    assert vectors.tolist() == [[0.6, 0.8], [0.0, 0.0]] and vectors.dtype == np.float64
+    task = PairTask("zero", [("a", "a"), ("a", "…"), ("ab", "b")], [5.0, 0.0, 3.0], "here")
+    assert evaluate_tasks(Letters(), [task])[0]["value"] == 100.0
+
+
+def test_every_result_carries_a_receipt(tasks):
+    given = {"pooling": "cls", "dtype": "float32"}
+    for task, result in zip(tasks, evaluate_tasks(Letters(), tasks, receipt=given), strict=True):
+        assert {**task.receipt(), **given, "aggregation": "all", "similarity": "cosine"}.items() <= result.items()
+        assert result["rows"] == 80 and {"csezoo", "torch", "transformers", "scipy"} <= result["versions"].keys()
+
+
+def with_nan(texts):
+    return np.where(np.arange(len(texts))[:, None] == 3, np.nan, Letters()(texts))
+
+
+@pytest.mark.filterwarnings("ignore:An input array is constant")
+@pytest.mark.parametrize(
+    ("encode", "parts"),
+    [
+        (with_nan, ["not finite"]),
+        (lambda texts: Letters()(texts) / 0.0, ["not finite"]),
+        (lambda texts: Letters()(texts)[1:], ["shape (9, 5) for 10 sentences"]),
+        (lambda texts: Letters()(texts)[:, 0], ["shape (10,)"]),
+        (lambda texts: Letters()(texts)[None], ["shape (1, 10, 5)"]),
+        (lambda texts: np.ones((len(texts), 4)), ["one: all similarities are equal", "one vector to every sentence"]),
+        (lambda texts: np.zeros((len(texts), 4)), ["one: all similarities are equal"]),
+    ],
+    ids=["nan", "infinite", "a row short", "one number each", "another axis", "constant", "zero"],
+)
+def test_an_encoder_that_cannot_be_scored_gets_one_clear_line(tasks, encode, parts):
+    with np.errstate(all="ignore"), pytest.raises(UserError) as error:
+        evaluate_tasks(encode, tasks)
+    for part in parts:
+        assert part in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_suite_is_run_from_a_directory_and_an_unknown_one_is_named(tmp_path):
+    generator = np.random.default_rng(2)
+    sentences = ["".join(generator.choice(list("abcde"), 9)) for _ in range(3000)]
+    lines = [f"g\tf\ty\t{n}\t{n % 6}\t{sentences[2 * n]}\t{sentences[2 * n + 1]}" for n in range(1500)]
+    path = tmp_path / "STS" / "STSBenchmark" / "sts-dev.csv"
+    path.parent.mkdir(parents=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (result,) = evaluate(Letters(), ["sts-dev"], str(tmp_path), receipt={"kind": "letters"})["results"]
+    assert (result["task"], result["rows"], result["kind"]) == (DEV_TASK, 1500, "letters")
+    with pytest.raises(UserError, match="'stss' is none of sts, sts-dev"):
+        evaluate(Letters(), ["sts-dev", "stss"], str(tmp_path))
+
+
+def test_the_usual_table():
+    ours = [{"task": "STS12", "value": 72.366}, {"task": "STS13", "value": 80.0}]
+    theirs = [{"task": "STS12", "value": 100.0}, {"task": "STS13", "value": -1.5}]
+    assert average(ours) == pytest.approx(76.183)
+    assert format_table([("ours", ours), ("baseline", theirs)]).split("\n") == [
+        "model      STS12  STS13   Avg.",
+        "ours       72.37  80.00  76.18",
+        "baseline  100.00  -1.50  49.25",
+    ]
+
+
+def plain_cls(directory: str, texts: list[str]) -> np.ndarray:
+    """The last layer's first token, by transformers alone, one text at a time."""
+    tokenizer, model = AutoTokenizer.from_pretrained(directory), AutoModel.from_pretrained(directory).eval()
+    with torch.no_grad():
+        states = [model(**tokenizer(text, return_tensors="pt")).last_hidden_state for text in texts]
+    return torch.cat([state[:, 0] for state in states]).numpy()
+
+
+def test_a_real_encoder_scores_what_an_independent_implementation_scores(real_data):
+    directory, senteval = str(real_data / "base" / "minilm-mlm"), real_data / "data" / "senteval"
+    encode, receipt = load_encoder(directory, pooling="cls")
+    vectors = {}
+
+    def recorded(texts):
+        found = encode(texts)
+        vectors.update(zip(texts, found, strict=True))
+        return found
+
+    (result,) = evaluate(recorded, ["sts-dev"], str(senteval), receipt=receipt)["results"]
+    file = senteval / "downstream" / "STS" / "STSBenchmark" / "sts-dev.csv"
+    rows = [line.split("\t") for line in file.read_text(encoding="utf-8").splitlines()]
+    pairs = [[" ".join(cell.split()) for cell in row[5:7]] for row in rows]
+    cosines = [cosine(vectors[first], vectors[second]) for first, second in pairs]
+    assert result["value"] == pytest.approx(spearman(cosines, [float(row[4]) for row in rows]), abs=0.01)
+    assert result["value"] == pytest.approx(75.3, abs=0.2)
+    assert (result["pooling"], result["kind"], result["rows"]) == ("cls", "transformers", 1500)
+    sample = [text for pair in pairs[::25] for text in pair]
+    expected = plain_cls(directory, sample)
+    np.testing.assert_allclose(np.stack([vectors[text] for text in sample]), expected, atol=1e-4)

@@ -1,0 +1,178 @@
+"""Loading is safe: no pickle is read, no code fetched, no path followed outside, no memory taken on a file's word."""
+
+import json
+import shutil
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
+from transformers import AutoModel
+
+from csezoo.training.errors import UserError
+from csezoo.training.evaluation.encoders import load_encoder
+from csezoo.training.loading.backbones import load_backbone
+from csezoo.training.loading.sizes import refuse_oversized
+from csezoo.training.loop.building import build
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.publishing.export import export
+from csezoo.training.publishing.fingerprints import verify_repository
+from csezoo.training.recipes import load_recipe, make_recipe
+from tests.training.loop.test_train import values
+
+
+class Trap:
+    """Unpickled, it leaves a file."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return open, (str(self.mark), "w")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(bases, train_file, dev_file, tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("safe") / "run"
+    run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, output, max_steps=1)), show=False)
+    return output / "best"
+
+
+@pytest.fixture
+def copy(checkpoint, tmp_path) -> Path:
+    return Path(shutil.copytree(checkpoint, tmp_path / "copy"))
+
+
+def edit_json(path: Path, **changes):
+    content = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**content, **changes}), encoding="utf-8")
+
+
+def with_pickled_weights(directory: Path, mark: Path) -> Path:
+    (directory / "model.safetensors").unlink()
+    torch.save({"weight": Trap(mark)}, directory / "pytorch_model.bin")
+    return directory
+
+
+def test_weights_in_a_pickle_are_refused_unread(copy, tmp_path):
+    mark = tmp_path / "mark"
+    directory = str(with_pickled_weights(copy, mark))
+    with pytest.raises(UserError, match="safetensors"):
+        load_encoder(directory)
+    with pytest.raises(OSError, match="safetensors"):
+        AutoModel.from_pretrained(directory)
+    assert not mark.exists()
+
+
+def test_so_are_those_of_a_base_model(bases, tmp_path):
+    base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
+    with_pickled_weights(base, tmp_path / "mark")
+    with pytest.raises(UserError, match="safetensors"):
+        load_backbone(str(base))
+    assert not (tmp_path / "mark").exists()
+
+
+def test_and_those_of_a_module_of_sentence_transformers(copy, tmp_path):
+    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+    (copy / "config.json").write_text(json.dumps({**config["backbone_config"]}), encoding="utf-8")
+    modules = [{"idx": 1, "name": "1", "path": "1_Dense", "type": "sentence_transformers.models.Dense"}]
+    (copy / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    (copy / "1_Dense").mkdir()
+    torch.save({"weight": Trap(tmp_path / "mark")}, copy / "1_Dense" / "pytorch_model.bin")
+    with pytest.raises(UserError, match="1_Dense/pytorch_model.bin is a pickle, which is never read"):
+        load_encoder(str(copy))
+    assert not (tmp_path / "mark").exists()
+
+
+def test_a_module_outside_of_the_model_is_refused(copy):
+    edit_json(copy / "config.json", model_type="bert")
+    modules = [{"idx": 0, "name": "0", "path": "../elsewhere", "type": "sentence_transformers.models.Transformer"}]
+    (copy / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    with pytest.raises(UserError, match="modules.json names ../elsewhere, which is outside of it"):
+        load_encoder(str(copy))
+
+
+def test_a_fingerprint_cannot_have_files_outside_read(copy):
+    fingerprint = json.loads((copy / "fingerprint.json").read_text(encoding="utf-8"))
+    edit_json(copy / "fingerprint.json", files={**fingerprint["files"], "../secret": "0" * 64})
+    with pytest.raises(UserError, match="../secret is outside of the repository"):
+        verify_repository(str(copy))
+
+
+@pytest.mark.parametrize("place", ["top", "backbone"])
+def test_a_configuration_cannot_make_our_code_fetch_other_code(copy, place):
+    """An `auto_map` to another repository: it would be downloaded, were it followed."""
+    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+    auto_map = {name: f"evil/repository--code.{name}" for name in ("AutoConfig", "AutoModel")}
+    (config if place == "top" else config["backbone_config"])["auto_map"] = auto_map
+    (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    before, _ = load_encoder(str(copy))
+    assert before(["a cat"]).shape == (1, config["backbone_config"]["hidden_size"])
+
+
+def test_code_of_a_base_model_is_not_run(bases, tmp_path):
+    base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
+    (base / "code.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n", encoding="utf-8")
+    edit_json(base / "config.json", model_type="unheard_of", auto_map={"AutoConfig": "code.C", "AutoModel": "code.M"})
+    with pytest.raises(UserError, match="could not be loaded"):
+        load_backbone(str(base))
+    assert not (tmp_path / "mark").exists()
+
+
+def test_a_size_beyond_memory_is_refused_before_it_is_allocated(copy, bases, train_file, dev_file, tmp_path):
+    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+    config["backbone_config"]["vocab_size"] = 10**12
+    (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    before = psutil.Process().memory_info().rss
+    with pytest.raises(UserError, match="asks for 119,209.* GiB of parameters, this machine has"):
+        load_encoder(str(copy))
+    base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
+    edit_json(base / "config.json", vocab_size=10**12)
+    with pytest.raises(UserError, match="asks for"):
+        load_backbone(str(base))
+    own = values(bases["bert"], train_file, dev_file, tmp_path / "run", method="sgopt", projection_size=10**7)
+    with pytest.raises(UserError, match="sgopt: its configuration asks for"):
+        build(make_recipe(own))
+    edits = values(bases["bert"], train_file, dev_file, tmp_path / "run", method="diffcse", generator=str(base))
+    with pytest.raises(UserError, match="base: its configuration asks for .* GiB"):
+        build(make_recipe(edits))
+    with pytest.raises(UserError, match="asks for"):
+        export(str(copy), str(tmp_path / "plain"))
+    assert psutil.Process().memory_info().rss - before < 2**30
+    refuse_oversized("small", {}, lambda: torch.nn.Linear(8, 8))
+
+
+def test_layers_beyond_any_encoder_are_refused_before_they_are_made(copy, bases, tmp_path):
+    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+    config["backbone_config"]["num_hidden_layers"] = 10**9
+    (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(UserError, match="asks for 1,000,000,000 layers, no encoder has over 1,000"):
+        load_encoder(str(copy))
+    base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
+    edit_json(base / "config.json", num_hidden_layers=10**9)
+    with pytest.raises(UserError, match="asks for 1,000,000,000 layers"):
+        load_backbone(str(base))
+
+
+@pytest.mark.parametrize(
+    ("module", "changes"), [(0, {"vocab_size": 10**12}), (2, {"in_features": 10**8, "out_features": 10**8})]
+)
+def test_a_size_beyond_memory_in_a_sentence_transformers_model(bases, tmp_path, module, changes):
+    encoder = Transformer(bases["bert"])
+    width = encoder.get_embedding_dimension()
+    model = SentenceTransformer(modules=[encoder, Pooling(width, "mean"), Dense(width, 8)])
+    model.save(str(tmp_path / "model"))
+    modules = json.loads((tmp_path / "model" / "modules.json").read_text(encoding="utf-8"))
+    edit_json(tmp_path / "model" / modules[module]["path"] / "config.json", **changes)
+    with pytest.raises(UserError, match="asks for .* GiB of parameters"):
+        load_encoder(str(tmp_path / "model"))
+
+
+def test_a_recipe_is_data(tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"name: !!python/object/apply:builtins.open ['{tmp_path / 'mark'}', 'w']\n", encoding="utf-8")
+    with pytest.raises(UserError, match="not valid YAML"):
+        load_recipe(str(recipe))
+    assert not (tmp_path / "mark").exists()

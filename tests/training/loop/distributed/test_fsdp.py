@@ -1,0 +1,81 @@
+"""FSDP on two processes: trained as one, saved whole, resumed; what cannot be is refused."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.distributed.fsdp import MixedPrecisionPolicy
+
+from csezoo.training.errors import UserError
+from csezoo.training.loop.distributed.fsdp import fsdp_plugin
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.recipes import make_recipe
+from tests.training.loop.test_resume import same_run
+from tests.training.loop.test_train import command_line, finish, lines, values
+
+ROOT = Path(__file__).parents[4]
+
+
+def sharded(recipe) -> subprocess.Popen:
+    """The launch file as it stands, on processor cores."""
+    config = ["--config_file", ROOT / "examples" / "launch" / "fsdp.yaml", "--main_process_port", "0"]
+    return subprocess.Popen(
+        ["accelerate", "launch", *map(str, config), "-m", "tests.sharded_on_cpu", *command_line(recipe)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_shards_train_as_one_process_does_and_resume(base_without_dropout, train_file, dev_file, tmp_path):
+    """With a ragged last batch in the middle of the run, and the last model as the best."""
+    changes = {"batch_size": 25, "adam_epsilon": 1e-3}
+    one = values(base_without_dropout, train_file, dev_file, tmp_path / "one", **changes)
+    two = {**one, "output_dir": str(tmp_path / "two")}
+    del one["dev_file"], two["dev_file"]
+    run_recipe(make_recipe(one))
+    code, _, err = finish(sharded(two))
+    assert code == 0, err
+    assert "2 process(es) on cpu" in err
+    for name in ("model", "optimizer"):
+        file = f"checkpoints/step-00000006/{name}.safetensors"
+        a, b = load_file(tmp_path / "one" / file), load_file(tmp_path / "two" / file)
+        assert a.keys() == b.keys()
+        for key in a:
+            torch.testing.assert_close(b[key], a[key], atol=2e-5, rtol=1e-4, msg=key)
+    for left, right in zip(lines(tmp_path / "one"), lines(tmp_path / "two"), strict=True):
+        assert left == pytest.approx(right, rel=1e-3)
+    last = load_file(tmp_path / "two/checkpoints/step-00000006/model.safetensors")
+    for name, tensor in load_file(tmp_path / "two/best/model.safetensors").items():
+        assert torch.equal(last[f"model.{name}"], tensor), name
+
+    shutil.copytree(tmp_path / "two", tmp_path / "whole")
+    shutil.rmtree(tmp_path / "two/checkpoints/step-00000006")
+    (tmp_path / "two/results.json").unlink()
+    code, _, err = finish(sharded(two))
+    assert code == 0, err
+    assert "step-00000004" in err and "resumed from" in err
+    same_run(tmp_path / "whole", tmp_path / "two")
+
+
+def test_shards_that_could_not_be_saved_whole_are_refused(bases, train_file, dev_file, tmp_path, monkeypatch):
+    """By what `accelerate launch` sets."""
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    monkeypatch.setenv("FSDP_VERSION", "1")
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run")
+    with pytest.raises(UserError, match=r"^fsdp_version: 1 .*: use 2, as examples/launch/fsdp\.yaml"):
+        run_recipe(make_recipe(recipe))
+    assert not (tmp_path / "run").exists()
+
+
+def test_fsdp_itself_rounds_nothing(monkeypatch):
+    """Else bf16 would be another precision than that of `DistributedDataParallel`."""
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    monkeypatch.setenv("FSDP_VERSION", "2")
+    plugin = fsdp_plugin()
+    plugin.set_mixed_precision("bf16")  # as Accelerator does
+    assert plugin.mixed_precision_policy == MixedPrecisionPolicy()

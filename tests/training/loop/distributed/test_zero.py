@@ -1,0 +1,133 @@
+"""DeepSpeed on two processes: trained as one, saved whole, resumed; what cannot be is refused."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate.utils import is_deepspeed_available
+from safetensors.torch import load_file
+
+from csezoo.training.errors import UserError
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.recipes import make_recipe
+from tests.training.loop.test_resume import same_run
+from tests.training.loop.test_train import LAUNCH_TWO, finish, lines, start, values
+
+ROOT = Path(__file__).parents[4]
+LAUNCH = ("accelerate", "launch", "--config_file", str(ROOT / "examples/launch/deepspeed.yaml"))
+LAUNCH += ("--main_process_port", "0")
+NEEDS = 'DEEPSPEED NOT TESTED: pip install -c constraints.txt -e ".[test,deepspeed]"'
+needs_deepspeed = pytest.mark.skipif(not is_deepspeed_available(), reason=NEEDS)
+
+
+@pytest.fixture
+def zero(monkeypatch):
+    """Start a run by the launch file as it stands, on processor cores."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+
+    def zero(recipe, *options) -> subprocess.Popen:
+        return start(recipe, *LAUNCH, *options, "-m", "tests.sharded_on_cpu")
+
+    return zero
+
+
+def same_numbers(one, two, step):
+    """Logged losses and dev scores, weights, optimizer state, to what another order of sums leaves."""
+    for left, right in zip(lines(one), lines(two), strict=True):
+        assert left == pytest.approx(right, rel=1e-3)
+    for name in ("model", "optimizer"):
+        a, b = (load_file(run / f"checkpoints/step-{step:08d}/{name}.safetensors") for run in (one, two))
+        assert a.keys() == b.keys()
+        for key in a:
+            noise = 1e-11  # all that a bias of the keys has for a gradient
+            largest = a[key].abs().max().item()
+            torch.testing.assert_close(b[key], a[key], atol=1e-3 * largest + noise, rtol=0, msg=key)
+
+
+def cut(run, step):
+    """Take away what a run made from an update on."""
+    shutil.rmtree(run / f"checkpoints/step-{step:08d}")
+    (run / "results.json").unlink()
+
+
+@needs_deepspeed
+def test_zero_trains_as_one_process_does_and_resumes(base_without_dropout, train_file, dev_file, tmp_path, zero):
+    """With accumulation, clipping, and a ragged last batch in the middle of the run."""
+    changes = {"batch_size": 25, "adam_epsilon": 1e-3, "gradient_accumulation_steps": 2}
+    changes |= {"temperature": 0.001, "max_grad_norm": 0.1}  # gradients of a norm of 0.4
+    one = values(base_without_dropout, train_file, dev_file, tmp_path / "one", **changes)
+    two = {**one, "output_dir": str(tmp_path / "two")}
+    run_recipe(make_recipe(one))
+    code, _, err = finish(zero(two))
+    assert code == 0, err
+    assert "2 process(es) on cpu" in err
+    same_numbers(tmp_path / "one", tmp_path / "two", step=6)
+
+    shutil.copytree(tmp_path / "two", tmp_path / "whole")
+    cut(tmp_path / "two", step=6)
+    code, _, err = finish(zero(two))
+    assert code == 0, err
+    assert "step-00000004" in err and "resumed from" in err
+    same_run(tmp_path / "whole", tmp_path / "two")
+
+
+@needs_deepspeed
+def test_a_run_goes_on_under_another_launch(bases, train_file, triplets, dev_file, tmp_path, zero):
+    """In both stages of a recipe, with dropout, in bf16, under ZeRO 1: what one launch began, the other ends."""
+    changes = {**triplets, "method": "diffaug", "nli_batch_size": 13, "nli_steps": 2, "prefix_length": 4}
+    changes |= {"batch_size": 25, "max_steps": 2, "eval_steps": 1, "mixed_precision": "bf16"}
+    one = values(bases["bert"], train_file, dev_file, tmp_path / "one", **changes)
+    two = {**one, "output_dir": str(tmp_path / "two")}
+
+    def train(plain, sharded, beginning):
+        for process in (start(plain, *LAUNCH_TWO, ACCELERATE_USE_CPU="true"), zero(sharded, "--zero_stage", "1")):
+            code, _, err = finish(process)
+            assert code == 0, err
+            assert "2 process(es) on cpu, precision bf16" in err and beginning in err
+        same_numbers(tmp_path / "one", tmp_path / "two", step=4)
+        results = (json.loads((tmp_path / run / "results.json").read_text("utf-8")) for run in ("one", "two"))
+        assert [result["training"]["precision"] for result in results] == ["bf16", "bf16"]
+
+    train(one, two, beginning="step 1  loss")
+    cut(tmp_path / "one", step=4)
+    cut(tmp_path / "two", step=4)
+    train(two, one, beginning="resumed from ")
+
+
+@needs_deepspeed
+def test_a_loss_that_is_not_finite_ends_the_run(bases, train_file, dev_file, tmp_path, zero):
+    diverging = {"learning_rate": 1e30, "max_grad_norm": 0.0, "lr_scheduler": "constant"}
+    code, _, err = finish(zero(values(bases["bert"], train_file, dev_file, tmp_path / "run", **diverging)))
+    assert code != 0
+    assert "error: the loss is nan at step 2 (sentences " in err
+    kept = {path.name for path in (tmp_path / "run/non_finite/step-00000002").iterdir()}
+    assert kept == {"batch-0.safetensors", "batch-1.safetensors", "report.json"}
+
+
+@pytest.mark.parametrize(
+    ("launch", "line"),
+    [
+        (
+            {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"},
+            "^zero_stage: 3 is none of 1, 2: launch with examples/launch/deepsp",
+        ),
+        ({"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu"}, "^offload_optimizer_device: cpu must be none"),
+        (
+            {"ACCELERATE_DEEPSPEED_CONFIG_FILE": "zero.json"},
+            "^deepspeed_config_file: the recipe says what would be in",
+        ),
+        ({"ACCELERATE_MIXED_PRECISION": "fp16"}, "^mixed_precision: fp16 does not go with DeepSpeed: use bf16 or no"),
+    ],
+)
+def test_what_checkpoints_do_not_know_is_refused(bases, train_file, dev_file, tmp_path, monkeypatch, launch, line):
+    """By what `accelerate launch` sets."""
+    for name, value in {"ACCELERATE_USE_DEEPSPEED": "true", **launch}.items():
+        monkeypatch.setenv(name, value)
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run")
+    with pytest.raises(UserError, match=line):
+        run_recipe(make_recipe(recipe))
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,79 @@
+"""From a recipe and a base model to a model in training: whose weights it holds, and what it refuses."""
+
+import pytest
+import torch
+from transformers import AutoModel, AutoModelForMaskedLM
+
+from csezoo.training.errors import UserError
+from csezoo.training.loading.backbones import load_backbone
+from csezoo.training.loop.building import build
+from csezoo.training.publishing.repository import save_repository
+from csezoo.training.recipes import load_recipe, make_recipe
+
+
+def test_backbone_holds_the_weights_of_a_masked_language_model(base):
+    built = build(make_recipe({"base_model": str(base)}))
+    state = built.model.model.backbone.state_dict()
+    for name, tensor in AutoModelForMaskedLM.from_pretrained(base).base_model.state_dict().items():
+        assert torch.equal(state[name], tensor), name
+
+
+def test_mlm_head_starts_from_the_base_models(base, kind):
+    built = build(make_recipe({"base_model": str(base), "mlm_weight": 0.1}))
+    masked_lm = AutoModelForMaskedLM.from_pretrained(base).eval()
+    model = built.model.eval()
+    ids = torch.tensor([[2, 10, 11, 12, 3]])
+    hidden = model.model.backbone(input_ids=ids).last_hidden_state
+    ours = model.lm_head(hidden, model.get_input_embeddings().weight)
+    torch.testing.assert_close(ours, masked_lm(input_ids=ids).logits, atol=1e-5, rtol=1e-5)
+
+
+def test_a_zoo_checkpoint_is_a_base_model_too(base, tmp_path):
+    recipe = make_recipe({"base_model": str(base), "name": "first"})
+    built = build(recipe)
+    save_repository(tmp_path / "best", built.model.model, built.serving_tokenizer, recipe, [])
+    backbone = load_backbone(str(tmp_path / "best"))
+    for name, tensor in built.model.model.backbone.state_dict().items():
+        assert torch.equal(backbone.state_dict()[name], tensor), name
+    again = build(make_recipe({"base_model": str(tmp_path / "best")}))
+    assert again.templates == built.templates
+
+
+def test_an_encoder_that_lost_tensors_is_refused(bases, tmp_path):
+    model = AutoModel.from_pretrained(bases["bert"])
+    state = {name: tensor for name, tensor in model.state_dict().items() if "layer.1." not in name}
+    model.save_pretrained(tmp_path, state_dict=state)
+    with pytest.raises(UserError, match="has no encoder.layer.1"):
+        load_backbone(str(tmp_path))
+
+
+def test_a_base_model_without_a_tokenizer_is_refused(bases, tmp_path):
+    AutoModel.from_pretrained(bases["bert"]).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="tokenizer"):
+        build(make_recipe({"base_model": str(tmp_path)}))
+
+
+@pytest.mark.parametrize(
+    "kind_and_recipe", [("bert", "promptbert-bert-base-uncased"), ("roberta", "promptbert-roberta-base")]
+)
+def test_prompts_leave_the_sentence_its_whole_length(bases, kind_and_recipe):
+    family, name = kind_and_recipe
+    built = build(load_recipe(name, {"base_model": str(bases[family])}))
+    assert built.sentence_length == 32
+    assert len(built.templates) == 2
+    assert built.model.config.prompt_token_ids == built.templates
+
+
+def test_attention_implementation_reaches_the_trained_backbone(base):
+    built = build(make_recipe({"base_model": str(base), "attn_implementation": "eager"}))
+    assert built.model.model.backbone.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize("keys", [{"method": "l2pcsr"}, {"method": "simcse", "mlm_weight": 0.1}])
+def test_what_takes_the_whole_batch_refuses_mini_batches(base, keys):
+    with pytest.raises(UserError, match="mini_batch_size: .* whole batch, leave it out"):
+        build(make_recipe({**keys, "base_model": str(base), "mini_batch_size": 4}))
+
+
+def test_without_a_prompt_the_special_tokens_are_among_the_length(base):
+    assert build(make_recipe({"base_model": str(base), "max_length": 32})).sentence_length == 30

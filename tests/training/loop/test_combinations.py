@@ -1,0 +1,111 @@
+"""Methods combined: which can, which cannot and why, and whole runs that end as one loadable repository."""
+
+import pytest
+import torch
+from transformers import AutoModel
+
+from csezoo.modeling import METHODS, method
+from csezoo.training.errors import UserError
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.loop.weakened import weakened_tokens
+from csezoo.training.recipes import load_recipe, make_recipe, method_keys
+from tests.clean_interpreter import run_without_csezoo
+from tests.conftest import SENTENCES
+from tests.training.loop.test_train import lines, values
+
+PROMPT = {"pooling": "prompt", "prompts": ['This sentence of "{sentence}" means{mask}.'], "denoise": "train"}
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("l2pcsr+diffaug", "l2pcsr and diffaug cannot combine: both decide the views"),
+        ("prdsimcse+sgopt", "prdsimcse and sgopt cannot combine: both decide the data"),
+        ("diffcse+sgopt", "diffcse and sgopt cannot combine: both decide the auxiliary"),
+        ("diffcse+diffcse", "diffcse and diffcse cannot combine: both decide the auxiliary"),
+        ("diffcse+simsce", "'simsce' is none of simcse"),
+    ],
+)
+def test_what_cannot_combine_says_why(name, line):
+    with pytest.raises(UserError) as error:
+        make_recipe({"method": name})
+    assert line in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["l2pcsr+diffcse", "prdsimcse+l2pcsr", "diffaug+diffcse", "prdsimcse+diffcse+diffaug"]
+)
+def test_a_combination_has_all_keys_and_serves_as_the_method_that_changes_the_views(name):
+    config, serving, training = method(name)
+    names = name.split("+")
+    (of_views,) = [one for one in names if "views" in METHODS[one][2].seams]
+    assert serving is METHODS[of_views][1]
+    assert config().model_type == of_views and config.__name__ == METHODS[of_views][0].__name__
+    for one in names:
+        assert issubclass(training, METHODS[one][2])
+        assert method_keys(one).keys() <= method_keys(name).keys()
+
+
+def test_the_order_of_the_names_does_not_matter():
+    assert method("diffcse+l2pcsr")[1] is method("l2pcsr+diffcse")[1]
+
+
+def test_a_default_of_one_method_holds_in_a_combination():
+    config = method("prdsimcse+diffcse")[0](rtd_mask_ratio=0.2)
+    assert (config.projection, config.projection_at_test, config.rtd_mask_ratio) == ("batchnorm", True, 0.2)
+
+
+@pytest.mark.parametrize("change", [{"predicted_sentence": "next"}, {"edited_view": "negative"}])
+def test_an_edit_among_the_views_needs_texts_that_no_other_method_makes(change):
+    with pytest.raises(ValueError, match="another method makes the texts of the views"):
+        method("prdsimcse+diffcse")[0](**change)
+
+
+def combined(bases, dev_file, output, name, **changes):
+    recipe = values(bases["bert"], None, dev_file, output, method=name, max_steps=2, eval_steps=1)
+    del recipe["train_file"]
+    if "diffcse" in name:
+        recipe |= {"generator": str(bases["bert"])}
+    return run_recipe(make_recipe(recipe | changes))
+
+
+def test_weakened_views_a_discriminator_and_the_prompt(bases, train_file, dev_file, tmp_path):
+    """l2pcsr + diffcse + prompt is a run, not a fork."""
+    combined(bases, dev_file, tmp_path / "run", "l2pcsr+diffcse", train_file=str(train_file), inner_steps=1, **PROMPT)
+    logged = [line for line in lines(tmp_path / "run") if "loss" in line]
+    assert all({"contrastive", "rtd"} <= line.keys() for line in logged)
+    best = tmp_path / "run" / "best"
+    model = AutoModel.from_pretrained(best)
+    assert type(model) is METHODS["l2pcsr"][1]
+    assert {name.split(".")[0] for name in model.state_dict()} == {"backbone"}, "the encoder alone"
+    code = f"""
+import json
+from transformers import AutoModel
+model = AutoModel.from_pretrained({str(best)!r}, trust_remote_code=True)
+print(json.dumps(model.encode({SENTENCES[:4]!r}).tolist()))
+"""
+    there = torch.tensor(run_without_csezoo(code, tmp_path))
+    torch.testing.assert_close(there, torch.from_numpy(model.encode(SENTENCES[:4])), atol=1e-6, rtol=0)
+    assert "L2P-CSR" in (best / "README.md").read_text() and "DiffCSE" in (best / "README.md").read_text()
+    assert load_recipe(str(tmp_path / "run" / "recipe.yaml")).method == "l2pcsr+diffcse"
+    assert list(weakened_tokens(tmp_path / "run", SENTENCES[:2])) == SENTENCES[:2], "a picture of it can be drawn"
+
+
+def test_prefixed_texts_and_weakened_views(bases, train_file, dev_file, tmp_path):
+    changes = {"train_file": str(train_file), "inner_steps": 1, "denominator": "own"}
+    results = combined(bases, dev_file, tmp_path / "run", "prdsimcse+l2pcsr", **changes)
+    assert results["training"]["updates"] == 2
+    assert type(AutoModel.from_pretrained(tmp_path / "run" / "best")) is METHODS["l2pcsr"][1]
+
+
+def test_learned_prefixes_in_two_stages_and_a_discriminator(bases, train_file, dev_file, tmp_path):
+    triplets = tmp_path / "nli.csv"
+    rows = [f"{a},{b},{c}" for a, b, c in zip(SENTENCES[:40], SENTENCES[1:41], SENTENCES[2:42], strict=True)]
+    triplets.write_text("a,b,c\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    changes = {"train_file": str(train_file), "nli_file": str(triplets), "nli_columns": ["a", "b", "c"]}
+    changes |= {"nli_steps": 2, "nli_batch_size": 8, "prefix_length": 2}
+    combined(bases, dev_file, tmp_path / "run", "diffaug+diffcse", **changes, **PROMPT)
+    logged = [line for line in lines(tmp_path / "run") if "loss" in line]
+    assert ["nli" in line for line in logged] == [True, True, False, False]
+    assert ["rtd" in line for line in logged] == [False, False, True, True]
+    assert type(AutoModel.from_pretrained(tmp_path / "run" / "best")) is METHODS["diffaug"][1]

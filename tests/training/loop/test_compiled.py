@@ -1,0 +1,90 @@
+"""torch.compile, as accelerate's launcher turns it on: the same numbers, without a recompilation for each length."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+import torch._dynamo
+from accelerate.state import AcceleratorState
+
+from csezoo.training.benchmarks.training import Updates
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.recipes import make_recipe
+from tests.conftest import SENTENCES
+from tests.training.loop.test_train import lines, values
+
+OTHERS = ("prdsimcse", "l2pcsr", "diffcse", "diffaug", "sgopt")
+WHOLE = ("simcse", "prdsimcse")  # the others hook into layers or draw edits, where torch breaks the graph
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Lines of many lengths."""
+    draw = random.Random(0)
+    made = (" ".join(draw.choices(SENTENCES, k=draw.randint(1, 3))) for _ in range(64))
+    path = tmp_path_factory.mktemp("data") / "lengths.txt"
+    path.write_text("\n".join(line[: draw.randint(10, 120)] for line in made) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def recipe(base_without_dropout, bases, text, dev_file, tmp_path):
+    def make(method, name="run", **changes):
+        own = {"diffcse": {"generator": str(bases["bert"])}}.get(method, {})
+        options = {"method": method, "batch_size": 8, "max_steps": 3, **own, **changes}
+        return make_recipe(values(base_without_dropout, text, dev_file, tmp_path / name, **options))
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+# Where a graph breaks, torch itself looks at what it carries over.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+@pytest.mark.parametrize("method", ["simcse", *(pytest.param(method, marks=pytest.mark.slow) for method in OTHERS)])
+def test_compiled_gives_the_loss_and_the_gradient_of_every_method(recipe, method):
+    updates = Updates(recipe(method), steps=3)
+    model, batches = updates.built.model.train(), list(updates.batches())
+    assert len({batch["input_ids"].shape[-1] for batch in batches}) > 1
+    compiled = torch.compile(model, backend="aot_eager", dynamic=True, fullgraph=method in WHOLE)
+    for batch in batches:
+        made = []
+        for run in (model, compiled):
+            torch.manual_seed(0)
+            model.zero_grad()
+            loss = run(**batch).loss
+            loss.backward()
+            made.append((loss.item(), [weight.grad for weight in model.parameters() if weight.grad is not None]))
+        (loss, gradient), (compiled_loss, compiled_gradient) = made
+        assert compiled_loss == pytest.approx(loss, rel=1e-6)
+        torch.testing.assert_close(compiled_gradient, gradient, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("method", ["simcse", pytest.param("prdsimcse", marks=pytest.mark.slow)])
+def test_a_new_length_needs_no_new_code(recipe, method):
+    updates = Updates(recipe(method), steps=8)
+    first, *others = updates.batches()
+    compiled = torch.compile(updates.built.model, backend="aot_eager", dynamic=True, fullgraph=True)
+    compiled(**first)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        assert len({compiled(**batch).embeddings.shape for batch in others}) == 1
+    assert len({batch["input_ids"].shape[-1] for batch in others}) > 3
+
+
+def test_a_compiled_run_is_the_plain_one(recipe, monkeypatch):
+    run_recipe(recipe("simcse", "plain"), show=False)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "AOT_EAGER")  # as accelerate launch --dynamo_backend sets it
+    monkeypatch.setenv("ACCELERATE_DYNAMO_USE_DYNAMIC", "true")
+    run_recipe(recipe("simcse", "compiled"), show=False)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+    plain, compiled = (lines(Path(recipe("simcse", name).output_dir)) for name in ("plain", "compiled"))
+    assert [line.keys() for line in compiled] == [line.keys() for line in plain]
+    for one, other in zip(compiled, plain, strict=True):
+        assert one == pytest.approx(other, rel=1e-5)

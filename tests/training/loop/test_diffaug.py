@@ -1,0 +1,133 @@
+"""DiffAug's runs of two stages: what they leave, two processes."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from matplotlib import image
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, DistilBertConfig, DistilBertModel
+
+from csezoo.training.errors import UserError
+from csezoo.training.loop.building import build
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.pictures.curves import draw_prefix_tuning
+from csezoo.training.recipes import load_recipe, make_recipe
+from tests.conftest import SENTENCES
+from tests.training.loop.test_train import LAUNCH_TWO, finish, lines, start, values
+
+STAGE_ONE = 3
+
+
+@pytest.fixture(scope="session")
+def triplets(tmp_path_factory):
+    path = tmp_path_factory.mktemp("nli") / "nli.csv"
+    rows = [f"{a},{b},{c}" for a, b, c in zip(SENTENCES[:40], SENTENCES[1:41], SENTENCES[50:90], strict=True)]
+    path.write_text("sent0,sent1,hard_neg\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    return path
+
+
+def two_stages(base, train_file, triplets, dev_file, output, **changes):
+    """Three updates on labelled pairs, three on sentences, a checkpoint after each."""
+    recipe = values(base, train_file, dev_file, output, method="diffaug", max_steps=3, eval_steps=1)
+    recipe |= {"nli_file": str(triplets), "nli_columns": ["sent0", "sent1", "hard_neg"], "nli_batch_size": 16}
+    recipe |= {"nli_steps": STAGE_ONE, "nli_learning_rate": 0.01, "nli_weight": 0.001, "prefix_length": 4}
+    recipe |= {"pooling": "prompt", "prompts": ['This sentence of "{sentence}" means{mask}.'], "denoise": "train"}
+    return {**recipe, **changes}
+
+
+@pytest.fixture(scope="session")
+def run(bases, train_file, triplets, dev_file, tmp_path_factory):
+    """A finished run of one process."""
+    output = tmp_path_factory.mktemp("diffaug") / "whole"
+    run_recipe(make_recipe(two_stages(bases["bert"], train_file, triplets, dev_file, output)))
+    return output
+
+
+def test_stage_one_is_measured_and_drawn(run):
+    assert [line["step"] for line in lines(run) if "delta" in line] == [1, 2, 3]
+    assert all(line["delta"] > 0 and "kappa" in line for line in lines(run) if "delta" in line)
+    made = [line for line in lines(run) if "learning_rate" in line]
+    assert [("nli" in line, "contrastive" in line) for line in made] == [(True, False)] * 3 + [(True, True)] * 3
+    rates = [line["learning_rate"] for line in made]
+    expected = [0.01, 0.01 * 2 / 3, 0.01 / 3, 1e-3, 1e-3 * 2 / 3, 1e-3 / 3]
+    assert rates == pytest.approx(expected), "each stage has a schedule of its own"
+    height, width, _ = image.imread(run / "prefix_tuning.png").shape
+    assert width > height > 100
+
+
+def test_nothing_is_drawn_where_nothing_was_measured(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n', encoding="utf-8")
+    draw_prefix_tuning(tmp_path / "metrics.jsonl")
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_stage_one_leaves_the_language_model_as_it_was(bases, train_file, triplets, dev_file, tmp_path):
+    recipe = two_stages(bases["bert"], train_file, triplets, dev_file, tmp_path / "run", max_steps=0)
+    run_recipe(make_recipe(recipe))
+    state = load_file(tmp_path / "run" / "checkpoints" / "step-00000003" / "model.safetensors")
+    for name, tensor in build(make_recipe(recipe)).model.model.backbone.state_dict().items():
+        assert torch.equal(state[f"model.backbone.{name}"], tensor), name
+    first = load_file(tmp_path / "run" / "checkpoints" / "step-00000002" / "model.safetensors")
+    moved = {name for name in state if not torch.equal(state[name], first[name])}
+    assert {name.split(".")[0] for name in moved} == {"prefix_encoder", "nli_classifier", "model"}
+    assert {name for name in moved if name.startswith("model.")} == {"model.prefixes"}
+
+
+def test_the_best_model_loads_as_any_other(run):
+    model = AutoModel.from_pretrained(run / "best")
+    vectors = torch.from_numpy(model.encode(SENTENCES[:5]))
+    as_sentence_transformer = SentenceTransformer(str(run / "best"), trust_remote_code=True, device="cpu")
+    again = as_sentence_transformer.encode(SENTENCES[:5], convert_to_tensor=True)
+    torch.testing.assert_close(again, vectors, atol=1e-6, rtol=0)
+    model.encode("the cat " * 500)  # cut to the positions that the prefixes leave
+
+
+@pytest.mark.parametrize("changes", [{"nli_weight": 0.0}, {"views_module": "lora"}])
+def test_two_processes_train_both_stages_as_one(
+    base_without_dropout, train_file, triplets, dev_file, tmp_path, changes
+):
+    """Without dropout; 40 triplets in batches of 13 leave one for the two processes."""
+    changes = {**changes, "nli_batch_size": 13, "nli_steps": 4, "max_steps": 2, "batch_size": 25, "eval_steps": 4}
+    changes["nli_decay_steps"] = 4
+    changes["adam_epsilon"] = 1e-3  # gradients this small would be noise over noise
+    one = two_stages(base_without_dropout, train_file, triplets, dev_file, tmp_path / "one", **changes)
+    run_recipe(make_recipe(one))
+    two = two_stages(base_without_dropout, train_file, triplets, dev_file, tmp_path / "two", **changes)
+    code, _, err = finish(start(two, *LAUNCH_TWO, ACCELERATE_USE_CPU="true"))
+    assert code == 0, err
+    assert "2 process(es)" in err
+    a, b = (load_file(tmp_path / made / "checkpoints/step-00000006/model.safetensors") for made in ("one", "two"))
+    for name in a:
+        torch.testing.assert_close(b[name], a[name], atol=1e-4, rtol=1e-3, msg=name)
+    for left, right in zip(lines(tmp_path / "one"), lines(tmp_path / "two"), strict=True):
+        assert left == pytest.approx(right, rel=1e-2)
+
+
+def test_positions_of_the_prefixes_are_taken_from_the_text(base):
+    recipe = {"base_model": str(base), "method": "diffaug"}
+    assert build(make_recipe(recipe)).serving_tokenizer.model_max_length in (66 - 16, 64 - 16)
+    with pytest.raises(UserError, match="max_length: 60 does not fit the (50|48) positions"):
+        build(make_recipe({**recipe, "max_length": 60}))
+
+
+def test_what_does_not_fit_is_one_line(bases, train_file, triplets, dev_file, tmp_path):
+    distil = DistilBertConfig(dim=32, n_layers=2, n_heads=2, hidden_dim=64, vocab_size=300)
+    DistilBertModel(distil).save_pretrained(tmp_path / "distil")
+    for file in bases["bert"].glob("tokenizer*"):
+        shutil.copy(file, tmp_path / "distil")
+    recipe = two_stages(tmp_path / "distil", train_file, triplets, dev_file, tmp_path / "run")
+    with pytest.raises(UserError, match="views_module: prefix needs .*: use views_module: lora"):
+        run_recipe(make_recipe(recipe))
+    recipe["base_model"] = str(bases["bert"])
+    with pytest.raises(UserError, match="gradient_checkpointing: .*does not support"):
+        run_recipe(make_recipe({**recipe, "gradient_checkpointing": True}))
+    with pytest.raises(UserError, match="give nli_classes too"):
+        run_recipe(make_recipe({**recipe, "nli_classes": 0, "nli_weight": 0.0}))
+
+
+def test_low_label_settings_are_a_fraction_of_the_recipe():
+    recipe = load_recipe("diffaug-bert-base-uncased-semi-aux", {"nli_fraction": "0.01"})
+    assert (recipe.nli_fraction, json.loads(json.dumps(recipe.to_dict()))["nli_fraction"]) == (0.01, 0.01)

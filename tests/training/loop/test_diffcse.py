@@ -1,0 +1,147 @@
+"""DiffCSE from a recipe: its hyperparameters, its generator, and a run to the end."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    BertForMaskedLM,
+    BertTokenizer,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+)
+
+from csezoo.modeling import DiffCSEModel
+from csezoo.training.errors import UserError
+from csezoo.training.loop.building import build
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.recipes import load_recipe, make_recipe
+from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
+from tests.training.loop.test_train import lines, values
+
+BERT, ROBERTA = "distilbert/distilbert-base-uncased", "distilbert/distilroberta-base"
+# batch, learning rate, masking ratio, λ, generator. Chuang et al. 2022, tables 12 and 13.
+PUBLISHED = {
+    "diffcse-bert-base-uncased-sts": (64, 7e-6, 0.30, 0.005, BERT),
+    "diffcse-roberta-base-sts": (64, 1e-5, 0.20, 0.005, ROBERTA),
+    "diffcse-bert-base-uncased-transfer": (64, 2e-6, 0.15, 0.05, BERT),
+    "diffcse-roberta-base-transfer": (128, 3e-6, 0.15, 0.05, ROBERTA),
+}
+
+
+def refusal(**changes) -> str:
+    with pytest.raises(UserError) as error:
+        build(make_recipe({"method": "diffcse", **changes}))
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_hyperparameters_are_the_published_ones(name):
+    recipe = load_recipe(name)
+    model = recipe.model
+    own = (recipe.batch_size, recipe.learning_rate, model["rtd_mask_ratio"], model["rtd_weight"], recipe.generator)
+    assert own == PUBLISHED[name]
+    assert (recipe.epochs, recipe.max_length, recipe.eval_steps, recipe.max_grad_norm) == (2, 32, 125, 1.0)
+    assert (recipe.weight_decay, recipe.lr_scheduler, recipe.warmup_ratio) == (0.0, "linear", 0.0)
+    assert (model["temperature"], model["projection"], model["projection_at_test"]) == (0.05, "batchnorm", False)
+    assert (model["rtd_reduction"], model["condition_on"]) == ("mean", "projection")
+    assert (model["generator_sampling"], model["generator_positions"]) == ("argmax", "all")
+    assert model["generator_dropout"]
+    assert recipe.base_model.split("/")[1] in name
+
+
+def test_generator_encoder_and_discriminator_hold_their_pre_trained_weights(base):
+    model = build(make_recipe({"method": "diffcse", "base_model": str(base), "generator": str(base)})).model
+    source = AutoModelForMaskedLM.from_pretrained(base)
+    for name, tensor in source.state_dict().items():
+        assert torch.equal(model.generator.state_dict()[name], tensor), name
+    for encoder in (model.model.backbone, model.discriminator):
+        for name, tensor in source.base_model.state_dict().items():
+            assert torch.equal(encoder.state_dict()[name], tensor), name
+    assert model.config.generator_config.name_or_path == "", "a path of this machine is not published"
+    assert not any(parameter.requires_grad for parameter in model.generator.parameters())
+
+
+def test_a_generator_of_any_size_will_do(bases, tmp_path):
+    small = DistilBertConfig(dim=16, hidden_dim=32, n_layers=1, n_heads=2, vocab_size=300)
+    DistilBertForMaskedLM(small).save_pretrained(tmp_path)
+    tiny_tokenizer("bert").save_pretrained(tmp_path)
+    changes = {"attn_implementation": "eager", "base_model": str(bases["bert"]), "generator": str(tmp_path)}
+    model = build(make_recipe({"method": "diffcse", **changes})).model
+    assert model.config.generator_config.model_type == "distilbert"
+    for part in (model.generator, model.discriminator, model.model.backbone):
+        assert part.config._attn_implementation == "eager"
+
+
+def test_what_needs_no_generator_asks_for_none(bases):
+    for changes in ({"rtd_weight": 0.0}, {"edit": "delete"}, {"prediction": "masked_lm"}):
+        build(make_recipe({"method": "diffcse", "base_model": str(bases["bert"]), **changes}))
+
+
+def test_a_conditional_language_model_starts_from_the_base_models_head(base):
+    model = build(make_recipe({"method": "diffcse", "base_model": str(base), "prediction": "masked_lm"})).model.eval()
+    ids = torch.tensor([[2, 10, 11, 12, 3]])
+    ones = torch.ones_like(ids)
+    vectors = model.discriminator.embeddings(input_ids=ids)[:, 0]  # conditioned on what would stand there anyway
+    hidden = model.discriminate(ids, ones, vectors)
+    logits = model.discriminator_lm_head(hidden, model.discriminator.get_input_embeddings().weight)
+    expected = AutoModelForMaskedLM.from_pretrained(base).eval()(input_ids=ids).logits
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_recipe_without_a_generator_says_what_to_give(bases):
+    assert "give --generator" in refusal(base_model=str(bases["bert"]))
+
+
+def test_a_generator_of_another_vocabulary_is_refused(bases, tmp_path):
+    bert = str(bases["bert"])
+    assert "has another vocabulary than" in refusal(base_model=bert, generator=str(bases["roberta"]))
+    shutil.copytree(bert, tmp_path / "turned")
+    vocabulary = AutoTokenizer.from_pretrained(bert).get_vocab()
+    vocabulary["cat"], vocabulary["dog"] = vocabulary["dog"], vocabulary["cat"]
+    BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path / "turned")
+    assert "has another vocabulary than" in refusal(base_model=bert, generator=str(tmp_path / "turned"))
+    BertForMaskedLM(tiny_config("bert", vocab_size=310)).save_pretrained(tmp_path / "wider")
+    tiny_tokenizer("bert").save_pretrained(tmp_path / "wider")
+    assert "has another vocabulary than" in refusal(base_model=bert, generator=str(tmp_path / "wider"))
+
+
+def test_a_generator_that_is_no_masked_language_model_is_refused(bases, tmp_path):
+    bert = str(bases["bert"])
+    AutoModel.from_pretrained(bert).save_pretrained(tmp_path / "encoder")
+    tiny_tokenizer("bert").save_pretrained(tmp_path / "encoder")
+    assert "no whole masked language model" in refusal(base_model=bert, generator=str(tmp_path / "encoder"))
+    assert "could not be loaded" in refusal(base_model=bert, generator=str(tmp_path / "absent"))
+    short = tiny_config("bert", max_position_embeddings=16)
+    BertForMaskedLM(short).save_pretrained(tmp_path / "short")
+    tiny_tokenizer("bert").save_pretrained(tmp_path / "short")
+    assert "does not fit the 16 positions" in refusal(base_model=bert, generator=str(tmp_path / "short"))
+
+
+def test_a_run_serves_the_encoder_alone(base, train_file, dev_file, tmp_path):
+    changes = {"method": "diffcse", "generator": str(base), "max_steps": 4}
+    run_recipe(make_recipe(values(base, train_file, dev_file, tmp_path / "run", **changes)))
+    logged = [line for line in lines(tmp_path / "run") if "loss" in line]
+    assert all(line["rtd"] > 0 and line["contrastive"] > 0 for line in logged)
+    state = load_file(tmp_path / "run" / "best" / "model.safetensors")
+    assert {name.split(".")[0] for name in state} == {"backbone"}
+    assert str(base) not in (tmp_path / "run" / "best" / "config.json").read_text(encoding="utf-8")
+    served = AutoModel.from_pretrained(tmp_path / "run" / "best")
+    assert type(served) is DiffCSEModel
+    assert served.encode(SENTENCES[:3]).shape == (3, 32)
+
+
+def test_a_run_on_next_sentences_reads_two_columns(bases, dev_file, tmp_path):
+    rows = [json.dumps({"text": a, "next": b}) for a, b in zip(SENTENCES, SENTENCES[1:], strict=False)]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    recipe = values(bases["bert"], tmp_path / "pairs.jsonl", dev_file, tmp_path / "run", max_steps=2)
+    recipe |= {"method": "diffcse", "generator": str(bases["bert"]), "predicted_sentence": "both"}
+    run_recipe(make_recipe({**recipe, "text_columns": ["text", "next"]}))
+    with pytest.raises(UserError, match="needs two text columns"):
+        run_recipe(make_recipe({**recipe, "text_columns": ["text"], "output_dir": str(tmp_path / "one")}))

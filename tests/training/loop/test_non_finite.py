@@ -1,0 +1,117 @@
+"""Numbers that are no longer numbers, and encoders that have collapsed: said at once, with what shows them again."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoTokenizer
+
+from csezoo.modeling import DiffCSEConfig, DiffCSEForContrastiveLearning
+from csezoo.training.errors import UserError
+from csezoo.training.loop.health import dead_channels, spread, warnings
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.recipes import make_recipe
+from tests.conftest import SENTENCES, tiny_config
+from tests.training.loop.test_train import lines, values
+
+DIVERGING = {"learning_rate": 1e30, "max_grad_norm": 0.0, "lr_scheduler": "constant"}
+
+
+def refusal(recipe) -> str:
+    with pytest.raises(UserError) as stop:
+        run_recipe(make_recipe(recipe))
+    return str(stop.value)
+
+
+def test_a_loss_that_is_not_finite_names_its_update_and_keeps_its_rows(bases, train_file, dev_file, tmp_path):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", **DIVERGING, log_steps=6, eval_steps=6)
+    line = refusal(recipe)
+    step = int(re.match(r"the loss is nan at step (\d+) \(sentences ", line)[1])
+    assert step < 6, "found at the sixth update, which is not the first"
+    assert not [logged for logged in lines(tmp_path / "run") if "loss" in logged], "the mean of such losses is none"
+    directory = tmp_path / "run" / "non_finite" / f"step-{step:08d}"
+    report = json.loads((directory / "report.json").read_text(encoding="utf-8"))
+    assert (report["step"], report["loss"]) == (step, "nan")
+    rows = report["rows"]["sentences"]
+    assert len(set(rows)) == 16 and f"(sentences {', '.join(map(str, rows[:5]))} …)" in line
+    batch = load_file(directory / "batch-0.safetensors")["0.input_ids"]  # (16, 2, T)
+    expected = AutoTokenizer.from_pretrained(bases["bert"])([SENTENCES[row] for row in rows]).input_ids
+    assert batch[:, 0].tolist() == expected
+
+
+def test_the_update_is_seen_again_from_the_checkpoint_before_it(bases, train_file, dev_file, tmp_path):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", log_steps=6, max_steps=12)
+    recipe |= {"eval_steps": 6, "batch_size": 8, "learning_rate": 10.0, "max_grad_norm": 0.0, "weight_decay": 1e15}
+    recipe |= {"lr_scheduler": "constant_with_warmup", "warmup_ratio": 0.5}
+    line = refusal(recipe)
+    assert "begins again" in line
+    again = refusal({**recipe, "log_steps": 1})
+    assert re.search(r"at step (\d+)", again)[1] == re.search(r"at step (\d+)", line)[1]
+    logged = [logged["step"] for logged in lines(tmp_path / "run") if "loss" in logged]
+    assert logged == list(range(1, int(re.search(r"at step (\d+)", line)[1])))
+
+
+def test_a_gradient_that_is_not_finite_is_noticed_under_a_finite_loss(bases, train_file, dev_file, tmp_path):
+    """A loss of 1e38 fits float32; the squares of its gradient do not."""
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", mlm_weight=2e37)
+    assert refusal(recipe).startswith("the gradient norm is inf at step 1 (sentences ")
+    assert not list((tmp_path / "run").glob("checkpoints/*")), "no weights after it are kept"
+
+
+def test_of_a_stream_the_rows_are_not_known_and_the_batch_is_kept(bases, train_file, dev_file, tmp_path):
+    changes = {**DIVERGING, "streaming": True, "max_steps": 4}
+    line = refusal(values(bases["bert"], train_file, dev_file, tmp_path / "run", **changes))
+    assert re.match(r"the loss is nan at step \d: ", line)
+    assert list((tmp_path / "run").glob("non_finite/step-*/batch-0.safetensors"))
+
+
+def test_spread_is_the_formula():
+    vectors = np.random.default_rng(0).normal(size=(9, 5))
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    center = sum(units) / 9
+    assert spread(7 * vectors) == pytest.approx(
+        np.sqrt(np.mean([np.sum((u - center) ** 2) for u in units])), abs=1e-12
+    )
+
+
+def test_equal_embeddings_are_said_to_have_collapsed():
+    vectors = np.ones((5, 4)) + np.random.default_rng(0).normal(scale=1e-6, size=(5, 4))
+    (line,) = warnings(vectors, torch.nn.Linear(2, 2))
+    assert line.startswith("the embeddings have collapsed: those of dev are ")
+    assert warnings(np.eye(4), torch.nn.Linear(2, 2)) == []
+
+
+def test_a_dead_batch_norm_is_named_with_its_channels():
+    model = DiffCSEForContrastiveLearning(DiffCSEConfig(backbone_config=tiny_config("bert"), rtd_weight=0.0))
+    assert dead_channels(model) == {}
+    with torch.no_grad():
+        model.projection.reduce.weight[:3] = 0
+    model.train()
+    for _ in range(130):  # the running variance of these falls by a tenth with each batch
+        model.project(torch.randn(8, 2, 32))
+    assert dead_channels(model) == {"projection.reduce_norm": (3, 32)}
+    assert warnings(np.eye(4), model) == ["batch norm projection.reduce_norm: 3 of 32 channels have no variance left"]
+
+
+def test_a_run_warns_of_a_collapsed_encoder(bases, train_file, dev_file, tmp_path, capsys):
+    model = AutoModel.from_pretrained(bases["bert"])
+    with torch.no_grad():
+        model.encoder.layer[-1].output.LayerNorm.weight.zero_()
+        model.encoder.layer[-1].output.LayerNorm.bias.fill_(1.0)
+    model.save_pretrained(tmp_path / "collapsed")
+    AutoTokenizer.from_pretrained(bases["bert"]).save_pretrained(tmp_path / "collapsed")
+    line = refusal(values(tmp_path / "collapsed", train_file, dev_file, tmp_path / "run"))
+    assert "all similarities are equal" in line
+    assert "step 0: the embeddings have collapsed: those of dev are " in capsys.readouterr().err
+
+
+def test_mixed_precision_leaves_the_dev_score_in_float32(bases, train_file, dev_file, tmp_path):
+    changes = {"mixed_precision": "bf16", "max_steps": 4, "eval_steps": 1}
+    results = run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, tmp_path / "run", **changes)))
+    chosen = results["training"]["best_step"]
+    scores = {line["step"]: line["dev"] for line in lines(tmp_path / "run") if "dev" in line}
+    assert chosen > 0 and results["results"][0]["dtype"] == "float32"
+    assert scores[chosen] == results["results"][0]["value"], "in training as of the model loaded in float32"

@@ -1,0 +1,141 @@
+"""A run cannot be lost: stopped anywhere, by anything, the same command ends where the uninterrupted run does."""
+
+import logging
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.recipes import make_recipe
+from tests.training.faults import AtRecord, KilledAtFile, Stopped, fill_disk, stop, terminate, train_in_child
+from tests.training.loop.test_train import LAUNCH_TWO, command_line, finish, lines, start, values
+
+
+def same_run(one, other):
+    """Bit-identical weights, metrics and best model, and the same files."""
+    assert {path.name for path in one.iterdir()} == {path.name for path in other.iterdir()}
+    newest = max(path.name for path in (one / "checkpoints").iterdir())
+    for name in ("best", f"checkpoints/{newest}"):
+        a, b = (load_file(directory / name / "model.safetensors") for directory in (one, other))
+        assert a.keys() == b.keys()
+        for tensor in a:
+            assert torch.equal(a[tensor], b[tensor]), tensor
+    assert lines(one) == lines(other)
+
+
+@pytest.fixture
+def train_up_to():
+    """Train in this process up to a line of the log."""
+    logger = logging.getLogger("csezoo")
+    before = list(logger.handlers)
+
+    def train_up_to(text, recipe, occurrence=1):
+        AtRecord(text, stop, occurrence).install()
+        with pytest.raises(Stopped):
+            run_recipe(make_recipe(recipe))
+        logger.handlers[:] = before
+
+    yield train_up_to
+    logger.handlers[:] = before
+
+
+METHODS = {
+    "simcse": {},
+    "simcse, masked language modelling, accumulated": {"mlm_weight": 0.1, "gradient_accumulation_steps": 2},
+    "simcse, stream": {"streaming": True, "shuffle_buffer": 20},
+    "simcse, early stopping": {"learning_rate": 0.05, "endurance": 1, "max_steps": 40},
+    "simcse, bf16, batches by length": {"mixed_precision": "bf16", "length_window": 3, "mini_batch_size": 5},
+    "prdsimcse": {"method": "prdsimcse"},
+    "sgopt": {"method": "sgopt", "projection_size": 48},
+    "diffcse": {"method": "diffcse"},
+    "l2pcsr": {"method": "l2pcsr"},
+    "l2pcsr+diffcse": {"method": "l2pcsr+diffcse"},
+    "diffaug": {"method": "diffaug", "nli_steps": 3, "max_steps": 3, "nli_weight": 0.1},
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_goes_on_bit_for_bit(name, bases, train_file, dev_file, tmp_path, triplets, train_up_to):
+    """Stopped after an update, between a dev score and its checkpoint, and (DiffAug) around the end of a stage."""
+    changes = {"eval_steps": 1, **METHODS[name]}
+    changes |= triplets if "diffaug" in name else {}
+    changes |= {"generator": str(bases["bert"])} if "diffcse" in name else {}
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", **changes)
+    run_recipe(make_recipe(recipe))
+    broken = {**recipe, "output_dir": str(tmp_path / "broken")}
+    for step, kind in ((1, "loss"), (2, "dev"), (3, "dev"), (4, "loss")):
+        if any(line["step"] == step for line in lines(tmp_path / "whole")):  # early stopping may come first
+            train_up_to(f"step {step}  {kind}", broken)
+    run_recipe(make_recipe(broken))
+    same_run(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_of_several_seeds_only_the_one_it_was_stopped_in_goes_on(bases, train_file, dev_file, tmp_path, train_up_to):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", seeds=[1, 2], max_steps=2, eval_steps=1)
+    whole = run_recipe(make_recipe(recipe))
+    broken = {**recipe, "output_dir": str(tmp_path / "broken")}
+    train_up_to("step 2  loss", broken, occurrence=2)
+    first = (tmp_path / "broken" / "seed-1" / "best" / "model.safetensors").stat().st_mtime_ns
+    assert run_recipe(make_recipe(broken))["summary"] == whole["summary"]
+    assert (tmp_path / "broken" / "seed-1" / "best" / "model.safetensors").stat().st_mtime_ns == first
+    for seed in ("seed-1", "seed-2"):
+        same_run(tmp_path / "whole" / seed, tmp_path / "broken" / seed)
+
+
+def test_killed_again_and_again_it_ends_as_it_would_have(bases, train_file, dev_file, tmp_path):
+    """SIGKILL before changes of file names in the run's directory: in saves, prunings, `best/`, whitening, results."""
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", max_steps=4, eval_steps=1, whitening=8)
+    run_recipe(make_recipe(recipe))
+    broken = {**recipe, "output_dir": str(tmp_path / "broken")}
+    code, kills = -signal.SIGKILL, 0
+    while code == -signal.SIGKILL:
+        fault = KilledAtFile(tmp_path / "broken", 3 + 13 * kills)
+        code, err = train_in_child(command_line(broken), tmp_path, fault)
+        kills += 1
+    assert code == 0, err
+    assert kills > 5
+    same_run(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(bases, train_file, dev_file, tmp_path):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole")
+    run_recipe(make_recipe(recipe))
+    broken = {**recipe, "output_dir": str(tmp_path / "broken")}
+    code, err = train_in_child(command_line(broken), tmp_path, AtRecord("step 3", fill_disk))
+    assert code == 2 and "Traceback" not in err
+    last = err.strip().splitlines()[-1]
+    assert last.startswith(f"error: output_dir: {tmp_path / 'broken'} could not be written, File too large: make room")
+    assert [path.name for path in (tmp_path / "broken").glob("checkpoints/step-*")] == ["step-00000002"]
+    code, err = train_in_child(command_line(broken), tmp_path)
+    assert code == 0 and "resumed from" in err
+    same_run(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_sigterm_ends_it_with_143_and_a_line_that_says_where_it_goes_on(bases, train_file, dev_file, tmp_path):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run")
+    code, err = train_in_child(command_line(recipe), tmp_path, AtRecord("step 1", terminate))
+    assert (code, "Traceback" in err) == (143, False)
+    assert err.strip().splitlines()[-1].endswith("the same command begins again, there was no checkpoint yet")
+    code, err = train_in_child(command_line(recipe), tmp_path, AtRecord("step 3", terminate))
+    newest = tmp_path / "run" / "checkpoints" / "step-00000002"
+    assert (code, "Traceback" in err) == (143, False)
+    assert err.strip().splitlines()[-1] == f"stopped by a signal: the same command goes on from {newest}"
+
+
+def test_two_processes_go_on_bit_for_bit(bases, train_file, dev_file, tmp_path):
+    """Stopped by a SIGTERM to the launcher; a ragged last batch in the middle (96 sentences in batches of 25)."""
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", batch_size=25, eval_steps=1)
+    code, _, err = finish(start(recipe, *LAUNCH_TWO, ACCELERATE_USE_CPU="true"))
+    assert code == 0, err
+    broken = {**recipe, "output_dir": str(tmp_path / "broken")}
+    process = start(broken, *LAUNCH_TWO, ACCELERATE_USE_CPU="true")
+    while process.poll() is None and "step 2  dev" not in process.stderr.readline():
+        pass
+    process.terminate()
+    code, _, err = finish(process)
+    assert code != 0 and "stopped by a signal: the same command goes on from" in err
+    code, _, err = finish(start(broken, *LAUNCH_TWO, ACCELERATE_USE_CPU="true"))
+    assert code == 0 and "resumed from" in err, err
+    same_run(tmp_path / "whole", tmp_path / "broken")

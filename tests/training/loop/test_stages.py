@@ -1,0 +1,229 @@
+"""Labelled pairs: a stage before, beside the contrastive loss, or alone; and what ends a run early or empty."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel
+
+from csezoo.modeling.natural_language_inference import NLIClassifier, nli_loss
+from csezoo.training.data.texts import load_labelled, load_sentences
+from csezoo.training.errors import UserError
+from csezoo.training.loop.progress import Progress
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.loop.training_loop import Stage
+from csezoo.training.publishing.fingerprints import verify_repository
+from csezoo.training.recipes import make_recipe
+from tests.conftest import SENTENCES
+from tests.training.loop.test_train import lines, values
+
+LABELS = ("entailment", "neutral", "contradiction")
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    rows = [
+        {"premise": a, "hypothesis": b, "label": LABELS[number % 3]}
+        for number, (a, b) in enumerate(zip(SENTENCES[:40], SENTENCES[1:41], strict=True))
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
+    return {"nli_file": str(path), "nli_columns": ["premise", "hypothesis", "label"], "nli_classes": 3}
+
+
+def numpy_cross_entropy(logits, label):
+    return np.log(np.exp(logits - logits.max()).sum()) + logits.max() - logits[label]
+
+
+def test_nli_loss_on_triplets_is_the_mean_over_two_pairs_each():
+    torch.manual_seed(0)
+    classifier, z = NLIClassifier(4, 2).double(), torch.randn(5, 3, 4, dtype=torch.float64)
+    weight, bias = (p.detach().numpy() for p in classifier.parameters())
+    losses = []
+    for u, entailed, contradicted in z.numpy():
+        for v, label in ((entailed, 1), (contradicted, 0)):
+            losses.append(numpy_cross_entropy(weight @ np.concatenate([u, v, abs(u - v)]) + bias, label))
+    assert nli_loss(classifier, z, None).item() == pytest.approx(np.mean(losses), abs=1e-6)
+
+
+def test_nli_loss_on_labelled_pairs():
+    torch.manual_seed(0)
+    classifier, z = NLIClassifier(4, 3).double(), torch.randn(6, 2, 4, dtype=torch.float64)
+    labels = torch.tensor([0, 1, 2, 2, 1, 0])
+    weight, bias = (p.detach().numpy() for p in classifier.parameters())
+    losses = [
+        numpy_cross_entropy(weight @ np.concatenate([u, v, abs(u - v)]) + bias, label)
+        for (u, v), label in zip(z.numpy(), labels.tolist(), strict=True)
+    ]
+    assert nli_loss(classifier, z, labels).item() == pytest.approx(np.mean(losses), abs=1e-6)
+
+
+def stages(run):
+    """The learning rates and losses of each step, as logged."""
+    return [line for line in lines(run) if "loss" in line]
+
+
+def test_a_stage_on_labelled_pairs_comes_first_with_its_own_rate_and_schedule(
+    bases, train_file, dev_file, tmp_path, triplets
+):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", **triplets)
+    recipe |= {"nli_steps": 3, "nli_learning_rate": 1e-2, "nli_batch_size": 8}
+    assert run_recipe(make_recipe(recipe))["training"]["updates"] == 9
+    logged = stages(tmp_path / "run")
+    assert [line["step"] for line in logged] == list(range(1, 10))
+    assert [line["learning_rate"] for line in logged[:3]] == pytest.approx([1e-2 * (6 - s) / 6 for s in range(3)])
+    assert [line["learning_rate"] for line in logged[3:]] == pytest.approx([1e-3 * (6 - s) / 6 for s in range(6)])
+    assert all(line["loss"] == line["nli"] for line in logged[:3])
+    assert all(line["loss"] == line["contrastive"] for line in logged[3:])
+    assert [line["step"] for line in lines(tmp_path / "run") if "dev" in line] == [0, 2, 3, 4, 6, 8, 9]
+
+
+def test_the_horizon_of_its_schedule_can_be_given(bases, train_file, dev_file, tmp_path, triplets):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", **triplets)
+    recipe |= {"nli_steps": 2, "nli_learning_rate": 1e-2, "nli_decay_steps": 4, "max_steps": 1}
+    run_recipe(make_recipe(recipe))
+    assert [line["learning_rate"] for line in stages(tmp_path / "run")[:2]] == pytest.approx([1e-2, 0.75e-2])
+
+
+def test_a_schedule_that_would_end_within_its_stage_is_refused(bases, train_file, dev_file, tmp_path, triplets):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", **triplets, nli_steps=7, max_steps=6)
+    with pytest.raises(
+        UserError, match="7 updates on labelled pairs would end after 6 of them: give --nli_decay_steps"
+    ):
+        run_recipe(make_recipe(recipe))
+
+
+def test_labelled_pairs_can_be_joint(bases, train_file, dev_file, tmp_path, pairs):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", nli_weight=0.5, **pairs)
+    run_recipe(make_recipe(recipe))
+    for line in stages(tmp_path / "run"):
+        assert line["loss"] == pytest.approx(line["contrastive"] + 0.5 * line["nli"], rel=1e-5)
+
+
+def test_labelled_pairs_can_be_all_there_is(bases, dev_file, tmp_path, pairs):
+    recipe = values(bases["bert"], None, dev_file, tmp_path / "run", **pairs)
+    recipe |= {"max_steps": 0, "nli_epochs": 1, "nli_batch_size": 16, "projection": "none", "pooling": "mean"}
+    del recipe["train_file"]
+    results = run_recipe(make_recipe(recipe))
+    assert results["training"]["updates"] == 3  # 40 pairs in batches of 16, and no training sentences needed
+    assert all(set(line) == {"step", "loss", "nli", "learning_rate"} for line in stages(tmp_path / "run"))
+
+
+def labelled(path, rows, columns, classes, **keys):
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
+    recipe = {"nli_file": str(path), "nli_columns": columns, **keys}
+    return load_labelled(make_recipe(recipe), classes)
+
+
+def test_labels_are_names_or_the_numbers_of_the_hub_and_rows_without_one_go(tmp_path):
+    columns = ["premise", "hypothesis", "label"]
+    for labels in (["entailment", "-", "contradiction", "neutral"], [0, -1, 2, 1]):
+        rows = [{"premise": f"p{i}", "hypothesis": f"h{i}", "label": label} for i, label in enumerate(labels)]
+        loaded = labelled(tmp_path / "a.jsonl", rows, columns, 3)
+        assert loaded[:] == {"0": ["p0", "p2", "p3"], "1": ["h0", "h2", "h3"], "label": [1, 0, 2]}
+
+
+def test_an_unknown_label_is_named(tmp_path):
+    rows = [{"premise": "p", "hypothesis": "h", "label": "maybe"}]
+    with pytest.raises(UserError, match="row 1: label 'maybe' is none of contradiction, entailment, neutral"):
+        labelled(tmp_path / "a.jsonl", rows, ["premise", "hypothesis", "label"], 3)
+
+
+def test_columns_of_labelled_data_must_be_named(tmp_path):
+    with pytest.raises(UserError, match="nli_columns: name the three columns of premise, entailed"):
+        labelled(tmp_path / "a.jsonl", [{"a": "x"}], None, 2)
+
+
+def test_missing_labelled_data_says_which_option_gives_it():
+    with pytest.raises(UserError, match="nli_file: give --nli_file .* or --nli_dataset"):
+        load_labelled(make_recipe({"nli_columns": ["a", "b", "c"]}), 2)
+
+
+def test_a_fraction_of_rows_is_a_fixed_draw(tmp_path):
+    rows = [{"a": f"p{i}", "b": f"e{i}", "c": f"c{i}"} for i in range(1000)]
+    some = labelled(tmp_path / "a.jsonl", rows, ["a", "b", "c"], 2, nli_fraction=0.1)["0"]
+    assert 70 < len(some) < 130
+    assert labelled(tmp_path / "a.jsonl", rows, ["a", "b", "c"], 2, nli_fraction=0.1)["0"] == some
+    recipe = {"train_file": str(tmp_path / "a.jsonl"), "text_columns": ["a"], "train_fraction": 0.1}
+    assert load_sentences(make_recipe(recipe))["0"] == some
+
+
+def test_stsb_sentences_are_both_sides_of_all_pairs(real_data):
+    recipe = make_recipe({"dataset": "stsb-sentences", "eval_data": str(real_data / "data" / "senteval")})
+    sentences = load_sentences(recipe)["0"]
+    assert len(sentences) == 17256
+    assert sentences[0] == "a plane is taking off ."
+
+
+def test_stsb_sentences_need_evaluation_data():
+    with pytest.raises(UserError, match="stsb-sentences is read from --eval_data"):
+        load_sentences(make_recipe({"dataset": "stsb-sentences", "eval_data": "none"}))
+
+
+def test_endurance_counts_falls_from_one_evaluation_to_the_next():
+    class Run(Progress):
+        def __init__(self, endurance):
+            self.recipe = make_recipe({"endurance": endurance})
+            self.last_score, self.times_lower = None, 0
+
+    run = Run(3)
+    for score, falls in ((50, 0), (60, 0), (59, 1), (59, 1), (61, 1), (60, 2), (80, 2)):
+        run.count_fall(score)
+        assert run.times_lower == falls and not run.stopped, "never set back by a rise, never moved by a tie"
+    run.count_fall(79)
+    assert run.stopped
+    unlimited = Run(None)
+    for score in range(100, 0, -1):
+        unlimited.count_fall(score)
+    assert not unlimited.stopped
+
+
+def test_an_enduring_run_stops_and_stays_stopped(bases, train_file, dev_file, tmp_path):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=40, eval_steps=1, endurance=1)
+    results = run_recipe(make_recipe({**recipe, "learning_rate": 0.05}))
+    updates = results["training"]["updates"]
+    dev = [line["dev"] for line in lines(tmp_path / "run") if "dev" in line]
+    assert updates < 40 and len(dev) == updates + 1
+    assert dev[-1] < dev[-2] and dev[1:-1] == sorted(dev[1:-1]), "stopped at the first fall after training began"
+    (tmp_path / "run" / "results.json").unlink()  # as if it had been killed before its last evaluation
+    assert run_recipe(make_recipe({**recipe, "learning_rate": 0.05}))["training"]["updates"] == updates
+
+
+def test_no_updates_leave_the_base_model_under_its_pooling(bases, dev_file, tmp_path):
+    recipe = values(bases["bert"], None, dev_file, tmp_path / "run", max_steps=0, pooling="first_last_mean")
+    del recipe["train_file"]
+    results = run_recipe(make_recipe({**recipe, "projection": "none"}))
+    assert results["training"]["updates"] == 0
+    served, base = AutoModel.from_pretrained(tmp_path / "run" / "best"), AutoModel.from_pretrained(bases["bert"])
+    for name, tensor in base.state_dict().items():
+        if not name.startswith("pooler."):
+            assert torch.equal(served.backbone.state_dict()[name], tensor), name
+
+
+def test_whitening_is_fitted_to_the_best_model_and_saved_with_it(bases, train_file, dev_file, tmp_path):
+    recipe = values(bases["roberta"], train_file, dev_file, tmp_path / "run", max_steps=1, whitening=8)
+    run_recipe(make_recipe(recipe))
+    model = AutoModel.from_pretrained(tmp_path / "run" / "best")
+    vectors = model.encode(SENTENCES)
+    assert vectors.shape == (len(SENTENCES), 8)
+    np.testing.assert_allclose(np.cov(vectors.T, bias=True), np.eye(8), atol=1e-3)
+    np.testing.assert_allclose(vectors.mean(0), 0, atol=1e-4)
+    assert model.encode([]).shape == (0, 8)
+    weights = load_file(tmp_path / "run" / "best" / "model.safetensors")
+    assert {"whitening.mean", "whitening.kernel"} <= weights.keys()
+    assert len(verify_repository(str(tmp_path / "run" / "best"))) == 3
+
+
+def test_too_many_dimensions_to_whiten_are_refused(bases, train_file, dev_file, tmp_path):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=0, whitening=33)
+    with pytest.raises(UserError, match="whitening: 33 is more than the 32 dimensions"):
+        run_recipe(make_recipe(recipe))
+    few = {**recipe, "output_dir": str(tmp_path / "few"), "whitening": 20, "whitening_sentences": 5}
+    with pytest.raises(UserError, match="give more training sentences, or a smaller --whitening"):
+        run_recipe(make_recipe(few))
+
+
+def test_a_stage_knows_where_it_ends():
+    assert Stage("contrastive", start=3, updates=4, decay=4, learning_rate=1.0).stop == 7

@@ -1,0 +1,320 @@
+"""Whole runs on a tiny base: what a run leaves, what it refuses, one process and two."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoModelForPreTraining
+
+from csezoo.training.errors import UserError
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.recipes import load_recipe, make_recipe
+from csezoo.training.train import main
+from tests.clean_interpreter import run_without_csezoo
+from tests.conftest import SENTENCES
+
+
+def values(base, train_file, dev_file, output, **changes):
+    """A recipe of a few seconds."""
+    return {
+        "name": "tiny",
+        "base_model": str(base),
+        "train_file": str(train_file),
+        "dev_file": str(dev_file),
+        "eval_data": "none",
+        "output_dir": str(output),
+        "batch_size": 16,
+        "max_steps": 6,
+        "eval_steps": 2,
+        "log_steps": 1,
+        "learning_rate": 1e-3,
+        "report_to": "none",
+        **changes,
+    }
+
+
+def command_line(recipe):
+    keys = {key: value for key, value in recipe.items() if key != "name"}
+    arguments = ["simcse-bert-base-uncased"]
+    for key, value in keys.items():
+        arguments += [f"--{key}", *(map(str, value) if isinstance(value, list) else [str(value)])]
+    return arguments
+
+
+def start(recipe, *launcher, **environment):
+    """A training process of its own, as a user starts it."""
+    launcher = launcher or (sys.executable, "-m", "csezoo.training.train")
+    return subprocess.Popen(
+        [*launcher, *command_line(recipe)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def finish(process):
+    out, err = process.communicate(timeout=240)
+    return process.returncode, out, err
+
+
+def lines(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(scope="session")
+def run(bases, train_file, dev_file, tmp_path_factory):
+    """A finished run of one process."""
+    output = tmp_path_factory.mktemp("runs") / "tiny"
+    run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, output, test_file=str(dev_file))))
+    return output
+
+
+def test_a_run_leaves_what_is_promised(run):
+    assert {"recipe.yaml", "metrics.jsonl", "checkpoints", "best", "results.json"} <= {p.name for p in run.iterdir()}
+    steps = [line["step"] for line in lines(run) if "dev" in line]
+    assert steps == [0, 2, 4, 6], "dev is scored before training and every eval_steps"
+    assert [line["step"] for line in lines(run) if "loss" in line] == [1, 2, 3, 4, 5, 6]
+    rates = [line["learning_rate"] for line in lines(run) if "loss" in line]
+    assert rates == pytest.approx([1e-3 * (7 - step) / 6 for step in range(1, 7)], abs=1e-12)
+
+
+def test_best_is_the_strictly_best_dev_score(run):
+    dev = {line["step"]: line["dev"] for line in lines(run) if "dev" in line}
+    training = json.loads((run / "results.json").read_text(encoding="utf-8"))["training"]
+    assert training["dev"] == max(dev.values())
+    assert training["best_step"] == min(step for step, score in dev.items() if score == max(dev.values()))
+
+
+def test_a_run_that_never_gets_better_says_so(bases, train_file, dev_file, tmp_path, capsys):
+    changes = {"learning_rate": 1e-30, "max_steps": 2, "seeds": [1]}
+    training = run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, tmp_path / "run", **changes)))
+    assert training["training"]["best_step"] == 0
+    assert "best/ holds the weights that it began with" in capsys.readouterr().err
+
+
+def test_pairs_test_a_run_without_dev(bases, train_file, dev_file, tmp_path, capsys):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=1, test_file=str(dev_file))
+    del recipe["dev_file"]
+    results = run_recipe(make_recipe(recipe))
+    assert [result["task"] for result in results["results"]] == ["test"] and results["training"]["dev"] is None
+    assert "The finished repository" in capsys.readouterr().out
+
+
+def test_results_say_what_training_cost(run):
+    training = json.loads((run / "results.json").read_text(encoding="utf-8"))["training"]
+    assert 0 < training["update_seconds"] <= training["seconds"]
+    assert training["rows_per_second"] == pytest.approx(6 * 16 / training["update_seconds"], rel=0.01)
+    assert training["peak_rss_bytes"] > 2**27 and training["peak_device_bytes"] is None, "torch alone holds more"
+
+
+def test_pictures_lie_beside_the_run_and_in_the_published_repository(run):
+    for name in ("training_curves.png", "similarities.png"):
+        assert (run / "best" / name).read_bytes() == (run / name).read_bytes()
+        assert (run / name).read_bytes().startswith(b"\x89PNG")
+    card = (run / "best" / "README.md").read_text(encoding="utf-8")
+    linked = re.findall(r"!\[.+?\]\((.+?)\)", card)
+    assert linked == ["simcse.svg", "training_curves.png", "similarities.png"]
+    assert all((run / "best" / name).is_file() for name in linked)
+    assert "training rows a second" in card
+
+
+def test_results_carry_receipts(run):
+    results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    assert [result["task"] for result in results["results"]] == ["dev", "test"]
+    for result in results["results"]:
+        assert result["rows"] == len(SENTENCES) // 2
+        assert {"sha256", "revision", "pooling", "dtype", "versions", "seed", "aggregation"} <= result.keys()
+
+
+def test_best_loads_in_a_clean_interpreter_and_gives_the_same_vectors(run, tmp_path):
+    code = f"""
+import json
+from transformers import AutoModel
+model = AutoModel.from_pretrained({str(run / "best")!r}, trust_remote_code=True)
+print(json.dumps(model.encode({SENTENCES[:9]!r}).tolist()))
+"""
+    here = AutoModel.from_pretrained(run / "best").encode(SENTENCES[:9])
+    np.testing.assert_allclose(run_without_csezoo(code, tmp_path), here, atol=1e-6)
+
+
+def test_best_can_be_trained_on(run):
+    model = AutoModelForPreTraining.from_pretrained(run / "best")
+    assert model.projection.dense.weight.std().item() == pytest.approx(0.02, abs=0.005), "a fresh head"
+
+
+def test_a_finished_run_is_used_again_and_another_recipe_is_refused(run, bases, train_file, dev_file, capsys):
+    same = values(bases["bert"], train_file, dev_file, run, test_file=str(dev_file))
+    before = (run / "best" / "model.safetensors").stat().st_mtime_ns
+    run_recipe(make_recipe(same))
+    assert (run / "best" / "model.safetensors").stat().st_mtime_ns == before
+    code, _, err = finish(start({**same, "learning_rate": 2e-3}))
+    assert code == 2
+    assert "another" in err and "learning_rate" in err and "--overwrite" in err
+    assert "Traceback" not in err
+
+
+LAUNCH_TWO = (
+    "accelerate",
+    "launch",
+    "--multi_gpu",
+    "--num_processes",
+    "2",
+    "--num_machines",
+    "1",
+    "--mixed_precision",
+)
+LAUNCH_TWO += ("no", "--dynamo_backend", "no", "--main_process_port", "0", "-m", "csezoo.training.train")
+
+
+def test_two_processes_train_as_one(base_without_dropout, train_file, dev_file, tmp_path):
+    """Without dropout, and with a ragged last batch in the middle of the run (96 sentences in batches of 25)."""
+    changes = {
+        "batch_size": 25,
+        "eval_steps": 6,
+        "adam_epsilon": 1e-3,
+    }  # else the smallest gradients are noise over noise
+    one = values(base_without_dropout, train_file, dev_file, tmp_path / "one", **changes)
+    run_recipe(make_recipe(one))
+    two = values(base_without_dropout, train_file, dev_file, tmp_path / "two", **changes)
+    code, _, err = finish(start(two, *LAUNCH_TWO, ACCELERATE_USE_CPU="true"))
+    assert code == 0, err
+    assert "2 process(es)" in err
+    a, b = (load_file(tmp_path / run / "checkpoints/step-00000006/model.safetensors") for run in ("one", "two"))
+    for name in a:
+        torch.testing.assert_close(b[name], a[name], atol=2e-5, rtol=1e-4, msg=name)
+    for left, right in zip(lines(tmp_path / "one"), lines(tmp_path / "two"), strict=True):
+        assert left == pytest.approx(right, rel=1e-3)
+
+
+def test_processes_that_do_not_start_are_noticed(bases, train_file, dev_file, tmp_path):
+    launch = ("accelerate", "launch", "--cpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision")
+    launch += ("no", "--dynamo_backend", "no", "-m", "csezoo.training.train")
+    code, _, err = finish(start(values(bases["bert"], train_file, dev_file, tmp_path / "run"), *launch))
+    assert code != 0
+    assert "error: several processes were asked for and each would train alone" in err
+
+
+def test_several_seeds_are_aggregated(bases, train_file, dev_file, tmp_path, capsys):
+    recipe = make_recipe(values(bases["roberta"], train_file, dev_file, tmp_path, seeds=[1, 2, 3], max_steps=2))
+    results = run_recipe(recipe)
+    scores = [result["value"] for result in results["results"]]
+    assert results["summary"] == [
+        {"task": "dev", "mean": pytest.approx(np.mean(scores)), "sd": pytest.approx(np.std(scores, ddof=1)), "n": 3}
+    ]
+    assert len(set(scores)) > 1, "seeds differ"
+    best = results["seeds"][scores.index(max(scores))]
+    assert results["best_seed"] == best
+    weights = "best/model.safetensors"
+    assert (tmp_path / weights).read_bytes() == (tmp_path / f"seed-{best}" / weights).read_bytes()
+    assert f"{np.mean(scores):.2f} ± {np.std(scores, ddof=1):.2f}" in (tmp_path / "best" / "README.md").read_text()
+    assert "± " in capsys.readouterr().out
+
+
+def test_triplets_prompt_bf16_checkpointing_and_tensorboard_together(bases, dev_file, tmp_path):
+    triplets = tmp_path / "nli.csv"
+    rows = [f"{a},{b},{c}" for a, b, c in zip(SENTENCES[:40], SENTENCES[1:41], SENTENCES[2:42], strict=True)]
+    triplets.write_text("sent0,sent1,hard_neg\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    recipe = values(bases["bert"], triplets, dev_file, tmp_path / "run", epochs=1, max_steps=None)
+    recipe |= {"text_columns": ["sent0", "sent1", "hard_neg"], "hard_negative_weight": 1.0, "mixed_precision": "bf16"}
+    recipe |= {"pooling": "prompt", "prompts": ['This sentence of "{sentence}" means{mask}.'], "denoise": "always"}
+    recipe |= {"projection_at_test": True, "gradient_checkpointing": True, "report_to": "tensorboard"}
+    results = run_recipe(make_recipe(recipe))
+    assert results["training"]["updates"] == 3  # 40 triplets in batches of 16
+    assert list((tmp_path / "run" / "tracker").rglob("events.out.tfevents*"))
+    assert AutoModel.from_pretrained(tmp_path / "run" / "best").config.prompts == recipe["prompts"]
+
+
+def test_streaming_sees_the_same_kind_of_run(bases, train_file, dev_file, tmp_path):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", streaming=True, max_steps=4)
+    assert run_recipe(make_recipe(recipe))["training"]["updates"] == 4
+
+
+def test_accumulation_over_several_epochs_uses_every_batch(bases, train_file, dev_file, tmp_path):
+    changes = {"max_train_sentences": 48, "epochs": 3, "gradient_accumulation_steps": 2, "max_steps": None}
+    results = run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, tmp_path / "run", **changes)))
+    assert results["training"]["updates"] == 5  # 9 batches in updates of two; the tenth batch begins another epoch
+
+
+def test_overwrite_replaces_a_run_once(bases, train_file, dev_file, tmp_path):
+    first = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=2, report_to="tensorboard")
+    run_recipe(make_recipe(first))
+    AcceleratorState._reset_state(reset_partial_state=True)
+    run_recipe(make_recipe({**first, "max_steps": 1, "overwrite": True}))
+    assert lines(tmp_path / "run")[-1]["step"] == 1
+    assert list((tmp_path / "run" / "tracker").rglob("events.out.tfevents*"))
+    assert load_recipe(str(tmp_path / "run" / "recipe.yaml")).overwrite is False
+
+
+def test_a_failed_start_does_not_claim_the_directory(bases, train_file, dev_file, tmp_path):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=1)
+    with pytest.raises(UserError, match="does not exist"):
+        run_recipe(make_recipe({**recipe, "train_file": str(tmp_path / "missing.txt")}))
+    run_recipe(make_recipe(recipe))
+
+
+def test_a_run_goes_on_only_as_it_was_launched(bases, train_file, dev_file, tmp_path):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=1)
+    run_recipe(make_recipe(recipe))
+    (tmp_path / "run" / "results.json").unlink()
+    AcceleratorState._reset_state(reset_partial_state=True)
+    os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16"
+    try:
+        with pytest.raises(UserError, match="under another precision"):
+            run_recipe(make_recipe(recipe))
+    finally:
+        del os.environ["ACCELERATE_MIXED_PRECISION"]
+
+
+def test_without_dev_the_last_model_is_the_best(bases, train_file, dev_file, tmp_path):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=3)
+    del recipe["dev_file"]
+    assert run_recipe(make_recipe(recipe))["training"]["best_step"] == 3
+    last = load_file(tmp_path / "run" / "checkpoints" / "step-00000003" / "model.safetensors")
+    best = load_file(tmp_path / "run" / "best" / "model.safetensors")
+    for name, tensor in best.items():
+        assert torch.equal(last[f"model.{name}"], tensor), name
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"base_model": "no/such-model"}, "base_model: 'no/such-model' could not be loaded"),
+        ({"train_file": "missing.txt"}, "train_file: missing.txt does not exist"),
+        ({"learning_rat": "1"}, "unknown key 'learning_rat': did you mean learning_rate?"),
+        ({"pooling": "median"}, "pooling: 'median' is none of"),
+        ({"max_length": "100"}, "max_length: 100 does not fit the 66 positions"),
+        ({"dev_file": "missing.csv"}, "missing.csv does not exist"),
+        ({"mixed_precision": "fp4"}, "mixed_precision"),
+        ({"seeds": ["1", "1"]}, "seeds: [1, 1] must be one or more different numbers"),
+        ({"seeds": "-1"}, "seeds: [-1]"),
+        ({"lr_scheduler": "reduce_lr_on_plateau"}, "lr_scheduler: 'reduce_lr_on_plateau' is none of linear"),
+        ({"warmup_ratio": "3"}, "warmup_ratio: 3.0 must be below 1"),
+        ({"attn_implementation": "flash_attention_2"}, "could not be loaded"),
+        ({"output_dir": __file__}, "cannot be written"),
+        ({"report_to": "pigeon"}, "report_to"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_line_and_exit_code_2(
+    bases, train_file, dev_file, tmp_path, capsys, changes, line
+):
+    recipe = {**values(bases["bert"], train_file, dev_file, tmp_path / "run"), **changes}
+    with pytest.raises(SystemExit) as stop:
+        main(command_line(recipe))
+    assert stop.value.code == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: ") and line in error
+
+
+def test_help_shows_an_example_and_every_key(capsys):
+    main(["--help"])
+    shown = capsys.readouterr().out
+    assert "example: accelerate launch" in shown
+    assert "--batch_size (64)" in shown and "--temperature (0.05)" in shown

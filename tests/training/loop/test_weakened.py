@@ -1,0 +1,136 @@
+"""What an L2P-CSR run weakens in given sentences: by its newest checkpoint, drawn, refused where it cannot be."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.image import imread
+from safetensors.torch import load_file, save_file
+
+from csezoo.training.cli.parser import main
+from csezoo.training.errors import UserError
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.loop.weakened import weakened_tokens
+from csezoo.training.pictures.weakened_tokens import WeakenedView, draw_weakened_tokens
+from csezoo.training.recipes import load_recipe, make_recipe
+from tests.training.loop.test_train import values
+
+SENTENCES = ["the small cat sees the river .", "a dog", "the old horse finds the tree ."]
+
+
+def train(base, train_file, output, **changes):
+    recipe = values(base, train_file, None, output)
+    recipe |= {"method": "l2pcsr", "max_steps": 2, "dev_file": None, **changes}
+    run_recipe(make_recipe(recipe), show=False)
+    return output
+
+
+@pytest.fixture(scope="module")
+def run(bases, train_file, tmp_path_factory):
+    """A finished run of two seeds, its newest checkpoint at step 2."""
+    return train(bases["bert"], train_file, tmp_path_factory.mktemp("runs") / "two", seeds=[5, 6])
+
+
+def weakened(run, **options):
+    return [view.weakened for views in weakened_tokens(run, SENTENCES, **options).values() for view in views]
+
+
+def test_every_token_of_every_view_is_weakened_or_not_at_every_layer(run):
+    sentences = weakened_tokens(run, SENTENCES)
+    assert list(sentences) == SENTENCES
+    for sentence, views in sentences.items():
+        assert len(views) == 2
+        for view in views:
+            words = ["[UNK]" if word == "a" else word for word in sentence.split()]
+            assert view.tokens == ["[CLS]", *words, "[SEP]"]
+            assert view.weakened.shape == (3, len(view.tokens))
+            assert set(np.unique(view.weakened)) <= {0.0, 1.0}
+    masks = weakened(run)
+    assert any(mask.any() for mask in masks) and not all(mask.all() for mask in masks)
+
+
+def test_the_same_seed_draws_the_same_masks_and_the_first_run_is_the_default(run):
+    first = weakened(run)
+    torch.manual_seed(1)
+    for mask, again in zip(first, weakened(run / "seed-5"), strict=True):
+        np.testing.assert_array_equal(mask, again)
+    others = zip(first, weakened(run, seed=1), strict=True)
+    assert not all(np.array_equal(mask, other) for mask, other in others)
+
+
+def test_it_is_the_newest_checkpoint_that_is_asked(run, tmp_path):
+    """A checkpoint whose projection is blank has no gradient: what was drawn stays, and that is another picture."""
+    damaged = tmp_path / "run"
+    shutil.copytree(run, damaged)
+    newest = damaged / "seed-5" / "checkpoints" / "step-00000002" / "model.safetensors"
+    state = load_file(newest)
+    state["projection.dense.weight"].zero_()
+    save_file(state, newest)
+    learned = zip(weakened(run), weakened(damaged), strict=True)
+    assert not all(np.array_equal(mask, other) for mask, other in learned)
+
+
+def test_a_templates_tokens_are_there_and_each_view_has_its_own(bases, train_file, tmp_path):
+    prompts = load_recipe("l2pcsr-prompt-roberta-base").model["prompts"]
+    prompt = {"pooling": "prompt", "prompts": prompts, "denoise": "train", "weakening": "continuous"}
+    run = train(bases["roberta"], train_file, tmp_path / "prompted", **prompt)
+    first, second = weakened_tokens(run, SENTENCES)[SENTENCES[1]]
+    assert "".join(first.tokens) == "<s>Thissentence:'adog'means<mask>.</s>"
+    assert "".join(second.tokens) == "<s>Thesentence:'adog'means<mask>.</s>"
+    assert 0 < first.weakened[:, 1:-1].mean() < 1
+
+
+def test_the_command_writes_a_png(run, tmp_path, capsys):
+    out = tmp_path / "weakened.png"
+    main(["weakened", str(run), "--sentences", *SENTENCES, "--out", str(out)])
+    assert capsys.readouterr().out == f"{out}\n"
+    height, width, _ = imread(out).shape
+    assert height > 500 and width > 500
+
+
+def test_weakened_tokens_are_grey_in_the_picture(tmp_path):
+    """Twice the tokens weakened, twice the grey; and a dollar is no mathematics."""
+
+    def grey(share):
+        mask = np.zeros((3, 12))
+        mask[:, : int(12 * share)] = 1
+        views = [WeakenedView(["$x", "$_^", *"abcdefghij"], mask)] * 2
+        draw_weakened_tokens({"costs $5 or $6_^": views}, tmp_path / "picture.png")
+        red, green, blue, _ = np.moveaxis(imread(tmp_path / "picture.png"), -1, 0)
+        assert np.array_equal(red, green) and np.array_equal(green, blue)
+        return ((red > 0.42) & (red < 0.48)).sum()
+
+    background = grey(0)
+    assert grey(0.5) - background == pytest.approx((grey(1) - background) / 2, rel=0.05)
+
+
+def refusal(run, sentences=SENTENCES) -> str:
+    with pytest.raises(UserError) as error:
+        weakened_tokens(run, sentences)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_what_cannot_be_drawn_is_said_in_one_line(run, bases, train_file, tmp_path):
+    assert "is no run: it has no recipe.yaml" in refusal(tmp_path / "absent")
+    assert "two different ones or more" in refusal(run, ["the cat", "the cat"])
+    waiting = tmp_path / "waiting"
+    waiting.mkdir()
+    text = (run / "recipe.yaml").read_text(encoding="utf-8")
+    (waiting / "recipe.yaml").write_text(text, encoding="utf-8")
+    assert f"{waiting / 'seed-5'} has no complete checkpoint yet" in refusal(waiting)
+    (waiting / "recipe.yaml").write_text(
+        text.replace("token_mask: true", "") + "token_mask: false\n", encoding="utf-8"
+    )
+    assert "has no token masks to draw" in refusal(waiting)
+    simcse = train(bases["bert"], train_file, tmp_path / "simcse", method="simcse")
+    assert "is a run of simcse: masks are learned by l2pcsr" in refusal(simcse)
+
+
+@pytest.mark.parametrize(("out", "line"), [("w.jpg", "w.jpg is no PNG file"), ("no/w.png", "no is no directory")])
+def test_where_the_picture_goes_is_checked_first(run, out, line, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["weakened", str(run), "--sentences", *SENTENCES, "--out", out])
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and error.startswith("error: out: ") and line in error

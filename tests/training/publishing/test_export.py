@@ -1,0 +1,220 @@
+"""The second door: a plain repository, an ONNX file, and what is refused."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from onnxruntime import InferenceSession
+from transformers import AutoModel, AutoTokenizer
+
+from csezoo.training.cli.parser import main
+from csezoo.training.errors import UserError
+from csezoo.training.evaluation.encoders import load_encoder
+from csezoo.training.loading.sizes import longest_input
+from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
+from csezoo.training.publishing.export import check_export, export
+from csezoo.training.publishing.onnx_graph import largest_difference
+from csezoo.training.publishing.plain import TEMPLATE_MASK, obstacle, separate_template_mask, write_plain_model
+from csezoo.training.publishing.repository import save_repository
+from csezoo.training.recipes import make_recipe
+from tests.clean_interpreter import run_without_csezoo
+from tests.conftest import SENTENCES, tiny_tokenizer
+from tests.hub_server import HubServer
+from tests.modeling.test_methods import CONFIGS, configure, train_one_step
+
+PROMPT = 'this sentence of "{sentence}" means {mask} .'
+# What the matrix of methods leaves out: a name, and what it changes of SimCSE.
+VARIANTS = {
+    "max": {"pooling": "max"},
+    "first-last": {"pooling": "first_last_mean"},
+    "last-two": {"pooling": "last2_mean"},
+    "kept-batchnorm": {"projection": "batchnorm", "projection_at_test": True},
+    "kept-whitening": {"projection_at_test": True, "whitening_size": 8},
+    "prompt": {"pooling": "prompt", "prompts": [PROMPT]},
+    "denoised": {"pooling": "prompt", "prompts": [PROMPT], "denoise": "always"},
+}
+WITHOUT_PLAIN_FORM = {"diffaug", "diffaug-same", "diffaug-adapter", "denoised"}
+TEXTS = [*SENTENCES[:3], "cat", "", "the small cat " * 40]
+
+
+def config_of(name: str, kind: str):
+    """The configuration of one of the matrix or of `VARIANTS`."""
+    changes = dict(VARIANTS.get(name, {}))
+    if "prompts" in changes:
+        changes["prompt_token_ids"] = [template_token_ids(tiny_tokenizer(kind), PROMPT)]
+    return configure(name if name in CONFIGS else "simcse", kind, **changes)
+
+
+def serving(name: str, kind: str):
+    """A serving model, none of whose tensors is at its initial value, with its tokenizer."""
+    config, tokenizer = config_of(name, kind), tiny_tokenizer(kind)
+    model = train_one_step(config).model
+    if config.whitening_size:
+        model.whitening.fit(torch.randn(40, config.hidden_size))
+    template = config.prompt_token_ids[0] if config.prompts else template_token_ids(tokenizer)
+    longest = longest_input(config.backbone_config) - config.prefix_positions
+    return model, serving_tokenizer(tokenizer, template, max_length=longest, leading_space=bool(config.prompts))
+
+
+def save(directory: Path, name: str, kind: str) -> Path:
+    model, tokenizer = serving(name, kind)
+    recipe = make_recipe({"name": name, "method": model.config.model_type, "base_model": "zoo/tiny"})
+    save_repository(directory, model, tokenizer, recipe, [])
+    return directory
+
+
+@pytest.fixture(scope="module")
+def plain(kind, tmp_path_factory):
+    """Plain forms of all that have one, by name: their directories, their vectors, what a stranger makes of them."""
+    directory, expected = tmp_path_factory.mktemp("plain"), {}
+    for name in sorted({*CONFIGS, *VARIANTS} - WITHOUT_PLAIN_FORM):
+        model, tokenizer = serving(name, kind)
+        texts = [*TEXTS, f"the small {tokenizer.mask_token} sees the house ."]
+        expected[name] = model.encode(texts, tokenizer)
+        if model.config.pooling == "prompt":
+            tokenizer = separate_template_mask(model, tokenizer)
+        (directory / name).mkdir()
+        write_plain_model(directory / name, model, tokenizer)
+    code = f"""
+import json
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel
+found = {{}}
+for name in {list(expected)}:
+    _, info = AutoModel.from_pretrained(name, output_loading_info=True)
+    misfits = [*info["missing_keys"], *info["unexpected_keys"], *info["mismatched_keys"]]
+    found[name] = [misfits, SentenceTransformer(name).encode({texts}).tolist()]
+print(json.dumps(found))
+"""
+    return directory, expected, run_without_csezoo(code, directory)
+
+
+@pytest.mark.parametrize("name", sorted({*CONFIGS, *VARIANTS} - WITHOUT_PLAIN_FORM))
+def test_sentence_transformers_gives_the_vectors_of_every_method_without_code_of_the_zoo(plain, name):
+    _, expected, found = plain
+    assert largest_difference(np.array(found[name][1]), expected[name]) <= 1e-5
+
+
+def test_a_plain_model_fits_the_class_of_its_backbone_and_brings_no_code(plain, kind):
+    directory, expected, found = plain
+    for name in expected:
+        config = json.loads((directory / name / "config.json").read_text(encoding="utf-8"))
+        assert config["architectures"] == [{"bert": "BertModel", "roberta": "RobertaModel"}[kind]]
+        assert "auto_map" not in config and not list((directory / name).glob("*.py"))
+        assert found[name][0] == [], "a tensor that a stranger's transformers would draw, or warn of"
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_PLAIN_FORM))
+def test_what_no_plain_encoder_can_do_is_named(name):
+    word = {"diffaug-adapter": "adapters", "denoised": "bias"}.get(name, "prefixes")
+    assert word in obstacle(config_of(name, "bert"))
+
+
+def test_a_mask_token_written_in_a_text_is_not_the_template_s(plain, kind):
+    directory, *_ = plain
+    tokenizer = AutoTokenizer.from_pretrained(directory / "prompt")
+    ids = tokenizer(f"the {tokenizer.mask_token} cat").input_ids
+    assert ids.count(tokenizer.convert_tokens_to_ids(TEMPLATE_MASK)) == ids.count(tokenizer.mask_token_id) == 1
+
+
+@pytest.fixture(scope="module")
+def from_the_hub(tmp_path_factory):
+    """A prompt model, published, fetched by its id and exported by the command: its source, the export, the output."""
+    directory = tmp_path_factory.mktemp("hub")
+    source = save(directory / "source", "prompt", "bert")
+    command = [sys.executable, "-W", "ignore", "-m", "csezoo.training.cli", "export", "zoo/prompt"]
+    with HubServer() as hub:
+        hub.commit("zoo/prompt", "a model", {path.name: path.read_bytes() for path in source.iterdir()})
+        done = subprocess.run(
+            [*command, "--to", "made/out", "--onnx"],
+            cwd=directory,
+            env={**os.environ, **hub.environment(directory / "hf")},
+            capture_output=True,
+            text=True,
+            timeout=500,
+        )
+    assert done.returncode == 0, done.stderr
+    return source, directory / "made" / "out", done.stdout
+
+
+def test_the_command_says_what_gives_the_same_vectors_and_leaves_nothing_else(from_the_hub):
+    _, exported, shown = from_the_hub
+    *ways, directory = shown.splitlines()
+    assert [way.split("  ")[0] for way in ways] == ["sentence-transformers", "transformers alone", "ONNX Runtime"]
+    assert directory == "made/out" and list(exported.parent.iterdir()) == [exported]
+
+
+def test_the_lines_of_the_card_give_the_vectors_and_a_difference_is_refused(from_the_hub):
+    source, exported, _ = from_the_hub
+    card = ModelCard.load(exported / "README.md")
+    assert (card.data.library_name, card.data.license) == ("sentence-transformers", "apache-2.0")
+    assert "at the mask of the template" in card.text and "trust_remote_code" not in card.text
+    blocks = dict(re.findall(r"With (.+?):\n\n```python\n(.+?)\n```", card.text, re.DOTALL))
+    assert list(blocks) == ["sentence-transformers", "transformers alone", "ONNX Runtime"]
+    expected = AutoModel.from_pretrained(source).encode(TEXTS)
+    assert max(check_export(exported, blocks, TEXTS, expected).values()) <= 1e-5
+    with pytest.raises(UserError, match="differs from the model by 0.001 in ONNX Runtime and is not kept"):
+        check_export(exported, {"ONNX Runtime": blocks["ONNX Runtime"]}, TEXTS, expected * 1.001)
+
+
+def test_an_onnx_file_takes_batches_of_any_shape(from_the_hub):
+    source, exported, _ = from_the_hub
+    model = AutoModel.from_pretrained(source)
+    session = InferenceSession(exported / "onnx" / "model.onnx")
+    tokenizer = AutoTokenizer.from_pretrained(exported)
+    for texts in (TEXTS[:1], TEXTS[:4], TEXTS):
+        batch = tokenizer(texts, padding=True, truncation=True, return_tensors="np")
+        tokens, vectors = session.run(["last_hidden_state", "sentence_embedding"], dict(batch))
+        assert tokens.shape == (*batch["input_ids"].shape, 32)
+        np.testing.assert_allclose(vectors, model.encode(texts), atol=1e-5, rtol=0)
+
+
+def test_an_export_can_be_evaluated(from_the_hub):
+    source, exported, _ = from_the_hub
+    encode, _ = load_encoder(str(exported))
+    np.testing.assert_allclose(encode(TEXTS), AutoModel.from_pretrained(source).encode(TEXTS), atol=1e-5, rtol=0)
+
+
+def test_prefixes_are_refused_with_the_reason_and_held_by_an_onnx_file(tmp_path, capsys):
+    source = save(tmp_path / "source", "diffaug", "roberta")
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        main(["export", str(source), "--to", str(tmp_path / "out")])
+    line = capsys.readouterr().err.strip()
+    assert stop.value.code == 2 and "\n" not in line
+    for part in ("keys and values in every attention layer", "trust_remote_code=True", "--onnx"):
+        assert part in line
+    assert list(tmp_path.iterdir()) == [source]
+
+    assert list(export(str(source), str(tmp_path / "out"), onnx=True)) == ["ONNX Runtime"]
+    names = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert names == {"README.md", "onnx/model.onnx", "tokenizer.json", "tokenizer_config.json"}
+    assert "keys and values" in ModelCard.load(tmp_path / "out" / "README.md").text
+
+
+def test_what_cannot_be_exported_is_named_with_the_way_out(bases, tmp_path):
+    def refusal(run, to) -> str:
+        with pytest.raises(UserError) as error:
+            export(str(run), str(to))
+        return str(error.value)
+
+    source = save(tmp_path / "source", "simcse", "bert")
+    assert f"{source} is not an empty directory" in refusal(source, source)
+    assert "is not an empty directory" in refusal(source, source / "config.json")
+    assert "has no fingerprint.json, README.md" in refusal(bases["bert"], tmp_path / "out")
+    assert "zoo/nothing-here could not be downloaded" in refusal("zoo/nothing-here", tmp_path / "out")
+    foreign = shutil.copytree(bases["bert"], tmp_path / "foreign")
+    for name in ("README.md", "fingerprint.json"):
+        (foreign / name).write_text("# A model\n", encoding="utf-8")
+    assert "no checkpoint of the zoo but a BertModel" in refusal(foreign, tmp_path / "out")
+    (tmp_path / "file").touch()
+    assert "--to: " in (said := refusal(source, tmp_path / "file" / "out")) and "cannot be made" in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "foreign", "source"]

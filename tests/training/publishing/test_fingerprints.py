@@ -1,0 +1,211 @@
+"""A repository is compared with its fingerprint, and what differs is named."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel
+
+from csezoo.training.cli.parser import main
+from csezoo.training.errors import UserError
+from csezoo.training.publishing.fingerprints import SENTENCES, verify_repository
+from tests.clean_interpreter import run_without_csezoo
+from tests.repositories import tiny_repository
+
+PROMPT = {"pooling": "prompt", "prompts": ["this sentence : {sentence} means {mask} ."]}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """One repository each with nothing special, with a prompt, with prefixes, with a whitening."""
+    directory = tmp_path_factory.mktemp("saved")
+    return {
+        "plain": tiny_repository(directory / "plain"),
+        "prompt": tiny_repository(directory / "prompt", kind="roberta", **PROMPT),
+        "prefixes": tiny_repository(directory / "prefixes", "diffaug"),
+        "whitening": tiny_repository(directory / "whitening", whitening_size=8),
+    }
+
+
+@pytest.fixture
+def copy(saved, tmp_path):
+    """Copies of them, for a test to poison."""
+
+    def make(name):
+        return shutil.copytree(saved[name], tmp_path / name)
+
+    return make
+
+
+def change_json(path, **values):
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | values), encoding="utf-8")
+
+
+def change_tensor(directory, name, change):
+    path = directory / "model.safetensors"
+    tensors = load_file(path)
+    tensors[name] = change(tensors[name]).contiguous()
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def assert_differs(directory, *parts):
+    """All parts are named, on one line."""
+    with pytest.raises(UserError) as refused:
+        verify_repository(str(directory))
+    for part in parts:
+        assert part in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["plain", "prompt", "prefixes", "whitening"])
+def test_a_repository_is_what_it_was_saved_as(saved, name):
+    files, tokens, vectors = verify_repository(str(saved[name]))
+    assert files.startswith("files: ")
+    assert "token ids: those of 8 sentences are as stored" in tokens
+    assert "vectors: those of 8 sentences are as stored" in vectors
+
+
+def test_the_fingerprint_holds_short_and_truncated_sentences_and_unknown_characters(saved):
+    fingerprint = json.loads((saved["plain"] / "fingerprint.json").read_text(encoding="utf-8"))
+    lengths = [len(ids) for ids in fingerprint["token_ids"]]
+    assert min(lengths) == 3 and max(lengths) == lengths[-1] == 64
+    assert fingerprint["sentences"] == SENTENCES
+    assert 1 in fingerprint["token_ids"][5]  # [UNK]
+    assert {len(vector) for vector in fingerprint["embeddings"]} == {32}
+    files = {path.name for path in saved["plain"].iterdir()}
+    assert fingerprint["files"].keys() == files - {"fingerprint.json", "README.md", "simcse.svg"}  # the card's picture
+    assert {"torch", "transformers"} <= fingerprint["versions"].keys()
+
+
+def test_the_command_prints_a_line_for_each_comparison(saved, capsys):
+    main(["verify", str(saved["plain"])])
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == ["files", "token ids", "vectors"]
+
+
+def test_the_command_ends_with_one_line_and_exit_code_2(copy, capsys):
+    directory = copy("plain")
+    change_tensor(directory, "backbone.embeddings.LayerNorm.bias", torch.zeros_like)
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(directory)])
+    captured = capsys.readouterr()
+    assert ended.value.code == 2 and captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith(f"error: {directory} is not what was saved: model.safetensors has another checksum; ")
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("plain", "backbone.embeddings.LayerNorm.bias"),
+        ("plain", "backbone.encoder.layer.2.attention.self.value.weight"),
+        ("prefixes", "prefixes"),
+        ("whitening", "whitening.mean"),
+    ],
+)
+def test_a_zeroed_tensor_is_caught_in_the_file_and_in_the_vectors(copy, name, tensor):
+    directory = copy(name)
+    change_tensor(directory, tensor, torch.zeros_like)
+    assert_differs(directory, "model.safetensors has another checksum", "8 of 8 vectors are off")
+
+
+def test_an_embedding_that_only_one_sentence_needs_is_named_with_it(copy):
+    directory = copy("plain")
+    name = "backbone.embeddings.position_embeddings.weight"
+    change_tensor(directory, name, lambda table: torch.cat([table[:40], torch.zeros_like(table[40:])]))
+    assert_differs(directory, "1 of 8 vectors are off", "'the river runs past")
+
+
+def test_a_swapped_tokenizer_is_told_from_the_model(copy, saved):
+    directory = copy("plain")
+    vocabulary = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
+    ids = vocabulary["model"]["vocab"]
+    ids["the"], ids["old"] = ids["old"], ids["the"]
+    (directory / "tokenizer.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    with pytest.raises(ValueError) as refused:
+        AutoModel.from_pretrained(directory).verify()
+    assert "other token ids for" in str(refused.value) and "'the river runs" in str(refused.value)
+    assert "'A cat sits" in str(refused.value) and "'Yes'" not in str(refused.value)
+    assert "vectors" not in str(refused.value)
+    assert_differs(directory, "tokenizer.json has another checksum", "other token ids for")
+
+
+def test_a_prompt_lost_from_the_tokenizer_is_caught(copy):
+    directory = copy("prompt")
+    change_json(directory / "tokenizer.json", post_processor=None)
+    assert_differs(directory, "tokenizer.json has another checksum", "other token ids for 'Yes'")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "problem"),
+    [
+        ("plain", {"pooling": "mean"}, "vectors are off"),
+        ("prompt", {"pooling": "cls", "prompts": None}, "vectors are off"),
+        ("prefixes", {"prefix_length": 4}, "mis-shaped prefixes"),
+        ("prefixes", {"prefix_length": 0}, "unexpected prefixes"),
+        ("whitening", {"whitening_size": None}, "unexpected whitening.kernel"),
+        ("plain", {"model_type": "bert"}, "its model is none of the zoo's"),
+        ("plain", {"pooling": "median"}, "'median' is none of"),
+    ],
+)
+def test_another_configuration_is_caught(copy, name, change, problem):
+    directory = copy(name)
+    change_json(directory / "config.json", **change)
+    assert_differs(directory, "config.json has another checksum", problem)
+
+
+def test_changed_code_and_a_missing_file_are_named(copy):
+    directory = copy("plain")
+    with (directory / "pooling.py").open("a", encoding="utf-8") as file:
+        file.write("# one line more\n")
+    (directory / "modules.json").unlink()
+    assert_differs(directory, "pooling.py has another checksum", "modules.json is missing")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_has_a_tolerance_of_its_own(saved, copy, dtype):
+    AutoModel.from_pretrained(saved["plain"], dtype=dtype).verify()
+    directory = copy("plain")
+    change_tensor(directory, "backbone.embeddings.LayerNorm.bias", torch.zeros_like)
+    with pytest.raises(ValueError, match="8 of 8 vectors are off"):
+        AutoModel.from_pretrained(directory, dtype=dtype).verify()
+
+
+def test_a_model_verifies_itself_where_the_zoo_is_not_installed(saved, copy, tmp_path):
+    poisoned = copy("prefixes")
+    change_tensor(poisoned, "prefixes", torch.zeros_like)
+    code = f"""
+import json
+from transformers import AutoModel
+
+lines = AutoModel.from_pretrained({str(saved["prefixes"])!r}, trust_remote_code=True).verify()
+try:
+    AutoModel.from_pretrained({str(poisoned)!r}, trust_remote_code=True).verify()
+except ValueError as error:
+    print(json.dumps([*lines, str(error)]))
+"""
+    *lines, error = run_without_csezoo(code, tmp_path)
+    assert len(lines) == 2
+    assert "8 of 8 vectors are off" in error
+
+
+def test_a_repository_without_a_readable_fingerprint_is_one_line(copy, tmp_path):
+    directory = copy("plain")
+    path = directory / "fingerprint.json"
+    for content, problem in (("{", "not valid JSON"), ('{"files": {}}', "has no embeddings, sentences, token_ids")):
+        path.write_text(content, encoding="utf-8")
+        with pytest.raises(UserError, match=problem):
+            verify_repository(str(directory))
+    path.unlink()
+    with pytest.raises(UserError, match="has no fingerprint.json"):
+        verify_repository(str(directory))
+    with pytest.raises(UserError, match="neither a directory nor a name"):
+        verify_repository(str(tmp_path / "nowhere"))
+
+
+def test_a_model_that_was_not_loaded_has_nothing_to_compare_with(saved):
+    model = AutoModel.from_pretrained(saved["plain"])
+    fresh = type(model)(model.config)
+    with pytest.raises(ValueError, match="not loaded from a checkpoint"):
+        fresh.verify()

@@ -1,0 +1,251 @@
+"""Publishing with the real client to a Hub on the loopback interface, and loading from it as a stranger would."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+
+from csezoo.modeling import SimCSEModel
+from csezoo.training.publishing.staging import stage
+from tests.clean_interpreter import run_without_csezoo
+from tests.conftest import SENTENCES
+from tests.hub_server import TOKEN, HubServer
+from tests.repositories import publish_to
+
+TEXTS = SENTENCES[:5]
+LOAD = f"""
+import json
+from transformers import AutoModel, AutoTokenizer
+
+model = AutoModel.from_pretrained("zoo/tiny", trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained("zoo/tiny", trust_remote_code=True)
+found = model(**tokenizer({TEXTS}, padding=True, return_tensors="pt")).pooler_output
+model.verify()
+print(json.dumps({{"encode": model.encode({TEXTS}).tolist(), "pooler_output": found.tolist()}}))
+"""
+SNAPSHOT = """
+import json, os
+from huggingface_hub import snapshot_download
+
+print(json.dumps(sorted(os.listdir(snapshot_download("zoo/tiny")))))
+"""
+
+
+def local_files(directory):
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def assert_refused(done, *parts):
+    """The last line is an error with all parts, and the exit code 2; the token is nowhere."""
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    for part in parts:
+        assert part in line
+    assert TOKEN not in done.stdout + done.stderr
+
+
+def seed(hub, run, tmp_path):
+    """Have the Hub hold what publishing a run makes of its repository."""
+    staged = tmp_path / "staged"
+    stage(str(run), "zoo/tiny", staged)
+    hub.commit("zoo/tiny", "initial commit", {".gitattributes": b"*.safetensors filter=lfs\n", **local_files(staged)})
+
+
+@pytest.fixture(scope="module")
+def published(finished, tmp_path_factory):
+    """A Hub to which the run was published, and what the command said."""
+    with HubServer() as hub:
+        yield hub, publish_to(hub, tmp_path_factory.mktemp("home"), finished)
+
+
+def test_one_commit_holds_code_weights_tokenizer_card_recipe_and_results(published, finished):
+    hub, done = published
+    assert done.returncode == 0, done.stderr
+    initial, commit = hub.repos["zoo/tiny"]
+    expected = local_files(finished / "best")
+    assert {"config.json", "model.safetensors", "tokenizer.json", "modeling_simcse.py"} <= expected.keys()
+    assert b"REPOSITORY" in expected["README.md"]  # the run's own card stays as it is
+    expected["README.md"] = expected["README.md"].replace(b"REPOSITORY", b"zoo/tiny")
+    expected["results.json"] = (finished / "results.json").read_bytes()
+    found = dict(commit.files)
+    recipe = yaml.safe_load(found.pop("recipe.yaml"))
+    assert found == {**initial.files, **expected}
+    assert recipe == {"name": "tiny", "method": "simcse", "train_file": "train.txt"}  # no directory of this machine
+    assert commit.message == "Publish with csezoo"
+    assert not hub.private
+    assert TOKEN not in done.stdout + done.stderr
+
+
+def test_what_is_checked_and_what_changes_is_shown_and_the_url_last(published):
+    hub, done = published
+    lines = done.stdout.splitlines()
+    commit = hub.repos["zoo/tiny"][-1]
+    files = sorted(commit.files.keys() - {".gitattributes"})
+    assert [line.split()[1] for line in lines if line.startswith("add ")] == files
+    checks = [number for number, line in enumerate(lines) if line.startswith("checked ")]
+    assert checks == [0, len(files) + 1, len(files) + 2]  # before the plan; in a fresh process, downloaded again
+    assert lines[-1] == f"{hub.url}/zoo/tiny/commit/{commit.id}"
+
+
+def test_a_published_model_loads_where_the_zoo_is_not_installed_and_a_snapshot_offline(published, finished, tmp_path):
+    hub, _ = published
+    environment = hub.environment(tmp_path / "stranger")
+    loaded = run_without_csezoo(LOAD, tmp_path, **environment)
+    expected = SimCSEModel.from_pretrained(finished / "best").encode(TEXTS)
+    np.testing.assert_allclose(loaded["encode"], expected, atol=1e-6, rtol=0)
+    np.testing.assert_allclose(loaded["pooler_output"], expected, atol=1e-6, rtol=0)
+
+    environment = hub.environment(tmp_path / "another")
+    files = run_without_csezoo(SNAPSHOT, tmp_path, **environment)
+    assert files == sorted(hub.repos["zoo/tiny"][-1].files)
+    hub.requests.clear()
+    assert run_without_csezoo(LOAD, tmp_path, **{**environment, "HF_HUB_OFFLINE": "1"}) == loaded
+    assert hub.requests == []
+
+
+def test_verify_and_audit_take_a_repository_of_the_hub_at_a_revision(published, tmp_path):
+    hub, _ = published
+    hub.requests.clear()
+    sha = hub.repos["zoo/tiny"][-1].id
+    variables = {**os.environ, **hub.environment(tmp_path / "home")}
+
+    def run(*arguments):
+        command = [sys.executable, "-W", "ignore", "-m", "csezoo.training.cli", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, env=variables)
+
+    audited = run("audit", "zoo/tiny", "--revision", sha)
+    assert audited.stdout == f"no findings in zoo/tiny at {sha}\n", audited.stderr
+    assert not any("safetensors" in request for request in hub.requests if request.startswith("GET /zoo"))
+    verified = run("verify", "zoo/tiny", "--revision", sha)
+    assert len(verified.stdout.splitlines()) == 3, verified.stderr
+    assert_refused(run("verify", "zoo/tiny", "--revision", "v9"), "zoo/tiny could not be downloaded")
+
+
+def test_publishing_again_replaces_what_changed_and_deletes_what_is_gone(publish, hub, finished_run, tmp_path):
+    seed(hub, finished_run, tmp_path)
+    best = finished_run / "best"
+    card = (best / "README.md").read_text(encoding="utf-8") + "\nOne line more.\n"
+    (best / "README.md").write_text(card, encoding="utf-8")
+    (best / "1_Pooling").mkdir()
+    (best / "1_Pooling" / "config.json").write_text("{}", encoding="utf-8")
+    (best / ".DS_Store").write_text("hidden", encoding="utf-8")
+    done = publish(best)  # the repository itself will do too, without recipe and results
+    assert done.returncode == 0, done.stderr
+    before, after = hub.repos["zoo/tiny"]
+    changed = {"README.md": card.replace("REPOSITORY", "zoo/tiny").encode(), "1_Pooling/config.json": b"{}"}
+    expected = {**before.files, **changed}
+    del expected["recipe.yaml"], expected["results.json"]
+    assert after.files == expected
+    plan = [line.split()[:2] for line in done.stdout.splitlines() if not line.startswith(("checked", "http"))]
+    added, *others = plan
+    assert added == ["add", "1_Pooling/config.json"]
+    assert others == [["change", "README.md"], ["delete", "recipe.yaml"], ["delete", "results.json"]]
+
+
+def test_publishing_the_same_again_makes_no_commit_and_a_tag_that_is_missing(publish, hub, finished_run, tmp_path):
+    seed(hub, finished_run, tmp_path)
+    done = publish(finished_run, "--tag", "v1")
+    assert done.returncode == 0, done.stderr
+    (commit,) = hub.repos["zoo/tiny"]
+    assert "nothing changes" in done.stdout
+    assert done.stdout.splitlines()[-1] == f"{hub.url}/zoo/tiny/commit/{commit.id}"
+    assert hub.refs["zoo/tiny"] == {"v1": commit}
+    (finished_run / "results.json").write_text("{}", encoding="utf-8")
+    assert_refused(publish(finished_run, "--tag", "v1"), "--tag v1", "another commit")
+    assert len(hub.repos["zoo/tiny"]) == 1
+
+
+def test_a_pull_request_leaves_the_main_branch_as_it_is(publish, hub, finished_run):
+    hub.commit("zoo/tiny", "initial commit", {".gitattributes": b"*.safetensors filter=lfs\n"})
+    done = publish(finished_run, "--create-pr")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"{hub.url}/zoo/tiny/discussions/1"
+    assert len(hub.repos["zoo/tiny"]) == 1
+    assert "model.safetensors" in hub.refs["zoo/tiny"]["refs/pr/1"].files
+
+
+def test_private_makes_a_private_repository_and_never_publishes_to_a_public_one(publish, hub, finished_run):
+    hub.commit("zoo/open", "initial commit", {})
+    assert_refused(publish(finished_run, "--private", to="zoo/open"), "zoo/open is public", "--private")
+    assert len(hub.repos["zoo/open"]) == 1
+    done = publish(finished_run, "--private")
+    assert done.returncode == 0, done.stderr
+    assert hub.private == {"zoo/tiny"}
+
+
+def zero_a_tensor(best):
+    tensors = load_file(best / "model.safetensors")
+    tensors["backbone.embeddings.LayerNorm.bias"] = torch.zeros(32)
+    save_file(tensors, best / "model.safetensors", metadata={"format": "pt"})
+
+
+def zero_a_tensor_and_its_checksum(best):
+    zero_a_tensor(best)
+    forget_checksum(best, "model.safetensors")
+
+
+def forget_checksum(best, name):
+    fingerprint = json.loads((best / "fingerprint.json").read_text(encoding="utf-8"))
+    del fingerprint["files"][name]
+    (best / "fingerprint.json").write_text(json.dumps(fingerprint), encoding="utf-8")
+
+
+def add_a_pickle(best):
+    torch.save({}, best / "pytorch_model.bin")
+
+
+def break_the_code(best):
+    (best / "pooling.py").write_text("def pool(): return 1\n", encoding="utf-8")
+    forget_checksum(best, "pooling.py")
+
+
+def write_card(text):
+    return lambda best: (best / "README.md").write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("poison", "parts"),
+    [
+        (zero_a_tensor, ["model.safetensors has another checksum"]),
+        (zero_a_tensor_and_its_checksum, ["a fresh process", "8 of 8 vectors are off"]),
+        (break_the_code, ["a fresh process", "ImportError"]),
+        (add_a_pickle, ["1 finding(s) of csezoo audit", "pytorch_model.bin", "is a pickle"]),
+        (write_card("---\nlicense: [\n---\n"), ["README.md", "cannot be read"]),
+        (write_card("---\nlicense: mit\ntags: [a]\n---\n"), ["no language, library_name, pipeline_tag"]),
+        (lambda best: (best / "model.safetensors").unlink(), ["best has no model.safetensors", "finished best/"]),
+        (lambda best: (best.parent / "results.json").unlink(), ["is not finished", "has no results.json"]),
+    ],
+)
+def test_what_is_not_in_order_is_refused_and_makes_no_repository(publish, hub, finished_run, poison, parts):
+    poison(finished_run / "best")
+    assert_refused(publish(finished_run), *parts)
+    assert hub.repos == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"to": "tiny"}, ["'tiny'", "ORG/NAME"]),
+        ({"to": "zoo/so--tiny"}, ["'zoo/so--tiny'", "Cannot have --"]),
+        ({"HF_TOKEN": ""}, ["no token found", "hf auth login"]),
+        ({"HF_HUB_OFFLINE": "1"}, ["offline mode", "unset", "HF_HUB_OFFLINE"]),
+        ({"HF_ENDPOINT": "http://127.0.0.1:9"}, ["out of reach", "http://127.0.0.1:9"]),
+    ],
+    ids=["no owner", "no name", "no token", "offline", "no server"],
+)
+def test_what_can_be_known_before_asking_the_hub(publish, hub, finished_run, options, parts):
+    assert_refused(publish(finished_run, **options), *parts)
+    assert hub.repos == {}
+
+
+def test_a_pull_request_cannot_be_tagged_and_a_directory_without_a_model_not_published(publish, hub, tmp_path):
+    assert_refused(publish(tmp_path, "--create-pr", "--tag", "v1"), "--tag v1", "once it is merged")
+    assert_refused(publish(tmp_path / "nowhere"), "nowhere has no config.json", "run directory")
+    assert hub.requests == []

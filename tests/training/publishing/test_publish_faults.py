@@ -1,0 +1,84 @@
+"""Refused, cut off or deceived by the Hub, publishing leaves nothing half done, and the same command completes it."""
+
+import pytest
+
+from tests.hub_server import TOKEN
+from tests.training.publishing.test_publish import assert_refused
+
+REPO = "zoo/tiny"
+
+
+def assert_complete(done, hub):
+    """One commit holds everything."""
+    assert done.returncode == 0, done.stderr
+    initial, published = hub.repos[REPO]
+    assert list(initial.files) == [".gitattributes"]
+    assert {"model.safetensors", "README.md", "fingerprint.json", "results.json"} <= published.files.keys()
+    assert TOKEN not in done.stdout + done.stderr
+
+
+def assert_nothing_visible(hub):
+    """At most the repository itself is there, as the Hub makes it."""
+    assert all(len(commits) == 1 and list(commits[0].files) == [".gitattributes"] for commits in hub.repos.values())
+    assert not hub.refs.get(REPO)
+
+
+@pytest.mark.parametrize(
+    ("where", "status", "way_out"),
+    [
+        ("/api/repos/create", 403, "take one that may"),
+        ("/commit/", 401, "hf auth login"),
+        ("/commit/", 412, "publish again"),
+        ("/commit/", 429, "wait and publish again"),
+        ("/commit/", 503, "publish again later"),
+        pytest.param("/upload/", 500, "publish again later", marks=pytest.mark.slow),  # the client waits and tries on
+    ],
+)
+def test_refused_nothing_is_visible(publish, hub, finished_run, where, status, way_out):
+    hub.failures[where] = status
+    assert_refused(publish(finished_run), REPO, str(status), way_out)
+    assert_nothing_visible(hub)
+
+
+def test_cut_off_nothing_is_visible_and_publishing_again_completes(publish, hub, finished_run):
+    """One fault after the other, as on a bad day."""
+    for where in ("/upload/", "/commit/"):
+        hub.cuts[where] = "before"
+        assert_refused(publish(finished_run), "out of reach")
+        assert_nothing_visible(hub)
+        hub.cuts.clear()
+    assert_complete(publish(finished_run), hub)
+
+
+def test_a_commit_whose_answer_was_lost_is_not_made_twice(publish, hub, finished_run):
+    hub.cuts["/commit/"] = "after"
+    assert_refused(publish(finished_run), "out of reach")
+    hub.cuts.clear()
+    done = publish(finished_run, "--tag", "v1")
+    assert "nothing changes" in done.stdout
+    assert_complete(done, hub)
+    assert hub.refs[REPO]["v1"] == hub.repos[REPO][-1]
+
+
+def test_what_does_not_come_back_as_it_was_is_not_tagged_until_it_does(publish, hub, finished_run):
+    faults = [
+        (lambda: hub.cuts.update({"/resolve/": "before"}), "publish again to go on"),
+        (lambda: hub.failures.update({"/resolve/": 403}), "403"),
+        (lambda: hub.corrupt.add("tokenizer.json"), "tokenizer.json has another checksum"),
+        (lambda: hub.corrupt.add("model.safetensors"), "model.safetensors"),
+        (lambda: hub.failures.update({"/tag/": 500}), "publish again to go on"),
+    ]
+    for fault, part in faults:
+        fault()
+        assert_refused(publish(finished_run, "--tag", "v1"), part)
+        assert not hub.refs.get(REPO)
+        hub.cuts.clear(), hub.failures.clear(), hub.corrupt.clear()
+    assert_complete(publish(finished_run, "--tag", "v1"), hub)
+    assert hub.refs[REPO]["v1"] == hub.repos[REPO][-1]
+
+
+def test_a_wrong_token_is_refused_without_showing_it(publish, hub, finished_run):
+    done = publish(finished_run, HF_TOKEN="hf_of_another_age")
+    assert_refused(done, "401", "hf auth login")
+    assert "hf_of_another_age" not in done.stdout + done.stderr
+    assert hub.repos == {}

@@ -1,0 +1,127 @@
+"""The quickstart's world: reproducible, readable, honest about what was held out, graded by meaning."""
+
+import csv
+import random
+import re
+
+import pytest
+
+from csezoo.training.quickstart import world as qw
+from csezoo.training.quickstart.world import Event, Frame, grade, make_world, write_world
+
+CHOPPING = Frame(
+    Event("kitchen", "chef/cook", "chop/slice", "onions"), place="at home", time="at noon", manner="alone"
+)
+
+
+@pytest.fixture(scope="module")
+def world():
+    return make_world(seed=1, sentences=2000, pairs=200, triplets=100)
+
+
+def test_a_seed_makes_one_world(world):
+    assert make_world(seed=1, sentences=2000, pairs=200, triplets=100) == world
+    assert make_world(seed=2, sentences=2000, pairs=200, triplets=100).train != world.train
+
+
+def test_the_sizes_are_the_ones_asked_for(world):
+    assert [len(world.train), len(world.dev), len(world.test), len(world.triplets)] == [2000, 200, 200, 100]
+    assert len(set(world.train)) == 2000
+
+
+def test_no_event_is_told_in_two_splits(monkeypatch):
+    told, splits = {"train": set(), "dev": set(), "test": set()}, iter(["dev", "test"])
+    split = "train"
+    say, pairs = qw._say, qw._pairs
+
+    def listening_say(rng, frame):
+        told[split].add(frame.event)
+        return say(rng, frame)
+
+    def listening_pairs(*args):
+        nonlocal split
+        split = next(splits)
+        result = pairs(*args)
+        split = "train"  # the triplets, told last, belong to the training events
+        return result
+
+    monkeypatch.setattr(qw, "_say", listening_say)
+    monkeypatch.setattr(qw, "_pairs", listening_pairs)
+    make_world(seed=3, sentences=2000, pairs=200, triplets=200)
+    assert all(told.values())
+    assert told["train"].isdisjoint(told["dev"] | told["test"]) and told["dev"].isdisjoint(told["test"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "score"),
+    [
+        ({}, 5.0),
+        ({"time": "yesterday"}, 4.0),
+        ({"place": None}, 4.0),
+        ({"time": None, "manner": None}, 3.5),
+        ({"place": "at the inn"}, 3.0),
+        ({"event": CHOPPING.event._replace(agent="waiter")}, 3.0),
+        ({"event": CHOPPING.event._replace(agent="waiter"), "place": "at the inn"}, 2.5),
+        ({"event": CHOPPING.event._replace(action="burn")}, 2.0),
+        ({"negated": True}, 2.0),
+        ({"event": CHOPPING.event._replace(action="burn", agent="waiter")}, 1.5),
+        ({"event": Event("kitchen", "waiter", "burn", "pie")}, 1.0),
+        ({"event": Event("sport", "chef/cook", "win", "race")}, 0.0),
+    ],
+)
+def test_the_score_counts_the_facts_that_agree(changes, score):
+    other = CHOPPING._replace(**changes)
+    assert grade(CHOPPING, other) == grade(other, CHOPPING) == score
+
+
+def test_a_pair_never_repeats_its_sentence_and_every_grade_occurs(world):
+    assert all(first != second for first, second, _ in world.dev + world.test)
+    assert {0.0, 1.0, 2.0, 3.0, 4.0, 5.0} <= {score for *_, score in world.dev}
+
+
+@pytest.mark.parametrize(
+    ("verb", "forms"),
+    [
+        ("cut up", ("cut up", "cut up", "cutting up")),
+        ("chop", ("chopped", "chopped", "chopping")),
+        ("carry", ("carried", "carried", "carrying")),
+        ("free", ("freed", "freed", "freeing")),
+        ("write", ("wrote", "written", "writing")),
+        ("fix", ("fixed", "fixed", "fixing")),
+        ("play", ("played", "played", "playing")),
+    ],
+)
+def test_verbs_are_inflected(verb, forms):
+    assert qw._inflect(verb) == forms
+
+
+def test_nouns_agree_and_articles_fit():
+    assert [qw._be(noun) for noun in ("onions", "children", "bus", "grass", "evening sky")] == ["were"] * 2 + [
+        "was"
+    ] * 3
+    assert [qw._article(noun) for noun in ("umpire", "union", "owner", "chef")] == ["an", "a", "an", "a"]
+
+
+def test_sentences_look_like_sentences(world):
+    for text in world.train:
+        assert re.fullmatch(r"[A-Z][A-Za-z', -]*\.", text), text
+        assert "  " not in text and " ," not in text and not re.search(r"\ba [aeio]|\ban [^aeiou]", text), text
+
+
+def test_a_sentence_can_be_said_in_many_ways():
+    frame = qw._frame(random.Random(0), next(iter(qw._QUALITIES)))
+    assert len({qw._say(random.Random(seed), frame) for seed in range(100)}) > 50
+
+
+def test_files_are_utf8_with_lf(world, tmp_path):
+    write_world(world, tmp_path)
+    assert (tmp_path / "train.txt").read_bytes() == "".join(f"{text}\n" for text in world.train).encode()
+    for name, header in [
+        ("dev", ["sentence1", "sentence2", "score"]),
+        ("nli_triplets", ["sent0", "sent1", "hard_neg"]),
+    ]:
+        content = (tmp_path / f"{name}.csv").read_bytes()
+        assert b"\r" not in content
+        assert next(csv.reader(content.decode().splitlines())) == header
+    rows = list(csv.reader((tmp_path / "dev.csv").read_text("utf-8").splitlines()))[1:]
+    assert [(first, second, float(score)) for first, second, score in rows] == world.dev

@@ -1,0 +1,114 @@
+"""Benchmarks: a part of the zoo timed against the usual way to do the same work, in turns in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from csezoo.modeling.encoding import load_tokenizer
+
+from ..errors import UserError
+from ..evaluation.encoded import Encode
+from ..evaluation.encoders import load_checkpoint, load_encoder, plain_encoder
+from ..evaluation.significance import spearman
+from ..evaluation.suites import evaluate_tasks
+from ..evaluation.tasks.senteval import find_senteval, read_subset
+from ..evaluation.tasks.sts import STS_TASKS, SUBSETS, PairTask, load_task, unit_vectors
+from .race import machine, race
+
+Row = tuple[str, str, float]  # two sentences and their gold score
+SENTEVAL_BATCH = 128  # as SimCSE's evaluation, and all that follow it, set it
+
+
+def benchmark_sts(
+    model: str, pooling: str | None, data: str, *, tasks: Sequence[str] = STS_TASKS, repeats: int = 5
+) -> dict[str, object]:
+    """The suite `sts` against the way a SentEval run encodes the same pairs with the same encoder.
+
+    SentEval encodes task by task and sub-set by sub-set, both sides of 128 pairs at a time; it sorts the sub-sets of
+    STS12–16 by length and leaves STS-B and SICK-R as they are. What it encodes beside the scored pairs (train and dev
+    of STS-B and SICK) is left out here, in its favour.
+
+    Args:
+        model, pooling: as of `load_encoder`; of the zoo, or a plain encoder.
+        data: a directory in SentEval's layout.
+        tasks: names; those of the suite unless fewer are given.
+        repeats: turns.
+
+    Returns:
+        `race`'s figures; `difference`, the largest between the two ways' scores; the encoder's receipt; the machine.
+
+    Raises:
+        UserError: the data is missing or damaged, a task is none of the suite, or the model cannot be loaded.
+    """
+    if unknown := [name for name in tasks if name not in STS_TASKS]:
+        raise UserError(f"tasks: {unknown[0]!r} is none of {', '.join(STS_TASKS)}")
+    root = find_senteval(data).root
+    suite = [load_task(name, data) for name in tasks]
+    usual = [senteval_order(task, root) for task in suite]
+    encode, receipt = load_encoder(model, pooling=pooling, batch_size=SENTEVAL_BATCH)
+    if receipt["kind"] == "sentence-transformers":
+        raise UserError(f"{model} brings modules of sentence-transformers: give a model of the zoo or a plain one")
+    encode_batch = plain_pass(model, pooling)
+    for warm in (encode, encode_batch):
+        warm(sorted(suite[0].sentences())[:SENTEVAL_BATCH])  # the first pass of a process is slower than any other
+    scores: dict[str, list[float]] = {}
+
+    def run_suite() -> None:
+        scores["ours"] = [result["value"] for result in evaluate_tasks(encode, suite)]
+
+    def run_senteval() -> None:
+        scores["usual"] = [score_as_senteval(encode_batch, subsets) for subsets in usual]
+
+    figures = race(run_suite, run_senteval, repeats=repeats)
+    difference = float(np.abs(np.subtract(scores["ours"], scores["usual"])).max())
+    return {
+        "benchmark": "sts",
+        "tasks": list(tasks),
+        **figures,
+        "difference": difference,
+        **receipt,
+        "machine": machine(),
+    }
+
+
+def plain_pass(model: str, pooling: str | None) -> Encode:
+    """A batch as evaluation scripts encode it: tokenised and padded as it comes, one forward pass."""
+    if pooling is None:
+        encoder = load_checkpoint(model).eval()
+        tokenizer = load_tokenizer(encoder)
+    else:
+        encoder, tokenizer = plain_encoder(model, pooling)
+    encoder.to("cuda" if torch.cuda.is_available() else "cpu")
+
+    @torch.inference_mode()
+    def encode(texts: list[str]) -> np.ndarray:
+        batch = tokenizer(texts, padding=True, truncation=True, return_tensors="pt").to(encoder.device)
+        return encoder(**batch).pooler_output.cpu().numpy()
+
+    return encode
+
+
+def senteval_order(task: PairTask, root: Path) -> list[list[Row]]:
+    """The sub-sets of a task, each with its pairs in the order that SentEval encodes them in."""
+    if task.name not in SUBSETS:
+        return [[(*pair, score) for pair, score in zip(task.pairs, task.scores, strict=True)]]
+    folder = root / "STS" / f"{task.name}-en-test"
+    subsets = [read_subset(folder, subset) for subset in SUBSETS[task.name]]
+    return [sorted(rows, key=lambda row: (len(row[0].split()), len(row[1].split()), row[2])) for rows in subsets]
+
+
+def score_as_senteval(encode: Encode, subsets: list[list[Row]]) -> float:
+    """Spearman × 100 over all sub-sets, encoded batch by batch, first one side, then the other."""
+    cosines: list[np.ndarray] = []
+    gold: list[float] = []
+    for rows in subsets:
+        for start in range(0, len(rows), SENTEVAL_BATCH):
+            first, second, scores = zip(*rows[start : start + SENTEVAL_BATCH], strict=True)
+            sides = [unit_vectors(encode(list(side))) for side in (first, second)]
+            cosines.append((sides[0] * sides[1]).sum(1))
+            gold += scores
+    return float(spearman(np.concatenate(cosines)[None], np.array(gold)[None])[0])

@@ -1,0 +1,164 @@
+"""Tables of results files, for a README, a paper or a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import UserError, one_line
+from ..evaluation.report import AVERAGE
+from ..evaluation.tasks.sts import STS_TASKS
+from .published import comparable, same_pairs
+
+FORMATS = ("markdown", "latex", "csv")
+
+
+Row = tuple[str, dict[str, str]]
+
+
+def read_rows(path: str) -> list[Row]:
+    """The rows of a results file: the model's and, where a paper reports its recipe, the paper's and the distance.
+
+    Cells are mean ± standard deviation over seeds, or the one value; a distance is in standard deviations over seeds.
+
+    Args:
+        path: `results.json` of a run, or what `csezoo evaluate --out` wrote.
+
+    Raises:
+        UserError: it is no results file.
+    """
+    try:
+        report = json.loads(Path(path).read_text(encoding="utf-8"))
+        name = Path(report["model"]).name
+        if "summary" in report:
+            cells = {entry["task"]: f"{entry['mean']:.2f} ± {entry['sd']:.2f}" for entry in report["summary"]}
+        else:
+            scores = over_seeds([result for result in report["results"] if isinstance(result["value"], float)])
+            cells = {name: mean_and_deviation(values) for name, values in scores.items()}
+            sts = [scores[task][0] for task in STS_TASKS if task in scores]
+            if len(sts) > 1:
+                cells[AVERAGE] = f"{statistics.mean(sts):.2f}"
+        return [(name, cells), *_published_rows(name, report)]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is no results file ({one_line(error)})") from error
+
+
+def _published_rows(name: str, report: dict) -> list[Row]:
+    """The paper's numbers on the same pairs, and how far the run's are from them."""
+    if "recipe" not in report:
+        return []
+    rows, pairs = [], same_pairs(report["results"])
+    for row in comparable(report["recipe"], report["method"], report["base_model"]):
+        scores = {task: score for task, score in row.scores.items() if task in pairs}
+        seeds = {entry["task"]: entry for entry in report.get("summary", []) if entry["task"] in scores}
+        distances = {task: distance(seeds[task]["mean"], seeds[task]["sd"], scores[task]) for task in seeds}
+        if scores:
+            rows.append((f"{name}, published", {task: row.shown(task) for task in scores}))
+        if distances:
+            rows.append((f"{name}, distance in sd", {task: f"{far:+.1f}" for task, far in distances.items()}))
+    return rows
+
+
+def column(result: dict) -> str:
+    """What heads a result's column: its task, and its metric where that is not the usual one.
+
+    Example:
+        >>> column({"task": "GLUE MRPC", "metric": "f1"})
+        'GLUE MRPC f1'
+    """
+    plain = result["metric"] in ("spearman", "accuracy")
+    return result["task"] if plain else f"{result['task']} {result['metric']}"
+
+
+def over_seeds(results: Sequence[dict]) -> dict[str, list[float]]:
+    """The values of each column, one for each seed.
+
+    A file may hold a task under several receipts (and SICK-R is in more than one suite): the newest counts, with all
+    its seeds.
+
+    Example:
+        >>> receipt = {"task": "GLUE RTE", "metric": "accuracy"}
+        >>> over_seeds([{**receipt, "seed": 1, "value": 66.0}, {**receipt, "seed": 2, "value": 67.0}])
+        {'GLUE RTE': [66.0, 67.0]}
+    """
+    newest = {column(result): result for result in results}
+    return {
+        name: [result["value"] for result in results if _without_seed(result) == _without_seed(last)]
+        for name, last in newest.items()
+    }
+
+
+def _without_seed(result: dict) -> dict:
+    return {name: value for name, value in result.items() if name not in ("seed", "value", "model_revision")}
+
+
+def mean_and_deviation(values: Sequence[float]) -> str:
+    """
+    Example:
+        >>> mean_and_deviation([70.0]), mean_and_deviation([70.0, 71.0])
+        ('70.00', '70.50 ± 0.71')
+    """
+    mean = f"{statistics.mean(values):.2f}"
+    return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else mean
+
+
+def format_rows(rows: list[tuple[str, dict[str, str]]], kind: str = "markdown") -> str:
+    """A line for each model, a column for each task that any of them has.
+
+    Example:
+        >>> print(format_rows([("a", {"STS12": "70.00"}), ("b", {"STS12": "71.00 ± 0.10"})]))
+        | model | STS12 |
+        |---|---|
+        | a | 70.00 |
+        | b | 71.00 ± 0.10 |
+    """
+    if kind not in FORMATS:
+        raise UserError(f"format: {kind!r} is none of {', '.join(FORMATS)}")
+    columns = list(dict.fromkeys(column for _, cells in rows for column in cells))
+    columns.sort(key=lambda column: column == AVERAGE)  # last, whoever has it
+    table = [["model", *columns], *([name, *(cells.get(column, "") for column in columns)] for name, cells in rows)]
+    if kind == "csv":
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerows(table)
+        return out.getvalue().rstrip("\n")
+    if kind == "latex":
+        lines = [" & ".join(_escape(cell) for cell in row) + r" \\" for row in table]
+        frame = [r"\begin{tabular}{l" + "r" * len(columns) + "}", r"\toprule", lines[0], r"\midrule", *lines[1:]]
+        return "\n".join([*frame, r"\bottomrule", r"\end{tabular}"])
+    return markdown_table(*table)
+
+
+def markdown_table(header: list[str], *rows: list[str]) -> str:
+    r"""A table in Markdown; a bar in a cell stays in it.
+
+    Example:
+        >>> print(markdown_table(["model", "STS12"], ["a|b", "70.00"]))
+        | model | STS12 |
+        |---|---|
+        | a\|b | 70.00 |
+    """
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (header, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
+
+
+def _escape(cell: str) -> str:
+    for character in "_&%#":
+        cell = cell.replace(character, "\\" + character)
+    return cell.replace("±", r"$\pm$")
+
+
+def distance(mean: float, deviation: float, published: float) -> float:
+    """How many standard deviations a mean over seeds lies from a published number; infinite where seeds agree exactly.
+
+    Example:
+        >>> distance(76.0, 0.5, 76.25)
+        -0.5
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.divide(mean - published, deviation))

@@ -1,0 +1,93 @@
+"""`csezoo cards --html`: the cards as a static site, which needs no server and loads nothing from elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+from html import escape
+from pathlib import Path
+from string import Template
+
+from huggingface_hub import ModelCard
+from markdown_it import MarkdownIt
+
+from ..errors import UserError, one_line
+from .index import COLUMNS, INTRODUCTION, PAPER, Entry
+
+FILES = Path(__file__).parent / "website_files"
+# Set in figures of one width.
+NUMBERS = ("STS-B dev", "STS average", *PAPER)
+# Raw HTML in a card is shown as text.
+MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
+
+
+def write_website(cards: Path, entries: list[Entry], directory: Path) -> None:
+    """Write the table of all models, a page for each card, and the files that the cards link.
+
+    Args:
+        cards: the directory of the cards.
+        entries: their index.
+        directory: of the site, made if it is not there; what it already holds under other names stays.
+
+    Raises:
+        UserError: the directory cannot be written, or is that of the cards.
+    """
+    if directory.resolve() == cards.resolve():
+        raise UserError(f"html: {directory} is the directory of the cards, give another")
+    try:
+        shutil.copytree(cards, directory, ignore=shutil.ignore_patterns("README.md"), dirs_exist_ok=True)
+        for name in ("style.css", "table.js"):
+            shutil.copy(FILES / name, directory)
+        _write_page(directory / "index.html", "csezoo: model cards", index_body(entries))
+        for entry in entries:
+            if entry.card:
+                page = (directory / entry.link).with_name("index.html")
+                _write_page(page, entry.cells["name"], card_body(entry.card), kind=' class="card"', root="../")
+    except OSError as error:
+        raise UserError(f"html: {directory} cannot be written ({one_line(error)})") from error
+
+
+def _write_page(page: Path, title: str, body: str, kind: str = "", root: str = "") -> None:
+    template = Template((FILES / "template.html").read_text(encoding="utf-8"))
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(template.substitute(title=escape(title), body=body, kind=kind, root=root), encoding="utf-8")
+
+
+def index_body(entries: list[Entry]) -> str:
+    """The table of all models with its search field and filter."""
+    methods = sorted({name for entry in entries for name in entry.cells["method"].split(" + ")})
+    options = "".join(f"<option>{escape(name)}</option>" for name in methods)
+    heads = "".join(f'<th scope="col"><button type="button">{escape(column)}</button></th>' for column in COLUMNS)
+    rows = "\n".join(f"<tr>{_cells(entry)}</tr>" for entry in entries)
+    return f"""{MARKDOWN.render(INTRODUCTION)}
+<div class="controls">
+<input id="search" type="search" placeholder="search" aria-label="search">
+<select id="method" aria-label="method"><option value="">all methods</option>{options}</select>
+</div>
+<p class="facts"><output id="count"></output></p>
+<table id="models">
+<thead><tr>{heads}</tr></thead>
+<tbody>
+{rows}
+</tbody>
+</table>"""
+
+
+def _cells(entry: Entry) -> str:
+    link = entry.link.replace("README.md", "index.html")
+    cells = [f'<td><a href="{escape(link)}">{escape(entry.cells["name"])}</a></td>']
+    for column in COLUMNS[1:]:
+        kind = ' class="number"' if column in NUMBERS else ""
+        cells.append(f'<td{kind} data-label="{escape(column)}">{escape(entry.cells.get(column, ""))}</td>')
+    return "".join(cells)
+
+
+def card_body(card: ModelCard) -> str:
+    """A card as HTML; of its metadata what a reader asks for."""
+    data = card.data
+    told = {"license": [data.get("license")], "base model": [data.get("base_model")]}
+    told["data"] = data.get("datasets") or [None]
+    facts = [f"{name}: {', '.join(values)}" for name, values in told.items() if values[0]]
+    text = MARKDOWN.render(card.text).replace("<table>", '<div class="scroll"><table>')
+    return f"""<p><a href="../index.html">All models</a></p>
+{text.replace("</table>", "</table></div>")}
+<p class="facts">{escape(" · ".join(facts))}</p>"""

@@ -1,0 +1,148 @@
+"""Commands that score a model: evaluate, compare, glue."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ..environment import quiet_transformers
+from ..errors import UserError
+from .options import SENTEVAL, Command, add_encoder_options, check_batch_size, check_out
+
+
+def add_commands(command: Command) -> None:
+    added = command(
+        "evaluate",
+        evaluate,
+        "score a model and write the results with their receipts",
+        "csezoo evaluate runs/quickstart/best --suite sts --data SentEval/data --out result.json",
+    )
+    suites = "sts (the default without --pairs), sts-dev, transfer, transfer-fast, sts-length, sts-multilingual, "
+    suites += "sts-spanish, chinese, geometry, retrieval, cost"
+    added.add_argument("--suite", nargs="+", metavar="SUITE", help=suites)
+    own = "CSV files of your own with the columns sentence1, sentence2, score, each a task by its name"
+    added.add_argument("--pairs", nargs="+", default=[], metavar="FILE.csv", help=own)
+    added.add_argument("--queries", nargs="+", help="sentences whose neighbours the suite retrieval shows")
+    added.add_argument("--data", **SENTEVAL)
+    added.add_argument(
+        "--out", help="write the JSON results here, task by task; what the file holds already is not done again"
+    )
+    add_encoder_options(added)
+    added = command(
+        "compare",
+        compare,
+        "test whether one model is better than another, by a paired bootstrap over the pairs of each task",
+        "csezoo compare runs/a/best runs/b/best --data SentEval/data",
+    )
+    added.add_argument("models", nargs=2, metavar="MODEL", help="as of evaluate")
+    added.add_argument(
+        "--suite",
+        nargs="+",
+        default=["sts"],
+        metavar="SUITE",
+        help="sts (default), sts-dev, sts-length, sts-multilingual, sts-spanish, chinese",
+    )
+    added.add_argument("--data", **SENTEVAL)
+    added.add_argument(
+        "--pooling", nargs=2, metavar="POOLING", help="of the two models, `own` for one that has its own"
+    )
+    added.add_argument("--resamples", type=int, default=1000, help="draws a task (1000)")
+    added = command(
+        "glue",
+        glue,
+        "fine-tune a model on tasks of GLUE and score their dev sets",
+        "csezoo glue runs/quickstart/best --tasks MRPC RTE --data GLUE --seeds 1 2 3 --out glue.json",
+    )
+    added.add_argument("model", help="directory or Hub id: of the zoo (its backbone) or of transformers")
+    names = "CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI"
+    added.add_argument("--tasks", nargs="+", required=True, metavar="TASK", help=names)
+    added.add_argument(
+        "--data", default="hub", help="hub (default) or a directory in GLUE's layout: MRPC/train.tsv, …"
+    )
+    added.add_argument("--learning_rate", type=float, default=2e-5, help="of AdamW, falling linearly to 0 (2e-5)")
+    added.add_argument("--epochs", type=float, default=3, help="over the training set (3)")
+    added.add_argument("--batch_size", type=int, default=32, help="examples an update (32)")
+    added.add_argument("--max_length", type=int, default=128, help="word pieces of an example (128)")
+    share = (
+        "share of the dev set that chooses the epoch, the rest tests (0: the last epoch, tested on all; SG-OPT 0.1)"
+    )
+    added.add_argument("--dev_share", type=float, default=0.0, help=share)
+    added.add_argument("--seeds", type=int, nargs="+", default=[42], metavar="SEED", help="each a run of its own (42)")
+    added.add_argument(
+        "--out", help="write the JSON results here, run by run; what the file holds already is not done again"
+    )
+
+
+def evaluate(options: argparse.Namespace) -> None:
+    from ..evaluation.encoders import load_encoder
+    from ..evaluation.report import format_report
+    from ..evaluation.results import ResultsFile
+    from ..evaluation.suites import evaluate as run_suites
+
+    check_batch_size(options.batch_size)
+    if options.out:
+        check_out(options.out)
+    quiet_transformers()
+    encode, receipt = load_encoder(
+        options.model,
+        pooling=options.pooling,
+        batch_size=options.batch_size,
+        dtype=options.dtype,
+        progress=sys.stderr.isatty(),
+    )
+    file = ResultsFile(options.out, options.model, receipt["model_sha256"]) if options.out else None
+    suites = options.suite or ([] if options.pairs else ["sts"])
+    scored = run_suites(
+        encode,
+        suites,
+        options.data,
+        receipt=receipt,
+        queries=options.queries,
+        pairs=options.pairs,
+        file=file,
+    )
+    print(format_report(Path(options.model).name, scored["results"]))
+    for task in [made["task"] for made in scored["results"] if made.get("as_released") is False]:
+        print(f"warning: {task}: its data is not as released, or tokenised otherwise (checksum)", file=sys.stderr)
+
+
+def compare(options: argparse.Namespace) -> None:
+    from ..evaluation.encoders import load_encoder
+    from ..evaluation.significance import compare as bootstrap
+    from ..evaluation.suites import load_suites
+
+    if options.resamples < 1:
+        raise UserError(f"resamples: {options.resamples} must be at least 1")
+    quiet_transformers()
+    tasks = [task for suite in load_suites(options.suite, options.data).values() for task in suite]
+    poolings = [None if pooling == "own" else pooling for pooling in options.pooling or ("own", "own")]
+    models = zip(options.models, poolings, strict=True)
+    bar = sys.stderr.isatty()
+    first, second = (load_encoder(model, pooling=pooling, progress=bar)[0] for model, pooling in models)
+    for made in bootstrap(first, second, tasks, resamples=options.resamples, progress=bar):
+        interval = f"{made['difference']:+.2f} [{made['low']:+.2f}, {made['high']:+.2f}]"
+        print(f"{made['task']:<24} {made['first']:6.2f} {made['second']:6.2f}  {interval}  p {made['p']:.3f}")
+
+
+def glue(options: argparse.Namespace) -> None:
+    from ..cards.tables import mean_and_deviation, over_seeds
+    from ..evaluation.glue.fine_tuning import FineTuning, run_glue
+
+    if options.out:
+        check_out(options.out)
+    quiet_transformers()  # of the head, which no checkpoint has
+    settings = FineTuning(
+        options.learning_rate, options.epochs, options.batch_size, options.max_length, options.dev_share
+    )
+    results = run_glue(
+        options.model,
+        options.tasks,
+        options.data,
+        seeds=options.seeds,
+        settings=settings,
+        out=options.out,
+        progress=sys.stderr.isatty(),
+    )
+    for name, values in over_seeds(results).items():
+        print(f"{name:<24} {mean_and_deviation(values)}" + (f" ({len(values)} seeds)" if len(values) > 1 else ""))

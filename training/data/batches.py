@@ -1,0 +1,166 @@
+"""Texts to batches of views: tokenised once, shuffled by seed and number, collated."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import datasets
+import pyarrow.compute as pc
+import torch
+
+from ..errors import UserError, one_line
+from .collation import ViewCollator
+
+# Far apart, so that no seed's later epoch is another seed's first.
+EPOCH_STRIDE = 1_000_003
+
+
+def cut_into_batches(
+    rows: torch.Tensor,
+    batch_size: int,
+    *,
+    window: int = 0,
+    lengths: torch.Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> list[list[int]]:
+    """Shuffled row numbers to batches; with a window, to batches of rows of similar length, little of it padding.
+
+    Args:
+        rows: `(n,)`, in the order drawn.
+        window: batches whose rows are sorted by length among themselves; 0 leaves the order as drawn.
+        lengths: of every row, by its number; a window needs them.
+        generator: draws the order of such batches, which would else come shortest first.
+
+    Example:
+        >>> rows, lengths = torch.tensor([3, 1, 0, 2]), torch.tensor([9, 2, 8, 1])
+        >>> cut_into_batches(rows, 2)
+        [[3, 1], [0, 2]]
+        >>> sorted(cut_into_batches(rows, 2, window=2, lengths=lengths, generator=torch.Generator()))
+        [[2, 0], [3, 1]]
+    """
+    if not window or lengths is None:
+        return [batch.tolist() for batch in rows.split(batch_size)]
+    windows = rows.split(window * batch_size)
+    sorted_rows = torch.cat([rows[lengths[rows].argsort(stable=True)] for rows in windows])
+    batches = sorted_rows.split(batch_size)
+    return [batches[i].tolist() for i in torch.randperm(len(batches), generator=generator).tolist()]
+
+
+def row_lengths(rows: datasets.Dataset) -> torch.Tensor:
+    """Word pieces of the longest view of each tokenised row, `(n,)`."""
+    table = rows.with_format("arrow")[:]
+    columns = [pc.list_value_length(table[name]) for name in table.column_names if name.isdigit()]
+    return torch.tensor(pc.max_element_wise(*columns).to_numpy())
+
+
+class Batches(torch.utils.data.Dataset):
+    """One process's share of every batch, a pure function of seed and number: nothing to restore on resume.
+
+    Every epoch is its own permutation; the ragged batch of an epoch is kept, however small. Item `n` is batch n of the
+    run, collated, with `rows`, the number of sentences that count: where a batch has fewer sentences than there are
+    processes, the processes left over get one sentence that does not count.
+
+    Args:
+        sentences: tokenised rows.
+        length_window: as `window` of `cut_into_batches`.
+    """
+
+    def __init__(
+        self,
+        sentences: datasets.Dataset,
+        collate: ViewCollator,
+        *,
+        batch_size: int,
+        seed: int,
+        rank: int,
+        world: int,
+        length_window: int = 0,
+    ):
+        self.sentences, self.collate = sentences, collate
+        self.batch_size, self.seed, self.rank, self.world = batch_size, seed, rank, world
+        self.length_window = length_window
+        self.lengths = row_lengths(sentences) if length_window else None
+        self.batches_per_epoch = -(-len(sentences) // batch_size)
+        self._epoch: int | None = None
+        self._batches: list[list[int]] = []
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        batch = self.rows(number)
+        share = own_share(batch, self.rank, self.world)
+        return {**self.collate(self.sentences.__getitems__(share or batch[:1])), "rows": len(share)}
+
+    def rows(self, number: int) -> list[int]:
+        """Which sentences batch `number` holds, over all processes."""
+        epoch, position = divmod(number, self.batches_per_epoch)
+        if epoch != self._epoch:
+            generator = torch.Generator().manual_seed(self.seed + EPOCH_STRIDE * epoch)
+            rows = torch.randperm(len(self.sentences), generator=generator)
+            self._epoch = epoch
+            self._batches = cut_into_batches(
+                rows, self.batch_size, window=self.length_window, lengths=self.lengths, generator=generator
+            )
+        return self._batches[position]
+
+
+class StreamedBatches(torch.utils.data.IterableDataset):
+    """The same from a stream, shuffled in a buffer; `start` batches are passed over without tokenising them.
+
+    Texts are not tokenised before their batch comes: a `length_window` goes by their characters.
+    """
+
+    def __init__(
+        self,
+        sentences: datasets.IterableDataset,
+        collate: Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]],
+        *,
+        batch_size: int,
+        seed: int,
+        rank: int,
+        world: int,
+        shuffle_buffer: int,
+        start: int,
+        length_window: int = 0,
+    ):
+        self.sentences, self.collate = sentences, collate
+        self.batch_size, self.seed, self.rank, self.world = batch_size, seed, rank, world
+        self.shuffle_buffer, self.start, self.length_window = shuffle_buffer, start, length_window
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for number, batch in enumerate(self._batches()):
+            if number >= self.start:
+                share = own_share(batch, self.rank, self.world)
+                yield {**self.collate(share or batch[:1]), "rows": len(share)}
+
+    def _rows(self, epoch: int) -> Iterator[dict[str, str]]:
+        try:
+            yield from self.sentences.shuffle(seed=self.seed + EPOCH_STRIDE * epoch, buffer_size=self.shuffle_buffer)
+        except UnicodeDecodeError as error:
+            raise UserError(f"the stream is not UTF-8 ({one_line(error)})") from error
+
+    def _batches(self) -> Iterator[list[dict[str, str]]]:
+        if next(iter(self.sentences), None) is None:
+            raise UserError("the stream holds no sentences")
+        for epoch in itertools.count():
+            generator = torch.Generator().manual_seed(self.seed + EPOCH_STRIDE * epoch)
+            stream = self._rows(epoch)
+            while rows := list(itertools.islice(stream, self.batch_size * max(1, self.length_window))):
+                lengths = torch.tensor([max(len(text) for text in row.values()) for row in rows])
+                numbers = torch.arange(len(rows))
+                for batch in cut_into_batches(
+                    numbers, self.batch_size, window=self.length_window, lengths=lengths, generator=generator
+                ):
+                    yield [rows[i] for i in batch]
+
+
+def own_share(batch: list, rank: int, world: int) -> list:
+    """The rank's part of a batch, contiguous; the first ranks get the rows that do not divide.
+
+    Example:
+        >>> own_share([1, 2, 3], 0, 2), own_share([1, 2, 3], 1, 2), own_share([1], 1, 2)
+        ([1, 2], [3], [])
+    """
+    size, more = divmod(len(batch), world)
+    first = rank * size + min(rank, more)
+    return batch[first : first + size + (rank < more)]

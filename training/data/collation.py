@@ -1,0 +1,109 @@
+"""Texts to token ids, and rows of them to one padded batch of views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import datasets
+import torch
+from datasets.fingerprint import Hasher
+from transformers import PreTrainedTokenizerBase
+
+from csezoo.modeling import SentenceEncoderConfig
+
+from ..errors import UserError
+from ..loading.templates import Template
+
+
+def tokenize(
+    batch: dict[str, list],
+    tokenizer: PreTrainedTokenizerBase,
+    length: int,
+    config: SentenceEncoderConfig | None = None,
+) -> dict[str, list]:
+    """Ids of each column's sentences, alone and without special tokens, cut at `length`.
+
+    Args:
+        config: of the method, which may put texts before the sentences: on top of `length`, or counted in it.
+    """
+
+    def ids(texts: list[str], **options: Any) -> list[list[int]]:
+        return tokenizer(
+            texts, add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False, **options
+        ).input_ids
+
+    columns = {column: texts for column, texts in batch.items() if column.isdigit()}
+    cut = {"truncation": True, "max_length": length}
+    if config is None or not (prefixes := config.text_prefixes(columns["0"], tokenizer)):
+        return {column: ids(texts, **cut) for column, texts in columns.items()}
+    if len(columns) > 1:
+        raise UserError(f"text_columns: {config.model_type} makes its own views of a sentence, one column is meant")
+    views = {}
+    for view, before in enumerate(prefixes):
+        # A separator's space belongs to the sentence: byte-level vocabularies write it into the first word.
+        spaced = [prefix[len(prefix.rstrip()) :] + text for prefix, text in zip(before, columns["0"], strict=True)]
+        heads = ids([prefix.rstrip() for prefix in before])
+        views[str(view)] = [head + tail for head, tail in zip(heads, ids(spaced, **cut), strict=True)]
+        if config.prefixes_count_as_text:
+            views[str(view)] = [row[:length] for row in views[str(view)]]
+    return views
+
+
+def tokenize_once(sentences: datasets.Dataset, **options: Any) -> datasets.Dataset:
+    """`tokenize` over a data set, cached by what its result depends on.
+
+    Args:
+        options: of `tokenize`.
+    """
+    tokenizer, length, config = options["tokenizer"], options["length"], options.get("config")
+    prefixes = config.to_json_string() if config and config.text_prefixes([], tokenizer) else None
+    fingerprint = Hasher.hash([sentences._fingerprint, tokenizer.backend_tokenizer.to_str(), length, prefixes])
+    return sentences.map(tokenize, batched=True, fn_kwargs=options, new_fingerprint=fingerprint, desc="Tokenising")
+
+
+class ViewCollator:
+    """Rows of token ids to one padded batch of views `(B, V, T)`.
+
+    Args:
+        templates: ids before and after the sentence, one for each view (the last for all further views).
+        pad_token_id: fills rows up to the longest of the batch.
+        view_columns: number of columns to the column each view reads, see `SentenceEncoderConfig.view_columns`.
+        tokenize: applied first where rows still hold texts (streams).
+    """
+
+    def __init__(
+        self,
+        templates: list[Template],
+        pad_token_id: int,
+        view_columns: Callable[[int], list[int]],
+        tokenize: Callable[[dict], dict] | None = None,
+    ):
+        self.templates = templates
+        self.pad_token_id = pad_token_id
+        self.view_columns = view_columns
+        self.tokenize = tokenize
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        labels = columns.pop("label", None)
+        if self.tokenize:
+            columns = self.tokenize(columns)
+        try:
+            views = [columns[str(column)] for column in self.view_columns(len(columns))]
+        except ValueError as error:  # the method cannot make its views of so many columns
+            raise UserError(str(error)) from error
+        sequences = []
+        for sentence in zip(*views, strict=True):
+            for view, ids in enumerate(sentence):
+                before, after = self.templates[min(view, len(self.templates) - 1)]
+                sequences.append(before + ids + after)
+        longest = max(map(len, sequences))
+        input_ids = torch.full((len(sequences), longest), self.pad_token_id)
+        attention_mask = torch.zeros_like(input_ids)
+        for row, ids in enumerate(sequences):
+            input_ids[row, : len(ids)] = torch.tensor(ids)
+            attention_mask[row, : len(ids)] = 1
+        shape = (len(rows), len(views), longest)
+        collated = {"input_ids": input_ids.view(shape), "attention_mask": attention_mask.view(shape)}
+        return collated if labels is None else {**collated, "labels": torch.tensor(labels)}

@@ -1,0 +1,279 @@
+"""Training texts: read through `datasets`, and checked."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+from datasets.exceptions import DatasetGenerationError
+from pandas.errors import ParserWarning
+
+from csezoo.modeling.natural_language_inference import LABELS
+
+from ..errors import UserError, one_line
+from ..evaluation.tasks.sts import STSB_SPLITS, load_task
+from ..recipes import Recipe
+
+logger = logging.getLogger(__name__)
+
+# "NA" and "None" are words; a row with a cell more than the header must not shift its columns.
+CSV: dict[str, Any] = {"keep_default_na": False, "index_col": False}
+BUILDERS: dict[str, tuple[str, dict[str, Any]]] = {
+    ".txt": ("text", {"encoding": "utf-8-sig"}),  # a byte-order mark is no part of the first sentence
+    ".csv": ("csv", CSV),
+    ".tsv": ("csv", {**CSV, "sep": "\t"}),
+    ".jsonl": ("json", {}),
+    ".json": ("json", {}),
+    ".parquet": ("parquet", {}),
+}
+
+STSB_SENTENCES = "stsb-sentences"
+
+
+@dataclass
+class Source:
+    """Where texts come from: a file or a data set, and the option that names another file."""
+
+    option: str
+    file: str | None
+    dataset: str | None
+    dataset_file: str | None
+    revision: str | None
+    streaming: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.file or f"{self.dataset}/{self.dataset_file or ''}".rstrip("/")
+
+
+def load_sentences(recipe: Recipe) -> datasets.Dataset | datasets.IterableDataset:
+    """The training texts, numbered columns for `text_columns` (`0` anchor, `1` positive, `2` hard negative).
+
+    A row whose anchor is blank is skipped and counted; any other blank cell becomes one space, as in SimCSE's release.
+
+    Raises:
+        UserError: the file, its encoding, its columns or the network; the line says which option replaces it.
+    """
+    if not recipe.train_file and recipe.dataset == STSB_SENTENCES:
+        return _keep(_stsb_sentences(recipe), recipe.train_fraction).rename_column("text", "0")
+    source = Source(
+        "train_file",
+        recipe.train_file,
+        recipe.dataset,
+        recipe.dataset_file,
+        recipe.dataset_revision,
+        streaming=recipe.streaming,
+    )
+    loaded = _read(source)
+    columns = _columns(source, _names(source, loaded), recipe.text_columns, "text_columns")
+    if not 1 <= len(columns) <= 3:
+        raise UserError(f"text_columns: {len(columns)} given, one to three are meant")
+    loaded = loaded.select_columns(columns)
+    if recipe.streaming:
+        kept = loaded.map(_clean, batched=True, fn_kwargs={"columns": columns}, remove_columns=columns)
+        return kept.take(recipe.max_train_sentences) if recipe.max_train_sentences else kept
+    if recipe.max_train_sentences:
+        loaded = loaded.select(range(min(recipe.max_train_sentences, len(loaded))))
+    return _keep(_checked(source, loaded, columns), recipe.train_fraction)
+
+
+def stream_texts(file: str, column: str | None = None) -> Iterator[str]:
+    """The texts of a file one after the other, in constant memory; blank ones too: the n-th is that of the n-th row.
+
+    Args:
+        file: as `train_file`.
+        column: which holds them; `text`, or the only one, unless it is named.
+
+    Raises:
+        UserError: the file, its encoding, its columns, or a row without a text; the line says which.
+    """
+    source = Source("file", file, None, None, None, streaming=True)
+    loaded = _read(source)
+    (column,) = _columns(source, _names(source, loaded), [column] if column else None, "column")
+    batches, rows = loaded.select_columns([column]).iter(batch_size=1000), 0
+    while True:
+        with _reading(source):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        for text in batch[column]:
+            rows += 1
+            if not isinstance(text, str):
+                raise UserError(f"{file}, row {rows}: column {column} holds {text!r}, not text")
+            yield text
+
+
+def load_labelled(recipe: Recipe, classes: int) -> datasets.Dataset:
+    """Labelled sentence pairs: triplets in the columns `0`, `1`, `2`, or pairs in `0`, `1` and a number in `label`.
+
+    Args:
+        classes: 2 reads triplets (premise, entailed and contradicted hypothesis), 3 reads pairs labelled by name, or
+            by number as on the Hub (0 entailment, 1 neutral, 2 contradiction); a pair without a gold label ("-", -1)
+            is left out.
+
+    Raises:
+        UserError: as `load_sentences`, or a label that is none of `natural_language_inference.LABELS`.
+    """
+    source = Source(
+        "nli_file", recipe.nli_file, recipe.nli_dataset, recipe.nli_dataset_file, recipe.nli_dataset_revision
+    )
+    loaded = _read(source)
+    if recipe.nli_columns is None or len(recipe.nli_columns) != 3:
+        meant = "premise, entailed and contradicted hypothesis" if classes == 2 else "premise, hypothesis and label"
+        raise UserError(f"nli_columns: name the three columns of {meant} in {source.name}")
+    columns = _columns(source, _names(source, loaded), recipe.nli_columns, "nli_columns")
+    loaded = loaded.select_columns(columns)
+    if classes == 2:
+        return _keep(_checked(source, loaded, columns), recipe.nli_fraction)
+    options = {"column": columns[2], "source": source.name}
+    loaded = loaded.map(_number_labels, batched=True, with_indices=True, fn_kwargs=options, remove_columns=columns[2:])
+    return _keep(_checked(source, loaded, columns[:2], others=["label"]), recipe.nli_fraction)
+
+
+# How the NLI data sets of the Hub number their labels.
+HUB_LABELS = {0: "entailment", 1: "neutral", 2: "contradiction"}
+
+
+def _number_labels(batch: dict[str, list], rows: list[int], column: str, source: str) -> dict[str, list]:
+    """Labels as numbers of `LABELS`; rows without a gold label go."""
+    labels = [HUB_LABELS.get(label, label) for label in batch[column]]
+    kept = [i for i, label in enumerate(labels) if label not in ("-", -1, "", None)]
+    if wrong := [i for i in kept if labels[i] not in LABELS]:
+        place = f"{source}, row {rows[wrong[0]] + 1}"
+        raise UserError(f"{place}: {column} {labels[wrong[0]]!r} is none of {', '.join(LABELS)}")
+    rest = {name: [values[i] for i in kept] for name, values in batch.items() if name != column}
+    return {**rest, "label": [LABELS.index(labels[i]) for i in kept]}
+
+
+def _stsb_sentences(recipe: Recipe) -> datasets.Dataset:
+    """Both sides of all pairs, duplicates kept (SG-OPT's training text)."""
+    if recipe.eval_data == "none":
+        raise UserError(f"dataset: {STSB_SENTENCES} is read from --eval_data, hub or a directory in SentEval's layout")
+    pairs = [pair for split in STSB_SPLITS for pair in load_task(split, recipe.eval_data).pairs]
+    sentences = [sentence for pair in pairs for sentence in pair]
+    return datasets.Dataset.from_dict({"text": sentences[: recipe.max_train_sentences]})
+
+
+def _keep(rows: datasets.Dataset, fraction: float) -> datasets.Dataset:
+    """Each row with a probability, by a draw that is always the same."""
+    if fraction == 1:
+        return rows
+    kept = np.flatnonzero(np.random.default_rng(0).random(len(rows)) < fraction)
+    if len(kept) == 0:
+        raise UserError(f"a fraction of {fraction} leaves none of {len(rows)} rows")
+    return rows.select(kept)
+
+
+def _names(source: Source, loaded: datasets.Dataset | datasets.IterableDataset) -> list[str]:
+    with _reading(source):
+        names = loaded.column_names or list(next(iter(loaded), {}))  # a stream may know them by its first row only
+    if not names:
+        raise UserError(f"{source.name} holds no sentences")
+    return names
+
+
+def _columns(source: Source, names: list[str], columns: list[str] | None, option: str) -> list[str]:
+    """The columns that an option names, or the one that holds sentences by itself."""
+    if columns is None and ("text" in names or len(names) == 1):
+        return ["text"] if "text" in names else names
+    if columns is None:
+        raise UserError(f"{source.name} has the columns {', '.join(names)}: say which hold sentences with --{option}")
+    if missing := [column for column in columns if column not in names]:
+        raise UserError(
+            f"{source.name} has no column {', '.join(missing)}: it has {', '.join(names)}; name others with --{option}"
+        )
+    return columns
+
+
+def _checked(
+    source: Source, loaded: datasets.Dataset, columns: list[str], others: list[str] | None = None
+) -> datasets.Dataset:
+    """Text columns under their numbers, blank rows gone; other columns as they are."""
+    schema = loaded.features.arrow_schema
+    kinds = {column: str(schema.field(column).type) for column in columns}
+    if wrong := [column for column, kind in kinds.items() if kind not in ("string", "large_string", "null")]:
+        raise UserError(f"{source.name}: column {wrong[0]} holds {kinds[wrong[0]]}, not text")
+    options = {"columns": columns, "others": others or []}
+    with _reading(source):
+        kept = loaded.map(_clean, batched=True, fn_kwargs=options, remove_columns=columns, desc="Checking sentences")
+    if len(kept) < len(loaded):
+        logger.info("%s: %d blank lines skipped", source.name, len(loaded) - len(kept))
+    if len(kept) == 0:
+        raise UserError(f"{source.name} holds no sentences")
+    return kept
+
+
+def _read(source: Source) -> datasets.Dataset | datasets.IterableDataset:
+    if source.file:
+        path = Path(source.file)
+        suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+        if not path.is_file():
+            raise UserError(f"{source.option}: {path} {'is not a file' if path.exists() else 'does not exist'}")
+        if suffix not in BUILDERS:
+            raise UserError(f"{source.option}: {path} is none of {', '.join(BUILDERS)} (or one of them with .gz)")
+        if path.stat().st_size == 0:
+            raise UserError(f"{source.option}: {path} is empty")
+        builder, options = BUILDERS[suffix]
+        where, options = builder, {"data_files": str(path), **options}
+    elif source.dataset:
+        where = source.dataset
+        options = {"data_files": source.dataset_file, "revision": source.revision}
+    else:
+        other = source.option.replace("train_file", "dataset").replace("nli_file", "nli_dataset")
+        raise UserError(
+            f"{source.option}: give --{source.option} (text, CSV, TSV, JSON Lines or Parquet) or --{other}"
+        )
+    with _reading(source):
+        return datasets.load_dataset(where, split="train", streaming=source.streaming, **options)
+
+
+@contextmanager
+def _reading(source: Source) -> Iterator[None]:
+    """Say in one line what `datasets` could not read, and where."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ParserWarning)  # cells that would be dropped
+            yield
+    except (DatasetGenerationError, ParserWarning, EOFError, OSError, ValueError, zlib.error) as error:
+        reason = one_line(error.__cause__ or error)
+        if source.file:
+            _raise_bad_utf8(Path(source.file))
+            raise UserError(f"{source.name} could not be read ({reason})") from error
+        raise UserError(
+            f"{source.name} could not be loaded ({reason}); give --{source.option} a local file instead"
+        ) from error
+
+
+def _raise_bad_utf8(path: Path) -> None:
+    """Name the first line that is not UTF-8, if there is one."""
+    if ".parquet" in path.suffixes:
+        return
+    damaged = (EOFError, OSError, zlib.error)  # an archive, which is said with another reason
+    with suppress(*damaged), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise UserError(f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start})") from None
+
+
+def _clean(batch: dict[str, list], columns: list[str], others: tuple[str, ...] = ()) -> dict[str, list]:
+    for column in columns:
+        if wrong := [text for text in batch[column] if not isinstance(text, str | type(None))]:
+            raise UserError(f"column {column} holds {wrong[0]!r}, not text")
+    kept = [i for i, text in enumerate(batch[columns[0]]) if text is not None and text.strip()]
+
+    def cell(text: str | None) -> str:
+        return text if text is not None and text.strip() else " "
+
+    texts = {str(view): [cell(batch[column][i]) for i in kept] for view, column in enumerate(columns)}
+    return texts | {column: [batch[column][i] for i in kept] for column in others}

@@ -1,0 +1,237 @@
+"""Any model as an encoder: a zoo checkpoint, a transformers encoder with a pooling, a sentence-transformers model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel, encoding
+from csezoo.modeling.configuration_sentence_encoder import POOLING_MODES
+from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel, without_pooler
+
+from ..environment import device
+from ..errors import UserError, one_line
+from ..hub import is_inside
+from ..loading.backbones import SAFELY, load_backbone
+from ..loading.sizes import longest_input, refuse_oversized, refuse_oversized_checkpoint
+from ..loading.templates import serving_tokenizer, template_token_ids
+from ..loading.tokenizers import load_tokenizer
+from .encoded import CountingEncoder
+
+# What decides a model's vectors, beside its weights.
+DECISIVE: tuple[str, ...] = ("config.json", "tokenizer.json", "tokenizer_config.json")
+DECISIVE += ("vocab.txt", "vocab.json", "merges.txt")
+DECISIVE += ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+PLAIN_POOLINGS = tuple(mode for mode in POOLING_MODES if mode != "prompt")  # a plain encoder has no prompt
+
+
+def load_encoder(
+    model: str, *, pooling: str | None = None, batch_size: int = 128, dtype: str = "float32", progress: bool = False
+) -> tuple[CountingEncoder, dict[str, Any]]:
+    """A function from texts to vectors, and what a receipt says of it.
+
+    Args:
+        model: directory or Hub id.
+        pooling: for a plain transformers encoder, which has none of its own.
+        batch_size: most texts a forward pass.
+        dtype: of the weights.
+        progress: show a bar.
+
+    Raises:
+        UserError: the model cannot be loaded, or a pooling is missing or given in vain.
+    """
+    if config_model_type(model) in METHODS:
+        _refuse_pooling(model, pooling)
+        encoder = load_checkpoint(model, dtype)
+        encode = _zoo(encoder, _own_tokenizer(encoder, model), batch_size, progress)
+        return encode, _receipt(model, encoder.config.pooling, dtype, batch_size, "csezoo")
+    if _file(model, "modules.json"):
+        _refuse_pooling(model, pooling)
+        return _sentence_transformer(model, batch_size, dtype, progress)
+    if pooling is None:
+        raise UserError(f"{model} is a plain encoder: give --pooling {', '.join(PLAIN_POOLINGS)}")
+    encoder, tokenizer = plain_encoder(model, pooling, dtype)
+    return _zoo(encoder, tokenizer, batch_size, progress), _receipt(model, pooling, dtype, batch_size, "transformers")
+
+
+def load_checkpoint(model: str, dtype: str = "float32") -> SentenceEncoderModel:
+    """A serving model of the zoo, by the code that is installed: the checkpoint's own is not run.
+
+    Raises:
+        UserError: it cannot be loaded.
+    """
+    try:
+        refuse_oversized_checkpoint(model)
+        return AutoModel.from_pretrained(model, dtype=dtype, **SAFELY)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"{model} could not be loaded ({one_line(error)})") from error
+
+
+def _own_tokenizer(encoder: SentenceEncoderModel, model: str) -> PreTrainedTokenizerBase:
+    try:
+        return encoding.load_tokenizer(encoder)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{model} has no tokenizer that can be read ({one_line(error)})") from error
+
+
+def plain_encoder(
+    model: str, pooling: str, dtype: str = "float32"
+) -> tuple[SentenceEncoderModel, PreTrainedTokenizerFast]:
+    """A transformers encoder without training: its backbone under a pooling, with a tokenizer."""
+    if pooling not in PLAIN_POOLINGS:
+        raise UserError(f"pooling: {pooling!r} is none of {', '.join(PLAIN_POOLINGS)}")
+    backbone = load_backbone(model, dtype=dtype)
+    tokenizer = load_tokenizer(model)
+    try:
+        config = SimCSEConfig(backbone_config=backbone.config, pooling=pooling)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    encoder = SimCSEModel(config).to(backbone.dtype).eval()  # type: ignore[arg-type]  # a decorator hides `self`
+    encoder.backbone.load_state_dict(without_pooler(backbone))
+    longest = longest_input(backbone.config)
+    return encoder, serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=longest)
+
+
+def _zoo(
+    encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase, batch_size: int, progress: bool
+) -> CountingEncoder:
+    encoder.to("cuda" if torch.cuda.is_available() else "cpu").eval()  # type: ignore[arg-type]  # as above
+
+    def encode(texts: list[str]) -> np.ndarray:
+        return encoder.encode(texts, tokenizer, batch_size=batch_size, show_progress_bar=progress)
+
+    return CountingEncoder(encode, partial(_count_tokens, tokenizer))
+
+
+def _count_tokens(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> int:
+    return sum(map(len, tokenizer(texts, truncation=True)["input_ids"]))
+
+
+def _sentence_transformer(
+    model: str, batch_size: int, dtype: str, progress: bool
+) -> tuple[CountingEncoder, dict[str, Any]]:
+    try:
+        from sentence_transformers import SentenceTransformer, __version__
+    except ImportError:
+        raise UserError(f'{model} needs sentence-transformers: pip install "sentence-transformers>=6"') from None
+    if int(__version__.split(".")[0]) < 6:  # it would run the code of a local directory
+        raise UserError(f'{model} needs a newer sentence-transformers: pip install "sentence-transformers>=6"')
+    folders = _module_folders(model)
+    for folder in folders:
+        if _file(model, f"{folder}/pytorch_model.bin") and not _file(model, f"{folder}/model.safetensors"):
+            raise UserError(
+                f"{model}: {folder}/pytorch_model.bin is a pickle, which is never read: save it as safetensors"
+            )
+    for folder in ("", *folders):
+        if config := _file(model, Path(folder, "config.json").as_posix()):
+            _refuse_oversized_module(model, config)
+    try:
+        options = {"dtype": dtype, "use_safetensors": True}
+        encoder = SentenceTransformer(model, model_kwargs=options, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"{model} could not be loaded ({one_line(error)})") from error
+
+    def encode(texts: list[str]) -> np.ndarray:
+        return encoder.encode(texts, batch_size=batch_size, show_progress_bar=progress)
+
+    receipt = _receipt(model, "its own", dtype, batch_size, "sentence-transformers")
+    receipt["sentence_transformers"] = __version__
+    return CountingEncoder(encode, partial(_count_tokens, encoder.tokenizer)), receipt
+
+
+def _refuse_oversized_module(model: str, config: Path) -> None:
+    said = _json(config)
+    if "model_type" in said:
+        made = AutoConfig.from_pretrained(config.parent, trust_remote_code=False)
+        refuse_oversized(model, said, lambda: AutoModel.from_config(made, trust_remote_code=False))
+    elif "in_features" in said:
+        refuse_oversized(model, said, lambda: torch.nn.Linear(said["in_features"], said["out_features"]))
+
+
+def _receipt(model: str, pooling: str, dtype: str, batch_size: int, kind: str) -> dict[str, Any]:
+    about = {"pooling": pooling, "dtype": dtype, "batch_size": batch_size, "kind": kind, "device": device()}
+    return {**about, **identify(model)}
+
+
+def identify(model: str) -> dict[str, str | None]:
+    """Which model it is, wherever it lies: two with the same files are the same.
+
+    Args:
+        model: directory or Hub id, loaded before.
+
+    Returns:
+        `model_sha256`, a checksum of names and contents of its weights, configuration and tokenizer files, and
+        `model_revision`, the commit of a Hub repository.
+    """
+    folders = _module_folders(model)
+    names = (*DECISIVE, *(f"{folder}/config.json" for folder in folders))
+    files = [file for name in names if (file := _file(model, name)) is not None]
+    directory = files[0].parent
+    for folder in ("", *folders):
+        files += sorted((directory / folder).glob("*.safetensors"))
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.relative_to(directory).as_posix()} {file.stat().st_size}\n".encode())
+        with file.open("rb") as content:
+            while block := content.read(1 << 20):
+                digest.update(block)
+    return {"model_sha256": digest.hexdigest(), "model_revision": None if Path(model).is_dir() else directory.name}
+
+
+def _module_folders(model: str) -> list[str]:
+    """Where a sentence-transformers model has its modules; none in any other model."""
+    modules = _file(model, "modules.json")
+    folders = [module["path"] for module in _json(modules) if module["path"]] if modules else []
+    if outside := [folder for folder in folders if not is_inside(folder)]:
+        raise UserError(f"{model}: modules.json names {outside[0]}, which is outside of it")
+    return folders
+
+
+def _refuse_pooling(model: str, pooling: str | None) -> None:
+    if pooling is not None:
+        raise UserError(f"--pooling {pooling}: {model} brings its own pooling, leave the option out")
+
+
+def config_model_type(model: str) -> str:
+    """What a directory's or Hub repository's configuration calls its model; empty where only sentence-transformers
+    can read it.
+    """
+    path = _file(model, "config.json")
+    if path is not None:
+        said = _json(path)
+        if not isinstance(said, dict):
+            raise UserError(f"{path} is no configuration but a {type(said).__name__}")
+        return said.get("model_type", "")
+    if _file(model, "modules.json"):
+        return ""
+    raise UserError(f"{model} is neither a directory with a model nor a model on the Hub that can be reached")
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON ({one_line(error)})") from error
+
+
+def _file(model: str, name: str) -> Path | None:
+    """A file of a directory or a Hub repository, or None."""
+    if Path(model).is_dir():
+        path = Path(model) / name
+        return path if path.is_file() else None
+    try:
+        return Path(hf_hub_download(model, name))
+    except (LocalEntryNotFoundError, EntryNotFoundError, HFValidationError):
+        return None
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        raise UserError(f"{model} could not be reached: {one_line(error)}") from error

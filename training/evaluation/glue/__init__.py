@@ -1,0 +1,4 @@
+"""Fine-tuning on GLUE's tasks.
+
+May know the rest of evaluation.
+"""

@@ -1,0 +1,292 @@
+"""Fine-tuning on GLUE: what an encoder is worth where its weights may move.
+
+L2P-CSR (table 4) reports WNLI, QNLI, QQP, SST-2 and STS-B; SG-OPT (table 10) QNLI, SST-2, CoLA, MRPC and RTE. Both
+compare their encoder with the BERT it was trained from and neither says how it was fine-tuned.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.processors import BertProcessing, RobertaProcessing
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    BatchEncoding,
+    DataCollatorWithPadding,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    ProgressCallback,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+
+from csezoo.modeling import METHODS
+
+from ...environment import versions
+from ...errors import UserError
+from ...loading.backbones import load_backbone
+from ...loading.sizes import longest_input
+from ...loading.tokenizers import load_tokenizer
+from ..encoders import identify
+from ..results import ResultsFile
+from ..tasks.transfer import Example
+from .data import TASKS, GlueTask, load_glue_task
+
+
+def _defined(correlation: float) -> float:
+    """A correlation; 0 where all predictions are equal, as Matthews' is there."""
+    return float(np.nan_to_num(correlation))
+
+
+METRICS = {
+    "accuracy": accuracy_score,
+    "f1": f1_score,
+    "matthews": matthews_corrcoef,
+    "pearson": lambda labels, scores: _defined(pearsonr(labels, scores).statistic),
+    "spearman": lambda labels, scores: _defined(spearmanr(labels, scores).statistic),
+}
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """How to fine-tune. The defaults are within BERT's own grid for GLUE (Devlin et al. 2019, section 4.1).
+
+    Args:
+        learning_rate: of AdamW, falling linearly to 0.
+        epochs: over the training set.
+        batch_size: examples an update on one device; each further GPU adds as many.
+        max_length: word pieces of an example.
+        dev_share: the share of the dev set, its first rows, that chooses the epoch; the others test. SG-OPT: 0.1. At 0
+            the last epoch is tested on all.
+
+    Raises:
+        UserError: a value out of its range.
+    """
+
+    learning_rate: float = 2e-5
+    epochs: float = 3
+    batch_size: int = 32
+    max_length: int = 128
+    dev_share: float = 0.0
+
+    def __post_init__(self):
+        for name, value in asdict(self).items():
+            if not 0 < value < math.inf and name != "dev_share":
+                raise UserError(f"{name}: {value} must be above 0")
+        if self.max_length < 8:
+            raise UserError(f"max_length: {self.max_length} leaves nothing to two texts and their special tokens")
+        if not 0 <= self.dev_share < 1:
+            raise UserError(f"dev_share: {self.dev_share} must be at least 0 and below 1")
+
+
+def classifier(model: str, classes: int) -> PreTrainedModel:
+    """A fresh classification head on an encoder; what is fresh is drawn from torch's state.
+
+    Args:
+        model: a checkpoint of the zoo, whose backbone is taken, or any encoder that transformers has a classifier for.
+        classes: 1 for a score.
+
+    Raises:
+        UserError: the model cannot be loaded, or is of another kind.
+    """
+    backbone = load_backbone(model, dtype=torch.float32)
+    backbone.config.num_labels = classes
+    try:
+        network = AutoModelForSequenceClassification.from_config(backbone.config)
+    except ValueError as error:
+        raise UserError(f"{model}: transformers has no classifier for {backbone.config.model_type}") from error
+    # Not strict because of the pooler: BERT's classifier has one that the zoo's backbones lack, RoBERTa's has none.
+    network.base_model.load_state_dict(backbone.state_dict(), strict=False)
+    return network
+
+
+def pair_tokenizer(model: str, config: PretrainedConfig) -> PreTrainedTokenizerBase:
+    """An encoder's tokenizer, which puts the marks of its family around one text or two.
+
+    That of a checkpoint of the zoo is made for single sentences, inside its prompt if it has one: it gets BERT's or
+    RoBERTa's marks instead.
+
+    Args:
+        model: directory or Hub id.
+        config: of its backbone.
+    """
+    tokenizer = load_tokenizer(model)
+    if AutoConfig.from_pretrained(model, trust_remote_code=False).model_type in METHODS:
+        marks = ((tokenizer.sep_token, tokenizer.sep_token_id), (tokenizer.cls_token, tokenizer.cls_token_id))
+        is_bert = config.model_type == "bert"  # else RoBERTa or a relative of it
+        backend = tokenizer.backend_tokenizer
+        backend.post_processor = (BertProcessing if is_bert else RobertaProcessing)(*marks)
+        if isinstance(backend.pre_tokenizer, ByteLevel):  # inside a prompt the first word had a space before it
+            backend.pre_tokenizer = ByteLevel(add_prefix_space=False)
+        if is_bert:
+            tokenizer.model_input_names = [*tokenizer.model_input_names, "token_type_ids"]
+    return tokenizer
+
+
+def tokenize(examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, max_length: int) -> datasets.Dataset:
+    """Examples as word pieces with their labels, the longer text cut first."""
+    texts, labels = zip(*examples, strict=True)
+    sides = {str(side): [each[side] for each in texts] for side in range(len(texts[0]))}
+
+    def encode(batch: dict[str, list[str]]) -> BatchEncoding:
+        return tokenizer(*(batch[side] for side in sides), truncation=True, max_length=max_length)
+
+    rows = datasets.Dataset.from_dict({**sides, "label": list(labels)})
+    return rows.map(encode, batched=True, remove_columns=list(sides), desc="Tokenising")
+
+
+def measure(name: str, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """A task's metrics, times 100.
+
+    Args:
+        name: of `TASKS`.
+        logits: `(n, classes)`, or `(n, 1)` predicted scores.
+        labels: `(n,)`.
+
+    Example:
+        >>> measure("MRPC", np.array([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]]), np.array([1, 0, 0]))["f1"]
+        66.66666666666666
+    """
+    guesses = logits.argmax(1) if TASKS[name].labels else logits[:, 0]
+    return {metric: 100 * float(METRICS[metric](labels, guesses)) for metric in TASKS[name].metrics}
+
+
+class _Bars(ProgressCallback):
+    """Bars alone: the figures are in the results."""
+
+    def on_log(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+def finetune(model: str, task: GlueTask, seed: int, settings: FineTuning, *, progress: bool = False) -> list[dict]:
+    """Fine-tune on a task and score its dev set.
+
+    Args:
+        model: directory or Hub id.
+        seed: of the head, the order of the examples and dropout.
+        progress: show bars.
+
+    Returns:
+        A result for each metric, times 100, with its receipt.
+
+    Raises:
+        UserError: the model cannot be loaded, or `dev_share` leaves no example.
+    """
+    set_seed(seed)
+    network = classifier(model, len(TASKS[task.name].labels) or 1)
+    tokenizer = pair_tokenizer(model, network.config)
+    longest = min(settings.max_length, longest_input(network.config))
+    train, *devs = (tokenize(examples, tokenizer, longest) for examples in task.parts.values())
+    first = int(settings.dev_share * len(devs[0]))
+    if settings.dev_share and not first:
+        raise UserError(f"dev_share: {settings.dev_share} of {len(devs[0])} examples is none")
+    chooser, devs[0] = devs[0].select(range(first)), devs[0].select(range(first, len(devs[0])))
+    when = "epoch" if first else "no"
+    with tempfile.TemporaryDirectory() as directory:
+        trainer = Trainer(
+            network,
+            TrainingArguments(
+                directory,
+                learning_rate=settings.learning_rate,
+                num_train_epochs=settings.epochs,
+                per_device_train_batch_size=settings.batch_size,
+                per_device_eval_batch_size=128,
+                seed=seed,
+                eval_strategy=when,
+                save_strategy=when,
+                save_only_model=True,
+                dataloader_pin_memory=torch.cuda.is_available(),
+                save_total_limit=1,
+                load_best_model_at_end=bool(first),
+                metric_for_best_model=TASKS[task.name].metrics[0],
+                logging_strategy="no",
+                report_to="none",
+                disable_tqdm=True,
+            ),
+            data_collator=DataCollatorWithPadding(tokenizer),
+            train_dataset=train,
+            eval_dataset=chooser if first else None,
+            compute_metrics=lambda made: measure(task.name, np.asarray(made.predictions), np.asarray(made.label_ids)),
+        )
+        trainer.remove_callback(PrinterCallback)
+        if progress:
+            trainer.add_callback(_Bars)
+        trainer.train()
+        scores = [trainer.evaluate(dev) for dev in devs]
+    about = receipt(task, seed, settings)
+    names = [f"GLUE {task.name}"] if len(devs) == 1 else [f"GLUE {task.name}-m", f"GLUE {task.name}-mm"]
+    return [
+        {"task": name, "metric": metric, "value": score[f"eval_{metric}"], "tested": len(dev), **about}
+        for name, score, dev in zip(names, scores, devs, strict=True)
+        for metric in TASKS[task.name].metrics
+    ]
+
+
+def receipt(task: GlueTask, seed: int, settings: FineTuning) -> dict[str, Any]:
+    """What a result depends on beside the model."""
+    return {**task.receipt(), "seed": seed, **asdict(settings), "dtype": "float32", "versions": versions()}
+
+
+def run_glue(
+    model: str,
+    names: Sequence[str],
+    data: str = "hub",
+    *,
+    seeds: Sequence[int] = (42,),
+    settings: FineTuning | None = None,
+    out: str | Path | None = None,
+    progress: bool = False,
+) -> list[dict]:
+    """Fine-tune on every task with every seed.
+
+    Args:
+        model: directory or Hub id, of the zoo or of transformers.
+        names: of `TASKS`.
+        data: `hub`, or a directory in GLUE's layout.
+        seeds: each a run of its own.
+        settings: the default ones if None.
+        out: a results file of the model, new or to go on with. Each run's results are added to it; a run that it holds
+            under the same receipt is taken from it.
+        progress: show bars.
+
+    Returns:
+        A result for each task, seed and metric, times 100, with its receipt.
+
+    Raises:
+        UserError: as `load_glue_task`, `finetune` and `ResultsFile`, or a seed out of range, before the first task is
+            trained.
+    """
+    settings = settings or FineTuning()
+    if wrong := [seed for seed in seeds if not 0 <= seed < 2**32]:
+        raise UserError(f"seeds: {wrong[0]} must be from 0 to below 2**32")
+    if not progress:
+        datasets.disable_progress_bars()
+    tasks = [load_glue_task(name, data) for name in dict.fromkeys(names)]
+    load_backbone(model)  # what cannot be is refused before the work, what can is identified
+    identity = identify(model)
+    file = ResultsFile(out, model, str(identity["model_sha256"])) if out else None
+    results = []
+    for task in tasks:
+        for seed in dict.fromkeys(seeds):
+            made = file.find({**receipt(task, seed, settings), **identity}) if file else []
+            if not made:
+                made = [{**result, **identity} for result in finetune(model, task, seed, settings, progress=progress)]
+                if file:
+                    file.add(made)
+            results += made
+    return results

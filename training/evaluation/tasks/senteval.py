@@ -1,0 +1,162 @@
+"""SentEval's files: the directory or the Hub's archive that holds them, and the lines of one of them."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import IO, NamedTuple, cast
+
+from huggingface_hub import cached_assets_path, hf_hub_download
+
+from ...errors import UserError, one_line
+from ...hub import is_inside
+
+# SimCSE's copy. Which commit answers is in every receipt, and the rows of every task are counted: an early commit held
+# twenty of SUBJ's 5,000 subjective sentences.
+REPOSITORY, ARCHIVE = "princeton-nlp/datasets-for-simcse", "senteval.tar"
+
+
+class SentEval(NamedTuple):
+    """Where SentEval's files are.
+
+    Args:
+        root: the directory that holds `STS/`, `SICK/`, `MR/` and the others.
+        name: of the layout or the Hub's repository, for receipts, which are read on other machines.
+        revision: the commit on the Hub.
+    """
+
+    root: Path
+    name: str = "SentEval"
+    revision: str | None = None
+
+    def source(self, path: Path) -> str:
+        return f"{self.name} {path.relative_to(self.root)}"
+
+
+def find_senteval(data: str) -> SentEval:
+    """SentEval's files.
+
+    Args:
+        data: `hub`, or a directory in SentEval's layout: itself or its parent, `downstream/` inside.
+
+    Raises:
+        UserError: there is no such directory, or the Hub cannot be reached.
+    """
+    if data == "hub":
+        return _from_hub()
+    directory = Path(data)
+    root = directory / "downstream" if (directory / "downstream").is_dir() else directory
+    if not root.is_dir():
+        raise UserError(f"{directory} is not a directory in SentEval's layout (with STS/ and SICK/ inside)")
+    return SentEval(root)
+
+
+def _from_hub() -> SentEval:
+    """The archive of the newest commit, extracted once into the cache of `huggingface_hub`."""
+    try:
+        archive = Path(hf_hub_download(REPOSITORY, ARCHIVE, repo_type="dataset"))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{REPOSITORY}: {ARCHIVE} could not be loaded from the Hub ({type(error).__name__}); give a directory in "
+            "SentEval's layout instead (--eval_data DIR in training, --data DIR in evaluation)"
+        ) from error
+    commit = archive.parent.name
+    root = cached_assets_path("csezoo", namespace=REPOSITORY, subfolder=commit) / "senteval"
+    if not root.is_dir():
+        with tempfile.TemporaryDirectory(dir=root.parent) as partial:
+            extracted = Path(partial) / root.name
+            try:
+                with tarfile.open(archive) as files:
+                    extract(files, extracted)
+            except (tarfile.TarError, EOFError) as error:
+                raise UserError(f"{archive} is damaged ({one_line(error)}): remove it and try again") from error
+            try:
+                extracted.rename(root)
+            except OSError:
+                if not root.is_dir():  # else another process was quicker
+                    raise
+    return SentEval(root, REPOSITORY, commit)
+
+
+def extract(files: tarfile.TarFile, directory: Path) -> None:
+    """Write the regular files of an archive; `extractall` has no safe filter before Python 3.11.4.
+
+    Raises:
+        tarfile.TarError: a name leaves the directory, or is a link or a device.
+    """
+    for member in files:
+        if not is_inside(member.name) or not (member.isfile() or member.isdir()):
+            raise tarfile.TarError(f"{member.name} is outside of it, or no file")
+        if member.isfile():
+            path = directory / member.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                shutil.copyfileobj(cast(IO[bytes], files.extractfile(member)), file)
+
+
+def respaced(sentence: str) -> str:
+    """SentEval's text: tokens split at white space and joined by single spaces."""
+    return " ".join(sentence.split())
+
+
+def finite(score: str | float) -> float:
+    """A score as a number.
+
+    Raises:
+        ValueError: it is none, or not finite.
+    """
+    if not math.isfinite(float(score)):
+        raise ValueError
+    return float(score)
+
+
+def read_text(path: Path, encoding: str = "utf-8-sig") -> str:
+    """A file's text.
+
+    Raises:
+        UserError: it is not in this encoding.
+    """
+    try:
+        return path.read_text(encoding=encoding)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
+
+
+def numbered_lines(
+    path: Path, encoding: str = "utf-8-sig", layout: str = "SentEval's layout"
+) -> list[tuple[int, str]]:
+    """The lines of a file of SentEval's, counted from 1.
+
+    Raises:
+        UserError: there is no such file, or it is not in this encoding.
+    """
+    if not path.is_file():
+        raise UserError(f"{path} is missing: is this a directory in SentEval's layout?")
+    return list(enumerate(read_text(path, encoding).removesuffix("\n").split("\n"), start=1))
+
+
+def read_pair(path: Path, number: int, line: str, columns: tuple[int, int, int]) -> tuple[str, str, float]:
+    """First sentence, second sentence and score of a line of tab-separated columns.
+
+    Raises:
+        UserError: the line does not hold them.
+    """
+    cells = line.split("\t")
+    try:
+        first, second, score = (cells[column] for column in columns)
+        return respaced(first), respaced(second), finite(score)
+    except (IndexError, ValueError):
+        raise UserError(f"{path}, line {number}: no sentence pair with a score") from None
+
+
+def read_subset(folder: Path, subset: str) -> list[tuple[str, str, float]]:
+    """One sub-set of a year of STS; a pair whose gold line is empty was not scored and is left out."""
+    sentences, gold = folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"
+    pairs, scores = numbered_lines(sentences), numbered_lines(gold)
+    if len(pairs) != len(scores):
+        raise UserError(f"{sentences} has {len(pairs)} lines, {gold.name} {len(scores)}: the data is damaged")
+    scored = [(number, line, score) for (number, line), (_, score) in zip(pairs, scores, strict=True) if score.strip()]
+    return [read_pair(sentences, number, f"{score}\t{line}", (1, 2, 0)) for number, line, score in scored]

@@ -1,0 +1,248 @@
+"""The STS tasks: pairs of sentences with gold scores, from a directory in SentEval's layout or from the Hub."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import UserError
+from ..metrics.sts.sts import STS
+from .senteval import find_senteval, finite, numbered_lines, read_pair, read_subset, read_text, respaced
+
+# A task asks for the vectors of its sentences: `list[str] -> (n, d)`, float32.
+Vectors = Callable[[list[str]], np.ndarray]
+
+SUBSETS = {
+    "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
+    "STS13": ("FNWN", "headlines", "OnWN"),
+    "STS14": ("deft-forum", "deft-news", "headlines", "OnWN", "images", "tweet-news"),
+    "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
+    "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
+}
+STS_TASKS = (*SUBSETS, "STSBenchmark", "SICK-R")
+DEV_TASK = "STSBenchmark-dev"
+STSB_SPLITS = {"STSBenchmark-train": "sts-train.csv", DEV_TASK: "sts-dev.csv", "STSBenchmark": "sts-test.csv"}
+ROWS = {
+    "STS12": 3108,
+    "STS13": 1500,
+    "STS14": 3750,
+    "STS15": 3000,
+    "STS16": 1186,
+    "STSBenchmark": 1379,
+    "SICK-R": 4927,
+    DEV_TASK: 1500,
+    "STSBenchmark-train": 5749,
+}
+# The pinned revisions MTEB evaluates on; one split holds all pairs of a year, the "all" setting. Its SICK-R is train,
+# trial and test together: the 4,927 test pairs, which the papers use, are read from SentEval's archive instead.
+HUB = {
+    "STS12": ("mteb/sts12-sts", "a0d554a64d88156834ff5ae9920b964011b16384", "test"),
+    "STS13": ("mteb/sts13-sts", "7e90230a92c190f1bf69ae9002b8cea547a64cca", "test"),
+    "STS14": ("mteb/sts14-sts", "6031580fec1f6af667f0bd2da0a551cf4f0b2375", "test"),
+    "STS15": ("mteb/sts15-sts", "ae752c7c21bf194d8b67fd573edf7ae58183cbe3", "test"),
+    "STS16": ("mteb/sts16-sts", "4d8694f8f0e0100860b497b999b3dbed754a0513", "test"),
+    "STSBenchmark": ("mteb/stsbenchmark-sts", "b0fddb56ed78048fa8b90373c8a3cfc37b684831", "test"),
+    DEV_TASK: ("mteb/stsbenchmark-sts", "b0fddb56ed78048fa8b90373c8a3cfc37b684831", "validation"),
+    "STSBenchmark-train": ("mteb/stsbenchmark-sts", "b0fddb56ed78048fa8b90373c8a3cfc37b684831", "train"),
+}
+
+
+@dataclass
+class PairTask:
+    """Sentence pairs with gold similarities.
+
+    Args:
+        name: a task name of the zoo.
+        pairs: the two sentences of each pair.
+        scores: gold similarity of each pair, on the task's own scale.
+        source, revision: where the pairs came from.
+        metric: `spearman` or `pearson`.
+    """
+
+    name: str
+    pairs: list[tuple[str, str]]
+    scores: list[float]
+    source: str
+    revision: str | None = None
+    metric: str = "spearman"
+
+    def sentences(self) -> set[str]:
+        return {sentence for pair in self.pairs for sentence in pair}
+
+    def similarities(self, vectors: Vectors) -> np.ndarray:
+        """The cosine of each pair, `(n,)` in float64."""
+        first, second = (unit_vectors(vectors([pair[side] for pair in self.pairs])) for side in (0, 1))
+        return (first * second).sum(1)
+
+    def results(self, vectors: Vectors) -> list[dict]:
+        """Correlation (× 100) of the cosine with the gold score, all pairs together."""
+        scores = STS(keep_in_memory=True).compute(predictions=self.similarities(vectors), references=self.scores)
+        value = scores[self.metric]
+        if math.isnan(value):
+            raise UserError(f"{self.name}: all similarities are equal, the encoder gives one vector to every sentence")
+        return [{"task": self.name, "metric": self.metric, "value": value, "similarity": "cosine"}]
+
+    def receipt(self) -> dict[str, object]:
+        """What identifies the pairs (source, revision, rows, checksum), and that all are scored together."""
+        digest = hashlib.sha256()
+        for (first, second), score in zip(self.pairs, self.scores, strict=True):
+            digest.update(f"{first}\t{second}\t{score:g}\n".encode())
+        return {
+            "dataset": self.source,
+            "revision": self.revision,
+            "rows": len(self.pairs),
+            "sha256": digest.hexdigest(),
+            "aggregation": "all",
+        }
+
+
+def unit_vectors(vectors: np.ndarray) -> np.ndarray:
+    """Float64 vectors of length one; a zero vector stays zero (its cosine counts as 0, as in SentEval).
+
+    Example:
+        >>> unit_vectors(np.array([[3.0, 4.0], [0.0, 0.0]]))
+        array([[0.6, 0.8],
+               [0. , 0. ]])
+    """
+    vectors = vectors.astype(np.float64)
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(norms == 0, 1, norms)
+
+
+def load_task(name: str, data: str) -> PairTask:
+    """Read a task.
+
+    Args:
+        name: one of `STS_TASKS` or `STSB_SPLITS`.
+        data: `hub`, or a directory in SentEval's layout.
+
+    Raises:
+        UserError: the data is missing or damaged (its row count is known).
+    """
+    task = from_hub(name, *HUB[name]) if data == "hub" and name in HUB else _from_files(name, data)
+    return counted(task, ROWS[name])
+
+
+def counted(task: PairTask, expected: int) -> PairTask:
+    """The task, if it has the rows it was released with.
+
+    Raises:
+        UserError: it has not.
+    """
+    if len(task.pairs) != expected:
+        raise UserError(
+            f"{task.name}: {len(task.pairs)} pairs in {task.source}, {expected} expected: the data is damaged"
+        )
+    return task
+
+
+def from_hub(
+    name: str, repository: str, revision: str, split: str, config: str | None = None, metric: str = "spearman"
+) -> PairTask:
+    """Pairs of a data set on the Hub with the columns sentence1, sentence2, score.
+
+    Args:
+        name: of the task.
+        repository, revision, split, config: of the data set.
+        metric: of the task.
+
+    Raises:
+        UserError: the Hub cannot be reached, or a row is no pair with a score.
+    """
+    import datasets  # half a second, and only this door needs it
+
+    try:
+        rows = datasets.load_dataset(repository, config, split=split, revision=revision)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{name}: {repository} could not be loaded from the Hub ({type(error).__name__}); give a directory in "
+            "SentEval's layout instead (--eval_data DIR in training, --data DIR in evaluation), or --eval_data none"
+        ) from error
+    pairs = []
+    for number, row in enumerate(rows, start=1):
+        try:
+            pairs.append((respaced(row["sentence1"]), respaced(row["sentence2"]), finite(row["score"])))
+        except (AttributeError, TypeError, ValueError):
+            raise UserError(f"{name}: {repository}, row {number} of {split}: no sentence pair with a score") from None
+    return pair_task(name, pairs, repository, revision, metric)
+
+
+def _from_files(name: str, data: str) -> PairTask:
+    senteval = find_senteval(data)
+    if name in SUBSETS:
+        path = senteval.root / "STS" / f"{name}-en-test"
+        rows = [row for subset in SUBSETS[name] for row in read_subset(path, subset)]
+    elif name == "SICK-R":
+        path = senteval.root / "SICK" / "SICK_test_annotated.txt"
+        rows = [read_pair(path, n, line, (1, 2, 3)) for n, line in numbered_lines(path) if n > 1]
+    else:
+        path = senteval.root / "STS" / "STSBenchmark" / STSB_SPLITS[name]
+        rows = [read_pair(path, n, line, (5, 6, 4)) for n, line in numbered_lines(path)]
+    return pair_task(name, rows, senteval.source(path), senteval.revision)
+
+
+def pair_task(
+    name: str, rows: list[tuple[str, str, float]], source: str, revision: str | None = None, metric: str = "spearman"
+) -> PairTask:
+    """A task from rows of first sentence, second sentence, score."""
+    return PairTask(name, [row[:2] for row in rows], [row[2] for row in rows], source, revision, metric)
+
+
+def split_by_length(task: PairTask, words: int = 8) -> list[PairTask]:
+    """The pairs whose shorter sentence has at most so many words, and the others (PrdSimCSE, table 11).
+
+    Example:
+        >>> task = PairTask("toy", [("a b c", "d"), ("a b", "c d e")], [1.0, 2.0], "example")
+        >>> [(part.name, part.pairs) for part in split_by_length(task, 1)]
+        [('toy, to 1 words', [('a b c', 'd')]), ('toy, over 1 words', [('a b', 'c d e')])]
+    """
+    short = [min(len(sentence.split()) for sentence in pair) <= words for pair in task.pairs]
+    parts = []
+    for name, kept in (("to", short), ("over", [not is_short for is_short in short])):
+        pairs = [pair for pair, keep in zip(task.pairs, kept, strict=True) if keep]
+        scores = [score for score, keep in zip(task.scores, kept, strict=True) if keep]
+        parts.append(replace(task, name=f"{task.name}, {name} {words} words", pairs=pairs, scores=scores))
+    return parts
+
+
+def load_lengths(data: str) -> list[PairTask]:
+    """SICK-R, whole and split by length."""
+    task = load_task("SICK-R", data)
+    return [task, *split_by_length(task)]
+
+
+def load_pairs_file(path: str) -> PairTask:
+    """Pairs from a CSV file with the columns sentence1, sentence2, score.
+
+    Raises:
+        UserError: there is no such file, or a line of it is no pair with a score.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise UserError(f"{file} does not exist")
+    reader = csv.DictReader(io.StringIO(read_text(file)))
+    if missing := [c for c in ("sentence1", "sentence2", "score") if c not in (reader.fieldnames or [])]:
+        raise UserError(f"{file} has no column {', '.join(missing)}: sentence1, sentence2 and score are needed")
+    try:
+        numbered = [(reader.line_num, row) for row in reader]
+    except csv.Error as error:  # a quote that never closes
+        raise UserError(f"{file}, line {reader.line_num}: {error}") from None
+    rows = []
+    for number, row in numbered:
+        if None in row.values() or None in row:
+            raise UserError(f"{file}, line {number}: not as many cells as the header has")
+        try:
+            rows.append((respaced(row["sentence1"]), respaced(row["sentence2"]), finite(row["score"])))
+        except ValueError:
+            raise UserError(f"{file}, line {number}: score {row['score']!r} is not a number") from None
+    task = pair_task(file.stem, rows, file.name)
+    if len(set(task.scores)) < 2:
+        raise UserError(f"{file} holds {len(set(task.scores))} different scores, a correlation needs at least two")
+    return task

@@ -1,0 +1,169 @@
+"""The seven transfer tasks of SentEval: how well a logistic regression on frozen embeddings classifies."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import UserError
+from .probing import PROTOCOLS, SEED, dev_then_test, folds_then_test, nested_folds
+from .senteval import find_senteval, numbered_lines, respaced
+from .sts import Vectors
+
+TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
+ROWS = {
+    "MR": {"all": 10662},
+    "CR": {"all": 3775},
+    "SUBJ": {"all": 10000},
+    "MPQA": {"all": 10606},
+    "SST2": {"train": 67349, "dev": 872, "test": 1821},
+    "TREC": {"train": 5452, "test": 500},
+    "MRPC": {"train": 4076, "test": 1725},
+}
+# Positive file first: its examples are labelled 1.
+POLARITY = {
+    "MR": ("rt-polarity.pos", "rt-polarity.neg"),
+    "CR": ("custrev.pos", "custrev.neg"),
+    "SUBJ": ("subj.objective", "subj.subjective"),
+    "MPQA": ("mpqa.pos", "mpqa.neg"),
+}
+QUESTIONS = {"ABBR": 0, "DESC": 1, "ENTY": 2, "HUM": 3, "LOC": 4, "NUM": 5}
+Example = tuple[tuple[str, ...], float]  # one sentence or two, and the class (in GLUE's STS-B the score)
+
+
+@dataclass
+class TransferTask:
+    """Labelled sentences, or pairs of them, in SentEval's order.
+
+    Args:
+        name: of `TRANSFER_TASKS`.
+        parts: `all`, or `train` (and `dev`) and `test`: examples sorted as SentEval sorts them, which its folds and
+            batches depend on.
+        source: where they came from.
+        protocol: of `probing.PROTOCOLS`: `default` is SentEval's, `fast` the one SimCSE used while it was developed.
+    """
+
+    name: str
+    parts: dict[str, list[Example]]
+    source: str
+    protocol: str = "default"
+    revision: str | None = None
+
+    def sentences(self) -> set[str]:
+        return {text for examples in self.parts.values() for texts, _ in examples for text in texts}
+
+    def results(self, vectors: Vectors) -> list[dict]:
+        """Test accuracy (× 100), and beside it the held-out accuracy that chose the penalty."""
+        examples = [example for part in self.parts.values() for example in part]
+        first, *second = (vectors([texts[side] for texts, _ in examples]) for side in range(len(examples[0][0])))
+        features = np.hstack([abs(first - second[0]), first * second[0]]) if second else first
+        labels = np.array([label for _, label in examples])
+        ends = np.cumsum([len(part) for part in self.parts.values()])[:-1]
+        parts = dict(zip(self.parts, np.split(np.arange(len(examples)), ends), strict=True))
+        protocol = PROTOCOLS[self.protocol]
+        if "all" in parts:
+            dev, test = nested_folds(features, labels, protocol)
+        elif "dev" in parts:
+            dev, test = dev_then_test(features, labels, **parts, protocol=protocol)
+        else:
+            dev, test = folds_then_test(features, labels, **parts, protocol=protocol)
+        classifier = "logistic regression"
+        return [{"task": self.name, "metric": "accuracy", "value": test, "dev": dev, "classifier": classifier}]
+
+    def receipt(self) -> dict[str, object]:
+        return {
+            **examples_receipt(self.parts, self.source, self.revision),
+            "aggregation": "mean over folds" if "all" in self.parts else "all",
+            "protocol": f"SentEval {self.protocol}",
+            "seed": SEED,
+        }
+
+
+def examples_receipt(parts: dict[str, list[Example]], source: str, revision: str | None) -> dict[str, object]:
+    """What identifies labelled examples: source, revision, rows of each part and a checksum of texts and labels."""
+    digest = hashlib.sha256()
+    for part, examples in parts.items():
+        for texts, label in examples:
+            digest.update("\t".join([part, *texts, str(label)]).encode() + b"\n")
+    rows = {part: len(examples) for part, examples in parts.items()}
+    return {"dataset": source, "revision": revision, "rows": rows, "sha256": digest.hexdigest()}
+
+
+def load_transfer_task(name: str, data: str, protocol: str = "default") -> TransferTask:
+    """Read a task.
+
+    Args:
+        name: of `TRANSFER_TASKS`.
+        data: `hub`, or a directory in SentEval's layout.
+        protocol: of `probing.PROTOCOLS`.
+
+    Raises:
+        UserError: the data is missing or damaged: its row counts are known (a release once shipped SUBJ with twenty
+            subjective sentences).
+    """
+    senteval = find_senteval(data)
+    if name in POLARITY:
+        folder = senteval.root / name
+        parts = {"all": _polarity(*(folder / file for file in POLARITY[name]))}
+    elif name == "SST2":
+        folder = senteval.root / "SST" / "binary"
+        parts = {part: _sentiment(folder / f"sentiment-{part}") for part in ROWS[name]}
+    elif name == "TREC":
+        folder = senteval.root / "TREC"
+        parts = {"train": _questions(folder / "train_5500.label"), "test": _questions(folder / "TREC_10.label")}
+    else:
+        folder = senteval.root / "MRPC"
+        parts = {part: _paraphrases(folder / f"msr_paraphrase_{part}.txt") for part in ROWS[name]}
+    for part, expected in ROWS[name].items():
+        if len(parts[part]) != expected:
+            raise UserError(
+                f"{name}: {len(parts[part])} examples in {folder} ({part}), {expected} expected: the data is damaged"
+            )
+    parts = {part: in_order(examples) for part, examples in parts.items()}
+    return TransferTask(name, parts, senteval.source(folder), protocol, senteval.revision)
+
+
+def in_order(examples: list[Example]) -> list[Example]:
+    """Examples as SentEval sorts them, by tokens and label; then only, a text without any becomes a full stop.
+
+    Example:
+        >>> in_order([(("b",), 0), (("",), 1), (("a",), 0)])
+        [(('.',), 1), (('b',), 0), (('a',), 0)]
+    """
+    ordered = sorted(examples, key=lambda example: (*(len(text.split()) for text in example[0]), example[1]))
+    return [(tuple(text or "." for text in texts), label) for texts, label in ordered]
+
+
+def _polarity(positive: Path, negative: Path) -> list[Example]:
+    labelled = ((positive, 1), (negative, 0))
+    return [((respaced(line),), label) for path, label in labelled for _, line in numbered_lines(path, "latin-1")]
+
+
+def _sentiment(path: Path) -> list[Example]:
+    return [_example(path, number, line.split("\t"), (0,), 1) for number, line in numbered_lines(path)]
+
+
+def _questions(path: Path) -> list[Example]:
+    examples: list[Example] = []
+    for number, line in numbered_lines(path, "latin-1"):
+        kind, _, question = line.partition(":")
+        if kind not in QUESTIONS:
+            raise UserError(f"{path}, line {number}: {kind[:20]!r} is none of {', '.join(QUESTIONS)}")
+        examples.append(((respaced(question.partition(" ")[2]),), QUESTIONS[kind]))
+    return examples
+
+
+def _paraphrases(path: Path) -> list[Example]:
+    _, *examples = numbered_lines(path)  # the first names the columns
+    return [_example(path, number, line.split("\t"), (3, 4), 0) for number, line in examples]
+
+
+def _example(path: Path, number: int, cells: list[str], texts: tuple[int, ...], label: int) -> Example:
+    """Sentences and a class 0 or 1 from a line of tab-separated columns."""
+    try:
+        return tuple(respaced(cells[column]) for column in texts), {"0": 0, "1": 1}[cells[label].strip()]
+    except (IndexError, KeyError):
+        raise UserError(f"{path}, line {number}: no sentence with a label 0 or 1") from None

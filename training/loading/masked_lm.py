@@ -1,0 +1,103 @@
+"""Masked language models: the generator of DiffCSE, and the head that a training head starts from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from transformers import (
+    AutoModelForMaskedLM,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from csezoo.modeling import SentenceEncoderConfig
+from csezoo.modeling.masked_language_modeling import MaskedLMHead
+from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
+
+from ..errors import UserError, one_line
+from ..recipes import Recipe
+from .backbones import SAFELY
+from .sizes import refuse_oversized_checkpoint
+from .tokenizers import load_tokenizer, special_tokens
+
+
+def load_generator(
+    recipe: Recipe, tokenizer: PreTrainedTokenizerBase, config: SentenceEncoderConfig
+) -> PreTrainedModel:
+    """The masked language model that edits sentences: of any size, in the encoder's own word pieces.
+
+    Raises:
+        UserError: none is named, it cannot be found, it is no masked language model, or it writes other word pieces.
+    """
+    name, revision = recipe.generator, recipe.generator_revision or "main"
+    if not name:
+        raise UserError(
+            "generator: DiffCSE edits sentences with a masked language model of the encoder's vocabulary: give "
+            "--generator a Hub id or a directory (distilbert/distilbert-base-uncased for BERT, "
+            "distilbert/distilroberta-base for RoBERTa), or --rtd_weight 0"
+        )
+    try:
+        refuse_oversized_checkpoint(name, AutoModelForMaskedLM, revision=revision)
+        generator, info = AutoModelForMaskedLM.from_pretrained(
+            name,
+            revision=revision,
+            dtype=torch.float32,
+            attn_implementation=recipe.attn_implementation,
+            output_loading_info=True,
+            **SAFELY,
+        )
+    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
+        raise UserError(
+            f"generator: {name!r} could not be loaded as a masked language model ({one_line(error)}); "
+            "give --generator a directory, or a Hub id with the network on"
+        ) from error
+    if lost := sorted(info["missing_keys"]):
+        raise UserError(f"generator: {name!r} is no whole masked language model, it has no {', '.join(lost[:5])}")
+    own = load_tokenizer(name, revision=revision)
+    same_pieces = own.get_vocab() == tokenizer.get_vocab() and generator.config.vocab_size == config.vocab_size
+    if not same_pieces or special_tokens(own) != special_tokens(tokenizer):
+        raise UserError(
+            f"generator: {name!r} has another vocabulary than {recipe.base_model!r}: give --generator a masked "
+            "language model of the same tokenizer"
+        )
+    if Path(name).is_dir():
+        generator.config.name_or_path = ""  # a path of this machine is not published
+    return generator
+
+
+def masked_lm_heads(model: ForContrastiveLearning) -> dict[str, MaskedLMHead]:
+    """Heads of a model that start from the base model's masked-LM head, by the key that asks for them."""
+    keys = {"lm_head": "mlm_weight", "discriminator_lm_head": "prediction"}
+    return {keys[name]: head for name, head in model.named_children() if isinstance(head, MaskedLMHead)}
+
+
+def load_masked_lm_head(
+    key: str, head: MaskedLMHead, backbone_config: PretrainedConfig, base_model: str, revision: str
+) -> None:
+    """Copy the base model's masked-LM head, where it has one, into a training head.
+
+    Args:
+        key: of the recipe, that asks for it.
+    """
+    names = {
+        "bert": ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
+        "roberta": ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+    }
+    kind = backbone_config.model_type
+    if kind not in names:
+        raise UserError(f"{key}: the masked-LM head of a {kind} is not known, only {' and '.join(names)}")
+    try:
+        options = {"revision": revision, "output_loading_info": True, **SAFELY}
+        source, info = AutoModelForMaskedLM.from_pretrained(base_model, **options)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{key}: {base_model} has no masked-LM head ({one_line(error)})") from error
+    state = source.state_dict()
+    dense, norm, bias = names[kind]
+    if f"{dense}.weight" in info["missing_keys"]:
+        raise UserError(f"{key}: {base_model} has no masked-LM head")
+    head.dense.load_state_dict({part: state[f"{dense}.{part}"] for part in ("weight", "bias")})
+    head.layer_norm.load_state_dict({part: state[f"{norm}.{part}"] for part in ("weight", "bias")})
+    head.decoder_bias.data.copy_(state[bias])

@@ -1,0 +1,72 @@
+"""Prompt templates in the tokenizer, and in training batches."""
+
+from __future__ import annotations
+
+from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from ..errors import UserError
+
+Template = tuple[list[int], list[int]]
+
+
+def template_token_ids(tokenizer: PreTrainedTokenizerBase, prompt: str | None = None) -> Template:
+    """Ids that stand before and after a sentence: the special tokens, around the template's own if there is one.
+
+    Args:
+        tokenizer: the backbone's.
+        prompt: a template with `{sentence}` and `{mask}`.
+
+    The space before the sentence belongs to the sentence (PromptBERT strips it off the template's first half).
+    """
+    if prompt is None:
+        return [tokenizer.cls_token_id], [tokenizer.sep_token_id]
+    before, after = prompt.split("{sentence}")
+    after = after.replace("{mask}", tokenizer.mask_token)
+
+    def ids(text: str) -> list[int]:
+        return tokenizer(text, add_special_tokens=False).input_ids
+
+    template = [tokenizer.cls_token_id, *ids(before.rstrip())], [*ids(after), tokenizer.sep_token_id]
+    if template[1].count(tokenizer.mask_token_id) != 1:
+        raise UserError(f"prompts: {prompt!r} gives no single mask token with this tokenizer")
+    return template
+
+
+def serving_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, template: Template, *, max_length: int, leading_space: bool = False
+) -> PreTrainedTokenizerFast:
+    """The tokenizer published beside a model: it puts a template around every sentence, and truncation counts it.
+
+    It is of the generic fast class, whose files are read as they are; the classes of BERT and RoBERTa rebuild their
+    post-processor when loaded and would lose the template.
+
+    Args:
+        template: ids before and after the sentence, see `template_token_ids`.
+        max_length: longest input of the backbone, template included.
+        leading_space: give the first word its leading-space marker (byte-level BPE). PromptBERT's release tokenises
+            the sentence alone in training (no marker) and inside the template at test (marker).
+    """
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.no_truncation()
+    backend.no_padding()
+    before, after = template
+    backend.post_processor = TemplateProcessing(
+        single="[BEFORE] $A [AFTER]",
+        pair="[BEFORE] $A [AFTER] $B [AFTER]",
+        special_tokens=[
+            {"id": name, "ids": ids, "tokens": tokenizer.convert_ids_to_tokens(ids)}
+            for name, ids in (("[BEFORE]", before), ("[AFTER]", after))
+        ],
+    )
+    if leading_space and isinstance(backend.pre_tokenizer, ByteLevel):
+        backend.pre_tokenizer = ByteLevel(add_prefix_space=True)
+    names = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        model_max_length=max_length,
+        model_input_names=["input_ids", "attention_mask"],
+        **{name: token for name in names if (token := getattr(tokenizer, name)) is not None},
+    )

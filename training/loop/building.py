@@ -1,0 +1,130 @@
+"""From a recipe to a model that can be trained and the tokenizers around it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import torch
+from transformers import (
+    PreTrainedTokenizerBase,
+)
+
+from csezoo.modeling import DiffAugConfig, DiffCSEConfig, L2PCSRConfig, SentenceEncoderConfig, method
+from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
+
+from ..data.collation import ViewCollator, tokenize
+from ..errors import UserError
+from ..loading.backbones import load_backbone
+from ..loading.masked_lm import load_generator, load_masked_lm_head, masked_lm_heads
+from ..loading.sizes import longest_input, refuse_oversized
+from ..loading.templates import Template, serving_tokenizer, template_token_ids
+from ..loading.tokenizers import load_tokenizer
+from ..recipes import Recipe
+
+
+@dataclass
+class Build:
+    """A model and how texts reach it.
+
+    Args:
+        model: the training model.
+        tokenizer: the backbone's own, for the sentence alone.
+        serving_tokenizer: the one that is published, template included.
+        templates: ids before and after the sentence, one for each view (the last for all further views).
+        sentence_length: word pieces of a sentence in training, without `templates`.
+    """
+
+    model: ForContrastiveLearning
+    tokenizer: PreTrainedTokenizerBase
+    serving_tokenizer: PreTrainedTokenizerBase
+    templates: list[Template]
+    sentence_length: int
+
+    def collate_texts(self, rows: list[dict[str, str]]) -> dict[str, torch.Tensor]:
+        """A training batch of rows that still hold texts, one a column: tokenised, cut and templated."""
+        config = cast(SentenceEncoderConfig, self.model.config)
+
+        def to_ids(columns: dict[str, list]) -> dict[str, list]:
+            return tokenize(columns, self.tokenizer, self.sentence_length, config)
+
+        pad_token_id = self.serving_tokenizer.pad_token_id
+        return ViewCollator(self.templates, pad_token_id, config.view_columns, tokenize=to_ids)(rows)
+
+
+def build(recipe: Recipe) -> Build:
+    """The model a recipe trains, with the base model's weights in it and fresh heads on it."""
+    if not recipe.base_model:
+        raise UserError("base_model: give --base_model a Hub id or a directory")
+    backbone = load_backbone(
+        recipe.base_model,
+        revision=recipe.base_revision or "main",
+        dtype=torch.float32,
+        attn_implementation=recipe.attn_implementation,
+    )
+    if recipe.whitening and recipe.whitening > backbone.config.hidden_size:
+        raise UserError(
+            f"whitening: {recipe.whitening} is more than the {backbone.config.hidden_size} dimensions of "
+            f"{recipe.base_model}"
+        )
+    if Path(recipe.base_model).is_dir():
+        backbone.config.name_or_path = ""  # a path of this machine is not published
+    tokenizer = load_tokenizer(recipe.base_model, revision=recipe.base_revision or "main")
+    prompts = recipe.model.get("prompts") or [None]
+    templates = [template_token_ids(tokenizer, prompt) for prompt in prompts]
+    config_class, _, training_class = method(recipe.method)
+    try:
+        config = config_class(
+            **recipe.model,
+            backbone_config=backbone.config,
+            prompt_token_ids=templates if prompts != [None] else None,
+            mask_token_id=tokenizer.mask_token_id,
+            special_token_ids=sorted(tokenizer.all_special_ids),
+        )
+        if isinstance(config, DiffAugConfig) and config.freeze_views and not (recipe.nli_steps or recipe.nli_epochs):
+            raise UserError("freeze_views: they would stay as they were drawn, give --nli_steps or --nli_epochs too")
+        edits = isinstance(config, DiffCSEConfig) and config.needs_generator
+        if edits:
+            generator = load_generator(recipe, tokenizer, config)
+            config.generator_config = generator.config
+        refuse_oversized(recipe.method, config.to_dict(), lambda: training_class(config))
+        model = training_class(config)
+        model.mini_batch_size = recipe.mini_batch_size
+        if recipe.mini_batch_size and isinstance(config, L2PCSRConfig):
+            raise UserError("mini_batch_size: L2P-CSR learns its masks from the loss of the whole batch, leave it out")
+        if recipe.mini_batch_size and config.mlm_weight > 0:
+            raise UserError(
+                "mini_batch_size: masked language modelling (mlm_weight) takes the whole batch, leave it out"
+            )
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    if edits:
+        model.get_submodule("generator").load_state_dict(generator.state_dict())
+    if recipe.attn_implementation:
+        model.set_attn_implementation(recipe.attn_implementation)
+    model.start_from(backbone)
+    for key, head in masked_lm_heads(model).items():
+        load_masked_lm_head(key, head, backbone.config, recipe.base_model, recipe.base_revision or "main")
+    # Published templates stand around 32 pieces of the sentence; without one, the special tokens are among the 32.
+    sentence_length = recipe.max_length - (2 if prompts == [None] else 0)
+    longest = longest_input(backbone.config) - config.prefix_positions
+    needed = sentence_length + max(map(template_length, templates)) + config.longest_prefix(tokenizer)
+    needed += config.bias_length_offset if config.denoise != "none" else 0
+    if sentence_length < 1:
+        raise UserError(
+            f"max_length: {recipe.max_length} leaves nothing to the sentence, special tokens are among them"
+        )
+    if needed > longest:
+        raise UserError(f"max_length: {recipe.max_length} does not fit the {longest} positions of {recipe.base_model}")
+    if edits and sentence_length + max(map(template_length, templates)) > longest_input(generator.config):
+        raise UserError(
+            f"max_length: {recipe.max_length} does not fit the {longest_input(generator.config)} positions of the "
+            f"generator {recipe.generator}"
+        )
+    serving = serving_tokenizer(tokenizer, templates[0], max_length=longest, leading_space=prompts != [None])
+    return Build(model, tokenizer, serving, templates, sentence_length)
+
+
+def template_length(template: Template) -> int:
+    return sum(map(len, template))

@@ -1,0 +1,172 @@
+"""What a run has seen so far, and what it leaves: metrics, dev scores, the best model."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
+
+from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+
+from ..evaluation.suites import evaluate_tasks
+from ..evaluation.tasks.sts import PairTask
+from ..files import flush, replace_file
+from ..publishing.repository import save_repository
+from ..recipes import Recipe
+from .building import Build
+from .checkpoints import TrainingState
+from .health import warnings
+from .non_finite import NonFinite
+
+logger = logging.getLogger(__name__)
+GRADIENT_NORM = "gradient_norm"
+
+
+class Progress:
+    """What a run has seen so far: losses, dev scores, the best model.
+
+    Args:
+        origin: what the run's numbers depend on, see `origin.origin`.
+    """
+
+    def __init__(
+        self, run: Path, built: Build, recipe: Recipe, accelerator: Accelerator, dev: PairTask | None, origin: dict
+    ):
+        self.run, self.built, self.recipe, self.accelerator, self.dev = run, built, recipe, accelerator, dev
+        self.origin = origin
+        self.metrics = run / "metrics.jsonl"
+        self.step, self.seconds = 0, 0.0
+        self.best_step: int | None = None
+        self.best_score: float | None = None
+        self.rows, self.update_seconds = 0, 0.0
+        self.last_score: float | None = None
+        self.times_lower = 0
+        self.losses: list[dict[str, torch.Tensor]] = []
+        self.dev_results: list[dict] = []
+        self.prefix = f"{run.name}/" if len(recipe.seeds) > 1 else ""  # one tracker holds all seeds
+
+    COUNTERS: tuple[str, ...] = ("step", "best_step", "best_score", "last_score", "times_lower", "seconds")
+    COUNTERS += ("rows", "update_seconds")
+
+    def counters(self) -> dict:
+        return {name: getattr(self, name) for name in self.COUNTERS}
+
+    def begin(self) -> None:
+        """Start from nothing: whatever an attempt without a checkpoint has logged goes."""
+        if self.accelerator.is_main_process:
+            replace_file(self.metrics, "")
+
+    def save(self, state: TrainingState) -> None:
+        """Write a checkpoint, after what was logged before it."""
+        if self.accelerator.is_main_process:
+            flush(self.metrics)
+        state.save(self.run / "checkpoints", self.step, self.counters())
+
+    def restore(self, counters: dict) -> None:
+        """Go on from a checkpoint's counters; what was logged after it will be logged again.
+
+        Args:
+            counters: one that the code which wrote them did not have stays at its beginning.
+        """
+        for name in self.COUNTERS:
+            setattr(self, name, counters.get(name, getattr(self, name)))
+        if self.accelerator.is_main_process:
+            lines = self.metrics.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+            whole = [line for line in lines if line.endswith("\n")]  # the last may have been cut
+            replace_file(self.metrics, "".join(line for line in whole if json.loads(line)["step"] <= self.step))
+
+    @property
+    def stopped(self) -> bool:
+        """Whether dev has been lower than the time before as often as the recipe endures (SG-OPT's early stopping)."""
+        return self.recipe.endurance is not None and self.times_lower >= self.recipe.endurance
+
+    def count_fall(self, score: float) -> None:
+        self.times_lower += self.last_score is not None and score < self.last_score
+        self.last_score = score
+
+    def add(self, step: int, losses: dict[str, torch.Tensor], rows: int) -> None:
+        """Count an update.
+
+        Args:
+            losses: scalars on the device, the loss first and the norm of the gradient last.
+            rows: training rows of this process.
+        """
+        self.step = step
+        self.rows += rows
+        self.losses.append(losses)  # read when it is logged: reading waits for the device
+
+    def log(self, learning_rate: float) -> dict:
+        """Write the mean losses since the last time.
+
+        Raises:
+            NonFinite: a loss or gradient since then was not.
+        """
+        steps = torch.stack([torch.stack([*losses.values()]) for losses in self.losses])  # (updates, losses)
+        steps = self.accelerator.reduce(steps, reduction="mean")
+        *means, _ = steps.mean(0).tolist()
+        *names, _ = self.losses[0]
+        first, self.losses = self.step - len(self.losses) + 1, []
+        if bad := (~steps.isfinite().all(1)).nonzero().flatten().tolist():
+            values = dict(zip([*names, GRADIENT_NORM], steps[bad[0]].tolist(), strict=True))
+            raise NonFinite(first + bad[0], values)
+        line = dict(zip(names, means, strict=True))
+        self._write({"step": self.step, **line, "learning_rate": learning_rate})
+        return {"loss": f"{line['loss']:.4f}"}
+
+    def evaluate(self, step: int, *, counts: bool) -> None:
+        """Score the serving model on dev; a strictly better one becomes `best/`. Without dev the newest is best.
+
+        Args:
+            counts: for `endurance`: the evaluation before training and those on labelled pairs do not.
+        """
+        score: Any = None
+        if self.dev is not None:
+            found = [self._dev_score(self.dev) if self.accelerator.is_main_process else None]
+            score = broadcast_object_list(found)[0]
+            self._write({"step": step, "dev": score})
+            if counts:
+                self.count_fall(score)
+        if self.dev is None or self.best_score is None or score > self.best_score:
+            self.best_step, self.best_score = step, score
+            if self.accelerator.is_main_process:
+                tokenizer = self.built.serving_tokenizer
+                save_repository(self.run / "best", self._serving(), tokenizer, self.recipe, self.dev_results)
+        self.accelerator.wait_for_everyone()
+
+    def diagnose(self, probe: dict[str, torch.Tensor]) -> None:
+        """Write what the method says of itself on a fixed batch of labelled rows."""
+        if self.accelerator.is_main_process:
+            model = self.built.model.eval()
+            values = model.diagnostics(**{name: tensor.to(model.device) for name, tensor in probe.items()})
+            if values:
+                self._write({"step": self.step, **values})
+        self.accelerator.wait_for_everyone()
+
+    def _serving(self) -> SentenceEncoderModel:
+        return self.built.model.serving_model().eval()
+
+    def _dev_score(self, dev: PairTask) -> float:
+        serving = self._serving()
+
+        def encode(texts: list[str]) -> np.ndarray:
+            vectors = serving.encode(texts, self.built.serving_tokenizer, batch_size=self.recipe.eval_batch_size)
+            for line in warnings(vectors, self.built.model):
+                logger.warning("step %d: %s", self.step, line)
+            return vectors
+
+        self.dev_results = evaluate_tasks(encode, [dev], receipt={"pooling": serving.config.pooling})
+        return self.dev_results[0]["value"]
+
+    def _write(self, line: dict) -> None:
+        values = {f"{self.prefix}{key}": value for key, value in line.items() if key != "step"}
+        self.accelerator.log(values, step=line["step"])
+        if self.accelerator.is_main_process:
+            with self.metrics.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        logger.info("%s", "  ".join(f"{k} {v:.6g}" for k, v in line.items()))

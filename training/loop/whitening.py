@@ -1,0 +1,41 @@
+"""Whitening fitted to a finished encoder and saved with it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import torch
+from transformers import AutoModel
+
+from csezoo.modeling.whitening import Whitening
+
+from ..data.texts import load_sentences
+from ..errors import UserError
+from ..loading.backbones import SAFELY
+from ..publishing.repository import save_repository
+from ..recipes import Recipe
+
+logger = logging.getLogger(__name__)
+
+
+def whiten(repository: Path, recipe: Recipe) -> None:
+    """Fit `recipe.whitening` dimensions on its first training sentences, and write the repository again with them.
+
+    Raises:
+        UserError: too few different sentences for so many dimensions.
+    """
+    model = AutoModel.from_pretrained(repository, **SAFELY).to("cuda" if torch.cuda.is_available() else "cpu")
+    if model.config.whitening_size:
+        return  # an interrupted run had come this far
+    rows = load_sentences(recipe)
+    sentences = [row["0"] for row in rows.take(recipe.whitening_sentences)]
+    logger.info("whitening fitted on %d sentences", len(sentences))
+    vectors = model.encode(sentences, batch_size=recipe.eval_batch_size, convert_to_numpy=False).float()
+    model.config.whitening_size = recipe.whitening
+    model.whitening = Whitening(model.config.hidden_size, model.config.whitening_size).to(model.device)
+    try:
+        model.whitening.fit(vectors)
+    except ValueError as error:
+        raise UserError(f"whitening: {error}; give more training sentences, or a smaller --whitening") from error
+    save_repository(repository, model, model.tokenizer, recipe, [])

@@ -1,0 +1,52 @@
+"""What benchmarks measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def draw_scaling(axes: dict[str, dict[str, dict]], path: str | Path) -> None:
+    """Training rows per second along each axis: every run a dot, the line through the medians.
+
+    Args:
+        axes: of `benchmark_scaling`'s report.
+        path: of the PNG file.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.2 * len(axes), 3), dpi=150, layout="constrained")
+    for panel, (name, points) in zip(figure.subplots(1, len(axes), squeeze=False)[0], axes.items(), strict=True):
+        panel.plot(list(points), [point["rows per second"] for point in points.values()], color="C0")
+        for value, point in points.items():
+            panel.plot([value] * len(point["runs"]), point["runs"], "o", color="C0", alpha=0.4, markersize=4)
+        panel.set_xlabel(name)
+        panel.set_ylim(bottom=0)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(axis="y", alpha=0.3)
+    figure.axes[0].set_ylabel("rows per second")
+    figure.savefig(path)
+
+
+def draw_soak(programs: dict[str, dict], path: str | Path) -> None:
+    """Memory of each program over its time, and below it its open files.
+
+    Args:
+        programs: of `benchmark_soak`'s report.
+        path: of the PNG file.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4 * len(programs), 4), dpi=150, layout="constrained")
+    panels = figure.subplots(2, len(programs), squeeze=False, sharex="col", sharey="row")
+    for (above, below), (name, made) in zip(panels.T, programs.items(), strict=True):
+        above.plot(made["second"], [rss / 2**20 for rss in made["rss"]], color="C0")
+        below.plot(made["second"], made["files"], color="C1")
+        above.set_title(name)
+        below.set_xlabel("seconds")
+    for panel in panels.flat:  # after all are drawn: they share their axes
+        panel.set_ylim(bottom=0)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(axis="y", alpha=0.3)
+    panels[0, 0].set_ylabel("memory, MiB")
+    panels[1, 0].set_ylabel("open files")
+    figure.savefig(path)

@@ -1,0 +1,60 @@
+"""Curves over the updates of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+
+def draw_prefix_tuning(metrics: Path) -> None:
+    """δ and κ over the updates of the stage on labelled pairs, as `prefix_tuning.png` beside the metrics (DiffAug's
+    figure 3). Nothing is drawn where they were not measured.
+
+    Args:
+        metrics: a run's `metrics.jsonl`; a line with `delta` has `kappa` too, where there are prefixes.
+    """
+    lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    lines = [line for line in lines if "delta" in line]
+    if not lines:
+        return
+    from matplotlib.figure import Figure
+
+    labels = {"delta": "representation divergence δ", "kappa": "weight convergence κ"}
+    measured = [name for name in labels if name in lines[0]]
+    figure = Figure(figsize=(5 * len(measured), 3.5), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(measured), squeeze=False)[0], measured, strict=True):
+        axes.plot([line["step"] for line in lines], [line[name] for line in lines], marker="o", markersize=3)
+        axes.set_xlabel("updates on labelled pairs")
+        axes.set_ylabel(labels[name])
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.grid(alpha=0.3)
+    figure.savefig(metrics.with_name("prefix_tuning.png"), dpi=150)
+
+
+def draw_training_curves(metrics: Path) -> None:
+    """Loss and dev score over a run's updates, the chosen checkpoint marked, as `training_curves.png` beside them.
+
+    Args:
+        metrics: a run's `metrics.jsonl`.
+    """
+    from matplotlib.figure import Figure
+
+    lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    losses = [(line["step"], line["loss"]) for line in lines if "loss" in line]
+    scores = [(line["step"], line["dev"]) for line in lines if "dev" in line]
+    panels = [(name, points) for name, points in (("loss", losses), ("dev, Spearman", scores)) if points]
+    if not panels:
+        return
+    figure = Figure(figsize=(5 * len(panels), 3.5), layout="constrained")
+    for axes, (name, points) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        axes.plot(*zip(*points, strict=True), marker="o", markersize=3)
+        axes.set_xlabel("updates")
+        axes.set_ylabel(name)
+        axes.grid(alpha=0.3)
+        if points is scores:
+            step, best = max(scores, key=lambda point: (point[1], -point[0]))  # the first of equals
+            axes.plot([step], [best], marker="*", markersize=14, color="C3", linestyle="none")
+            axes.set_title(f"chosen: {best:.2f} after {step} updates", fontsize=10)
+        elif min(loss for _, loss in losses) > 0:
+            axes.set_yscale("log")  # the first updates dwarf the others
+    figure.savefig(metrics.with_name("training_curves.png"), dpi=150)

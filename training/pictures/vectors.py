@@ -1,0 +1,88 @@
+"""What a model's vectors look like: similarities at each gold score, pairs on a plane, scores of every layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+
+def draw_similarities(similarities: np.ndarray, scores: np.ndarray, path: str | Path, *, title: str = "") -> None:
+    """How the cosines of pairs spread at each gold score, as in DiffCSE's figure 2: a violin each fifth of the scale.
+
+    Args:
+        similarities: `(n,)` cosines.
+        scores: `(n,)` gold scores on any scale.
+        path: of the PNG file.
+        title: what the pairs are.
+    """
+    from matplotlib.figure import Figure
+
+    low, width = scores.min(), np.ptp(scores) / 5 or 1.0
+    rounded = np.rint((scores - low) / width).astype(int)
+    present = np.unique(rounded)
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.violinplot([similarities[rounded == step] for step in present], present, widths=0.8, showmedians=True)
+    axes.set_xticks(present, [f"{low + step * width:g}" for step in present])
+    axes.set_xlabel("gold score, rounded")
+    axes.set_ylabel("cosine similarity")
+    axes.set_ylim(min(0.0, float(similarities.min())) - 0.02, 1.02)
+    axes.set_title(title, fontsize=10)
+    axes.grid(alpha=0.3, axis="y")
+    figure.savefig(path, dpi=150)
+
+
+def draw_pairs(vectors: np.ndarray, alike: np.ndarray, path: str | Path) -> None:
+    """Pairs of sentences on a plane by t-SNE, as in SG-OPT's figure 5: a line joins the two sentences of a pair.
+
+    Args:
+        vectors: `(n, 2, d)`, the two sentences of each pair.
+        alike: `(n,)` whether they mean the same.
+        path: of the PNG file.
+    """
+    from matplotlib.figure import Figure
+    from sklearn.manifold import TSNE
+
+    count = len(vectors)
+    perplexity = min(15, 2 * count - 1)
+    points = TSNE(perplexity=perplexity, metric="cosine", init="pca", random_state=0).fit_transform(
+        vectors.reshape(2 * count, -1)
+    )
+    figure = Figure(figsize=(6, 6), layout="constrained")
+    axes = figure.subplots()
+    for kind, color, name in ((True, "C3", "same meaning"), (False, "C0", "unrelated")):
+        for number, pair in enumerate(points.reshape(count, 2, 2)[alike == kind]):
+            axes.plot(*pair.T, color=color, linewidth=1, alpha=0.7, label=name if number == 0 else None)
+            for point in pair:
+                axes.annotate(str(number), point, color=color, fontsize=8, ha="center", va="center")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.legend(loc="best", fontsize=9)
+    figure.savefig(path, dpi=150)
+
+
+def draw_layers(scores: np.ndarray, poolings: list[str], path: str | Path) -> None:
+    """A heat map of scores by layer and pooling (SG-OPT's figure 1); the best layer of each pooling is framed.
+
+    Args:
+        scores: `(layers, poolings)`, the embedding layer first.
+        poolings: names of the columns.
+        path: of the PNG file.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    figure = Figure(figsize=(1.2 * len(poolings) + 2, 0.4 * len(scores) + 1.2), layout="constrained")
+    axes = figure.subplots()
+    shown = axes.imshow(scores, aspect="auto", origin="lower", cmap="viridis")
+    middle = (scores.min() + scores.max()) / 2
+    for (layer, column), score in np.ndenumerate(scores):
+        color = "w" if score < middle else "k"
+        axes.text(column, layer, f"{score:.1f}", ha="center", va="center", color=color, fontsize=9)
+    for column, layer in enumerate(scores.argmax(0)):
+        axes.add_patch(Rectangle((column - 0.5, layer - 0.5), 1, 1, fill=False, edgecolor="C3", linewidth=2))
+    axes.set_xticks(range(len(poolings)), poolings)
+    axes.set_yticks(range(len(scores)), ["embedding", *(f"layer {number}" for number in range(1, len(scores)))])
+    figure.colorbar(shown, label="Spearman on STS-B test")
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,181 @@
+"""A serving model without code of its own: a plain backbone, and sentence-transformers modules for what follows it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import cast
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import AddedToken
+from torch import nn
+from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerFast
+
+from csezoo.modeling import DiffAugConfig, SentenceEncoderConfig
+from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.pooling import BatchNormProjection, TanhProjection
+from csezoo.modeling.view_adapters import LINEAR, ViewAdapter
+from csezoo.modeling.whitening import Whitening
+
+from ..files import write_json
+from ..loading.templates import serving_tokenizer
+from .repository import save_tokenizer, write_sentence_transformers_files
+
+TEMPLATE_MASK = "[TEMPLATE_MASK]"
+TANH, RELU, IDENTITY = (
+    f"torch.nn.modules.{name}" for name in ("activation.Tanh", "activation.ReLU", "linear.Identity")
+)
+
+
+def obstacle(config: SentenceEncoderConfig) -> str | None:
+    """What a plain backbone and the modules of sentence-transformers cannot do of a model; None if they do all.
+
+    Example:
+        >>> obstacle(DiffAugConfig())
+        'its prefixes are keys and values in every attention layer, for which a plain encoder has no place'
+    """
+    if config.prefix_positions:
+        return "its prefixes are keys and values in every attention layer, for which a plain encoder has no place"
+    if isinstance(config, DiffAugConfig) and config.views_module == "adapter":
+        return "its adapters stand inside every layer, where a plain encoder has none"
+    if config.denoise == "always":
+        return "it subtracts its template's bias (denoise: always), which takes a second pass through the encoder"
+    return None
+
+
+@torch.no_grad()
+def separate_template_mask(
+    encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerFast
+) -> PreTrainedTokenizerFast:
+    """Give the template of a prompt a mask token of its own, with the embedding of the backbone's.
+
+    A model that pools the last mask token of a row can then be served by one that pools all tokens of an id: a mask
+    token written in a text is no longer one of them. The vectors stay as they were.
+
+    Args:
+        encoder: of `prompt` pooling; changed in place.
+
+    Returns:
+        The tokenizer that goes with it.
+    """
+    config, tokenizer = encoder.config, copy.deepcopy(tokenizer)
+    tokenizer.add_tokens([AddedToken(TEMPLATE_MASK, special=True, normalized=False)])
+    own = cast(int, tokenizer.convert_tokens_to_ids(TEMPLATE_MASK))
+    size = max(len(tokenizer), config.vocab_size)
+    table = encoder.backbone.resize_token_embeddings(size, mean_resizing=False).weight
+    table[own] = table[config.mask_token_id]
+    before, after = config.prompt_token_ids[0]
+    template = before, [own if token == config.mask_token_id else token for token in after]
+    config.mask_token_id, config.prompt_token_ids = own, [template]
+    return serving_tokenizer(tokenizer, template, max_length=tokenizer.model_max_length)
+
+
+def write_plain_model(directory: Path, encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Write a plain transformers model, its tokenizer and the sentence-transformers modules on top of it.
+
+    The names of the modules and of their keys are those that every version of sentence-transformers knows.
+
+    Args:
+        directory: is there and empty.
+        encoder: one without an `obstacle`; of `prompt` pooling, one whose template has its own mask.
+        tokenizer: its own.
+    """
+    plain_backbone(encoder).save_pretrained(directory)
+    save_tokenizer(directory, tokenizer)
+    modules = [("Transformer", "")]
+    for name, config, tensors in _modules_on_top(encoder, tokenizer):
+        folder = f"{len(modules)}_{name}"
+        modules.append((name, folder))
+        (directory / folder).mkdir()
+        write_json(directory / folder / "config.json", config)
+        if tensors:
+            save_file(tensors, directory / folder / "model.safetensors", metadata={"format": "pt"})
+    write_sentence_transformers_files(
+        directory,
+        [
+            {"idx": number, "name": str(number), "path": folder, "type": f"sentence_transformers.models.{name}"}
+            for number, (name, folder) in enumerate(modules)
+        ],
+        {"max_seq_length": tokenizer.model_max_length, "do_lower_case": False},
+    )
+
+
+@torch.no_grad()
+def plain_backbone(encoder: SentenceEncoderModel) -> PreTrainedModel:
+    """The backbone as its own class saves and loads it, LoRA folded into its weights.
+
+    Its pooler, no part of the model, is zero: left out, transformers would draw one and warn at every loading.
+    """
+    config = copy.deepcopy(encoder.backbone.config)
+    config.output_hidden_states = encoder.config.pooling in ("first_last_mean", "last2_mean")
+    plain = AutoModel.from_config(config)
+    lost, _ = plain.load_state_dict(encoder.backbone.state_dict(), strict=False)
+    for name in lost:
+        plain.get_parameter(name).zero_()
+    if isinstance(encoder.config, DiffAugConfig) and encoder.config.views_module == "lora":
+        places = [module for name, module in plain.named_modules() if name.endswith(LINEAR["lora"])]
+        adapters = cast(Iterable[ViewAdapter], encoder.view_adapters)
+        for linear, adapter in zip(places, adapters, strict=True):
+            linear.weight += adapter.scale / adapter.sets * adapter.up.weight @ adapter.down.weight
+    return plain.eval()
+
+
+def _modules_on_top(
+    encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerFast
+) -> Iterator[tuple[str, Mapping[str, object], dict[str, torch.Tensor]]]:
+    """Of each module after the backbone: its name, its configuration, its tensors."""
+    config = encoder.config
+    pooling, size, layers = config.pooling, config.hidden_size, config.num_hidden_layers
+    if pooling == "prompt":  # the mean of one token
+        vocabulary = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+        words = {"word_weights": {TEMPLATE_MASK: 1.0}, "unknown_word_weight": 0.0}
+        yield "WordWeights", {"vocab": vocabulary, **words}, {}
+    if pooling in ("first_last_mean", "last2_mean"):
+        weights = torch.zeros(layers + 1)  # the embedding layer first
+        weights[1 if pooling == "first_last_mean" else -2] += 1
+        weights[-1] += 1
+        shape: dict[str, object] = {"word_embedding_dimension": size, "num_hidden_layers": layers, "layer_start": 0}
+        yield "WeightedLayerPooling", shape, {"layer_weights": weights}
+    modes = {
+        "pooling_mode_cls_token": pooling == "cls",
+        "pooling_mode_max_tokens": pooling == "max",
+        "pooling_mode_mean_tokens": pooling not in ("cls", "max"),
+        "pooling_mode_mean_sqrt_len_tokens": False,
+    }
+    yield "Pooling", {"word_embedding_dimension": size, **modes}, {}
+    for affine, activation in affine_layers(encoder):
+        weight, bias = matrix(affine, size)
+        shape = {"in_features": size, "out_features": len(weight), "bias": True, "activation_function": activation}
+        yield "Dense", shape, {"linear.weight": weight, "linear.bias": bias}
+        size = len(weight)
+
+
+def affine_layers(encoder: SentenceEncoderModel) -> list[tuple[nn.Module, str]]:
+    """What a served vector goes through after pooling: affine maps, each with the activation that follows it."""
+    projection, whitening = encoder.projection, encoder.whitening
+    layers: list[tuple[nn.Module, str]] = []
+    if isinstance(projection, TanhProjection):
+        layers.append((projection.dense, TANH))
+    if isinstance(projection, BatchNormProjection):
+        layers.append((nn.Sequential(projection.expand, projection.expand_norm), RELU))
+        layers.append((nn.Sequential(projection.reduce, projection.reduce_norm), IDENTITY))
+    if isinstance(whitening, Whitening):
+        layers.append((whitening, IDENTITY))
+    return layers
+
+
+@torch.no_grad()
+def matrix(affine: nn.Module, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight `(k, size)` and bias `(k,)` of an affine map of vectors of that size, as a linear layer has them.
+
+    Example:
+        >>> weight, bias = matrix(Whitening(3, 2), 3)
+        >>> weight.shape, bias
+        (torch.Size([2, 3]), tensor([0., 0.]))
+    """
+    affine = copy.deepcopy(affine).double()
+    bias = affine(torch.zeros(1, size, dtype=torch.float64))
+    weight = affine(torch.eye(size, dtype=torch.float64)) - bias
+    return weight.T.float().contiguous(), bias[0].float().contiguous()

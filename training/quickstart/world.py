@@ -1,0 +1,328 @@
+"""A small English world for the `quickstart` recipe: sentences, graded pairs and NLI triplets, without a download.
+
+The world is made of *events*: somebody (agent) does something (action) to something (patient) somewhere (place). A
+sentence may add a time, a manner, a trait of the agent and a quality of the patient. A fact is stored as the synonyms
+that can word it, `"chop/slice/cut up"`, so two sentences mean the same when their facts are equal, however differently
+they read. The gold score of a pair is computed from the facts by `grade`, never from the words.
+"""
+
+from __future__ import annotations
+
+import csv
+import random
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .words import (
+    ENDS,
+    IRREGULAR,
+    IRREGULAR_PLURALS,
+    LEADS,
+    MANNERS,
+    MISHAP_MANNERS,
+    MISHAPS,
+    SYNONYMS,
+    TIMES,
+    TOPICS,
+    TRAITS,
+    WEATHER_MANNERS,
+    WEATHER_TRAITS,
+    items,
+)
+
+# ---- facts ----------------------------------------------------------------------------------------------------------
+
+
+class Event(NamedTuple):
+    """Who did what to whom: the unit that is held out, so that no dev or test event is ever told in training."""
+
+    topic: str
+    agent: str
+    action: str
+    patient: str
+
+
+class Frame(NamedTuple):
+    """An event with its details; a detail that a sentence leaves out is None."""
+
+    event: Event
+    place: str | None = None
+    time: str | None = None
+    manner: str | None = None
+    trait: str | None = None  # of the agent
+    quality: str | None = None  # of the patient
+    negated: bool = False
+
+
+DETAILS = ("time", "manner", "trait", "quality")
+
+
+_THESAURUS = {concept.split("/")[0]: concept for concept in SYNONYMS}
+_FORMS = {verb.split()[0]: verb.split() for verb in IRREGULAR}
+_PLACES: dict[str, list[str]] = {}
+_QUALITIES: dict[Event, list[str]] = {}  # every event of the world, with the qualities its patient may have
+_OPPOSITES: dict[str, str] = {}
+
+
+def _read_topics() -> None:
+    for topic, text in TOPICS.items():
+        places, *lines = text.strip().splitlines()
+        _PLACES[topic] = items(places)
+        for line in lines:
+            who, what, whom, how = line.split(" > ")
+            agents, patients, qualities = ([_THESAURUS.get(word, word) for word in items(f)] for f in (who, whom, how))
+            actions = items(what, "~")
+            if len(actions) == 2:
+                _OPPOSITES.update({actions[0]: actions[1], actions[1]: actions[0]})
+            for action in actions:
+                for agent in agents:
+                    for patient in patients:
+                        _QUALITIES[Event(topic, agent, action, patient)] = qualities
+
+
+_read_topics()
+
+
+def grade(first: Frame, second: Frame) -> float:
+    """Similarity of two frames on the 0-5 scale of the STS and SICK guidelines, from their facts alone.
+
+    | score | meaning |
+    |---|---|
+    | 5 | the same event, in whatever words |
+    | 4, 3.5 | one detail, or several, differ or are left out (time, manner, trait, quality; place left out) |
+    | 3, 2.5 | the same action on the same thing, but the agent or the place differs, or both |
+    | 2, 1.5 | another event, two or one of agent, action and patient in common; 2 too if only one is negated |
+    | 1 | the same topic only |
+    | 0 | unrelated |
+
+    Example:
+        >>> chopping = Frame(Event("kitchen", "chef/cook", "chop/slice", "onions"), time="yesterday")
+        >>> grade(chopping, chopping._replace(time=None)), grade(chopping, chopping._replace(negated=True))
+        (4.0, 2.0)
+    """
+    one, other = first.event, second.event
+    if one.topic != other.topic:
+        return 0.0
+    if (one.action, one.patient) != (other.action, other.patient):
+        shared = (one.agent == other.agent) + (one.action == other.action) + (one.patient == other.patient)
+        return (1.0, 1.5, 2.0)[shared]
+    if first.negated != second.negated:
+        return 2.0
+    moved = first.place != second.place and None not in (first.place, second.place)
+    important = (one.agent != other.agent) + moved
+    if important:
+        return (3.0, 2.5)[important - 1]
+    details = sum(getattr(first, name) != getattr(second, name) for name in ("place", *DETAILS))
+    return (5.0, 4.0, 3.5)[min(details, 2)]
+
+
+def _choices(event: Event, detail: str) -> list[str]:
+    """What a detail of an event can be."""
+    weather, mishap = event.topic == "weather", event.action.split("/")[0] in MISHAPS
+    return {
+        "place": _PLACES[event.topic],
+        "time": TIMES,
+        "manner": WEATHER_MANNERS if weather else MISHAP_MANNERS if mishap else MANNERS,
+        "trait": WEATHER_TRAITS if weather else TRAITS,
+        "quality": _QUALITIES[event],
+    }[detail]
+
+
+def _frame(rng: random.Random, event: Event) -> Frame:
+    """An event with a random selection of details."""
+    odds = {"place": 0.6, "time": 0.35, "manner": 0.2, "trait": 0.1, "quality": 0.2}
+    details: dict[str, Any] = {d: rng.choice(_choices(event, d)) for d, p in odds.items() if rng.random() < p}
+    return Frame(event, **details)
+
+
+# ---- sentences ------------------------------------------------------------------------------------------------------
+
+
+def _inflect(verb: str) -> tuple[str, str, str]:
+    """Past, participle and -ing form: "cut up" -> "cut up", "cut up", "cutting up"."""
+    base, *particle = verb.split()
+    doubled = base + base[-1] if re.fullmatch(r"[^aeiou]*[aeiou][^aeiouwxy]", base) else base
+    ing = (base[:-1] if re.search(r"[^e]e$", base) else doubled) + "ing"
+    regular = base + "d" if base.endswith("e") else re.sub(r"(?<=[^aeiou])y$", "i", doubled) + "ed"
+    _, past, participle = _FORMS.get(base, (base, regular, regular))
+    past, participle, ing = (" ".join([form, *particle]) for form in (past, participle, ing))
+    return past, participle, ing
+
+
+def _be(noun: str) -> str:
+    head = noun.split()[-1]
+    plural = head in IRREGULAR_PLURALS or re.search(r"[^su]s$", head)
+    return "were" if plural else "was"
+
+
+def _article(phrase: str) -> str:
+    return "an" if re.match(r"[aeio]|u(?!s|ni)", phrase) else "a"
+
+
+def _say(rng: random.Random, frame: Frame) -> str:
+    """One wording of a frame: synonyms, word order, voice and lead-in are drawn at random."""
+
+    def word(concept: str | None) -> str:
+        return rng.choice(concept.split("/")) if concept else ""
+
+    def phrase(*words: str) -> str:
+        return " ".join(filter(None, words))
+
+    event = frame.event
+    people, mishap = event.topic != "weather", event.action.split("/")[0] in MISHAPS
+    who, verb = phrase(word(frame.trait), word(event.agent)), word(event.action)
+    past, participle, ing = _inflect(verb)
+    indefinite = people and not frame.negated and rng.random() < 0.35
+    agent = phrase(_article(who) if indefinite else "the", who)
+    noun = word(event.patient)
+    patient, be = phrase("the", word(frame.quality), noun), _be(noun)
+    if frame.negated:
+        core = rng.choice(
+            [
+                f"{agent} did not {verb} {patient}",
+                f"{agent} didn't {verb} {patient}",
+                f"{agent} never {past} {patient}",
+            ]
+            + [f"{patient} {be} not {participle} by {agent}", f"it is not true that {agent} {past} {patient}"]
+        )
+    else:
+        forms = [f"{agent} {past} {patient}"] * 6 + [f"{patient} {be} {participle} by {agent}"] * 4
+        forms += [f"it was {agent} {'who' if people else 'that'} {past} {patient}"]
+        forms += [f"it was {patient} that {agent} {past}"]
+        if not mishap:
+            forms += [f"{agent} was {ing} {patient}", f"{patient} {be} being {participle} by {agent}"]
+        if people and not mishap:
+            forms += [f"{agent} was busy {ing} {patient}", f"{agent} was seen {ing} {patient}"]
+        core = rng.choice(forms)
+    place, time = word(frame.place), word(frame.time)
+    front = rng.choice(["", "", place, time])
+    tail = [part for part in rng.choice([(place, time), (time, place)]) if part != front]
+    manner = (
+        "" if frame.negated else word(frame.manner)
+    )  # "did not do it quietly" would deny the manner, not the event
+    sentence = phrase(front + "," if front else "", core, manner, *tail)
+    if rng.random() < 0.1:
+        sentence = f"{rng.choice(LEADS)} {sentence}"
+    elif rng.random() < 0.03:
+        sentence += ", " + rng.choice(ENDS)
+    return sentence[0].upper() + sentence[1:] + "."
+
+
+# ---- the world ------------------------------------------------------------------------------------------------------
+
+# What the second sentence of a pair changes, and how often.
+CHANGES = {"wording": 20, "detail": 18, "importance": 17, "event": 15, "everything": 12, "topic": 13, "negation": 5}
+
+
+def _change(rng: random.Random, frame: Frame, change: str, events: list[Event]) -> Frame | None:
+    """A frame that differs from `frame` by one kind of change and tells one of `events`; None if there is none."""
+    event = frame.event
+    if change == "wording":
+        return frame
+    if change == "negation":
+        return frame._replace(negated=True)
+    if change == "detail":
+        names = rng.sample(DETAILS, rng.choice([1, 1, 2]))
+        details: dict[str, Any] = {name: rng.choice([None, *_choices(event, name)]) for name in names}
+        return frame._replace(**details)
+    if change == "importance" and rng.random() < 0.4:
+        return frame._replace(place=rng.choice(_choices(event, "place")))
+
+    def fits(other: Event) -> bool:
+        same = [mine == its for mine, its in zip(event, other, strict=True)]
+        return {
+            "importance": same == [True, False, True, True],
+            "event": same[0] and any(same[1:]) and not (same[2] and same[3]),
+            "everything": same[0] and not any(same[1:]),
+            "topic": not same[0],
+        }[change]
+
+    candidates = list(filter(fits, events))
+    if not candidates:
+        return None
+    other = rng.choice(candidates)
+    if change == "importance":
+        return frame._replace(event=other)
+    if change == "event" and rng.random() < 0.5:  # another event, told with the same circumstances
+        return _frame(rng, other)._replace(place=frame.place, time=frame.time)
+    return _frame(rng, other)
+
+
+def _pairs(rng: random.Random, events: list[Event], count: int) -> list[tuple[str, str, float]]:
+    pairs: dict[tuple[str, str], float] = {}
+    while len(pairs) < count:
+        change = rng.choices(list(CHANGES), list(CHANGES.values()))[0]
+        first = _frame(rng, rng.choice(events))
+        second = _change(rng, first, change, events)
+        if second:
+            texts = [_say(rng, first), _say(rng, second)]
+            if texts[0] != texts[1]:
+                rng.shuffle(texts)
+                pairs[texts[0], texts[1]] = grade(first, second)
+    return [(*texts, score) for texts, score in pairs.items()]
+
+
+def _triplet(rng: random.Random, events: list[Event]) -> tuple[str, str, str]:
+    """A premise, something that follows from it (fewer details) and something that it rules out."""
+    premise = _frame(rng, rng.choice(events))
+    kept: dict[str, Any] = {name: None for name in ("place", *DETAILS) if rng.random() < 0.3}
+    reverse = premise.event._replace(action=_OPPOSITES.get(premise.event.action, ""))
+    if reverse in events and rng.random() < 0.5:  # a reverse that is held out stays untold
+        ruled_out = premise._replace(event=reverse)
+    else:
+        ruled_out = premise._replace(negated=True)
+    return _say(rng, premise), _say(rng, premise._replace(**kept)), _say(rng, ruled_out)
+
+
+@dataclass(frozen=True)
+class World:
+    """What `make_world` makes: training sentences, graded dev and test pairs, and NLI triplets."""
+
+    train: list[str]  # no duplicates
+    dev: list[tuple[str, str, float]]  # sentence1, sentence2, score 0-5
+    test: list[tuple[str, str, float]]
+    triplets: list[tuple[str, str, str]]  # premise, entailment, contradiction
+
+
+def make_world(seed: int = 42, sentences: int = 30000, pairs: int = 1000, triplets: int = 5000) -> World:
+    """Make a world; the same seed makes the same world.
+
+    The events are split 70 / 15 / 15: training sentences and triplets tell of the first share, dev and test pairs
+    (`pairs` each) of the second and third, so that who did what to whom in a test pair was never told before.
+
+    Example:
+        >>> world = make_world(sentences=100, pairs=10, triplets=5)
+        >>> len(world.train), len(world.dev), len(world.test), len(world.triplets)
+        (100, 10, 10, 5)
+    """
+    rng = random.Random(seed)
+    events = rng.sample(list(_QUALITIES), len(_QUALITIES))
+    held_out = len(events) * 15 // 100
+    dev, test, train = events[:held_out], events[held_out : 2 * held_out], events[2 * held_out :]
+    texts: dict[str, None] = {}  # a set that keeps its order
+    while len(texts) < sentences:
+        frame = _frame(rng, rng.choice(train))
+        texts[_say(rng, frame._replace(negated=rng.random() < 0.06))] = None
+    return World(
+        train=list(texts),
+        dev=_pairs(rng, dev, pairs),
+        test=_pairs(rng, test, pairs),
+        triplets=[_triplet(rng, train) for _ in range(triplets)],
+    )
+
+
+def write_world(world: World, directory: Path) -> None:
+    """Write `train.txt` (a sentence per line), `dev.csv`, `test.csv` and `nli_triplets.csv`; UTF-8, LF."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "train.txt").write_text("".join(f"{line}\n" for line in world.train), "utf-8", newline="\n")
+    tables: dict[str, tuple[list[str], Iterable[tuple]]] = {
+        "dev.csv": (["sentence1", "sentence2", "score"], world.dev),
+        "test.csv": (["sentence1", "sentence2", "score"], world.test),
+        "nli_triplets.csv": (["sent0", "sent1", "hard_neg"], world.triplets),
+    }
+    for name, (header, rows) in tables.items():
+        with open(directory / name, "w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([header, *rows])
