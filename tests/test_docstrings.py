@@ -14,7 +14,7 @@ import csezoo.training
 MODULES = [
     module.name
     for package in (csezoo.modeling, csezoo.training)
-    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     if not module.ispkg
 ]
 
