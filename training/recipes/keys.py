@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typing
 from dataclasses import asdict, dataclass, field, fields
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,6 +52,15 @@ def key(group: str, default: Any, help: str, allowed: str | tuple = "", unit: st
     return field(default=default, metadata=metadata)
 
 
+model_key = partial(key, "Model")
+data_key = partial(key, "Training data")
+pairs_key = partial(key, "Labelled pairs")
+optimisation_key = partial(key, "Optimisation")
+evaluation_key = partial(key, "Evaluation")
+memory_key = partial(key, "Precision and memory")
+run_key = partial(key, "Run and publishing")
+
+
 @dataclass
 class Recipe:
     """Every setting of a run. The keys of the method's configuration are in `model`; all others are declared here.
@@ -64,76 +73,58 @@ class Recipe:
         1.0
     """
 
-    method: str = key(
-        "Model",
+    method: str = model_key(
         "simcse",
         "A method of the zoo, or several joined by `+` that change different parts of training (`l2pcsr+diffcse`).",
     )
-    base_model: str | None = key("Model", None, "Hub id or directory of the pre-trained encoder.")
-    base_revision: str | None = key("Model", None, "Pinned revision of `base_model` on the Hub.")
-    generator: str | None = key(
-        "Model", None, "Hub id or directory of the masked language model that edits sentences for DiffCSE."
+    base_model: str | None = model_key(None, "Hub id or directory of the pre-trained encoder.")
+    base_revision: str | None = model_key(None, "Pinned revision of `base_model` on the Hub.")
+    generator: str | None = model_key(
+        None, "Hub id or directory of the masked language model that edits sentences for DiffCSE."
     )
-    generator_revision: str | None = key("Model", None, "Pinned revision of `generator` on the Hub.")
+    generator_revision: str | None = model_key(None, "Pinned revision of `generator` on the Hub.")
 
-    dataset: str | None = key(
-        "Training data",
-        None,
-        "Hub id of a data set, or `stsb-sentences`: both sides of all pairs of STS-B, from `eval_data`.",
+    dataset: str | None = data_key(
+        None, "Hub id of a data set, or `stsb-sentences`: both sides of all pairs of STS-B, from `eval_data`."
     )
-    dataset_file: str | None = key("Training data", None, "The one file of `dataset` to read, if it has several.")
-    dataset_revision: str | None = key("Training data", None, "Pinned revision of `dataset` on the Hub.")
-    train_file: str | None = key(
-        "Training data",
+    dataset_file: str | None = data_key(None, "The one file of `dataset` to read, if it has several.")
+    dataset_revision: str | None = data_key(None, "Pinned revision of `dataset` on the Hub.")
+    train_file: str | None = data_key(
         None,
         "A local text, CSV, TSV, JSON Lines (each also as `.gz`) or Parquet file. It takes precedence over `dataset`.",
     )
-    text_columns: list[str] | None = key(
-        "Training data",
+    text_columns: list[str] | None = data_key(
         None,
         "One column (each sentence is its own positive), two (anchor, positive) or three (and a hard negative). "
         "By default the only column, or `text`.",
     )
-    max_train_sentences: int | None = key("Training data", None, "Use only the first rows.", ROWS, "rows")
-    train_fraction: float = key(
-        "Training data", 1.0, "Keep each row with this probability. The draw is the same for every seed.", FRACTION
+    max_train_sentences: int | None = data_key(None, "Use only the first rows.", ROWS, "rows")
+    train_fraction: float = data_key(
+        1.0, "Keep each row with this probability. The draw is the same for every seed.", FRACTION
     )
-    streaming: bool = key("Training data", False, "Read the data while training, instead of preparing it first.")
-    shuffle_buffer: int = key(
-        "Training data", 10_000, "Size of the buffer in which a stream is shuffled.", "[1, 100_000_000]", "rows"
+    streaming: bool = data_key(False, "Read the data while training, instead of preparing it first.")
+    shuffle_buffer: int = data_key(
+        10_000, "Size of the buffer in which a stream is shuffled.", "[1, 100_000_000]", "rows"
     )
-    max_length: int = key(
-        "Training data",
-        32,
-        "Longest sentence. Special tokens count, a prompt's template does not.",
-        "[1, 1_000_000]",
-        "word pieces",
+    max_length: int = data_key(
+        32, "Longest sentence. Special tokens count, a prompt's template does not.", "[1, 1_000_000]", "word pieces"
     )
 
-    nli_file: str | None = key(
-        "Labelled pairs", None, "A local file of labelled pairs, for a first stage and for `nli_weight`."
+    nli_file: str | None = pairs_key(None, "A local file of labelled pairs, for a first stage and for `nli_weight`.")
+    nli_dataset: str | None = pairs_key(None, "Hub id of a data set of labelled pairs.")
+    nli_dataset_file: str | None = pairs_key(None, "The one file of `nli_dataset` to read.")
+    nli_dataset_revision: str | None = pairs_key(None, "Pinned revision of `nli_dataset` on the Hub.")
+    nli_columns: list[str] | None = pairs_key(
+        None, "Premise, entailed and contradicted hypothesis; or premise, hypothesis and label."
     )
-    nli_dataset: str | None = key("Labelled pairs", None, "Hub id of a data set of labelled pairs.")
-    nli_dataset_file: str | None = key("Labelled pairs", None, "The one file of `nli_dataset` to read.")
-    nli_dataset_revision: str | None = key("Labelled pairs", None, "Pinned revision of `nli_dataset` on the Hub.")
-    nli_columns: list[str] | None = key(
-        "Labelled pairs",
-        None,
-        "Premise, entailed and contradicted hypothesis; or premise, hypothesis and label.",
+    nli_fraction: float = pairs_key(1.0, "Keep each labelled row with this probability.", FRACTION)
+    nli_batch_size: int = pairs_key(128, "Labelled rows in a batch, over all processes.", BATCH, "rows")
+    nli_steps: int = pairs_key(0, "Length of a first stage on labelled pairs alone.", ANY_UPDATES, "updates")
+    nli_epochs: float | None = pairs_key(None, "The same as passes over the labelled data.", "[0, 100_000]", "epochs")
+    nli_learning_rate: float | None = pairs_key(
+        None, "Learning rate of the first stage; `learning_rate` by default.", "[0, 100]"
     )
-    nli_fraction: float = key("Labelled pairs", 1.0, "Keep each labelled row with this probability.", FRACTION)
-    nli_batch_size: int = key("Labelled pairs", 128, "Labelled rows in a batch, over all processes.", BATCH, "rows")
-    nli_steps: int = key(
-        "Labelled pairs", 0, "Length of a first stage on labelled pairs alone.", ANY_UPDATES, "updates"
-    )
-    nli_epochs: float | None = key(
-        "Labelled pairs", None, "The same as passes over the labelled data.", "[0, 100_000]", "epochs"
-    )
-    nli_learning_rate: float | None = key(
-        "Labelled pairs", None, "Learning rate of the first stage; `learning_rate` by default.", "[0, 100]"
-    )
-    nli_decay_steps: int | None = key(
-        "Labelled pairs",
+    nli_decay_steps: int | None = pairs_key(
         None,
         "Updates after which the first stage's schedule would reach its end, at least as many as the stage has. "
         "By default those of the second stage.",
@@ -141,107 +132,80 @@ class Recipe:
         "updates",
     )
 
-    epochs: float = key("Optimisation", 1.0, "Passes over the training data.", "(0, 100_000]", "epochs")
-    max_steps: int | None = key(
-        "Optimisation", None, "Train this long instead of `epochs`; 0 trains nothing.", ANY_UPDATES, "updates"
+    batch_size: int = optimisation_key(
+        64, "Sentences in a batch, over all processes. Each sees the others as negatives.", BATCH, "sentences"
     )
-    batch_size: int = key(
-        "Optimisation",
-        64,
-        "Sentences in a batch, over all processes. Each sees the others as negatives.",
-        BATCH,
-        "sentences",
-    )
-    mini_batch_size: int | None = key(
-        "Optimisation",
+    mini_batch_size: int | None = optimisation_key(
         None,
         "Sentences that a process encodes at a time. The gradient is that of the complete batch; memory shrinks to "
         "that of a mini-batch, for one more forward pass.",
         BATCH,
         "sentences",
     )
-    gradient_accumulation_steps: int = key(
-        "Optimisation",
-        1,
-        "Batches in an update. A sentence sees no negatives of other batches.",
-        "[1, 100_000]",
-        "batches",
+    gradient_accumulation_steps: int = optimisation_key(
+        1, "Batches in an update. A sentence sees no negatives of other batches.", "[1, 100_000]", "batches"
     )
-    length_window: int = key(
-        "Optimisation",
+    length_window: int = optimisation_key(
         0,
         "Put sentences of similar length into a batch: sort this many batches by length, then shuffle them. "
         "0 leaves batches random, as in the papers.",
         "[0, 1_000_000]",
         "batches",
     )
-    learning_rate: float = key("Optimisation", 3e-5, "Highest learning rate of AdamW.", "[0, 100]")
-    weight_decay: float = key("Optimisation", 0.0, "Weight decay of AdamW.", "[0, 100]")
-    adam_betas: list[float] = key("Optimisation", [0.9, 0.999], "The two betas of AdamW.", "[0, 1)")
-    adam_epsilon: float = key("Optimisation", 1e-8, "Epsilon of AdamW.", "[0, 1]")
-    max_grad_norm: float = key(
-        "Optimisation", 1.0, "Clip gradients to this norm; 0 does not clip.", "[0, 1_000_000_000]"
+    epochs: float = optimisation_key(1.0, "Passes over the training data.", "(0, 100_000]", "epochs")
+    max_steps: int | None = optimisation_key(
+        None, "Train this long instead of `epochs`; 0 trains nothing.", ANY_UPDATES, "updates"
     )
-    lr_scheduler: str = key("Optimisation", "linear", "Learning rate schedule of transformers.", SCHEDULERS)
-    warmup_ratio: float = key("Optimisation", 0.0, "Share of the updates that warm up.", "[0, 1)")
+    learning_rate: float = optimisation_key(3e-5, "Highest learning rate of AdamW.", "[0, 100]")
+    weight_decay: float = optimisation_key(0.0, "Weight decay of AdamW.", "[0, 100]")
+    adam_betas: list[float] = optimisation_key([0.9, 0.999], "The two betas of AdamW.", "[0, 1)")
+    adam_epsilon: float = optimisation_key(1e-8, "Epsilon of AdamW.", "[0, 1]")
+    max_grad_norm: float = optimisation_key(1.0, "Clip gradients to this norm; 0 does not clip.", "[0, 1_000_000_000]")
+    lr_scheduler: str = optimisation_key("linear", "Learning rate schedule of transformers.", SCHEDULERS)
+    warmup_ratio: float = optimisation_key(0.0, "Share of the updates that warm up.", "[0, 1)")
 
-    eval_data: str = key(
-        "Evaluation", "hub", "STS pairs for dev and test: `hub`, a directory in SentEval's layout, or `none`."
+    eval_data: str = evaluation_key(
+        "hub", "STS pairs for dev and test: `hub`, a directory in SentEval's layout, or `none`."
     )
-    dev_file: str | None = key(
-        "Evaluation", None, "CSV file (sentence1, sentence2, score) of dev pairs, instead of `eval_data`."
+    dev_file: str | None = evaluation_key(
+        None, "CSV file (sentence1, sentence2, score) of dev pairs, instead of `eval_data`."
     )
-    test_file: str | None = key(
-        "Evaluation", None, "CSV file (sentence1, sentence2, score) of test pairs, instead of `eval_data`."
+    test_file: str | None = evaluation_key(
+        None, "CSV file (sentence1, sentence2, score) of test pairs, instead of `eval_data`."
     )
-    eval_steps: int = key(
-        "Evaluation", 125, "Updates between two dev evaluations. Each writes a checkpoint.", UPDATES, "updates"
+    eval_steps: int = evaluation_key(
+        125, "Updates between two dev evaluations. Each writes a checkpoint.", UPDATES, "updates"
     )
-    endurance: int | None = key(
-        "Evaluation", None, "Stop after the dev score has dropped this many times (SG-OPT).", UPDATES, "drops"
+    endurance: int | None = evaluation_key(
+        None, "Stop after the dev score has dropped this many times (SG-OPT).", UPDATES, "drops"
     )
-    eval_batch_size: int = key("Evaluation", 128, "Most texts in a forward pass of the evaluation.", BATCH, "texts")
-    whitening: int | None = key(
-        "Evaluation",
-        None,
-        "Fit a whitening after training and keep this many dimensions.",
-        "[1, 65_536]",
-        "dimensions",
+    eval_batch_size: int = evaluation_key(128, "Most texts in a forward pass of the evaluation.", BATCH, "texts")
+    whitening: int | None = evaluation_key(
+        None, "Fit a whitening after training and keep this many dimensions.", "[1, 65_536]", "dimensions"
     )
-    whitening_sentences: int = key(
-        "Evaluation", 10_000, "Training sentences that the whitening is fitted on.", ROWS, "sentences"
+    whitening_sentences: int = evaluation_key(
+        10_000, "Training sentences that the whitening is fitted on.", ROWS, "sentences"
     )
 
-    mixed_precision: str | None = key(
-        "Precision and memory",
+    mixed_precision: str | None = memory_key(
         None,
         "`auto` measures whether `no` or `bf16` is faster here. By default what `accelerate launch` was told.",
         ("no", "fp16", "bf16", "auto"),
     )
-    attn_implementation: str | None = key(
-        "Precision and memory",
-        None,
-        "Attention implementation of transformers, such as `sdpa` or `eager`; null leaves the choice to it.",
+    attn_implementation: str | None = memory_key(
+        None, "Attention implementation of transformers, such as `sdpa` or `eager`; null leaves the choice to it."
     )
-    gradient_checkpointing: bool = key("Precision and memory", False, "Compute activations twice to save memory.")
+    gradient_checkpointing: bool = memory_key(False, "Compute activations twice to save memory.")
 
-    seeds: list[int] = key(
-        "Run and publishing", [42], "One run for each seed; several are aggregated.", "[0, 4_294_967_295]"
-    )
-    output_dir: str | None = key("Run and publishing", None, "Directory of the run; `runs/NAME` by default.")
-    overwrite: bool = key("Run and publishing", False, "Delete what another recipe left in `output_dir`.")
-    force: bool = key(
-        "Run and publishing",
-        False,
-        "Resume a run although its recipe, data, code or launch has changed since it began.",
-    )
-    log_steps: int = key("Run and publishing", 25, "Updates between two logged losses.", UPDATES, "updates")
-    report_to: str = key("Run and publishing", "tensorboard", "A tracker of accelerate, or `none`.")
-    name: str = key(
-        "Run and publishing", "", "Name of the run, its card and its default directory; by default the recipe's name."
-    )
-    license: str = key("Run and publishing", "apache-2.0", "License of the published weights, for the model card.")
-    language: str = key("Run and publishing", "en", "Language of the published weights, for the model card.")
+    seeds: list[int] = run_key([42], "One run for each seed; several are aggregated.", "[0, 4_294_967_295]")
+    output_dir: str | None = run_key(None, "Directory of the run; `runs/NAME` by default.")
+    overwrite: bool = run_key(False, "Delete what another recipe left in `output_dir`.")
+    force: bool = run_key(False, "Resume a run although its recipe, data, code or launch has changed since it began.")
+    log_steps: int = run_key(25, "Updates between two logged losses.", UPDATES, "updates")
+    report_to: str = run_key("tensorboard", "A tracker of accelerate, or `none`.")
+    name: str = run_key("", "Name of the run, its card and its default directory; by default the recipe's name.")
+    license: str = run_key("apache-2.0", "License of the published weights, for the model card.")
+    language: str = run_key("en", "Language of the published weights, for the model card.")
 
     # The recipe that the run was started from, by name or file name; filled in when it is read.
     recipe: str | None = None
@@ -255,9 +219,8 @@ class Recipe:
         self._check_together()
 
     def _check_each(self) -> None:
-        from csezoo.modeling.configuration_sentence_encoder import (
-            check_value,
-        )  # imports torch, which --help can do without
+        # Here, because it imports torch, which --help can do without.
+        from csezoo.modeling.configuration_sentence_encoder import check_value
 
         try:
             for name, declared in recipe_keys().items():
