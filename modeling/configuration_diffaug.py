@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .configuration_sentence_encoder import SentenceEncoderConfig
+from .configuration_sentence_encoder import SIZE, WEIGHT, SentenceEncoderConfig
 
 VIEWS_MODULES = ("prefix", "lora", "adapter")
 VIEWS_MODES = ("different", "same")
@@ -35,6 +35,15 @@ class DiffAugConfig(SentenceEncoderConfig):
     """
 
     model_type = "diffaug"
+    allowed = {
+        "views_module": VIEWS_MODULES,
+        "views_mode": VIEWS_MODES,
+        "prefix_length": "[0, 4_096]",
+        "prefix_dropout": "[0, 1)",
+        "bottleneck": SIZE,
+        "lora_scale": WEIGHT,
+        "denoise_length_offset": "[0, 100_000]",
+    }
 
     def __init__(
         self,
@@ -65,17 +74,6 @@ class DiffAugConfig(SentenceEncoderConfig):
 
     def _check(self) -> None:
         super()._check()
-        for field, choices in (("views_module", VIEWS_MODULES), ("views_mode", VIEWS_MODES)):
-            if getattr(self, field) not in choices:
-                raise ValueError(f"{field}: {getattr(self, field)!r} is none of {', '.join(choices)}")
-        if self.prefix_length < 0:
-            raise ValueError(f"prefix_length: {self.prefix_length} must not be negative")
-        if self.prefix_dropout is not None and not 0 <= self.prefix_dropout < 1:
-            raise ValueError(f"prefix_dropout: {self.prefix_dropout} must lie from 0 to below 1")
-        if self.bottleneck < 1:
-            raise ValueError(f"bottleneck: {self.bottleneck} must be at least 1")
-        if (self.denoise_length_offset or 0) < 0:
-            raise ValueError(f"denoise_length_offset: {self.denoise_length_offset} must not be negative")
         if self.denoise == "always" and self.bias_length_offset:
             raise ValueError("denoise: always needs denoise_length_offset: 0, the release shifts it in training alone")
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
 
-from .configuration_sentence_encoder import SentenceEncoderConfig
+from .configuration_sentence_encoder import WEIGHT, SentenceEncoderConfig
 from .objectives import REDUCTIONS
 
 CHOICES = {
@@ -53,6 +53,7 @@ class DiffCSEConfig(SentenceEncoderConfig):
     """
 
     model_type = "diffcse"
+    allowed = {**CHOICES, "rtd_weight": WEIGHT, "rtd_mask_ratio": "[0, 1]"}
 
     def __init__(
         self,
@@ -89,13 +90,6 @@ class DiffCSEConfig(SentenceEncoderConfig):
 
     def _check(self) -> None:
         super()._check()
-        for field, choices in CHOICES.items():
-            if getattr(self, field) not in choices:
-                raise ValueError(f"{field}: {getattr(self, field)!r} is none of {', '.join(choices)}")
-        if not self.rtd_weight >= 0:
-            raise ValueError(f"rtd_weight: {self.rtd_weight} must not be negative")
-        if not 0 <= self.rtd_mask_ratio <= 1:
-            raise ValueError(f"rtd_mask_ratio: {self.rtd_mask_ratio} must lie between 0 and 1")
         if self.prediction != "rtd" and self.edit != "replace":
             raise ValueError(f"prediction: {self.prediction} recovers replaced tokens, it needs edit: replace")
         # No sentences need no tokenizer.

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .configuration_sentence_encoder import SentenceEncoderConfig
+from .configuration_sentence_encoder import WEIGHT, SentenceEncoderConfig
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert")
 WEAKENINGS = ("binary", "continuous", "noise")
@@ -44,6 +44,17 @@ class L2PCSRConfig(SentenceEncoderConfig):
     """
 
     model_type = "l2pcsr"
+    allowed = {
+        "threshold": "[0, 1]",
+        "token_step_size": WEIGHT,
+        "feature_step_size": WEIGHT,
+        "token_update": TOKEN_UPDATES,
+        "inner_steps": "[0, 10_000]",
+        "weakened_layers": "[1, 1_000]",
+        "feature_mask_scope": FEATURE_MASK_SCOPES,
+        "weakening": WEAKENINGS,
+        "noise_size": WEIGHT,
+    }
 
     def __init__(
         self,
@@ -77,25 +88,12 @@ class L2PCSRConfig(SentenceEncoderConfig):
 
     def _check(self) -> None:
         super()._check()
-        choices = {
-            "weakening": WEAKENINGS,
-            "token_update": TOKEN_UPDATES,
-            "feature_mask_scope": FEATURE_MASK_SCOPES,
-        }
-        for field, names in choices.items():
-            if getattr(self, field) not in names:
-                raise ValueError(f"{field}: {getattr(self, field)!r} is none of {', '.join(names)}")
-        if not 0 <= self.threshold <= 1:
-            raise ValueError(f"threshold: {self.threshold} must lie between 0 and 1")
-        for field in ("token_step_size", "feature_step_size", "inner_steps", "noise_size"):
-            if not getattr(self, field) >= 0:
-                raise ValueError(f"{field}: {getattr(self, field)} must not be negative")
         if (kind := self.backbone_config.model_type) not in FAMILIES:
             raise ValueError(f"l2pcsr weakens the layers of {', '.join(FAMILIES)}, not those of a {kind}")
         outputs = self.num_hidden_layers + 1
-        if not 1 <= self.weakened_layers <= outputs:
+        if self.weakened_layers > outputs:
             raise ValueError(
-                f"weakened_layers: {self.weakened_layers} must lie between 1 (the embedding layer) and {outputs}"
+                f"weakened_layers: {self.weakened_layers} must be at most {outputs}, this backbone's layers + 1"
             )
         if not (self.token_mask or self.feature_mask):
             raise ValueError("token_mask and feature_mask: false and false leave nothing to weaken, keep one of them")

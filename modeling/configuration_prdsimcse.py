@@ -14,7 +14,7 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
 
     Args:
         positive_prefix: `level-um` and the other kinds of `text_prefixes.positive_prefix`, or `none`.
-        negative_prefix: a name of `text_prefixes.NEGATIVE_PREFIXES`, or `none`: then there are no negative copies.
+        negative_prefix: one of `text_prefixes.NEGATIVE_PREFIXES`, or `none`: then there are no negative copies.
         negative_separator: between negative prefix and sentence. The paper shows none; a space is taken.
         prefix_length_unit: what a `level` counts: `words` between white space (the paper speaks of words) or `pieces`.
         prefix_within_max_length: cut prefix and sentence together at the recipe's `max_length`. By default the
@@ -32,6 +32,14 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
     """
 
     model_type = "prdsimcse"
+    allowed = {
+        "positive_prefix": (*POSITIVE_PREFIXES, "none"),
+        "negative_prefix": (*NEGATIVE_PREFIXES, "none"),
+        "prefix_length_unit": ("words", "pieces"),
+        "positive_prefix_share": "[0, 1]",
+        "negative_prefix_share": "[0, 1]",
+        "denominator": ("batch", "own", "all"),
+    }
 
     def __init__(
         self,
@@ -58,17 +66,6 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
 
     def _check(self) -> None:
         super()._check()
-        for field, choices in (
-            ("positive_prefix", (*POSITIVE_PREFIXES, "none")),
-            ("negative_prefix", (*NEGATIVE_PREFIXES, "none")),
-            ("prefix_length_unit", ("words", "pieces")),
-            ("denominator", ("batch", "own", "all")),
-        ):
-            if getattr(self, field) not in choices:
-                raise ValueError(f"{field}: {getattr(self, field)!r} is none of {', '.join(choices)}")
-        for field in ("positive_prefix_share", "negative_prefix_share"):
-            if not 0 <= getattr(self, field) <= 1:
-                raise ValueError(f"{field}: {getattr(self, field)} must lie between 0 and 1")
         if self.denominator != "batch" and self.hard_negative_weight != 0:
             raise ValueError(f"hard_negative_weight needs denominator: batch, not {self.denominator}")
 

@@ -1,7 +1,8 @@
 """What every sentence encoder of the zoo is configured by."""
 
+import inspect
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import AutoConfig, BertConfig, PretrainedConfig, PreTrainedTokenizerBase
 from transformers.utils.versions import require_version
@@ -11,6 +12,45 @@ require_version("transformers>=4.57")  # of a checkpoint this file is imported f
 POOLING_MODES = ("cls", "mean", "max", "first_last_mean", "last2_mean", "prompt")
 PROJECTIONS = ("none", "tanh", "batchnorm", "gelu")
 DENOISING = ("none", "train", "always")
+SIZE = "[1, 65_536]"
+WEIGHT = "[0, 1_000_000]"
+
+
+def check_value(key: str, value: object, allowed: str | tuple) -> None:
+    """Refuse a value that is not allowed; nan never is.
+
+    Args:
+        key: its name, for the error.
+        allowed: the choices, or an interval as in mathematics: `[0, 1)` is from 0 to below 1.
+
+    Raises:
+        ValueError: the value is none of the choices, outside the interval, or no number.
+
+    Example:
+        >>> check_value("dropout", 1.5, "[0, 1)")
+        Traceback (most recent call last):
+        ValueError: dropout: 1.5 must be at least 0 and below 1
+    """
+    if isinstance(allowed, tuple):
+        if value not in allowed:
+            raise ValueError(f"{key}: {value!r} is none of {', '.join(map(str, allowed))}")
+        return
+    least, most = (float(end) for end in allowed[1:-1].split(", "))
+    inside = isinstance(value, int | float) and least <= value <= most
+    if not inside or (value == least and allowed[0] == "(") or (value == most and allowed[-1] == ")"):
+        raise ValueError(f"{key}: {value} must be {in_words(allowed)}")
+
+
+def in_words(interval: str) -> str:
+    """An interval in plain words.
+
+    Example:
+        >>> in_words("(0, 1_000]")
+        'above 0 and at most 1,000'
+    """
+    least, most = interval[1:-1].replace("_", ",").split(", ")
+    above, below = "above" if interval[0] == "(" else "at least", "below" if interval[-1] == ")" else "at most"
+    return f"{above} {least} and {below} {most}"
 
 
 class SentenceEncoderConfig(PretrainedConfig):
@@ -55,6 +95,22 @@ class SentenceEncoderConfig(PretrainedConfig):
     sub_configs = {"backbone_config": AutoConfig}
     # Text generation has a temperature too; transformers refuses to save one that is not a declared field.
     temperature: float = 0.05
+    # What the arguments of the constructor may be, see `check_value`. Subclasses add theirs.
+    allowed: ClassVar[dict[str, str | tuple]] = {
+        "pooling": POOLING_MODES,
+        "projection": PROJECTIONS,
+        "projection_size": SIZE,
+        "denoise": DENOISING,
+        "denoise_position_offset": "[0, 100_000]",
+        "temperature": "(0, 1_000]",
+        "contrastive_weight": WEIGHT,
+        "hard_negative_weight": "[-1_000, 1_000]",
+        "mlm_weight": WEIGHT,
+        "mlm_probability": "(0, 1)",
+        "nli_classes": (0, 2, 3),
+        "nli_weight": WEIGHT,
+        "whitening_size": SIZE,
+    }
 
     def __init__(
         self,
@@ -115,9 +171,12 @@ class SentenceEncoderConfig(PretrainedConfig):
         super().__init__(**kwargs)
 
     def _check(self) -> None:
-        for field, choices in (("pooling", POOLING_MODES), ("projection", PROJECTIONS), ("denoise", DENOISING)):
-            if getattr(self, field) not in choices:
-                raise ValueError(f"{field}: {getattr(self, field)!r} is none of {', '.join(choices)}")
+        for cls in type(self).__mro__:
+            for key, allowed in vars(cls).get("allowed", {}).items():
+                signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # of a class, not of an instance
+                value, parameter = getattr(self, key), signature.parameters.get(key)
+                if value is not None or parameter is None or parameter.default is not None:
+                    check_value(key, value, allowed)
         if (self.pooling == "prompt") != bool(self.prompts):
             raise ValueError("pooling: prompt and prompts belong together: give both or neither")
         for prompt in self.prompts or []:
@@ -127,19 +186,8 @@ class SentenceEncoderConfig(PretrainedConfig):
                 raise ValueError(f"prompts: {prompt!r} must have {{mask}} after {{sentence}}")
         if self.denoise != "none" and self.pooling != "prompt":
             raise ValueError(f"denoise: {self.denoise} needs pooling: prompt")
-        if not self.temperature > 0:
-            raise ValueError(f"temperature: {self.temperature} must be greater than 0")
-        if not 0 < self.mlm_probability < 1:
-            raise ValueError(f"mlm_probability: {self.mlm_probability} must lie between 0 and 1")
-        for field in ("mlm_weight", "nli_weight", "contrastive_weight"):
-            if not getattr(self, field) >= 0:
-                raise ValueError(f"{field}: {getattr(self, field)} must not be negative")
-        if self.nli_classes not in (0, 2, 3):
-            raise ValueError(f"nli_classes: {self.nli_classes} is none of 0, 2, 3")
         if self.nli_weight > 0 and self.nli_classes == 0:
             raise ValueError(f"nli_weight: {self.nli_weight} needs nli_classes: 2 (triplets) or 3 (labelled pairs)")
-        if self.projection_size < 1:
-            raise ValueError(f"projection_size: {self.projection_size} must be at least 1")
         if self.projection == "gelu" and self.projection_at_test:
             raise ValueError("projection: gelu is a training head, projection_at_test: false drops it at test")
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .configuration_sentence_encoder import SentenceEncoderConfig
+from .configuration_sentence_encoder import WEIGHT, SentenceEncoderConfig
 
 
 class SGOPTConfig(SentenceEncoderConfig):
@@ -28,6 +28,14 @@ class SGOPTConfig(SentenceEncoderConfig):
     """
 
     model_type = "sgopt"
+    allowed = {
+        "variant": ("base", "opt1", "opt2", "opt3"),
+        "guide": ("twin", "self"),
+        "view_pooling": ("max", "mean"),
+        "first_view_layer": "[0, 1_000]",
+        "last_view_layer": "[0, 1_000]",
+        "regularizer_weight": WEIGHT,
+    }
 
     def __init__(
         self,
@@ -55,22 +63,13 @@ class SGOPTConfig(SentenceEncoderConfig):
 
     def _check(self) -> None:
         super()._check()
-        for field, choices in (
-            ("variant", ("base", "opt1", "opt2", "opt3")),
-            ("guide", ("twin", "self")),
-            ("view_pooling", ("max", "mean")),
-        ):
-            if getattr(self, field) not in choices:
-                raise ValueError(f"{field}: {getattr(self, field)!r} is none of {', '.join(choices)}")
-        if self.first_view_layer < 0 or not self.view_layers or self.view_layers[-1] > self.num_hidden_layers:
+        if not self.view_layers or self.view_layers[-1] > self.num_hidden_layers:
             raise ValueError(
                 f"first_view_layer {self.first_view_layer} and last_view_layer {self.last_view_layer}: "
                 f"give a range of the backbone's layers, 0 to {self.num_hidden_layers}"
             )
         if self.hard_negative_weight != 0:
             raise ValueError("hard_negative_weight: sgopt has no hard negatives, leave it at 0")
-        if not self.regularizer_weight >= 0:
-            raise ValueError(f"regularizer_weight: {self.regularizer_weight} must not be negative")
 
     @property
     def view_layers(self) -> range:

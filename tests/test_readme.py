@@ -30,7 +30,7 @@ def test_ci_runs_the_test_command_of_the_readme():
 
 
 def test_every_recipe_is_in_the_readme():
-    recipes = {path.stem for path in (ROOT / "training" / "recipes").glob("*.yaml")}
+    recipes = {path.stem for path in (ROOT / "training" / "recipes").rglob("*.yaml")}
     assert recipes == {name for name in re.findall(r"`([a-z0-9-]+)`", README) if name in recipes}
 
 

@@ -7,17 +7,20 @@ import sys
 from types import FrameType
 
 from .errors import Terminated, UserError
-from .recipes import describe_keys, load_recipe, parse_overrides, recipe_names
+from .recipes import describe_keys, describe_recipe, load_recipe, parse_overrides, recipe_names
 
 USAGE = """usage: accelerate launch -m csezoo.training.train RECIPE [--key value ...]
 
-Trains a recipe of the zoo, or a YAML file, and leaves a run directory with best/, a complete Hub repository.
+Train a recipe of the zoo, or a YAML file, and leave a run directory with best/, a complete Hub repository.
 
 example: accelerate launch -m csezoo.training.train simcse-bert-base-uncased --train_file sentences.txt --seeds 1 2 3
 
-recipes: {recipes}
+"""
+OF_ALL = """recipes: {recipes}
 
-keys (defaults; a recipe sets its own; RECIPE --help shows those of its method):
+RECIPE --help shows what a recipe sets and why, and the keys of its method (pooling, temperature and others).
+The keys of every recipe, with their defaults:
+
 {keys}"""
 
 
@@ -27,7 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
     handlers = {number: signal.signal(number, _terminate) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         if {"-h", "--help"} & set(arguments):
-            print(USAGE.format(recipes=", ".join(recipe_names()), keys=describe_keys(_method(arguments))))
+            print(USAGE + _help([argument for argument in arguments if argument not in ("-h", "--help")]))
         elif not arguments:
             raise UserError("give a recipe (csezoo recipes lists them) or a YAML path; --help shows the keys")
         elif arguments[0] == "quickstart":
@@ -46,12 +49,11 @@ def main(arguments: list[str] | None = None) -> None:
             signal.signal(number, handler)
 
 
-def _method(arguments: list[str]) -> str:
-    """The method whose keys are asked for: the named recipe's, or what takes its place."""
-    words = [argument for argument in arguments if argument not in ("-h", "--help")]
-    if not words or words[0].startswith("-") or words[0] == "quickstart":
-        return "simcse"
-    return load_recipe(words[0], parse_overrides(words[1:])).method
+def _help(words: list[str]) -> str:
+    """The keys of every recipe, or what a named recipe sets and the keys of its method."""
+    if not words or words[0].startswith("-"):
+        return OF_ALL.format(recipes=", ".join(recipe_names()), keys=describe_keys())
+    return describe_recipe(words[0], parse_overrides(words[1:])) + "\n\nAll other keys: csezoo train --help"
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -309,10 +309,10 @@ def test_attention_is_to_the_prefixes_too_where_it_is_asked_for():
     [
         ({"views_module": "prompt"}, "views_module: 'prompt' is none of prefix, lora, adapter"),
         ({"views_mode": "other"}, "views_mode: 'other' is none of different, same"),
-        ({"prefix_length": -1}, "prefix_length: -1 must not be negative"),
-        ({"prefix_dropout": 1.0}, "prefix_dropout: 1.0 must lie from 0 to below 1"),
+        ({"prefix_length": -1}, "prefix_length: -1 must be at least 0"),
+        ({"prefix_dropout": 1.0}, "prefix_dropout: 1.0 must be at least 0 and below 1"),
         ({"bottleneck": 0}, "bottleneck: 0 must be at least 1"),
-        ({"denoise_length_offset": -1}, "denoise_length_offset: -1 must not be negative"),
+        ({"denoise_length_offset": -1}, "denoise_length_offset: -1 must be at least 0"),
         (
             {"pooling": "prompt", "prompts": ["{sentence} {mask}"], "denoise": "always"},
             "needs denoise_length_offset: 0",

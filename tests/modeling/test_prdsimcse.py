@@ -150,7 +150,7 @@ def test_the_training_loss_takes_the_configured_denominator(denominator):
         ({"positive_prefix": "two-um"}, "positive_prefix: 'two-um' is none of"),
         ({"negative_prefix": "prefix4"}, "negative_prefix: 'prefix4' is none of"),
         ({"denominator": "some"}, "denominator: 'some' is none of batch, own, all"),
-        ({"positive_prefix_share": 1.5}, "must lie between 0 and 1"),
+        ({"positive_prefix_share": 1.5}, "positive_prefix_share: 1.5 must be at least 0 and at most 1"),
         ({"denominator": "own", "hard_negative_weight": 1.0}, "hard_negative_weight needs denominator: batch"),
     ],
 )

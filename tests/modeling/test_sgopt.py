@@ -138,7 +138,7 @@ def test_training_starts_with_a_twin_of_the_checkpoint(tmp_path):
         ({"view_pooling": "cls"}, "view_pooling: 'cls' is none of"),
         ({"last_view_layer": 13}, "layers, 0 to 12"),
         ({"first_view_layer": 3, "last_view_layer": 2}, "give a range of the backbone's layers"),
-        ({"regularizer_weight": -1.0}, "must not be negative"),
+        ({"regularizer_weight": -1.0}, "regularizer_weight: -1.0 must be at least 0"),
     ],
 )
 def test_configuration_errors_name_the_value(changes, line):

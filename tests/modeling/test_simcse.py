@@ -89,14 +89,14 @@ def test_masked_lm_loss_averages_over_chosen_tokens():
     [
         ({"pooling": "median"}, "pooling: 'median' is none of"),
         ({"projection": "linear"}, "projection: 'linear' is none of"),
-        ({"temperature": 0.0}, "temperature: 0.0 must be greater than 0"),
+        ({"temperature": 0.0}, "temperature: 0.0 must be above 0"),
         ({"pooling": "prompt"}, "give both or neither"),
         ({"prompts": ["{sentence} {mask}"]}, "give both or neither"),
         ({"pooling": "prompt", "prompts": ["{mask} {sentence}"]}, "must have {mask} after {sentence}"),
         ({"pooling": "prompt", "prompts": ["a {sentence}"]}, "must contain {sentence} and {mask} once each"),
         ({"denoise": "train"}, "denoise: train needs pooling: prompt"),
-        ({"mlm_weight": -1.0}, "must not be negative"),
-        ({"mlm_probability": 1.0}, "must lie between 0 and 1"),
+        ({"mlm_weight": -1.0}, "mlm_weight: -1.0 must be at least 0"),
+        ({"mlm_probability": 1.0}, "mlm_probability: 1.0 must be above 0 and below 1"),
     ],
 )
 def test_configuration_errors_name_the_value(changes, line):

@@ -31,12 +31,10 @@ def add_commands(command: Command) -> None:
 
 
 def recipes(options: argparse.Namespace) -> None:
-    import yaml
+    from ..recipes.reading import read_values, recipe_files
 
-    from ..recipes import RECIPES, recipe_names
-
-    for name in recipe_names():
-        recipe = yaml.safe_load((RECIPES / f"{name}.yaml").read_text(encoding="utf-8"))
+    for name, file in recipe_files().items():
+        recipe = read_values(file)
         print(f"{name:<36} {recipe['method']:<10} {recipe.get('base_model') or 'trained on the spot'}")
 
 

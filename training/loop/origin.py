@@ -14,7 +14,7 @@ import csezoo.modeling
 from ..environment import versions
 from ..evaluation.tasks.sts import PairTask
 from ..hub import sha256
-from ..recipes import FREE_KEYS, Recipe
+from ..recipes import Recipe, deciding_keys
 from .precision import precision_of
 
 # The code that decides a run's numbers: all of `modeling`, and of `training` what a batch and an update go through.
@@ -32,9 +32,9 @@ def origin(
     Files and the tokenizer are known by their contents, wherever they lie and whenever they were touched; data sets of
     the Hub by the revision that the recipe gives.
     """
-    keys = {key: value for key, value in recipe.to_dict().items() if key not in FREE_KEYS | {"seeds"}}
+    keys = deciding_keys(recipe)
     libraries = {name: versions()[name] for name in ("csezoo", "torch", "transformers", "tokenizers")}
-    files = {key: Path(keys[key] or "") for key in ("train_file", "nli_file")}
+    files = {key: Path(str(keys[key] or "")) for key in ("train_file", "nli_file")}
     return {
         "recipe": hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).hexdigest(),
         "seed": seed,

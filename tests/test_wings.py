@@ -1,0 +1,84 @@
+"""The house: `training` imports `modeling` and never the other way round; its wings import those before them alone."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+import csezoo.modeling
+import csezoo.training
+
+MODELING = Path(csezoo.modeling.__file__).parent
+TRAINING = Path(csezoo.training.__file__).parent
+# In order: a wing may import itself and every wing before it. Beside them all stand the modules of the top level.
+WINGS = ["recipes", "loading", "evaluation", "data", "pictures", "cards", "publishing", "embedding"]
+WINGS += ["loop", "quickstart", "benchmarks", "cli"]
+# What is imported from everywhere, and imports no wing.
+FOUNDATION = {"errors", "files", "hub", "environment"}
+ENTRY = {"train"}  # what `accelerate launch -m` starts
+MOST_FILES = 13
+
+
+def imports(file: Path, package: str) -> list[str]:
+    """Dotted names of everything that a file imports, wherever in it; modules inside `package` by their full name."""
+    here = [package, *file.relative_to(TRAINING if package.endswith("training") else MODELING).parent.parts]
+    found = []
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = ".".join(here[: len(here) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (above, node.module) if part)
+            found += [f"{module}.{alias.name}" for alias in node.names]
+    return found
+
+
+def wing(module: str) -> str:
+    """The part of `training` that a full module name is in."""
+    return module.removeprefix("csezoo.training").strip(".").split(".")[0]
+
+
+FILES = sorted(file.relative_to(TRAINING).as_posix() for file in TRAINING.rglob("*.py") if "metrics" not in file.parts)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_imports_its_wing_and_those_before_it(name):
+    mine = Path(name).parts[0].removesuffix(".py")
+    allowed = FOUNDATION | set(WINGS[: WINGS.index(mine) + 1] if mine in WINGS else [])
+    if mine in ENTRY:
+        allowed |= set(WINGS)
+    if mine == "cli":
+        allowed |= ENTRY
+    used = {
+        wing(module) for module in imports(TRAINING / name, "csezoo.training") if module.startswith("csezoo.training")
+    }
+    assert used - {mine} <= allowed, f"{name} imports {used - allowed}"
+
+
+def test_every_wing_has_its_place_and_says_what_is_inside():
+    wings = {path.parent.name for path in TRAINING.glob("*/__init__.py")}
+    assert wings == set(WINGS)
+    assert {path.stem for path in TRAINING.glob("*.py")} == FOUNDATION | ENTRY | {"__init__"}
+    for path in TRAINING.rglob("*/__init__.py"):
+        said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        assert said and len(said.splitlines()) == 3 and "\n\nMay know" in said, path
+
+
+def test_no_wing_is_a_corridor():
+    for folder in {path.parent for path in TRAINING.rglob("__init__.py")} - {TRAINING}:
+        assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= MOST_FILES, folder
+
+
+def test_modeling_knows_torch_transformers_and_peft_alone():
+    allowed = {"torch", "transformers", "peft", "numpy", "tokenizers", "safetensors", "tqdm"} | sys.stdlib_module_names
+    for file in MODELING.glob("*.py"):
+        assert file.parent == MODELING
+        for module in imports(file, "csezoo.modeling"):
+            top = module.split(".")[0]
+            assert module.startswith("csezoo.modeling") or top in allowed, f"{file.name} imports {module}"
+
+
+def test_tests_mirror_the_wings():
+    tests = Path(__file__).parent / "training"
+    assert {path.parent.name for path in tests.glob("*/__init__.py")} <= set(WINGS)

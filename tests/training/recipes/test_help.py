@@ -1,0 +1,135 @@
+"""`csezoo train --help`, `csezoo train RECIPE --help` and the reference page."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from csezoo.modeling import METHODS
+from csezoo.training.recipes import comments, describe_keys, load_recipe, method_keys, recipe_keys, reference
+from csezoo.training.train import main
+
+
+def help_of(capsys, *words) -> str:
+    main([*words, "--help"])
+    return capsys.readouterr().out
+
+
+def entry(text: str, key: str) -> str:
+    """What the help says of a key: its line and the indented ones below it."""
+    found = re.findall(rf"^  --{key} \(.*\n(?:      .*\n?)*", text, re.MULTILINE)
+    assert len(found) == 1, key
+    return " ".join(found[0].split())
+
+
+def test_help_needs_no_heavy_import_and_under_a_second_of_processor_time():
+    code = """
+import json, sys, time
+from csezoo.training.cli import main
+main(["train", "--help"])
+print(json.dumps([time.process_time(), sorted({name.split(".")[0] for name in sys.modules})]))
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    seconds, imported = json.loads(shown.splitlines()[-1])
+    assert seconds < 1
+    assert not {"torch", "transformers", "datasets", "accelerate", "numpy", "huggingface_hub"} & set(imported)
+
+
+def test_help_has_every_key_once_with_type_unit_default_and_a_line_of_help(capsys):
+    shown = help_of(capsys)
+    for name, key in recipe_keys().items():
+        said = entry(shown, name)
+        assert key.help in said and key.unit in said and "default " in said
+    assert entry(shown, "batch_size").startswith("--batch_size (int; sentences; default 64) Sentences in a batch")
+    assert entry(shown, "max_steps").startswith("--max_steps (int or null; updates; default null) ")
+    assert "one of linear, cosine, " in entry(shown, "lr_scheduler")
+    assert "(list of float; default [0.9, 0.999])" in entry(shown, "adam_betas")
+
+
+def test_keys_are_grouped():
+    titles = re.findall(r"^(\S.*):$", describe_keys(), re.MULTILINE)
+    assert titles == [
+        "Model",
+        "Training data",
+        "Labelled pairs",
+        "Optimisation",
+        "Evaluation",
+        "Precision and memory",
+        "Run and publishing",
+    ]
+
+
+def test_help_of_a_recipe_has_its_values_with_their_reasons(capsys):
+    shown = help_of(capsys, "simcse-bert-base-uncased")
+    assert "Unsupervised SimCSE on BERT-base." in shown
+    assert "  batch_size: 64\n      paper, appendix A: 64 for BERT\n" in shown
+    assert "  learning_rate: 3.0e-05\n      paper, appendix A, chosen on STS-B dev\n" in shown
+    assert shown.rstrip().endswith("All other keys: csezoo train --help")
+
+
+def test_help_of_a_recipe_has_the_keys_of_its_method_or_of_the_one_given(capsys):
+    assert "Method sgopt:" in (of_sgopt := help_of(capsys, "sgopt-bert-base-uncased"))
+    for name, key in method_keys("sgopt").items():
+        assert key.help in entry(of_sgopt, name)
+    combined = help_of(capsys, "simcse-bert-base-uncased", "--method", "l2pcsr+diffcse")
+    assert "Method l2pcsr:" in combined and "Method diffcse:" in combined and "--rtd_weight" in combined
+
+
+def test_help_of_a_yaml_file(capsys, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("# Mine.\nepochs: 2  # enough\n", encoding="utf-8")
+    assert "Mine.\n\nValues of mine:\n  epochs: 2.0\n      enough\n" in help_of(capsys, str(file))
+
+
+def test_help_of_what_is_no_recipe_is_one_line(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["simcse-bert-base-uncase", "--help"])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == (
+        "error: no recipe 'simcse-bert-base-uncase': did you mean simcse-bert-base-uncased?\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "about", "reasons"),
+    [
+        ("a: 1 # one\nb: 2", "", {"a": "one", "b": ""}),
+        ("# Head.\n# More.\na: 1", "Head.\nMore.", {"a": ""}),
+        ("a: 1  # one\n      # and more\nb: 2  # two", "", {"a": "one and more", "b": "two"}),
+        ("a: 1\n# for b\nb: 2  # two", "", {"a": "", "b": "for b two"}),
+        ("a: 'x # y'\nb: x#y  # b's", "", {"a": "", "b": "b's"}),
+        ("a:  # all\n  - 'x'\n  - '# y'\nb: 2", "", {"a": "all", "b": ""}),
+        ("a: |\n  # text\nb: 2  # two", "", {"a": "", "b": "two"}),
+        ("a: 'x\n  # y'\nb: 2", "", {"a": "", "b": ""}),
+        ("", "", {}),
+    ],
+)
+def test_comments_of_yaml_belong_to_their_keys(text, about, reasons):
+    assert comments(text) == (about, reasons)
+
+
+def test_the_reference_has_a_row_for_every_key_in_the_table_of_its_group():
+    tables = dict(re.findall(r"## (.+)\n\n((?:\|.*\n)+)", reference()))
+    assert [title for title in tables if title.startswith("Method")] == [
+        f"Method `{name}`" for name in METHODS if name != "simcse"
+    ]
+    wanted = [(key.group, name, key) for name, key in recipe_keys().items()]
+    wanted += [("Model, for every method", name, key) for name, key in method_keys("simcse").items()]
+    for method in METHODS:
+        keys = method_keys(method).items()
+        wanted += [(f"Method `{method}`", name, key) for name, key in keys if key.group == method]
+    for title, name, key in wanted:
+        (row,) = [line for line in tables[title].splitlines() if line.startswith(f"| `{name}` |")]
+        assert row.count(" | ") == 5 and key.help in row and key.unit in row
+    assert sum(table.count("\n") - 2 for table in tables.values()) == len(wanted)
+    assert "| `warmup_ratio` | float | `0.0` | at least 0 and below 1 |" in tables["Optimisation"]
+
+
+def test_the_values_that_help_shows_are_those_that_train(capsys):
+    shown = help_of(capsys, "diffaug-bert-base-uncased-semi")
+    recipe = load_recipe("diffaug-bert-base-uncased-semi")
+    assert f"  nli_steps: {recipe.nli_steps}\n" in shown
+    assert "  denoise_length_offset: null\n" in shown
+    assert """  prompts: ['This sentence of "{sentence}" means{mask}.']\n""" in shown

@@ -1,0 +1,60 @@
+"""The keys of a method are the arguments of its configuration class, with the help of its docstring."""
+
+import pytest
+
+from csezoo.modeling import METHODS, method
+from csezoo.training.recipes import make_recipe, method_keys
+from csezoo.training.recipes.methods import argument_help
+
+
+@pytest.mark.parametrize("name", [*METHODS, "l2pcsr+diffcse"])
+def test_every_argument_is_a_key_with_the_default_of_the_configuration(name):
+    keys = method_keys(name)
+    assert {"pooling", "projection", "temperature", "prompts", "denoise", "mlm_weight"} <= keys.keys()
+    assert not {"backbone_config", "prompt_token_ids", "self", "kwargs"} & keys.keys(), "a run fills these in"
+    defaults = {key: known.default for key, known in keys.items()}
+    config = method(name)[0]()
+    assert {key: getattr(config, key) for key in keys} == defaults
+    assert make_recipe({"method": name, **defaults}).model == defaults
+
+
+def test_a_key_that_a_method_declares_again_has_the_methods_default_and_help():
+    keys = method_keys("sgopt")
+    assert (keys["temperature"].group, keys["temperature"].default) == ("sgopt", 0.01)
+    assert keys["temperature"].help == "τ, 0.01 in the paper."
+    assert keys["temperature"].allowed == method_keys("simcse")["temperature"].allowed
+    assert next(iter(keys.values())).group == "sgopt", "its own come first"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_only_arguments_have_allowed_values(name):
+    """A misspelt name would check nothing."""
+    for cls in method(name)[0].__mro__:
+        declared = vars(cls).get("allowed", {}).keys()
+        assert declared <= method_keys(name).keys() | {"whitening_size"}
+
+
+def test_help_is_the_args_section_of_a_docstring():
+    docstring = """Short: a colon.
+
+    Longer, with a list: of things.
+
+    Args:
+        first: one line.
+        second, third: φ comes
+            from eq. 1: two lines.
+        k: k of eq. 2.
+        fourth: `code` stays as it is.
+        x, of eq. 3: is no list of names.
+
+    Raises:
+        ValueError: not an argument.
+    """
+    assert argument_help(docstring) == {
+        "first": "One line.",
+        "second": "φ comes from eq. 1: two lines.",
+        "third": "φ comes from eq. 1: two lines.",
+        "k": "k of eq. 2.",
+        "fourth": "`code` stays as it is.",
+    }
+    assert argument_help("No arguments.") == argument_help("") == {}

@@ -1,0 +1,110 @@
+"""How a recipe is found, read, overridden and converted, and what a mistake in it is answered with."""
+
+import pytest
+
+from csezoo.training.errors import UserError
+from csezoo.training.recipes import load_recipe, make_recipe, parse_overrides
+from csezoo.training.recipes.reading import coerce
+
+KNOWN = "simcse-bert-base-uncased"
+
+
+def refusal(call, *arguments) -> str:
+    """The one line a user reads."""
+    with pytest.raises(UserError) as error:
+        call(*arguments)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_overrides_win_and_become_the_types_of_their_keys():
+    arguments = ["--learning_rate", "1e-5", "--seeds", "1", "2", "3", "--streaming", "--max-steps=10"]
+    arguments += ["--temperature=0.1", "--text_columns", "a", "b", "--base_revision", "null"]
+    recipe = load_recipe(KNOWN, parse_overrides(arguments))
+    assert (recipe.learning_rate, recipe.seeds, recipe.streaming, recipe.max_steps) == (1e-5, [1, 2, 3], True, 10)
+    assert (recipe.model["temperature"], recipe.text_columns, recipe.base_revision) == (0.1, ["a", "b"], None)
+    assert recipe.batch_size == 64, "what is not overridden stays"
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "expected"),
+    [
+        ("1e-5", float, 1e-5),
+        ("1e3", int, 1000),
+        ("1,2, 3", list[int], [1, 2, 3]),
+        ("[1, 2]", list[int], [1, 2]),
+        ("7", list[int], [7]),
+        ("a {sentence}, [b] {mask}", list[str], ["a {sentence}, [b] {mask}"]),
+        ("True", bool, True),
+        ("false", bool, False),
+        ("null", int | None, None),
+        ("None", str | None, None),
+        (None, list[str] | None, None),
+        (False, str, "no"),  # YAML reads `mixed_precision: no` so
+    ],
+)
+def test_a_value_becomes_the_type_of_its_key(value, hint, expected):
+    result = coerce("key", value, hint)
+    assert result == expected and type(result) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        ("learning_rate", "fast", "learning_rate: 'fast' is not a number"),
+        ("batch_size", 1.5, "batch_size: 1.5 is not a whole number"),
+        ("batch_size", True, "batch_size: True is not a whole number"),
+        ("batch_size", None, "batch_size: None is not a whole number"),
+        ("max_steps", [3], "max_steps: [3] is not a whole number"),
+        ("streaming", "perhaps", "streaming: 'perhaps' is not true or false"),
+        ("seeds", "1,two", "seeds: 'two' is not a whole number"),
+        ("train_file", ["a"], "train_file: ['a'] is not text"),
+        ("temperature", "hot", "temperature: 'hot' is not a number"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_key_value_and_type(key, value, line):
+    assert refusal(make_recipe, {key: value}) == line
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "line"),
+    [
+        (load_recipe, (KNOWN, {"lerning_rate": 1}), "unknown key 'lerning_rate': did you mean learning_rate?"),
+        (load_recipe, (KNOWN, {"temprature": 1}), "unknown key 'temprature': did you mean temperature?"),
+        (load_recipe, (KNOWN, {"qqq": 1}), "csezoo train --help and RECIPE --help list the keys"),
+        (make_recipe, ({64: 1},), "unknown key 64"),
+        (load_recipe, ("simcse-bert-base-uncase",), f"did you mean {KNOWN}?"),
+        (load_recipe, ("qqq",), "no recipe 'qqq': csezoo recipes lists them"),
+        (load_recipe, ("absent.yaml",), "no recipe 'absent.yaml'"),
+        (load_recipe, (KNOWN, {"method": "simsce"}), "method: 'simsce' is none of simcse"),
+        (parse_overrides, (["64"],), "unexpected argument '64': after the recipe, give --key value"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_way_out(call, arguments, line):
+    assert line in refusal(call, *arguments)
+
+
+def test_a_recipe_may_be_a_yaml_file(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("batch_size: 8\nlearning_rate: 2e-5\nmixed_precision: no\npooling: mean\n", encoding="utf-8")
+    recipe = load_recipe(str(path))
+    assert (recipe.name, recipe.recipe, recipe.batch_size) == ("mine", "mine.yaml", 8)
+    assert recipe.model == {"pooling": "mean"}
+    assert recipe.learning_rate == 2e-5, "YAML reads 2e-5 as text"
+    assert recipe.mixed_precision == "no", "YAML reads a bare no as false"
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"batch_size: [1, 2", "not valid YAML"),
+        (b"batch_size: \xff", "not valid YAML"),
+        (b"base_revision: 2024-13-45", "not valid YAML: month must be in 1..12"),
+        (b"seeds: " + b"[" * 10_000, "not valid YAML"),
+        (b"- batch_size\n- 8", "a recipe is a mapping of keys to values, this is a list"),
+    ],
+)
+def test_a_broken_yaml_file_is_named(tmp_path, content, line):
+    path = tmp_path / "broken.yaml"
+    path.write_bytes(content)
+    assert str(path) in (found := refusal(load_recipe, str(path))) and line in found

@@ -1,0 +1,40 @@
+"""Recipes: the declaration of their keys, reading and checking them, help texts, and the YAML files by method.
+
+May know `csezoo.modeling`, `errors` and `files`, and nothing else of training.
+"""
+
+from .help import comments, describe_keys, describe_recipe, reference
+from .keys import FREE_KEYS, SCHEDULERS, Key, Recipe, deciding_keys, recipe_keys
+from .methods import method_keys
+from .reading import (
+    RECIPES,
+    dump_recipe,
+    file_name,
+    load_recipe,
+    make_recipe,
+    parse_overrides,
+    recipe_files,
+    recipe_names,
+)
+
+__all__ = [
+    "FREE_KEYS",
+    "RECIPES",
+    "SCHEDULERS",
+    "Key",
+    "Recipe",
+    "comments",
+    "deciding_keys",
+    "describe_keys",
+    "describe_recipe",
+    "dump_recipe",
+    "file_name",
+    "load_recipe",
+    "make_recipe",
+    "method_keys",
+    "parse_overrides",
+    "recipe_files",
+    "recipe_keys",
+    "recipe_names",
+    "reference",
+]

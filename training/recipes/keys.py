@@ -1,0 +1,277 @@
+"""The keys of a recipe: one declaration for each, from which checks, errors, help and reference are made."""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import asdict, dataclass, field, fields
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import UserError
+
+# The schedulers of transformers that need nothing but the number of updates.
+SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt")
+# Keys that change no result. They may differ between a run and its continuation.
+FREE_KEYS = {"output_dir", "overwrite", "force", "report_to", "log_steps", "recipe"}
+# Keys added since runs record their origin. At its default such a key changes nothing for the runs before it.
+LATER_KEYS = {"optimizer"}
+FRACTION = "(0, 1]"
+BATCH = "[1, 1_000_000]"
+ROWS = "[1, 10_000_000_000]"
+UPDATES = "[1, 1_000_000_000]"
+ANY_UPDATES = "[0, 1_000_000_000]"
+
+
+class Key(NamedTuple):
+    """What is known of one key.
+
+    Args:
+        group: the heading in the help and in the reference.
+        default: its value where a recipe does not set it.
+        help: one sentence or two.
+        allowed: the choices, or an interval as in mathematics: `[0, 1)` is from 0 to below 1. For each
+            item of a list.
+        unit: what a number counts.
+        hint: its type.
+    """
+
+    group: str
+    default: Any
+    help: str
+    allowed: str | tuple = ""
+    unit: str = ""
+    hint: Any = None
+
+
+def key(group: str, default: Any, help: str, allowed: str | tuple = "", unit: str = "") -> Any:
+    """Declare a key as a field of `Recipe`; the arguments are those of `Key`. Every recipe gets a list of its own."""
+    metadata = {"key": Key(group, default, help, allowed, unit)}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+model_key = partial(key, "Model")
+data_key = partial(key, "Training data")
+pairs_key = partial(key, "Labelled pairs")
+optimisation_key = partial(key, "Optimisation")
+evaluation_key = partial(key, "Evaluation")
+memory_key = partial(key, "Precision and memory")
+run_key = partial(key, "Run and publishing")
+
+
+@dataclass
+class Recipe:
+    """Every setting of a run. The keys of the method's configuration are in `model`; all others are declared here.
+
+    Raises:
+        UserError: a value that is not allowed, or two that contradict each other.
+
+    Example:
+        >>> Recipe(batch_size=8).epochs
+        1.0
+    """
+
+    method: str = model_key(
+        "simcse",
+        "A method of the zoo, or several joined by `+` that change different parts of training (`l2pcsr+diffcse`).",
+    )
+    base_model: str | None = model_key(None, "Hub id or directory of the pre-trained encoder.")
+    base_revision: str | None = model_key(None, "Pinned revision of `base_model` on the Hub.")
+    generator: str | None = model_key(
+        None, "Hub id or directory of the masked language model that edits sentences for DiffCSE."
+    )
+    generator_revision: str | None = model_key(None, "Pinned revision of `generator` on the Hub.")
+
+    dataset: str | None = data_key(
+        None, "Hub id of a data set, or `stsb-sentences`: both sides of all pairs of STS-B, from `eval_data`."
+    )
+    dataset_file: str | None = data_key(None, "The one file of `dataset` to read, if it has several.")
+    dataset_revision: str | None = data_key(None, "Pinned revision of `dataset` on the Hub.")
+    train_file: str | None = data_key(
+        None,
+        "A local text, CSV, TSV, JSON Lines (each also as `.gz`) or Parquet file. It takes precedence over `dataset`.",
+    )
+    text_columns: list[str] | None = data_key(
+        None,
+        "One column (each sentence is its own positive), two (anchor, positive) or three (and a hard negative). "
+        "By default the only column, or `text`.",
+    )
+    max_train_sentences: int | None = data_key(None, "Use only the first rows.", ROWS, "rows")
+    train_fraction: float = data_key(
+        1.0, "Keep each row with this probability. The draw is the same for every seed.", FRACTION
+    )
+    streaming: bool = data_key(False, "Read the data while training, instead of preparing it first.")
+    shuffle_buffer: int = data_key(
+        10_000, "Size of the buffer in which a stream is shuffled.", "[1, 100_000_000]", "rows"
+    )
+    max_length: int = data_key(
+        32, "Longest sentence. Special tokens count, a prompt's template does not.", "[1, 1_000_000]", "word pieces"
+    )
+
+    nli_file: str | None = pairs_key(None, "A local file of labelled pairs, for a first stage and for `nli_weight`.")
+    nli_dataset: str | None = pairs_key(None, "Hub id of a data set of labelled pairs.")
+    nli_dataset_file: str | None = pairs_key(None, "The one file of `nli_dataset` to read.")
+    nli_dataset_revision: str | None = pairs_key(None, "Pinned revision of `nli_dataset` on the Hub.")
+    nli_columns: list[str] | None = pairs_key(
+        None, "Premise, entailed and contradicted hypothesis; or premise, hypothesis and label."
+    )
+    nli_fraction: float = pairs_key(1.0, "Keep each labelled row with this probability.", FRACTION)
+    nli_batch_size: int = pairs_key(128, "Labelled rows in a batch, over all processes.", BATCH, "rows")
+    nli_steps: int = pairs_key(0, "Length of a first stage on labelled pairs alone.", ANY_UPDATES, "updates")
+    nli_epochs: float | None = pairs_key(None, "The same as passes over the labelled data.", "[0, 100_000]", "epochs")
+    nli_learning_rate: float | None = pairs_key(
+        None, "Learning rate of the first stage; `learning_rate` by default.", "[0, 100]"
+    )
+    nli_decay_steps: int | None = pairs_key(
+        None,
+        "Updates after which the first stage's schedule would reach its end, at least as many as the stage has. "
+        "By default those of the second stage.",
+        UPDATES,
+        "updates",
+    )
+
+    batch_size: int = optimisation_key(
+        64, "Sentences in a batch, over all processes. Each sees the others as negatives.", BATCH, "sentences"
+    )
+    mini_batch_size: int | None = optimisation_key(
+        None,
+        "Sentences that a process encodes at a time. The gradient is that of the complete batch; memory shrinks to "
+        "that of a mini-batch, for one more forward pass.",
+        BATCH,
+        "sentences",
+    )
+    gradient_accumulation_steps: int = optimisation_key(
+        1, "Batches in an update. A sentence sees no negatives of other batches.", "[1, 100_000]", "batches"
+    )
+    length_window: int = optimisation_key(
+        0,
+        "Put sentences of similar length into a batch: sort this many batches by length, then shuffle them. "
+        "0 leaves batches random, as in the papers.",
+        "[0, 1_000_000]",
+        "batches",
+    )
+    epochs: float = optimisation_key(1.0, "Passes over the training data.", "(0, 100_000]", "epochs")
+    max_steps: int | None = optimisation_key(
+        None, "Train this long instead of `epochs`; 0 trains nothing.", ANY_UPDATES, "updates"
+    )
+    learning_rate: float = optimisation_key(3e-5, "Highest learning rate of AdamW.", "[0, 100]")
+    weight_decay: float = optimisation_key(0.0, "Weight decay of AdamW.", "[0, 100]")
+    adam_betas: list[float] = optimisation_key([0.9, 0.999], "The two betas of AdamW.", "[0, 1)")
+    adam_epsilon: float = optimisation_key(1e-8, "Epsilon of AdamW.", "[0, 1]")
+    max_grad_norm: float = optimisation_key(1.0, "Clip gradients to this norm; 0 does not clip.", "[0, 1_000_000_000]")
+    lr_scheduler: str = optimisation_key("linear", "Learning rate schedule of transformers.", SCHEDULERS)
+    warmup_ratio: float = optimisation_key(0.0, "Share of the updates that warm up.", "[0, 1)")
+
+    eval_data: str = evaluation_key(
+        "hub", "STS pairs for dev and test: `hub`, a directory in SentEval's layout, or `none`."
+    )
+    dev_file: str | None = evaluation_key(
+        None, "CSV file (sentence1, sentence2, score) of dev pairs, instead of `eval_data`."
+    )
+    test_file: str | None = evaluation_key(
+        None, "CSV file (sentence1, sentence2, score) of test pairs, instead of `eval_data`."
+    )
+    eval_steps: int = evaluation_key(
+        125, "Updates between two dev evaluations. Each writes a checkpoint.", UPDATES, "updates"
+    )
+    endurance: int | None = evaluation_key(
+        None, "Stop after the dev score has dropped this many times (SG-OPT).", UPDATES, "drops"
+    )
+    eval_batch_size: int = evaluation_key(128, "Most texts in a forward pass of the evaluation.", BATCH, "texts")
+    whitening: int | None = evaluation_key(
+        None, "Fit a whitening after training and keep this many dimensions.", "[1, 65_536]", "dimensions"
+    )
+    whitening_sentences: int = evaluation_key(
+        10_000, "Training sentences that the whitening is fitted on.", ROWS, "sentences"
+    )
+
+    mixed_precision: str | None = memory_key(
+        None,
+        "`auto` measures whether `no` or `bf16` is faster here. By default what `accelerate launch` was told.",
+        ("no", "fp16", "bf16", "auto"),
+    )
+    attn_implementation: str | None = memory_key(
+        None, "Attention implementation of transformers, such as `sdpa` or `eager`; null leaves the choice to it."
+    )
+    gradient_checkpointing: bool = memory_key(False, "Compute activations twice to save memory.")
+
+    seeds: list[int] = run_key([42], "One run for each seed; several are aggregated.", "[0, 4_294_967_295]")
+    output_dir: str | None = run_key(None, "Directory of the run; `runs/NAME` by default.")
+    overwrite: bool = run_key(False, "Delete what another recipe left in `output_dir`.")
+    force: bool = run_key(False, "Resume a run although its recipe, data, code or launch has changed since it began.")
+    log_steps: int = run_key(25, "Updates between two logged losses.", UPDATES, "updates")
+    report_to: str = run_key("tensorboard", "A tracker of accelerate, or `none`.")
+    name: str = run_key("", "Name of the run, its card and its default directory; by default the recipe's name.")
+    license: str = run_key("apache-2.0", "License of the published weights, for the model card.")
+    language: str = run_key("en", "Language of the published weights, for the model card.")
+
+    # The recipe that the run was started from, by name or file name; filled in when it is read.
+    recipe: str | None = None
+    model: dict = field(default_factory=dict)
+
+    def __post_init__(self):
+        # Later readers of the recipe recognise a directory by its first character; everything else is a Hub id.
+        if self.base_model and self.base_model[0] not in "./~" and Path(self.base_model).is_dir():
+            self.base_model = f"./{self.base_model}"
+        self._check_each()
+        self._check_together()
+
+    def _check_each(self) -> None:
+        # Here, because it imports torch, which --help can do without.
+        from csezoo.modeling.configuration_sentence_encoder import check_value
+
+        try:
+            for name, declared in recipe_keys().items():
+                value = getattr(self, name)
+                for item in value if isinstance(value, list) else [value]:
+                    if declared.allowed and item is not None:
+                        check_value(name, item, declared.allowed)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+
+    def _check_together(self) -> None:
+        if self.nli_steps and self.nli_epochs:
+            raise UserError("nli_steps and nli_epochs: give only one of them")
+        if self.streaming and self.max_steps is None:
+            raise UserError("streaming: the length of a stream is unknown, give --max_steps too")
+        if self.streaming and self.train_fraction < 1:
+            raise UserError("train_fraction: a stream cannot be sampled, give --max_train_sentences instead")
+        if self.whitening and not (self.train_file or self.dataset):
+            raise UserError("whitening: it is fitted on training sentences, give --train_file or --dataset")
+        if len(self.adam_betas) != 2:
+            raise UserError(f"adam_betas: {self.adam_betas} must be two numbers")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise UserError(f"seeds: {self.seeds} must be one or more different numbers")
+
+    def to_dict(self) -> dict:
+        """All keys in one flat mapping, as in `recipe.yaml`."""
+        flat = asdict(self)
+        model = flat.pop("model")
+        return {**flat, **model}
+
+
+@cache
+def recipe_keys() -> dict[str, Key]:
+    """The keys that every recipe has, whatever its method.
+
+    Example:
+        >>> recipe_keys()["batch_size"].unit
+        'sentences'
+    """
+    hints = typing.get_type_hints(Recipe)
+    declared = {field.name: field.metadata["key"] for field in fields(Recipe) if field.metadata}
+    return {name: key._replace(hint=hints[name]) for name, key in declared.items()}
+
+
+def deciding_keys(recipe: Recipe) -> dict[str, object]:
+    """The keys that a run's numbers depend on, apart from the seed.
+
+    Example:
+        >>> "batch_size" in deciding_keys(Recipe()), "output_dir" in deciding_keys(Recipe())
+        (True, False)
+    """
+    later = {name: key.default for name, key in recipe_keys().items() if name in LATER_KEYS}
+    values = {name: value for name, value in recipe.to_dict().items() if name not in FREE_KEYS | {"seeds"}}
+    return {name: value for name, value in values.items() if name not in later or value != later[name]}

@@ -1,0 +1,74 @@
+"""The keys of a method: the arguments of its configuration class."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+
+from .keys import Key
+
+# Arguments of the configuration classes that a run fills in itself.
+FILLED_IN = {"self", "kwargs", "backbone_config", "prompt_token_ids", "mask_token_id", "special_token_ids"}
+FILLED_IN |= {"whitening_size", "generator_config"}
+EVERY_METHOD = "Every method"
+
+
+def method_keys(name: str) -> dict[str, Key]:
+    """The keys that a recipe of this method may set beside those of every recipe, the method's own first.
+
+    Type and default are those of the constructor, the allowed values are in the class's `allowed`, the help is in its
+    docstring.
+
+    Raises:
+        ValueError: an unknown method, or two that cannot combine.
+
+    Example:
+        >>> method_keys("simcse")["temperature"].hint
+        <class 'float'>
+    """
+    from csezoo.modeling import SentenceEncoderConfig, method  # imports torch, which --help can do without
+
+    keys: dict[str, Key] = {}
+    allowed: dict[str, str | tuple] = {}
+    helps: dict[str, str] = {}
+    # From the base class to the method: what is declared again replaces what was there.
+    for cls in reversed(method(name)[0].__mro__):
+        if not issubclass(cls, SentenceEncoderConfig):
+            continue
+        allowed |= vars(cls).get("allowed", {})
+        helps |= argument_help(cls.__doc__ or "")
+        constructor = cls.__init__
+        hints = typing.get_type_hints(constructor)
+        group = cls.model_type or EVERY_METHOD
+        for key, parameter in inspect.signature(constructor).parameters.items():
+            if key not in FILLED_IN:
+                keys[key] = Key(group, parameter.default, helps.get(key, ""), allowed.get(key, ""), hint=hints[key])
+    return dict(sorted(keys.items(), key=lambda item: item[1].group == EVERY_METHOD))
+
+
+def argument_help(docstring: str) -> dict[str, str]:
+    """The description of each argument in the Args section of a docstring.
+
+    Example:
+        >>> argument_help('''Short.
+        ...
+        ...     Args:
+        ...         low, high: ends of the range,
+        ...             both included.
+        ...         size: in bytes.
+        ...
+        ...     Returns:
+        ...         sum: not an argument.
+        ...     ''')
+        {'low': 'Ends of the range, both included.', 'high': 'Ends of the range, both included.', 'size': 'In bytes.'}
+    """
+    section = re.search(r"\nArgs:\n(.*?)(?:\n\S|\Z)", inspect.cleandoc(docstring), re.DOTALL)
+    entries = re.findall(r"^    (\w[\w, ]*): (.+(?:\n     .+)*)", section[1] if section else "", re.MULTILINE)
+    helps: dict[str, str] = {}
+    for names, text in entries:
+        words = text.split()
+        if re.match("[a-z]{2}", words[0]):  # a symbol stays as it is
+            words[0] = words[0].capitalize()
+        helps |= dict.fromkeys(names.split(", "), " ".join(words))
+    return helps

@@ -1,0 +1,198 @@
+"""Reading a recipe: a YAML file, the values that override it, the type of each, and writing it again."""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..errors import UserError, one_line
+from ..files import replace_file
+from .keys import Recipe, recipe_keys
+from .methods import method_keys
+
+RECIPES = Path(__file__).parent
+KINDS: dict[object, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+@cache
+def recipe_files() -> dict[str, Path]:
+    """The recipes of the zoo: each name with its file, in alphabetical order."""
+    return {path.stem: path for path in sorted(RECIPES.rglob("*.yaml"), key=lambda path: path.stem)}
+
+
+def recipe_names() -> list[str]:
+    """Names of the recipes of the zoo."""
+    return list(recipe_files())
+
+
+def file_name(path: str) -> str:
+    """The last part of a path: what may be published of where a file is.
+
+    Example:
+        >>> file_name("data/nli/triplets.csv"), file_name("./minilm/")
+        ('triplets.csv', 'minilm')
+    """
+    return path.rstrip("/").rsplit("/", 1)[-1]
+
+
+def recipe_path(name: str) -> Path:
+    """The file of a recipe of the zoo, or the YAML file at this path.
+
+    Raises:
+        UserError: there is none.
+    """
+    path = Path(name) if name.endswith((".yaml", ".yml")) else recipe_files().get(name)
+    if path is None or not path.is_file():
+        near = difflib.get_close_matches(name, recipe_names(), n=1)
+        hint = f"did you mean {near[0]}?" if near else "csezoo recipes lists them; the path of a YAML file works too"
+        raise UserError(f"no recipe {name!r}: {hint}")
+    return path
+
+
+def load_recipe(name: str, overrides: dict[str, object] | None = None) -> Recipe:
+    """Read a recipe of the zoo by name, or a YAML file by path, and override keys.
+
+    Raises:
+        UserError: no such recipe, an unknown key, or a value that its key does not allow.
+
+    Example:
+        >>> load_recipe("simcse-bert-base-uncased", {"learning_rate": "1e-5"}).learning_rate
+        1e-05
+    """
+    path = recipe_path(name)
+    origin = name if name in recipe_files() else path.name
+    return make_recipe({"name": path.stem, "recipe": origin, **read_values(path), **(overrides or {})})
+
+
+def read_values(path: Path) -> dict[Any, Any]:
+    """The keys and values of a YAML file.
+
+    Raises:
+        UserError: it is no YAML, or no mapping.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, or no such date
+        raise UserError(f"{path}: not valid YAML: {one_line(error)}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: a recipe is a mapping of keys to values, this is a {type(values).__name__}")
+    return values
+
+
+def make_recipe(values: dict[Any, Any]) -> Recipe:
+    """Check keys and values, and sort the method's keys into `model`.
+
+    Raises:
+        UserError: an unknown key, or a value that its key does not allow.
+    """
+    from csezoo.modeling.configuration_sentence_encoder import check_value  # imports torch: not for --help
+
+    try:
+        of_method = method_keys(str(values.get("method", "simcse")))
+    except ValueError as error:
+        raise UserError(f"method: {error}") from error
+    # Not among the declared keys: users do not set it, it is filled in when a recipe is read.
+    known = {name: key.hint for name, key in recipe_keys().items()} | {"recipe": str | None}
+    recipe: dict[str, Any] = {}
+    model: dict[str, Any] = {}
+    for name, value in values.items():
+        if name in known:
+            recipe[name] = coerce(name, value, known[name])
+        elif name in of_method:
+            model[name] = coerce(name, value, of_method[name].hint)
+            if of_method[name].allowed and model[name] is not None:
+                try:
+                    check_value(name, model[name], of_method[name].allowed)
+                except ValueError as error:
+                    raise UserError(str(error)) from None
+        else:
+            near = difflib.get_close_matches(str(name), [*recipe_keys(), *of_method], n=1)
+            hint = f"did you mean {near[0]}?" if near else "csezoo train --help and RECIPE --help list the keys"
+            raise UserError(f"unknown key {name!r}: {hint}")
+    return Recipe(**recipe, model=model)
+
+
+def optional(hint: Any) -> tuple[Any, bool]:
+    """A type without `None`, and whether it had it.
+
+    Example:
+        >>> optional(int | None), optional(float)
+        ((<class 'int'>, True), (<class 'float'>, False))
+    """
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):  # Python 3.10 gives the second
+        return next(option for option in typing.get_args(hint) if option is not type(None)), True
+    return hint, False
+
+
+def coerce(key: str, value: Any, hint: Any) -> Any:
+    """Convert a value from YAML or from the command line to the type of its key.
+
+    Raises:
+        UserError: it cannot be converted.
+
+    Example:
+        >>> coerce("seeds", "1, 2", list[int]), coerce("learning_rate", "3e-5", float)
+        ([1, 2], 3e-05)
+    """
+    hint, nullable = optional(hint)
+    if nullable and (value is None or value in ("null", "None")):
+        return None
+    if typing.get_origin(hint) is list:
+        (item_hint,) = typing.get_args(hint)
+        if isinstance(value, str) and "{" not in value:  # a prompt may contain commas and brackets
+            value = value.strip("[]").split(",")
+        items = value if isinstance(value, list) else [value]
+        return [coerce(key, item.strip() if isinstance(item, str) else item, item_hint) for item in items]
+    try:
+        if hint is bool:
+            return {"true": True, "false": False}[str(value).lower()]
+        if isinstance(value, bool) and hint is str:
+            return "yes" if value else "no"  # YAML reads a bare `no` (a precision, a language) as false
+        if isinstance(value, bool):
+            raise ValueError
+        if hint is int and float(value) != int(float(value)):
+            raise ValueError
+        if hint is int:
+            return int(float(value))
+        if hint is float:
+            return float(value)
+        if hint is str and isinstance(value, str | int | float):
+            return str(value)
+        raise ValueError
+    except (ValueError, TypeError, KeyError, OverflowError):
+        raise UserError(f"{key}: {value!r} is not {KINDS[hint]}") from None
+
+
+def parse_overrides(arguments: list[str]) -> dict[str, object]:
+    """`--key value`, `--key=value`, `--key v1 v2` (a list) or `--key` (true) as a mapping.
+
+    Raises:
+        UserError: a value without a key before it.
+
+    Example:
+        >>> parse_overrides(["--seeds", "1", "2", "--overwrite", "--epochs=3"])
+        {'seeds': ['1', '2'], 'overwrite': 'true', 'epochs': '3'}
+    """
+    overrides, key = {}, None
+    for argument in arguments:
+        if argument.startswith("--"):
+            key, equals, value = argument[2:].partition("=")
+            key = key.replace("-", "_")
+            overrides[key] = [value] if equals else []
+        elif key is None:
+            raise UserError(f"unexpected argument {argument!r}: after the recipe, give --key value")
+        else:
+            overrides[key].append(argument)
+    single = {0: lambda values: "true", 1: lambda values: values[0]}
+    return {key: single.get(len(values), list)(values) for key, values in overrides.items()}
+
+
+def dump_recipe(recipe: Recipe, path: Path) -> None:
+    """Write the resolved recipe: every key with its value."""
+    replace_file(path, yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True))
