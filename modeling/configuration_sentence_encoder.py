@@ -12,7 +12,7 @@ require_version("transformers>=4.57")  # of a checkpoint this file is imported f
 POOLING_MODES = ("cls", "mean", "max", "first_last_mean", "last2_mean", "prompt")
 PROJECTIONS = ("none", "tanh", "batchnorm", "gelu")
 DENOISING = ("none", "train", "always")
-SIZE = "[1, 65_536]"
+SIZE = "[1, 10_000_000]"  # what does not fit into memory is refused where a model is made
 WEIGHT = "[0, 1_000_000]"
 
 

@@ -181,7 +181,7 @@ class Recipe:
     )
     eval_batch_size: int = evaluation_key(128, "Most texts in a forward pass of the evaluation.", BATCH, "texts")
     whitening: int | None = evaluation_key(
-        None, "Fit a whitening after training and keep this many dimensions.", "[1, 65_536]", "dimensions"
+        None, "Fit a whitening after training and keep this many dimensions.", "[1, 10_000_000]", "dimensions"
     )
     whitening_sentences: int = evaluation_key(
         10_000, "Training sentences that the whitening is fitted on.", ROWS, "sentences"

@@ -39,6 +39,7 @@ print(json.dumps([time.process_time(), sorted({name.split(".")[0] for name in sy
 
 def test_help_has_every_key_once_with_type_unit_default_and_a_line_of_help(capsys):
     shown = help_of(capsys)
+    assert "example: accelerate launch -m csezoo.training.train " in shown
     for name, key in recipe_keys().items():
         said = entry(shown, name)
         assert key.help in said and key.unit in said and "default " in said
