@@ -18,9 +18,9 @@ To use it, copy this file into `modeling/` and name it in `METHODS` there:
     ),
 
 Then `--method contrastive_tension --optimizer rmsprop --learning_rate 1e-5 --batch_size 16` trains it from any recipe.
-The tests of every method take it with a line in `tests/methods.py`:
+All tests of methods take it with a line in `tests/methods.py`:
 
-    "contrastive_tension": Tested(neutral=None),
+    "contrastive_tension": Tested(neutral=None, passes=(("BertModel", "parameters", 8),) * 2),
 
 References:
     Carlsson, Gyllensten, Gogoulou, Ylipää Hellqvist, Sahlgren 2021, "Semantic Re-tuning with Contrastive Tension",

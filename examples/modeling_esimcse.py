@@ -17,10 +17,15 @@ To use it, copy this file into `modeling/` and name it in `METHODS` there:
     from .modeling_esimcse import ESimCSEConfig, ESimCSEForContrastiveLearning, ESimCSEModel
     "esimcse": (ESimCSEConfig, ESimCSEModel, ESimCSEForContrastiveLearning),
 
-Then `--method esimcse` trains it from any recipe, alone or as `esimcse+l2pcsr` or `esimcse+diffaug`. The tests of
-every method take it with a line in `tests/methods.py`:
+Then `--method esimcse` trains it from any recipe, alone or as `esimcse+l2pcsr` or `esimcse+diffaug`. All tests
+of methods take it with an entry in `tests/methods.py`:
 
-    "esimcse": Tested({"batch_size": 4}, neutral={"repetition_rate": 0.0, "queue_factor": 0.0}),
+    "esimcse": Tested(
+        {"batch_size": 4},
+        neutral={"repetition_rate": 0.0, "queue_factor": 0.0},
+        passes=(PASS, ("BertModel", "nothing", 8)),
+        combinations=("esimcse+l2pcsr", "esimcse+diffaug"),
+    ),
 
 References:
     Wu, Gao, Zang, Han, Wang, Hu 2022, "ESimCSE: Enhanced Sample Building Method for Contrastive Learning of
