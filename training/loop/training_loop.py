@@ -166,6 +166,7 @@ def train_stage(
         return
     for parameter in trainable:
         parameter.requires_grad_()
+    model.begin_stage(stage.name)
     trained = model_to_train(model, accelerator)
     wrapped, optimizer, scheduler = start_stage(stage, recipe, trained, accelerator)
     # Every process starts from the same weights and then draws its own dropout.
@@ -190,6 +191,8 @@ def train_stage(
             losses[GRADIENT_NORM].zero_()
         else:
             scheduler.step()
+            with torch.no_grad():
+                trained.after_update()
         progress.add(step, losses, rows)
         bar.update()
         last = step == stage.stop
