@@ -42,15 +42,16 @@ class Build:
     templates: list[Template]
     sentence_length: int
 
-    def collate_texts(self, rows: list[dict[str, str]]) -> dict[str, torch.Tensor]:
-        """A training batch of rows that still hold texts, one a column: tokenised, cut and templated."""
+    @property
+    def text_collator(self) -> ViewCollator:
+        """Makes a training batch of rows that still hold texts, one a column: tokenised, cut, edited and templated."""
         config = cast(SentenceEncoderConfig, self.model.config)
 
         def to_ids(columns: dict[str, list]) -> dict[str, list]:
             return tokenize(columns, self.tokenizer, self.sentence_length, config)
 
         pad_token_id = self.serving_tokenizer.pad_token_id
-        return ViewCollator(self.templates, pad_token_id, config.view_columns, tokenize=to_ids)(rows)
+        return ViewCollator(self.templates, pad_token_id, config.view_columns, config.edit_sentence, to_ids)
 
 
 def build(recipe: Recipe) -> Build:

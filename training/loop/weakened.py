@@ -43,7 +43,7 @@ def weakened_tokens(run: str | Path, sentences: list[str], *, seed: int = 0) -> 
             f"this is a run of {recipe.method}"
         )
     load_model(model, _newest_checkpoint(run, recipe) / "model.safetensors")
-    rows = built.collate_texts([{"0": sentence} for sentence in sentences])
+    rows = built.text_collator([{"0": sentence} for sentence in sentences])
     torch.manual_seed(seed)
     weakened = model.train().learned_token_masks(**rows)  # (K, B, V, T)
     views: dict[str, list[WeakenedView]] = {}
