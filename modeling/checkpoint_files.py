@@ -19,8 +19,9 @@ def name_all_imports(directory: str | Path) -> None:
     """
     directory = Path(directory)
     auto_map = json.loads((directory / "config.json").read_text(encoding="utf-8"))["auto_map"]
-    for module in sorted({reference.split(".")[0] for reference in auto_map.values()}):
-        file = directory / f"{module}.py"
+    modules = {reference.split(".")[0] for reference in auto_map.values()}
+    # A class that is not registered with the Auto classes is saved without its code.
+    for file in sorted(directory / f"{module}.py" for module in modules if (directory / f"{module}.py").is_file()):
         needed = {Path(path).stem for path in get_relative_import_files(file)}
         if missing := sorted(needed - set(get_relative_imports(file))):
             lines = [f"from .{name} import __name__ as _  # noqa: E402, F401\n" for name in missing]

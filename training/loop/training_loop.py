@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -31,6 +31,7 @@ from .building import build
 from .checkpoints import TrainingState, checkpoints, newest, step_of
 from .distributed.fsdp import gather_weights, model_to_train, whole
 from .non_finite import NonFinite, keep_batch
+from .optimizers import make_optimizer
 from .origin import origin
 from .precision import precision_of
 from .progress import GRADIENT_NORM, Progress
@@ -221,13 +222,8 @@ def start_stage(
     """The model wrapped for what the stage trains, everything else frozen, and its own optimizer and schedule."""
     for parameter in model.frozen_parameters(stage.name):
         parameter.requires_grad_(False)
-    optimizer = torch.optim.AdamW(
-        _parameter_groups(model, recipe.weight_decay),
-        lr=stage.learning_rate,
-        betas=cast(tuple[float, float], tuple(recipe.adam_betas)),
-        eps=recipe.adam_epsilon,
-        fused=True,  # one pass over memory: a fifth of the time of the others on CPU
-    )
+    groups = _parameter_groups(model, recipe.weight_decay)
+    optimizer = make_optimizer(recipe, groups, stage.learning_rate, fp16=accelerator.scaler is not None)
     scheduler = get_scheduler(
         recipe.lr_scheduler,
         optimizer,
