@@ -12,9 +12,11 @@ To use it, copy this file into `modeling/` and name it in `METHODS` there:
     from .modeling_arccse import ArcCSEConfig, ArcCSEForContrastiveLearning, ArcCSEModel
     "arccse": (ArcCSEConfig, ArcCSEModel, ArcCSEForContrastiveLearning),
 
-Then `--method arccse --margin 0.2` trains it from any recipe, alone or as `l2pcsr+arccse`. Its cards say
-what `training/cards/method_texts.yaml` has under `arccse`: description, limits and citation. The tests of every method
-take it with a line each: `"arccse": {}` in `CONFIGS`, `"arccse": {"margin": 0.0}` in `NEUTRAL`.
+Then `--method arccse --margin 0.2` trains it from any recipe, alone or as `l2pcsr+arccse`. Its cards say what
+`training/cards/method_texts.yaml` has under `arccse`: description, limits and citation. All tests of methods take it with a
+line in `tests/methods.py`:
+
+    "arccse": Tested(neutral={"margin": 0.0}),
 
 References:
     Zhang, Zhu, Wang, Xu, Li, Zhao 2022, "A Contrastive Framework for Learning Sentence Representations from Pairwise
@@ -30,20 +32,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-# Those marked F401 are what the others import: from a directory, transformers 4 copies no import of an import.
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .distributed import gather_rows
-from .encoding import encode_texts  # noqa: F401
-from .fingerprint import verify_fingerprint  # noqa: F401
-from .masked_language_modeling import MaskedLMHead  # noqa: F401
-from .mini_batches import in_mini_batches  # noqa: F401
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
-from .natural_language_inference import NLIClassifier  # noqa: F401
 from .objectives import cosine_logits, without
-from .pooling import pool  # noqa: F401
-from .prompts import template_bias  # noqa: F401
-from .whitening import Whitening  # noqa: F401
 
 
 class ArcCSEConfig(SentenceEncoderConfig):

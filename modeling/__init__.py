@@ -2,6 +2,7 @@
 
 from transformers import AutoConfig, AutoModel, AutoModelForPreTraining
 
+from .checkpoint_files import name_all_imports
 from .combination import Method, method
 from .configuration_diffaug import DiffAugConfig
 from .configuration_diffcse import DiffCSEConfig
@@ -14,6 +15,7 @@ from .modeling_diffaug import DiffAugForContrastiveLearning, DiffAugModel
 from .modeling_diffcse import DiffCSEForContrastiveLearning, DiffCSEModel
 from .modeling_l2pcsr import L2PCSRForContrastiveLearning, L2PCSRModel
 from .modeling_prdsimcse import PrdSimCSEForContrastiveLearning, PrdSimCSEModel
+from .modeling_sentence_encoder import SentenceEncoderPreTrainedModel
 from .modeling_sgopt import SGOPTForContrastiveLearning, SGOPTModel
 from .modeling_simcse import SimCSEForContrastiveLearning, SimCSEModel
 
@@ -26,6 +28,8 @@ METHODS: dict[str, Method] = {
     "l2pcsr": (L2PCSRConfig, L2PCSRModel, L2PCSRForContrastiveLearning),
     "diffaug": (DiffAugConfig, DiffAugModel, DiffAugForContrastiveLearning),
 }
+
+SentenceEncoderPreTrainedModel.complete_code = name_all_imports
 
 for _config, _serving, _training in METHODS.values():
     AutoConfig.register(_config.model_type, _config)
@@ -47,6 +51,12 @@ __all__ = [
     "L2PCSRConfig",
     "L2PCSRForContrastiveLearning",
     "L2PCSRModel",
+    "PrdSimCSEConfig",
+    "PrdSimCSEForContrastiveLearning",
+    "PrdSimCSEModel",
+    "SGOPTConfig",
+    "SGOPTForContrastiveLearning",
+    "SGOPTModel",
     "SentenceEncoderConfig",
     "SimCSEConfig",
     "SimCSEForContrastiveLearning",

@@ -83,5 +83,18 @@ class DiffAugConfig(SentenceEncoderConfig):
         return 2 * self.prefix_length if self.views_module == "prefix" else 0
 
     @property
+    def needs_labelled_pairs(self) -> str | None:
+        frozen = "freeze_views: they would stay as they were drawn"
+        return frozen if self.freeze_views else super().needs_labelled_pairs
+
+    @property
+    def needs_own_code(self) -> str | None:
+        if self.prefix_positions:
+            return "its prefixes are keys and values in every attention layer, for which a plain encoder has no place"
+        if self.views_module == "adapter":
+            return "its adapters stand inside every layer, where a plain encoder has none"
+        return super().needs_own_code
+
+    @property
     def bias_length_offset(self) -> int:
         return self.prefix_positions // 2 if self.denoise_length_offset is None else self.denoise_length_offset

@@ -123,7 +123,6 @@ class DiffCSEConfig(SentenceEncoderConfig):
 
     @property
     def needs_generator(self) -> bool:
-        """Whether an edit asks a masked language model."""
         read = self.rtd_weight > 0 and self.prediction != "masked_lm"
         return (read or self.edited_view != "none") and self.edit != "delete"
 

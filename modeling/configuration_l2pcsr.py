@@ -97,3 +97,11 @@ class L2PCSRConfig(SentenceEncoderConfig):
             )
         if not (self.token_mask or self.feature_mask):
             raise ValueError("token_mask and feature_mask: false and false leave nothing to weaken, keep one of them")
+
+    @property
+    def learns_token_masks(self) -> bool:
+        return self.token_mask and self.weakening != "noise"
+
+    @property
+    def needs_whole_batch(self) -> str | None:
+        return "L2P-CSR learns its masks from the loss of the whole batch"

@@ -1,7 +1,8 @@
 """What every sentence encoder of the zoo is configured by."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any, ClassVar
 
 from transformers import AutoConfig, BertConfig, PretrainedConfig, PreTrainedTokenizerBase
@@ -76,6 +77,8 @@ class SentenceEncoderConfig(PretrainedConfig):
             `always` (its supervised setting for RoBERTa; BERT's subtracts after a masked-LM head, which is not here).
         denoise_position_offset: first position id of the bias, see `prompts.template_bias`.
         mask_token_id, special_token_ids: the tokenizer's, filled in where a model is built.
+        batch_size: sentences of a training batch, over all processes, for a method whose sizes depend on it; filled in
+            where a model is built.
         temperature: τ of the contrastive loss; 0.05 in SimCSE.
         contrastive_weight: weight of the contrastive loss; 0 leaves the auxiliary losses alone.
         hard_negative_weight: log weight of the own hard negative, see `objectives.info_nce`.
@@ -125,6 +128,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         denoise_position_offset: int = 0,
         mask_token_id: int | None = None,
         special_token_ids: list[int] | None = None,
+        batch_size: int | None = None,
         temperature: float = 0.05,
         contrastive_weight: float = 1.0,
         hard_negative_weight: float = 0.0,
@@ -151,6 +155,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         self.denoise_position_offset = denoise_position_offset
         self.mask_token_id = mask_token_id
         self.special_token_ids = special_token_ids
+        self.batch_size = batch_size
         self.temperature = temperature
         self.contrastive_weight = contrastive_weight
         self.hard_negative_weight = hard_negative_weight
@@ -209,6 +214,17 @@ class SentenceEncoderConfig(PretrainedConfig):
         """Data seam: whether `text_prefixes` are cut with the sentence at the recipe's `max_length`."""
         return False
 
+    # Data seam: edits of the texts, drawn anew for every batch (repeated words, synonyms, cut-offs); none by default.
+    # A method defines `edit_sentence(self, views, draw)`: the word pieces of a sentence's views, a list of ids each,
+    # in and out, before any template or special token. `draw` is the sentence's own source of randomness, made from
+    # the run's seed, the batch's number and the sentence's place in the batch. An edit that draws from nothing else is
+    # the same when a run resumes, however many processes share the batch, and leaves dropout's draws alone.
+    edit_sentence: Callable[[list[list[int]], Random], list[list[int]]] | None = None
+
+    def most_added_pieces(self, length: int) -> int:
+        """Data seam: word pieces that `edit_sentence` adds at most to a sentence of at most `length` of them."""
+        return 0
+
     def view_columns(self, columns: int) -> list[int]:
         """Data seam: the text column each view reads. A sentence alone is its own positive."""
         return [0, 0] if columns == 1 else list(range(columns))
@@ -216,6 +232,33 @@ class SentenceEncoderConfig(PretrainedConfig):
     @property
     def encoded_views(self) -> int | None:
         """Data seam: how many leading views are encoded and contrasted; the others only serve auxiliary losses."""
+        return None
+
+    @property
+    def needs_generator(self) -> bool:
+        """Whether the method edits sentences with a masked language model, the training model's `generator`."""
+        return False
+
+    @property
+    def needs_labelled_pairs(self) -> str | None:
+        """Why there must be a stage on labelled pairs, if so."""
+        return None
+
+    @property
+    def needs_whole_batch(self) -> str | None:
+        """Why a batch cannot be encoded in mini-batches (`mini_batch_size`), if so."""
+        return "masked language modelling (mlm_weight) takes the whole batch" if self.mlm_weight > 0 else None
+
+    @property
+    def learns_token_masks(self) -> bool:
+        """Whether the training model has `learned_token_masks` to show."""
+        return False
+
+    @property
+    def needs_own_code(self) -> str | None:
+        """Why a plain backbone and the modules of sentence-transformers cannot serve the model, if so."""
+        if self.denoise == "always":
+            return "it subtracts its template's bias (denoise: always), which takes a second pass through the encoder"
         return None
 
     @property

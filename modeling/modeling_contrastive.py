@@ -43,7 +43,31 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
     A method overrides the seams it changes, and names them in `seams`: `views` (`pool_views`, `pool_rows`: how the
     encoder turns texts into vectors), `objective` (`contrastive_loss`: what pulls and pushes), `auxiliary`
-    (`auxiliary_losses`: what else is learned); `data` (the texts) is decided by its configuration.
+    (`auxiliary_losses`: what else is learned); `data` (the texts) is decided by its configuration. The loop calls
+    `begin_stage` and `after_update`. What a method needs (a generator, labelled pairs, ...) its configuration says.
+
+    What a method remembers between updates (a queue of vectors, an average of weights) survives a resume and is the
+    same in every process, alone or under `DistributedDataParallel`, FSDP 2 and ZeRO, if it is kept so:
+
+    * Vectors and counts are persistent buffers (`register_buffer`), of a size that the configuration knows (it has
+      `batch_size`), changed in place: wrappers keep the tensors that they found. Every process must make the same
+      change, so take what goes in from `gather_rows`. `forward` may change a buffer when the loss was computed from a
+      copy of it: the backward pass needs what the loss has read.
+    * Weights that no gradient reaches (an average of the encoder, a frozen twin) are a module with parameters. Freeze
+      them in `train`: loading unfreezes. Change them in `after_update`, not in `forward`: under FSDP 2 the weights of
+      a forward pass are copies, so a change there is lost without an error.
+    * No parameter is a scalar: FSDP 2 cannot shard one, and fails. A scalar is a buffer, or a parameter of shape (1,).
+    * Random draws come from torch's default generator, which checkpoints save; edits of the texts from the `draw` that
+      `edit_sentence` is given.
+
+    Example:
+        >>> class Counting(ForContrastiveLearning):  # a buffer, changed in place once an update
+        ...     def __init__(self, config):
+        ...         super().__init__(config)
+        ...         self.register_buffer("updates", torch.zeros((), dtype=torch.long))
+        ...
+        ...     def after_update(self):
+        ...         self.updates += 1
     """
 
     serving_class: type[SentenceEncoderModel]
@@ -100,6 +124,34 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
     def frozen_parameters(self, stage: str) -> Iterable[nn.Parameter]:
         """What is not trained in a stage, `nli` (labelled pairs alone) or `contrastive`."""
         return ()
+
+    def begin_stage(self, name: str) -> None:
+        """Called at the beginning of each stage, `nli` or `contrastive`, before the model is wrapped for it.
+
+        A process that resumes within a stage calls it too, and then loads the checkpoint's tensors over what it did.
+        """
+
+    def after_update(self) -> None:
+        """Called without gradients after each optimizer step: once for all its accumulated batches, and not after one
+        that fp16 has skipped.
+        """
+
+    def learn_views(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> None:
+        """The encoder passes that making views takes beside the one that gives them, for a benchmark to count.
+
+        What they are differentiated by is no parameter of the encoder. There are none by default.
+        """
+
+    def learned_token_masks(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """How much each token of views `(B, V, T)` is weakened in each of K layers: `(K, B, V, T)` from 0, not at all.
+
+        For a method whose configuration says `learns_token_masks`.
+        """
+        raise NotImplementedError
+
+    def masked_lm_heads(self) -> dict[str, MaskedLMHead]:
+        """Heads that start from the base model's masked-LM head, by the key of the recipe that asks for them."""
+        return {"mlm_weight": self.lm_head} if self.config.mlm_weight > 0 else {}
 
     def diagnostics(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **_: Any) -> dict[str, float]:
         """What a method measures of itself while it trains on labelled pairs, from a batch `(N, V, T)` of them."""

@@ -39,22 +39,12 @@ from peft import PrefixEncoder, PrefixTuningConfig
 from torch import nn
 from transformers import DynamicCache
 
-# Those marked F401 are what the others import: from a directory, transformers 4 copies no import of an import.
 from .configuration_diffaug import DiffAugConfig
-from .configuration_sentence_encoder import SentenceEncoderConfig  # noqa: F401
-from .distributed import gather_rows  # noqa: F401
-from .encoding import encode_texts  # noqa: F401
-from .fingerprint import verify_fingerprint  # noqa: F401
-from .masked_language_modeling import MaskedLMHead  # noqa: F401
-from .mini_batches import in_mini_batches  # noqa: F401
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
-from .natural_language_inference import NLIClassifier  # noqa: F401
 from .objectives import at_least_float32
 from .pooling import BackboneOutput
-from .prompts import template_bias  # noqa: F401
 from .view_adapters import UpProjection, ViewAdapters
-from .whitening import Whitening  # noqa: F401
 
 
 def representation_divergence(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -162,6 +152,10 @@ class DiffAugModel(SentenceEncoderModel):
         super()._init_weights(module)
         if isinstance(module, UpProjection):
             nn.init.zeros_(module.weight)
+
+    def add_to_plain(self, backbone: nn.Module) -> None:
+        if self.config.views_module == "lora":
+            self.view_adapters.merge_into(backbone)
 
     def run_backbone(
         self,

@@ -28,22 +28,14 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import AutoModel, AutoModelForMaskedLM
 
-# Those marked F401 are what the others import: from a directory, transformers 4 copies no import of an import.
 from .configuration_diffcse import DiffCSEConfig
-from .configuration_sentence_encoder import SentenceEncoderConfig  # noqa: F401
 from .distributed import gather_rows, largest
 from .editing import delete_tokens, insert_masks
-from .encoding import encode_texts  # noqa: F401
-from .fingerprint import verify_fingerprint  # noqa: F401
 from .masked_language_modeling import MaskedLMHead, mask_tokens, masked_lm_loss
 from .mini_batches import in_mini_batches
 from .modeling_contrastive import ContrastiveLearningOutput, ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
-from .natural_language_inference import NLIClassifier  # noqa: F401
 from .objectives import at_least_float32, replaced_token_detection
-from .pooling import pool  # noqa: F401
-from .prompts import template_bias  # noqa: F401
-from .whitening import Whitening  # noqa: F401
 
 
 class DiffCSEModel(SentenceEncoderModel):
@@ -114,6 +106,10 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
 
     def encoders(self) -> list[nn.Module]:
         return super().encoders() + ([self.discriminator] if self.config.rtd_weight > 0 else [])
+
+    def masked_lm_heads(self) -> dict[str, MaskedLMHead]:
+        own = self.config.rtd_weight > 0 and self.config.prediction != "rtd"
+        return super().masked_lm_heads() | ({"prediction": self.discriminator_lm_head} if own else {})
 
     def recover_heads(self, lost: set[str]) -> set[str]:
         """The discriminator starts from the encoder that was served, as it does from a pre-trained one."""

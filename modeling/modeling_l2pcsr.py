@@ -35,21 +35,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-# Those marked F401 are what the others import: from a directory, transformers 4 copies no import of an import.
 from .configuration_l2pcsr import L2PCSRConfig
-from .configuration_sentence_encoder import SentenceEncoderConfig  # noqa: F401
 from .distributed import gather_rows, largest
-from .encoding import encode_texts  # noqa: F401
-from .fingerprint import verify_fingerprint  # noqa: F401
-from .masked_language_modeling import MaskedLMHead  # noqa: F401
-from .mini_batches import in_mini_batches  # noqa: F401
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
-from .natural_language_inference import NLIClassifier  # noqa: F401
-from .objectives import info_nce  # noqa: F401
-from .pooling import pool  # noqa: F401
-from .prompts import template_bias  # noqa: F401
-from .whitening import Whitening  # noqa: F401
 
 # Only the direction of a gradient counts in the inner steps. In half precision small ones would vanish; a power of two
 # keeps them apart from zero and changes no digit.
@@ -221,6 +210,13 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
             attention_mask = torch.ones_like(attention_mask)
         with perturbed(self.model.backbone, self.perturbations):
             return super().pool_rows(input_ids, attention_mask)
+
+    def learn_views(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> None:
+        self.learn_weakening(input_ids, attention_mask)
+
+    def learned_token_masks(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        masks = self.masks(self.learn_weakening(input_ids, attention_mask))["token"]
+        return 1 - masks.unflatten(1, input_ids.shape[:2])
 
     @torch.enable_grad()  # a training forward that wants no gradient needs this one all the same
     def learn_weakening(

@@ -21,22 +21,12 @@ Relations:
 
 import torch
 
-# Those marked F401 are what the others import: from a directory, transformers 4 copies no import of an import.
 from .configuration_prdsimcse import PrdSimCSEConfig
-from .configuration_sentence_encoder import SentenceEncoderConfig  # noqa: F401
 from .distributed import gather_rows
-from .encoding import encode_texts  # noqa: F401
-from .fingerprint import verify_fingerprint  # noqa: F401
-from .masked_language_modeling import MaskedLMHead  # noqa: F401
-from .mini_batches import in_mini_batches  # noqa: F401
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
-from .natural_language_inference import NLIClassifier  # noqa: F401
 from .objectives import prefix_contrastive
-from .pooling import pool  # noqa: F401
-from .prompts import template_bias  # noqa: F401
 from .text_prefixes import NEGATIVE_PREFIXES, positive_prefix
-from .whitening import Whitening  # noqa: F401
 
 __all__ = ["NEGATIVE_PREFIXES", "PrdSimCSEForContrastiveLearning", "PrdSimCSEModel", "positive_prefix"]
 

@@ -1,7 +1,9 @@
 """The serving side of every method: a backbone, a pooling, and the projection where it stays at test time."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import nn
@@ -36,6 +38,9 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     loaded_from: dict | None = None
     tokenizer: PreTrainedTokenizerFast | None = None  # the checkpoint's own, once `encode` has needed it
+    # What completes the code files of a saved directory. The package sets it (`checkpoint_files`); code that came with
+    # a checkpoint copies files that are complete.
+    complete_code: ClassVar[Callable[[Any], None] | None] = None
 
     @classmethod
     def from_pretrained(
@@ -64,6 +69,12 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
         if problems:
             raise ValueError(f"{pretrained_model_name_or_path} does not fit {cls.__name__}: {', '.join(problems)}")
         return loaded if output_loading_info else model
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Save the model with its code; every option of `PreTrainedModel.save_pretrained` works."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        if complete := type(self).complete_code:
+            complete(save_directory)
 
     def _without_training_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
         """The misfits that remain when a serving and a training checkpoint may be read as each other."""
@@ -146,6 +157,23 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             attentions=outputs.attentions,
         )
         return result if return_dict else result.to_tuple()
+
+    @contextmanager
+    def read_with(self, encoder: nn.Module) -> Iterator[None]:
+        """While it lasts, another encoder of the same kind reads.
+
+        Pooling, templates and prefixes stay as they are; what hooks into the layers of the own encoder does not reach
+        the other. Mini-batches are encoded again in the backward pass, by the own encoder: a method that needs the
+        gradient of the other one says so in `needs_whole_batch`.
+        """
+        own, self.backbone = self.backbone, encoder
+        try:
+            yield
+        finally:
+            self.backbone = own
+
+    def add_to_plain(self, backbone: nn.Module) -> None:
+        """Add to a plain copy of the backbone what a method adds to its weights, so that it gives the same vectors."""
 
     def run_backbone(self, **inputs: Any) -> BackboneOutput:
         """The backbone's outputs; a method that gives it more than tokens overrides this."""

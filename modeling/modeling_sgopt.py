@@ -24,22 +24,12 @@ import torch
 from torch import nn
 from transformers import AutoModel
 
-from .configuration_sentence_encoder import SentenceEncoderConfig  # noqa: F401
-
-# Those marked F401 are what the others import: from a directory, transformers 4 copies no import of an import.
 from .configuration_sgopt import SGOPTConfig
 from .distributed import gather_rows
-from .encoding import encode_texts  # noqa: F401
-from .fingerprint import verify_fingerprint  # noqa: F401
-from .masked_language_modeling import MaskedLMHead  # noqa: F401
-from .mini_batches import in_mini_batches  # noqa: F401
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
-from .natural_language_inference import NLIClassifier  # noqa: F401
 from .objectives import parameter_distance, self_guided
 from .pooling import pool
-from .prompts import template_bias  # noqa: F401
-from .whitening import Whitening  # noqa: F401
 
 
 class SGOPTModel(SentenceEncoderModel):

@@ -16,21 +16,9 @@ Relations:
     Every other method of the zoo is this one plus one change; at its neutral setting it gives this loss.
 """
 
-# Those marked F401 are what the others import: from a directory, transformers 4 copies no import of an import.
-from .configuration_sentence_encoder import SentenceEncoderConfig  # noqa: F401
 from .configuration_simcse import SimCSEConfig
-from .distributed import gather_rows  # noqa: F401
-from .encoding import encode_texts  # noqa: F401
-from .fingerprint import verify_fingerprint  # noqa: F401
-from .masked_language_modeling import MaskedLMHead  # noqa: F401
-from .mini_batches import in_mini_batches  # noqa: F401
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
-from .natural_language_inference import NLIClassifier  # noqa: F401
-from .objectives import info_nce  # noqa: F401
-from .pooling import pool  # noqa: F401
-from .prompts import template_bias  # noqa: F401
-from .whitening import Whitening  # noqa: F401
 
 
 class SimCSEModel(SentenceEncoderModel):

@@ -93,6 +93,13 @@ class ViewAdapters(nn.ModuleList):
                 "use views_module: prefix"
             )
 
+    @torch.no_grad()
+    def merge_into(self, backbone: nn.Module) -> None:
+        """Add the mean of the sets of LoRA to the weights of a backbone without hooks: it then gives the same."""
+        places = [module for name, module in backbone.named_modules() if name.endswith(LINEAR["lora"])]
+        for linear, adapter in zip(places, cast(Iterable[ViewAdapter], self), strict=True):
+            linear.weight += adapter.scale / adapter.sets * adapter.up.weight @ adapter.down.weight
+
     @contextmanager
     def shared(self, shares: torch.Tensor | None) -> Iterator[None]:
         """For a forward inside: how much of each set each row is given, `(rows or 1, sets)`; None for their mean."""

@@ -23,7 +23,7 @@ from transformers import AutoModel
 from transformers.utils import logging
 
 from tests.conftest import SENTENCES
-from tests.modeling.test_methods import CONFIGS
+from tests.methods import CONFIGS
 from tests.repositories import tiny_repository
 
 OTHERS = ("4.57.6", "5.20.2")  # the last of 4.x, and the oldest that setup.cfg admits

@@ -12,7 +12,8 @@ from csezoo.modeling import DiffCSEConfig, DiffCSEForContrastiveLearning, SimCSE
 from csezoo.modeling.modeling_diffcse import corrective_log_probabilities
 from csezoo.modeling.objectives import replaced_token_detection
 from tests.conftest import tiny_config
-from tests.modeling.test_methods import DISTILLED, batch
+from tests.methods import DISTILLED
+from tests.modeling.test_methods import batch
 from tests.modeling.test_objectives import numpy_info_nce
 
 MASK, SPECIAL = 4, [0, 1, 2, 3, 4]

@@ -1,7 +1,6 @@
-"""One matrix that every method passes, on every backbone family. A new method joins with a line in `CONFIGS`."""
+"""One matrix that every method passes, on every backbone family. A method joins by its line in `tests/methods.py`."""
 
 import copy
-import inspect
 import itertools
 import json
 from pathlib import Path
@@ -16,37 +15,7 @@ from csezoo.modeling import METHODS
 from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
-
-DISTILLED = {"model_type": "distilbert", "dim": 16, "hidden_dim": 32, "n_layers": 1, "n_heads": 2, "vocab_size": 300}
-CONFIGS = {
-    "simcse": {},
-    "simcse-batchnorm": {"projection": "batchnorm"},
-    "simcse-kept-projection": {"projection_at_test": True},
-    "simcse-mlm": {"mlm_weight": 0.1},
-    "simcse-mean": {"pooling": "mean", "projection": "none"},
-    "simcse-nli": {"nli_classes": 3},
-    "simcse-whitening": {"whitening_size": 8},
-    "prdsimcse": {},
-    "sgopt": {"projection_size": 48},
-    "sgopt-base": {"projection_size": 48, "variant": "base", "twin_dropout": False, "view_pooling": "mean"},
-    "diffcse": {},
-    "diffcse-neutral": {"rtd_weight": 0.0},
-    "diffcse-all-edits": {"edit": "all", "generator_config": DISTILLED},
-    "diffcse-corrective": {"prediction": "corrective_lm", "projection": "tanh", "condition_on": "pooled"},
-    "l2pcsr": {},
-    "l2pcsr-released": {
-        "token_update": "sign",
-        "token_step_size": 0.1,
-        "feature_step_size": 0.1,
-        "feature_mask_scope": "shared",
-        "attend_padding": True,
-    },
-    "l2pcsr-noise": {"weakening": "noise"},
-    "diffaug": {},
-    "diffaug-same": {"views_mode": "same", "reparametrisation": False, "mlm_weight": 0.1},
-    "diffaug-lora": {"views_module": "lora", "nli_classes": 0},
-    "diffaug-adapter": {"views_module": "adapter", "projection_at_test": True},
-}
+from tests.methods import CONFIGS
 
 
 def configure(name: str, kind: str, **changes):
@@ -187,12 +156,16 @@ print(json.dumps(vectors))
     torch.testing.assert_close(there, here, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_the_files_a_config_names_import_all_files_of_the_checkpoint(method):
+def test_the_files_of_a_checkpoint_that_its_config_names_import_all_others(trained, tmp_path):
     """From a directory, transformers 4 copies what they import, and not what that imports."""
-    for file in {inspect.getfile(part) for part in METHODS[method]}:
+    trained.model.save_pretrained(tmp_path)
+    named = json.loads((tmp_path / "config.json").read_text())["auto_map"].values()
+    imported = set()
+    for file in {tmp_path / f"{reference.split('.')[0]}.py" for reference in named}:
         needed = {Path(path).stem for path in get_relative_import_files(file)}
         assert needed == set(get_relative_imports(file))
+        imported |= needed | {file.stem}
+    assert imported == {path.stem for path in tmp_path.glob("*.py")}
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])

@@ -7,7 +7,7 @@ from csezoo.modeling import METHODS, mini_batches
 from tests.modeling.test_methods import CONFIGS, batch, configure
 
 # L2P-CSR and masked language modelling take the whole batch: `test_building` has their refusals.
-ALLOWED = [name for name in CONFIGS if not name.startswith("l2pcsr") and "mlm_weight" not in CONFIGS[name]]
+ALLOWED = [name for name in CONFIGS if configure(name, "bert").needs_whole_batch is None]
 
 
 def model(name, **dropout):
@@ -37,10 +37,9 @@ def assert_same(made, expected):
 @pytest.mark.parametrize("name", ALLOWED)
 def test_dropout_is_drawn_again_for_the_gradient(name, monkeypatch):
     """The same mini-batches with all their activations kept are the batch that was meant."""
-    trained = model(name)
-    made = step(trained, 2)
+    made = step(model(name), 2)
     monkeypatch.setattr(mini_batches, "checkpoint", lambda encode, *rows, use_reentrant: encode(*rows))
-    assert_same(made, step(trained, 2))
+    assert_same(made, step(model(name), 2))
 
 
 @pytest.mark.parametrize("name", ["simcse", "simcse-batchnorm", "prdsimcse", "sgopt", "diffaug", "diffaug-lora"])

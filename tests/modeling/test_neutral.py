@@ -1,28 +1,24 @@
-"""Law: at its neutral setting every method is SimCSE, in value and gradient. A new method joins with a line."""
+"""Law: at its neutral setting every change of SimCSE is SimCSE, in value and gradient, alone and combined."""
 
 import pytest
 import torch
 
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEForContrastiveLearning, method
 from tests.conftest import tiny_config
+from tests.methods import COMBINATIONS, TESTED
 from tests.modeling.test_methods import batch
 
 SIMCSE = {"projection": "tanh", "projection_at_test": False, "temperature": 0.05}
-NEUTRAL = {
-    "simcse": {},
-    "prdsimcse": {"negative_prefix": "none", "positive_prefix": "none", "denominator": "own"},
-    "diffaug": {"prefix_length": 0, "nli_classes": 0},
-    "l2pcsr": {"threshold": 0.0},
-    "diffcse": {"rtd_weight": 0.0},
-    "l2pcsr+diffcse": {"threshold": 0.0, "rtd_weight": 0.0},
-    "prdsimcse+l2pcsr": {"threshold": 0.0, "negative_prefix": "none", "positive_prefix": "none"},
-    "diffaug+diffcse": {"prefix_length": 0, "nli_classes": 0, "rtd_weight": 0.0},
-    "sgopt": {"guide": "self", "variant": "opt2", "regularizer_weight": 0.0, "freeze_embeddings": False},
+NEUTRAL = {name: tested.neutral for name, tested in TESTED.items() if tested.neutral is not None}
+NEUTRAL |= {
+    name: {key: value for one in name.split("+") for key, value in NEUTRAL[one].items()}
+    for name in COMBINATIONS
+    if set(name.split("+")) <= NEUTRAL.keys()
 }
 
 
-def test_every_method_has_a_neutral_setting():
-    assert set(METHODS) <= set(NEUTRAL)
+def test_every_method_is_tested():
+    assert METHODS.keys() == TESTED.keys()
 
 
 @pytest.mark.parametrize("name", NEUTRAL)

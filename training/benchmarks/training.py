@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache, PreTrainedModel
 
-from csezoo.modeling.modeling_l2pcsr import L2PCSRForContrastiveLearning
+from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderPreTrainedModel
 
 from ..environment import peak_device_bytes, peak_rss_bytes
@@ -103,12 +103,12 @@ def record_passes(model: nn.Module, run: Callable[[], object]) -> list[EncoderPa
     return passes
 
 
-def needed_passes(model: nn.Module, batch: dict[str, Any]) -> list[EncoderPass]:
+def needed_passes(model: ForContrastiveLearning, batch: dict[str, Any]) -> list[EncoderPass]:
     """The encoder passes of one update, with what each is differentiated by.
 
     Example:
         >>> from transformers import BertConfig
-        >>> from csezoo.modeling import L2PCSRConfig
+        >>> from csezoo.modeling import L2PCSRConfig, L2PCSRForContrastiveLearning
         >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
         >>> model = L2PCSRForContrastiveLearning(L2PCSRConfig(backbone_config=tiny, inner_steps=2))
         >>> ids = torch.tensor([[[1, 2], [1, 2]], [[3, 4], [3, 4]]])  # 2 sentences, 2 views, 2 tokens
@@ -117,11 +117,10 @@ def needed_passes(model: nn.Module, batch: dict[str, Any]) -> list[EncoderPass]:
         ['masks', 'masks', 'parameters']
     """
     passes = record_passes(model, lambda: model(**batch))
-    if isinstance(model, L2PCSRForContrastiveLearning):
-        views = [batch[name][:, : model.config.encoded_views] for name in ("input_ids", "attention_mask")]
-        inner = record_passes(model, lambda: model.learn_weakening(*views))
-        for made in passes[: len(inner)]:
-            made.needs = "masks"
+    views = [batch[name][:, : model.config.encoded_views] for name in ("input_ids", "attention_mask")]
+    inner = record_passes(model, lambda: model.learn_views(*views))
+    for made in passes[: len(inner)]:
+        made.needs = "masks"
     return passes
 
 
@@ -162,6 +161,8 @@ class Updates:
         for _ in range(self.steps):
             losses, _ = update(self.wrapped, self.optimizer, loader, self.recipe, self.accelerator)
             self.scheduler.step()
+            with torch.no_grad():
+                self.built.model.after_update()
         losses["loss"].item()  # waits for the device
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from random import Random
+from typing import Any, TypeVar
 
 import datasets
 import pyarrow.compute as pc
@@ -13,8 +14,25 @@ import torch
 from ..errors import UserError, one_line
 from .collation import ViewCollator
 
+Rows = TypeVar("Rows", list, range)
 # Far apart, so that no seed's later epoch is another seed's first.
 EPOCH_STRIDE = 1_000_003
+
+
+def draws_of(seed: int, number: int, sentences: range) -> Iterator[Random]:
+    """Sources of randomness for the edits of a batch, one for each sentence, the same however it is shared out.
+
+    Args:
+        seed, number: of the run, and of the batch in it.
+        sentences: places in the whole batch.
+
+    Example:
+        >>> [draw.randint(0, 99) for draw in draws_of(1, 7, range(2))] == [
+        ...     next(draws_of(1, 7, range(place, 2))).randint(0, 99) for place in range(2)
+        ... ]
+        True
+    """
+    return (Random(f"{seed} {number} {place}") for place in sentences)
 
 
 def cut_into_batches(
@@ -88,8 +106,9 @@ class Batches(torch.utils.data.Dataset):
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         batch = self.rows(number)
-        share = own_share(batch, self.rank, self.world)
-        return {**self.collate(self.sentences.__getitems__(share or batch[:1])), "rows": len(share)}
+        own = own_share(range(len(batch)), self.rank, self.world)
+        rows = self.sentences.__getitems__([batch[place] for place in own] or batch[:1])
+        return {**self.collate(rows, draws_of(self.seed, number, own)), "rows": len(own)}
 
     def rows(self, number: int) -> list[int]:
         """Which sentences batch `number` holds, over all processes."""
@@ -113,7 +132,7 @@ class StreamedBatches(torch.utils.data.IterableDataset):
     def __init__(
         self,
         sentences: datasets.IterableDataset,
-        collate: Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]],
+        collate: ViewCollator,
         *,
         batch_size: int,
         seed: int,
@@ -130,8 +149,9 @@ class StreamedBatches(torch.utils.data.IterableDataset):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for number, batch in enumerate(self._batches()):
             if number >= self.start:
-                share = own_share(batch, self.rank, self.world)
-                yield {**self.collate(share or batch[:1]), "rows": len(share)}
+                own = own_share(range(len(batch)), self.rank, self.world)
+                rows = [batch[place] for place in own] or batch[:1]
+                yield {**self.collate(rows, draws_of(self.seed, number, own)), "rows": len(own)}
 
     def _rows(self, epoch: int) -> Iterator[dict[str, str]]:
         try:
@@ -154,12 +174,12 @@ class StreamedBatches(torch.utils.data.IterableDataset):
                     yield [rows[i] for i in batch]
 
 
-def own_share(batch: list, rank: int, world: int) -> list:
+def own_share(batch: Rows, rank: int, world: int) -> Rows:
     """The rank's part of a batch, contiguous; the first ranks get the rows that do not divide.
 
     Example:
-        >>> own_share([1, 2, 3], 0, 2), own_share([1, 2, 3], 1, 2), own_share([1], 1, 2)
-        ([1, 2], [3], [])
+        >>> own_share([1, 2, 3], 0, 2), own_share(range(3), 1, 2), own_share([1], 1, 2)
+        ([1, 2], range(2, 3), [])
     """
     size, more = divmod(len(batch), world)
     first = rank * size + min(rank, more)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from random import Random
 from typing import Any
 
 import datasets
@@ -69,6 +70,7 @@ class ViewCollator:
         templates: ids before and after the sentence, one for each view (the last for all further views).
         pad_token_id: fills rows up to the longest of the batch.
         view_columns: number of columns to the column each view reads, see `SentenceEncoderConfig.view_columns`.
+        edit_sentence: applied to each sentence of a batch in training, see `SentenceEncoderConfig.edit_sentence`.
         tokenize: applied first where rows still hold texts (streams).
     """
 
@@ -77,14 +79,21 @@ class ViewCollator:
         templates: list[Template],
         pad_token_id: int,
         view_columns: Callable[[int], list[int]],
+        edit_sentence: Callable[[list[list[int]], Random], list[list[int]]] | None = None,
         tokenize: Callable[[dict], dict] | None = None,
     ):
         self.templates = templates
         self.pad_token_id = pad_token_id
         self.view_columns = view_columns
+        self.edit_sentence = edit_sentence
         self.tokenize = tokenize
 
-    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    def __call__(self, rows: list[dict[str, Any]], draws: Iterable[Random] = ()) -> dict[str, torch.Tensor]:
+        """A batch of rows.
+
+        Args:
+            draws: each sentence's own source of randomness, see `draws_of`; without them nothing is edited.
+        """
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         labels = columns.pop("label", None)
         if self.tokenize:
@@ -93,8 +102,12 @@ class ViewCollator:
             views = [columns[str(column)] for column in self.view_columns(len(columns))]
         except ValueError as error:  # the method cannot make its views of so many columns
             raise UserError(str(error)) from error
+        sentences = [list(sentence) for sentence in zip(*views, strict=True)]
+        if self.edit_sentence:
+            for number, draw in enumerate(draws):
+                sentences[number] = self.edit_sentence(sentences[number], draw)
         sequences = []
-        for sentence in zip(*views, strict=True):
+        for sentence in sentences:
             for view, ids in enumerate(sentence):
                 before, after = self.templates[min(view, len(self.templates) - 1)]
                 sequences.append(before + ids + after)

@@ -15,7 +15,6 @@ from transformers import (
 
 from csezoo.modeling import SentenceEncoderConfig
 from csezoo.modeling.masked_language_modeling import MaskedLMHead
-from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
 from ..errors import UserError, one_line
 from ..recipes import Recipe
@@ -66,12 +65,6 @@ def load_generator(
     if Path(name).is_dir():
         generator.config.name_or_path = ""  # a path of this machine is not published
     return generator
-
-
-def masked_lm_heads(model: ForContrastiveLearning) -> dict[str, MaskedLMHead]:
-    """Heads of a model that start from the base model's masked-LM head, by the key that asks for them."""
-    keys = {"lm_head": "mlm_weight", "discriminator_lm_head": "prediction"}
-    return {keys[name]: head for name, head in model.named_children() if isinstance(head, MaskedLMHead)}
 
 
 def load_masked_lm_head(

@@ -11,13 +11,13 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from csezoo.modeling import DiffAugConfig, DiffCSEConfig, L2PCSRConfig, SentenceEncoderConfig, method
+from csezoo.modeling import SentenceEncoderConfig, method
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
 from ..data.collation import ViewCollator, tokenize
 from ..errors import UserError
 from ..loading.backbones import load_backbone
-from ..loading.masked_lm import load_generator, load_masked_lm_head, masked_lm_heads
+from ..loading.masked_lm import load_generator, load_masked_lm_head
 from ..loading.sizes import longest_input, refuse_oversized
 from ..loading.templates import Template, serving_tokenizer, template_token_ids
 from ..loading.tokenizers import load_tokenizer
@@ -42,15 +42,16 @@ class Build:
     templates: list[Template]
     sentence_length: int
 
-    def collate_texts(self, rows: list[dict[str, str]]) -> dict[str, torch.Tensor]:
-        """A training batch of rows that still hold texts, one a column: tokenised, cut and templated."""
+    @property
+    def text_collator(self) -> ViewCollator:
+        """Makes a training batch of rows that still hold texts, one a column: tokenised, cut, edited and templated."""
         config = cast(SentenceEncoderConfig, self.model.config)
 
         def to_ids(columns: dict[str, list]) -> dict[str, list]:
             return tokenize(columns, self.tokenizer, self.sentence_length, config)
 
         pad_token_id = self.serving_tokenizer.pad_token_id
-        return ViewCollator(self.templates, pad_token_id, config.view_columns, tokenize=to_ids)(rows)
+        return ViewCollator(self.templates, pad_token_id, config.view_columns, config.edit_sentence, to_ids)
 
 
 def build(recipe: Recipe) -> Build:
@@ -81,43 +82,41 @@ def build(recipe: Recipe) -> Build:
             prompt_token_ids=templates if prompts != [None] else None,
             mask_token_id=tokenizer.mask_token_id,
             special_token_ids=sorted(tokenizer.all_special_ids),
+            batch_size=recipe.batch_size,
         )
-        if isinstance(config, DiffAugConfig) and config.freeze_views and not (recipe.nli_steps or recipe.nli_epochs):
-            raise UserError("freeze_views: they would stay as they were drawn, give --nli_steps or --nli_epochs too")
-        edits = isinstance(config, DiffCSEConfig) and config.needs_generator
-        if edits:
+        if config.needs_labelled_pairs and not (recipe.nli_steps or recipe.nli_epochs):
+            raise UserError(f"{config.needs_labelled_pairs}, give --nli_steps or --nli_epochs too")
+        if config.needs_generator:
             generator = load_generator(recipe, tokenizer, config)
             config.generator_config = generator.config
         refuse_oversized(recipe.method, config.to_dict(), lambda: training_class(config))
         model = training_class(config)
         model.mini_batch_size = recipe.mini_batch_size
-        if recipe.mini_batch_size and isinstance(config, L2PCSRConfig):
-            raise UserError("mini_batch_size: L2P-CSR learns its masks from the loss of the whole batch, leave it out")
-        if recipe.mini_batch_size and config.mlm_weight > 0:
-            raise UserError(
-                "mini_batch_size: masked language modelling (mlm_weight) takes the whole batch, leave it out"
-            )
+        if recipe.mini_batch_size and config.needs_whole_batch:
+            raise UserError(f"mini_batch_size: {config.needs_whole_batch}, leave it out")
     except ValueError as error:
         raise UserError(str(error)) from error
-    if edits:
+    if config.needs_generator:
         model.get_submodule("generator").load_state_dict(generator.state_dict())
     if recipe.attn_implementation:
         model.set_attn_implementation(recipe.attn_implementation)
     model.start_from(backbone)
-    for key, head in masked_lm_heads(model).items():
+    for key, head in model.masked_lm_heads().items():
         load_masked_lm_head(key, head, backbone.config, recipe.base_model, recipe.base_revision or "main")
     # Published templates stand around 32 pieces of the sentence; without one, the special tokens are among the 32.
     sentence_length = recipe.max_length - (2 if prompts == [None] else 0)
     longest = longest_input(backbone.config) - config.prefix_positions
     needed = sentence_length + max(map(template_length, templates)) + config.longest_prefix(tokenizer)
     needed += config.bias_length_offset if config.denoise != "none" else 0
+    needed += config.most_added_pieces(sentence_length)
     if sentence_length < 1:
         raise UserError(
             f"max_length: {recipe.max_length} leaves nothing to the sentence, special tokens are among them"
         )
     if needed > longest:
         raise UserError(f"max_length: {recipe.max_length} does not fit the {longest} positions of {recipe.base_model}")
-    if edits and sentence_length + max(map(template_length, templates)) > longest_input(generator.config):
+    edited = sentence_length + max(map(template_length, templates)) + config.most_added_pieces(sentence_length)
+    if config.needs_generator and edited > longest_input(generator.config):
         raise UserError(
             f"max_length: {recipe.max_length} does not fit the {longest_input(generator.config)} positions of the "
             f"generator {recipe.generator}"

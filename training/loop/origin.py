@@ -19,7 +19,7 @@ from .precision import precision_of
 
 # The code that decides a run's numbers: all of `modeling`, and of `training` what a batch and an update go through.
 CODE: tuple[str, ...] = ("data/*.py", "loading/*.py", "evaluation/tasks/sts.py")
-CODE += ("loop/building.py", "loop/progress.py", "loop/run_data.py", "loop/training_loop.py")
+CODE += ("loop/building.py", "loop/optimizers.py", "loop/progress.py", "loop/run_data.py", "loop/training_loop.py")
 # A checkpoint with another of these was not written by this run.
 IDENTITY = ("recipe", "seed")
 

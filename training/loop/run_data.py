@@ -58,12 +58,12 @@ class RunData:
         share = {**self.share, "batch_size": self.recipe.batch_size}
         if self.recipe.streaming:
             share["shuffle_buffer"] = self.recipe.shuffle_buffer
-            stream, collate = load_sentences(self.recipe), built.collate_texts
+            stream, collate = load_sentences(self.recipe), built.text_collator
             self.sentences = lambda start, stop: self._loader(StreamedBatches(stream, collate, start=start, **share))
             return
         with accelerator.main_process_first():
             rows = tokenize_once(load_sentences(self.recipe), **cut, config=config)
-        batches = Batches(rows, ViewCollator(*self.place, config.view_columns), **share)
+        batches = Batches(rows, ViewCollator(*self.place, config.view_columns, config.edit_sentence), **share)
         self.batches_per_epoch = batches.batches_per_epoch
         self.numbered["sentences"] = batches
         logger.info("%d sentences, %d batches an epoch", len(rows), batches.batches_per_epoch)

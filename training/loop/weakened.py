@@ -8,8 +8,6 @@ from typing import cast
 import torch
 from safetensors.torch import load_model
 
-from csezoo.modeling.modeling_l2pcsr import L2PCSRForContrastiveLearning
-
 from ..errors import UserError
 from ..pictures.weakened_tokens import WeakenedView
 from ..recipes import Recipe, load_recipe
@@ -38,14 +36,16 @@ def weakened_tokens(run: str | Path, sentences: list[str], *, seed: int = 0) -> 
         raise UserError("sentences: give two different ones or more, they are each other's negatives")
     recipe = _recipe(run)
     built = build(recipe)
-    model = cast(L2PCSRForContrastiveLearning, built.model)
-    if model.config.weakening == "noise" or not model.config.token_mask:
-        raise UserError(f"{run} has no token masks to draw: it was trained with weakening: noise or token_mask: false")
+    model = built.model
+    if not model.config.learns_token_masks:
+        raise UserError(
+            f"{run} has no token masks to draw: l2pcsr learns them, without weakening: noise and token_mask: false; "
+            f"this is a run of {recipe.method}"
+        )
     load_model(model, _newest_checkpoint(run, recipe) / "model.safetensors")
-    rows = built.collate_texts([{"0": sentence} for sentence in sentences])
+    rows = built.text_collator([{"0": sentence} for sentence in sentences])
     torch.manual_seed(seed)
-    learned = model.train().learn_weakening(**rows)
-    weakened = 1 - model.masks(learned)["token"].unflatten(1, rows["input_ids"].shape[:2])  # (K, B, V, T)
+    weakened = model.train().learned_token_masks(**rows)  # (K, B, V, T)
     views: dict[str, list[WeakenedView]] = {}
     for number, sentence in enumerate(sentences):
         views[sentence] = []
@@ -60,10 +60,7 @@ def _recipe(run: Path) -> Recipe:
     """A run's recipe; that of a seed's directory lies in its parent."""
     for directory in (run, run.parent) if run.name.startswith("seed-") else (run,):
         if (directory / "recipe.yaml").is_file():
-            recipe = load_recipe(str(directory / "recipe.yaml"))
-            if "l2pcsr" not in recipe.method.split("+"):
-                raise UserError(f"{run} is a run of {recipe.method}: masks are learned by l2pcsr")
-            return recipe
+            return load_recipe(str(directory / "recipe.yaml"))
     raise UserError(f"{run} is no run: it has no recipe.yaml, give the output_dir of a training command")
 
 

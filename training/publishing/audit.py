@@ -15,7 +15,7 @@ from ..hub import local_directory
 # What modelling code needs. Everything else an import names is a finding.
 LIBRARIES = {"torch", "transformers", "peft"}
 STANDARD = {"__future__", "abc", "collections", "contextlib", "copy", "dataclasses", "enum", "functools", "inspect"}
-STANDARD |= {"itertools", "math", "typing", "warnings", "zlib"}
+STANDARD |= {"itertools", "math", "random", "typing", "warnings", "zlib"}
 # Modules that the allowed ones hold and that nobody needs to reach through them (`torch.os`).
 REACHED = {"builtins", "ctypes", "importlib", "io", "os", "pathlib", "pickle", "shutil", "socket", "subprocess", "sys"}
 LIBRARY_PARTS = {

@@ -25,7 +25,7 @@ from ..files import replace_directory
 from ..hub import local_directory
 from .export_card import TEXTS, export_card, ways_to_use
 from .onnx_graph import TOLERANCE, largest_difference, require_onnx, write_onnx
-from .plain import obstacle, separate_template_mask, write_plain_model
+from .plain import separate_template_mask, write_plain_model
 from .repository import save_tokenizer
 from .staging import PLACEHOLDER, finished_repository
 
@@ -61,7 +61,7 @@ def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
     source = finished_repository(str(local_directory(run)))
     logging.disable_progress_bar()
     encoder, tokenizer = _load(source)
-    reason = obstacle(cast(SentenceEncoderConfig, encoder.config))
+    reason = cast(SentenceEncoderConfig, encoder.config).needs_own_code
     if reason and not onnx:
         raise UserError(
             f"{run} has no plain form: {reason}. Load it with trust_remote_code=True, or give --onnx for its graph"

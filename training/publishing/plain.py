@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -13,10 +13,8 @@ from tokenizers import AddedToken
 from torch import nn
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerFast
 
-from csezoo.modeling import DiffAugConfig, SentenceEncoderConfig
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 from csezoo.modeling.pooling import BatchNormProjection, TanhProjection
-from csezoo.modeling.view_adapters import LINEAR, ViewAdapter
 from csezoo.modeling.whitening import Whitening
 
 from ..files import write_json
@@ -27,22 +25,6 @@ TEMPLATE_MASK = "[TEMPLATE_MASK]"
 TANH, RELU, IDENTITY = (
     f"torch.nn.modules.{name}" for name in ("activation.Tanh", "activation.ReLU", "linear.Identity")
 )
-
-
-def obstacle(config: SentenceEncoderConfig) -> str | None:
-    """What a plain backbone and the modules of sentence-transformers cannot do of a model; None if they do all.
-
-    Example:
-        >>> obstacle(DiffAugConfig())
-        'its prefixes are keys and values in every attention layer, for which a plain encoder has no place'
-    """
-    if config.prefix_positions:
-        return "its prefixes are keys and values in every attention layer, for which a plain encoder has no place"
-    if isinstance(config, DiffAugConfig) and config.views_module == "adapter":
-        return "its adapters stand inside every layer, where a plain encoder has none"
-    if config.denoise == "always":
-        return "it subtracts its template's bias (denoise: always), which takes a second pass through the encoder"
-    return None
 
 
 @torch.no_grad()
@@ -79,7 +61,8 @@ def write_plain_model(directory: Path, encoder: SentenceEncoderModel, tokenizer:
 
     Args:
         directory: is there and empty.
-        encoder: one without an `obstacle`; of `prompt` pooling, one whose template has its own mask.
+        encoder: one that needs no code of its own (`needs_own_code`); of `prompt` pooling, one whose template has its
+            own mask.
         tokenizer: its own.
     """
     plain_backbone(encoder).save_pretrained(directory)
@@ -104,7 +87,7 @@ def write_plain_model(directory: Path, encoder: SentenceEncoderModel, tokenizer:
 
 @torch.no_grad()
 def plain_backbone(encoder: SentenceEncoderModel) -> PreTrainedModel:
-    """The backbone as its own class saves and loads it, LoRA folded into its weights.
+    """The backbone as its own class saves and loads it, with what a method adds to its weights (LoRA) in them.
 
     Its pooler, no part of the model, is zero: left out, transformers would draw one and warn at every loading.
     """
@@ -114,11 +97,7 @@ def plain_backbone(encoder: SentenceEncoderModel) -> PreTrainedModel:
     lost, _ = plain.load_state_dict(encoder.backbone.state_dict(), strict=False)
     for name in lost:
         plain.get_parameter(name).zero_()
-    if isinstance(encoder.config, DiffAugConfig) and encoder.config.views_module == "lora":
-        places = [module for name, module in plain.named_modules() if name.endswith(LINEAR["lora"])]
-        adapters = cast(Iterable[ViewAdapter], encoder.view_adapters)
-        for linear, adapter in zip(places, adapters, strict=True):
-            linear.weight += adapter.scale / adapter.sets * adapter.up.weight @ adapter.down.weight
+    encoder.add_to_plain(plain)
     return plain.eval()
 
 

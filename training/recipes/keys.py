@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ..errors import UserError
 
+OPTIMIZERS = ("adamw", "adamw-transformers4", "rmsprop")
 # The schedulers of transformers that need nothing but the number of updates.
 SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt")
 # Keys that change no result. They may differ between a run and its continuation.
@@ -156,10 +157,15 @@ class Recipe:
     max_steps: int | None = optimisation_key(
         None, "Train this long instead of `epochs`; 0 trains nothing.", ANY_UPDATES, "updates"
     )
-    learning_rate: float = optimisation_key(3e-5, "Highest learning rate of AdamW.", "[0, 100]")
-    weight_decay: float = optimisation_key(0.0, "Weight decay of AdamW.", "[0, 100]")
+    optimizer: str = optimisation_key(
+        "adamw",
+        "AdamW of torch, AdamW of transformers 4 (the releases of SG-OPT and DiffCSE), or RMSprop of torch.",
+        OPTIMIZERS,
+    )
+    learning_rate: float = optimisation_key(3e-5, "Highest learning rate.", "[0, 100]")
+    weight_decay: float = optimisation_key(0.0, "Weight decay.", "[0, 100]")
     adam_betas: list[float] = optimisation_key([0.9, 0.999], "The two betas of AdamW.", "[0, 1)")
-    adam_epsilon: float = optimisation_key(1e-8, "Epsilon of AdamW.", "[0, 1]")
+    adam_epsilon: float = optimisation_key(1e-8, "Epsilon of the optimizer.", "[0, 1]")
     max_grad_norm: float = optimisation_key(1.0, "Clip gradients to this norm; 0 does not clip.", "[0, 1_000_000_000]")
     lr_scheduler: str = optimisation_key("linear", "Learning rate schedule of transformers.", SCHEDULERS)
     warmup_ratio: float = optimisation_key(0.0, "Share of the updates that warm up.", "[0, 1)")

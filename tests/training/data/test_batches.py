@@ -194,6 +194,45 @@ def test_the_shares_of_a_stream_make_its_batch(world):
         assert [n for part in parts for n in sentences(part)] == sentences(whole)
 
 
+def edited(make, rank=0, world=1, **options):
+    """The sentences of some batches, each with a piece that was drawn for it behind its second view."""
+
+    def append_a_draw(views, draw):
+        return [views[0], [*views[1], 2000 + draw.randrange(10**6)]]
+
+    made = make(rank=rank, world=world, **options)
+    made.collate = ViewCollator([PLAIN], PAD, VIEWS, append_a_draw)
+    return made
+
+
+def drawn(parts):
+    """What was drawn for each sentence that counts."""
+    return [row[row >= 2000].item() for part in parts for row in part["input_ids"][: part["rows"], 1]]
+
+
+@pytest.mark.parametrize("make", [batches, streamed])
+@pytest.mark.parametrize("world", [2, 3])
+def test_edits_are_drawn_from_seed_and_batch_number_however_many_processes_share_it(make, world):
+    torch.manual_seed(5)  # whatever else draws random numbers
+    whole = list(itertools.islice(edited(make), 6))
+    shares = [list(itertools.islice(edited(make, rank, world), 6)) for rank in range(world)]
+    for one, *parts in zip(whole, *shares, strict=True):
+        assert len(set(drawn([one]))) == len(drawn([one])) == one["rows"]
+        assert drawn(parts) == drawn([one])
+        assert not (one["input_ids"][:, 0] >= 2000).any(), "the other view stays as it is"
+    assert len({number for batch in whole for number in drawn([batch])}) == 22, "and anew in every batch"
+
+
+def test_edits_of_a_resumed_run_are_those_of_the_uninterrupted_one():
+    whole, later = edited(batches), edited(batches)
+    assert drawn([later[7]]) == drawn(list(itertools.islice(whole, 8))[7:])
+    assert drawn(first(edited(streamed, start=4), 2)) == drawn(first(edited(streamed), 6)[4:])
+
+
+def test_without_a_source_of_randomness_nothing_is_edited():
+    assert not (edited(batches).collate(rows([[5]]))["input_ids"] >= 2000).any()
+
+
 def test_a_stream_tokenises_what_it_gives():
     tokenizer = tiny_tokenizer("bert")
     collate = ViewCollator([PLAIN], PAD, VIEWS, tokenize=lambda columns: tokenize(columns, tokenizer, length=3))

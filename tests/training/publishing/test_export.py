@@ -22,7 +22,7 @@ from csezoo.training.loading.sizes import longest_input
 from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
 from csezoo.training.publishing.export import check_export, export
 from csezoo.training.publishing.onnx_graph import largest_difference
-from csezoo.training.publishing.plain import TEMPLATE_MASK, obstacle, separate_template_mask, write_plain_model
+from csezoo.training.publishing.plain import TEMPLATE_MASK, separate_template_mask, write_plain_model
 from csezoo.training.publishing.repository import save_repository
 from csezoo.training.recipes import make_recipe
 from tests.clean_interpreter import run_without_csezoo
@@ -115,7 +115,7 @@ def test_a_plain_model_fits_the_class_of_its_backbone_and_brings_no_code(plain, 
 @pytest.mark.parametrize("name", sorted(WITHOUT_PLAIN_FORM))
 def test_what_no_plain_encoder_can_do_is_named(name):
     word = {"diffaug-adapter": "adapters", "denoised": "bias"}.get(name, "prefixes")
-    assert word in obstacle(config_of(name, "bert"))
+    assert word in config_of(name, "bert").needs_own_code
 
 
 def test_a_mask_token_written_in_a_text_is_not_the_template_s(plain, kind):

@@ -1,0 +1,28 @@
+"""The code files of a saved checkpoint. This file itself stays in the package."""
+
+import json
+from pathlib import Path
+
+from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
+
+HEADER = "# Imports of imports: from a directory, transformers 4 loads only the files that this one names.\n"
+
+
+def name_all_imports(directory: str | Path) -> None:
+    """Make the files that a checkpoint's `auto_map` names import every file that they need.
+
+    transformers 5, and transformers 4 on the Hub, follow the imports of an import; transformers 4 in a directory does
+    not. The missing ones are put at the end of the files, where they import no name that is used.
+
+    Args:
+        directory: a saved checkpoint, with its code.
+    """
+    directory = Path(directory)
+    auto_map = json.loads((directory / "config.json").read_text(encoding="utf-8"))["auto_map"]
+    modules = {reference.split(".")[0] for reference in auto_map.values()}
+    # A class that is not registered with the Auto classes is saved without its code.
+    for file in sorted(directory / f"{module}.py" for module in modules if (directory / f"{module}.py").is_file()):
+        needed = {Path(path).stem for path in get_relative_import_files(file)}
+        if missing := sorted(needed - set(get_relative_imports(file))):
+            lines = [f"from .{name} import __name__ as _  # noqa: E402, F401\n" for name in missing]
+            file.write_text(file.read_text(encoding="utf-8") + "\n" + HEADER + "".join(lines), encoding="utf-8")

@@ -1,0 +1,77 @@
+"""The optimizers of a recipe: their updates by hand, and that each one trains, resumes and is refused by name."""
+
+import math
+
+import pytest
+import torch
+
+from csezoo.training.errors import UserError
+from csezoo.training.loop.optimizers import Transformers4AdamW, make_optimizer
+from csezoo.training.recipes import Recipe, make_recipe
+from csezoo.training.recipes.keys import OPTIMIZERS
+
+RATE, BETAS, EPSILON, DECAY = 0.01, (0.9, 0.999), 1e-8, 0.1
+GRADIENTS = (3e-6, -1e-6, 2e-2)  # small ones, of which ε is a part
+
+
+def by_hand(weight: float) -> list[float]:
+    """The weight after each update: ε before the correction of the bias, decay after the step."""
+    mean = square = 0.0
+    weights = []
+    for number, gradient in enumerate(GRADIENTS, start=1):
+        mean = BETAS[0] * mean + (1 - BETAS[0]) * gradient
+        square = BETAS[1] * square + (1 - BETAS[1]) * gradient**2
+        correction = math.sqrt(1 - BETAS[1] ** number) / (1 - BETAS[0] ** number)
+        weight -= RATE * correction * mean / (math.sqrt(square) + EPSILON)
+        weight -= RATE * DECAY * weight
+        weights.append(weight)
+    return weights
+
+
+def updates(optimizer_class, **options) -> list[float]:
+    weight = torch.nn.Parameter(torch.tensor([0.5, 0.5], dtype=torch.float64))
+    still = torch.nn.Parameter(torch.ones(1))  # has no gradient
+    optimizer = optimizer_class([weight, still], lr=RATE, betas=BETAS, eps=EPSILON, **options)
+    weights = []
+    for gradient in GRADIENTS:
+        weight.grad = torch.full_like(weight, gradient)
+        optimizer.step()
+        assert weight[0] == weight[1] and still.item() == 1
+        weights.append(weight[0].item())
+    return weights
+
+
+def test_transformers_4s_adamw_makes_the_updates_of_the_formula():
+    assert updates(Transformers4AdamW, weight_decay=DECAY) == pytest.approx(by_hand(0.5), rel=1e-12)
+
+
+def test_it_differs_from_torchs_by_where_epsilon_stands():
+    """Of a gradient of ten times ε / sqrt(1 - β₂) the first update is 9 % smaller; without ε both are the same."""
+    gradient = 10 * EPSILON / math.sqrt(1 - BETAS[1])
+    moved = {}
+    for optimizer_class in (torch.optim.AdamW, Transformers4AdamW):
+        for epsilon in (EPSILON, 0.0):
+            weight = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+            weight.grad = torch.full_like(weight, gradient)
+            optimizer_class([weight], lr=RATE, betas=BETAS, eps=epsilon, weight_decay=0.0).step()
+            moved[optimizer_class, epsilon] = weight.item()
+    ratio = moved[Transformers4AdamW, EPSILON] / moved[torch.optim.AdamW, EPSILON]
+    assert ratio == pytest.approx(1 / 1.1, rel=0.005)
+    assert moved[Transformers4AdamW, 0.0] == pytest.approx(moved[torch.optim.AdamW, 0.0], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [*zip(OPTIMIZERS, (torch.optim.AdamW, Transformers4AdamW, torch.optim.RMSprop), strict=True)]
+)
+def test_a_recipe_names_its_optimizer(name, kind):
+    weight = torch.nn.Parameter(torch.zeros(2))
+    recipe = Recipe(optimizer=name, adam_epsilon=1e-5)
+    optimizer = make_optimizer(recipe, [{"params": [weight], "weight_decay": 0.3}], learning_rate=0.2)
+    assert type(optimizer) is kind
+    (group,) = optimizer.param_groups
+    assert (group["lr"], group["eps"], group["weight_decay"]) == (0.2, 1e-5, 0.3)
+
+
+def test_any_other_is_refused():
+    with pytest.raises(UserError, match="^optimizer: 'sgd' is none of adamw, adamw-transformers4, rmsprop$"):
+        make_recipe({"optimizer": "sgd"})
