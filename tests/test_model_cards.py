@@ -30,19 +30,56 @@ def read(run):
     return json.loads((run / "results.json").read_text(encoding="utf-8"))
 
 
-def files(directory):
+def says(path):
+    """What a card tells its reader, however it is worded: metadata, code, cells of tables, links, and all numbers."""
+    card = ModelCard(path.read_text(encoding="utf-8"), ignore_metadata_errors=True)
+    code = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+    prose = code.sub("", card.text)
+    rows = [line.split("|")[1:-1] for line in prose.splitlines() if line.startswith("|")]
     return {
-        path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*") if path.is_file()
+        "metadata": card.data.to_dict(),
+        "code": code.findall(card.text),
+        "rows": [[cell.strip() for cell in row] for row in rows],
+        "links": sorted(re.findall(r"\]\((.+?)\)", prose)),
+        "numbers": sorted(re.findall(r"\d+(?:\.\d+)?", prose)),
     }
 
 
-def test_the_command_makes_the_cards_that_are_committed(tmp_path, capsys):
+def cards(directory):
+    return {path.relative_to(directory).as_posix(): says(path) for path in directory.rglob("README.md")}
+
+
+def test_the_committed_cards_say_what_the_command_writes(tmp_path, capsys):
     """Nothing more, nothing less, and so no number that was typed by hand."""
     made = tmp_path / "model_cards"
     shutil.copytree(CARDS, made, ignore=shutil.ignore_patterns("README.md", "*.svg"))
     main(["cards", "--out", str(made)])
     assert capsys.readouterr().out == f"{made}: {len(recipe_names()) + len(RUNS)} cards\n"
-    assert files(made) == files(CARDS)
+    assert cards(made) == cards(CARDS)
+    pictures = [{path.relative_to(root).as_posix() for path in root.rglob("*.svg")} for root in (made, CARDS)]
+    assert pictures[0] == pictures[1]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "stale"),
+    [
+        ("pulls two views of a sentence together", "brings the two views\nof a sentence together", []),
+        ("## Training", "## How it was trained", []),
+        ("value: 82.19", "value: 82.2", ["metadata"]),
+        ("--max_steps 200", "--max_steps 300", ["code"]),
+        ("| batch size | 64 |", "| batch size | 128 |", ["numbers", "rows"]),
+        ("| pooling | cls |\n", "", ["rows"]),
+        ("simcse.svg", "sgopt.svg", ["links"]),
+        ("EMNLP 2021", "EMNLP 2022", ["numbers"]),
+    ],
+)
+def test_a_card_may_be_reworded_but_not_be_stale(tmp_path, before, after, stale):
+    committed, changed = CARDS / "simcse-minilm" / "README.md", tmp_path / "README.md"
+    text = committed.read_text(encoding="utf-8")
+    assert before in text
+    changed.write_text(text.replace(before, after), encoding="utf-8")
+    one, other = says(committed), says(changed)
+    assert sorted(part for part in one if one[part] != other[part]) == stale
 
 
 def test_the_texts_hold_no_scores():

@@ -13,6 +13,7 @@ import torch
 
 from ..errors import UserError, one_line
 from .collation import ViewCollator
+from .texts import READ_ERRORS
 
 Rows = TypeVar("Rows", list, range)
 # Far apart, so that no seed's later epoch is another seed's first.
@@ -153,18 +154,21 @@ class StreamedBatches(torch.utils.data.IterableDataset):
                 rows = [batch[place] for place in own] or batch[:1]
                 yield {**self.collate(rows, draws_of(self.seed, number, own)), "rows": len(own)}
 
-    def _rows(self, epoch: int) -> Iterator[dict[str, str]]:
+    def _rows(self, stream: datasets.IterableDataset) -> Iterator[dict[str, str]]:
         try:
-            yield from self.sentences.shuffle(seed=self.seed + EPOCH_STRIDE * epoch, buffer_size=self.shuffle_buffer)
+            yield from stream
         except UnicodeDecodeError as error:
             raise UserError(f"the stream is not UTF-8 ({one_line(error)})") from error
+        except READ_ERRORS as error:
+            raise UserError(f"the stream could not be read ({one_line(error)})") from error
 
     def _batches(self) -> Iterator[list[dict[str, str]]]:
-        if next(iter(self.sentences), None) is None:
+        if next(self._rows(self.sentences), None) is None:
             raise UserError("the stream holds no sentences")
         for epoch in itertools.count():
-            generator = torch.Generator().manual_seed(self.seed + EPOCH_STRIDE * epoch)
-            stream = self._rows(epoch)
+            seed = self.seed + EPOCH_STRIDE * epoch
+            generator = torch.Generator().manual_seed(seed)
+            stream = self._rows(self.sentences.shuffle(seed=seed, buffer_size=self.shuffle_buffer))
             while rows := list(itertools.islice(stream, self.batch_size * max(1, self.length_window))):
                 lengths = torch.tensor([max(len(text) for text in row.values()) for row in rows])
                 numbers = torch.arange(len(rows))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import gzip
 import logging
+import re
 import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import datasets
 import numpy as np
+import pyarrow
 from datasets.exceptions import DatasetGenerationError
 from pandas.errors import ParserWarning
 
@@ -37,6 +39,17 @@ BUILDERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 STSB_SENTENCES = "stsb-sentences"
+UNREADABLE = (EOFError, OSError, zlib.error)  # a file or an archive that is damaged
+# `datasets` has no error of its own for content that pyarrow reads into something it does not expect.
+READ_ERRORS = (
+    DatasetGenerationError,
+    ParserWarning,
+    pyarrow.ArrowException,
+    ValueError,
+    TypeError,
+    AttributeError,
+    *UNREADABLE,
+)
 
 
 @dataclass
@@ -223,6 +236,8 @@ def _read(source: Source) -> datasets.Dataset | datasets.IterableDataset:
         if path.stat().st_size == 0:
             raise UserError(f"{source.option}: {path} is empty")
         builder, options = BUILDERS[suffix]
+        if builder == "json":
+            _refuse_null(path)
         where, options = builder, {"data_files": str(path), **options}
     elif source.dataset:
         where = source.dataset
@@ -243,7 +258,7 @@ def _reading(source: Source) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("error", ParserWarning)  # cells that would be dropped
             yield
-    except (DatasetGenerationError, ParserWarning, EOFError, OSError, ValueError, zlib.error) as error:
+    except READ_ERRORS as error:
         reason = one_line(error.__cause__ or error)
         if source.file:
             _raise_bad_utf8(Path(source.file))
@@ -253,12 +268,22 @@ def _reading(source: Source) -> Iterator[None]:
         ) from error
 
 
+def _open(path: Path) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+def _refuse_null(path: Path) -> None:
+    """pyarrow 26 ends the process with a segmentation fault where the first row is null."""
+    with suppress(*UNREADABLE), _open(path) as file:
+        if re.match(rb"(\xef\xbb\xbf)?\s*(\[\s*)?null", file.read(1 << 16)):
+            raise UserError(f"{path}: the first row is null, not an object with text: delete it")
+
+
 def _raise_bad_utf8(path: Path) -> None:
     """Name the first line that is not UTF-8, if there is one."""
     if ".parquet" in path.suffixes:
         return
-    damaged = (EOFError, OSError, zlib.error)  # an archive, which is said with another reason
-    with suppress(*damaged), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+    with suppress(*UNREADABLE), _open(path) as lines:  # a damaged archive has an error of its own
         for number, line in enumerate(lines, start=1):
             try:
                 line.decode("utf-8")

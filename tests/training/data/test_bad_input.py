@@ -1,12 +1,14 @@
 """Whatever a user gives is used or refused in one line that names it; inputs are drawn by hypothesis."""
 
+import itertools
 import json
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from csezoo.training.data.batches import StreamedBatches
 from csezoo.training.data.texts import load_sentences
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import plain_encoder
@@ -80,10 +82,48 @@ def test_any_rows_as_a_training_file(tmp_path, bases, rows, name):
     read_or_refused(bases, file)
 
 
-def read_or_refused(bases, file):
-    recipe = make_recipe({"base_model": str(bases["bert"]), "train_file": str(file), "eval_data": "none"})
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "a cat", 0.0, 2**64]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["text", "a"]), inner, max_size=2),
+    max_leaves=5,
+)
+JSON_LINE = JSON.map(json.dumps) | st.sampled_from(["", "{", "]", '{"text": "a"} {"text": "b"}', "\ufeff"])
+
+
+@DRAWN
+@given(
+    lines=st.lists(st.dictionaries(st.sampled_from(["text", "a"]), JSON).map(json.dumps) | JSON_LINE, max_size=4),
+    streaming=st.booleans(),
+)
+@example(lines=['{"text": [null, null], "a": 0}', '{"a": 0.0}'], streaming=False).via("pyarrow.ArrowTypeError")
+@example(lines=['{"text": [null, 1], "a": [{"b": []}, "c"]}', "null"], streaming=True).via("AttributeError")
+@example(lines=['[{"a": "b"}, 0.5]'], streaming=True).via("TypeError")
+@example(lines=["null"], streaming=False).via("a segmentation fault")
+@example(lines=['[null, {"text": "a"}]'], streaming=True).via("a segmentation fault")
+def test_any_json_lines_as_a_training_file(tmp_path, bases, lines, streaming):
+    file = tmp_path / "drawn.jsonl"
+    file.write_text("\n".join(lines), encoding="utf-8")
+    read_or_refused(bases, file, **({"streaming": True, "max_steps": 1} if streaming else {}))
+
+
+def test_a_stream_that_breaks_off_in_its_middle_is_one_line(tmp_path, bases):
+    """Its first ten megabytes are read before the row that is no JSON."""
+    file = tmp_path / "long.jsonl"
+    rows = [json.dumps({"text": "the cat sees the dog . " * 500})] * 1000
+    file.write_text("\n".join([*rows, '{"text": '] + rows), encoding="utf-8")
+    recipe = {"base_model": str(bases["bert"]), "train_file": str(file), "streaming": True, "max_steps": 1}
+    stream = load_sentences(make_recipe({**recipe, "eval_data": "none"}))
+    share = {"batch_size": 100, "seed": 0, "rank": 0, "world": 1, "shuffle_buffer": 1}
+    batches = StreamedBatches(stream, lambda rows: {}, start=0, **share)
+    with pytest.raises(UserError, match="the stream could not be read") as error:
+        list(itertools.islice(batches, 100))
+    assert is_one_line(error.value)
+
+
+def read_or_refused(bases, file, **keys):
+    recipe = make_recipe({"base_model": str(bases["bert"]), "train_file": str(file), "eval_data": "none", **keys})
     try:
-        rows = load_sentences(recipe)
+        rows = list(load_sentences(recipe))  # a stream is read here
     except UserError as error:
         assert is_one_line(error)
     else:

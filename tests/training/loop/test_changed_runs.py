@@ -67,6 +67,15 @@ def make_foreign(run):
     path.write_text(json.dumps(state), encoding="utf-8")
 
 
+def test_a_run_is_resumed_from_its_newest_checkpoint(whole, broken, capsys):
+    """From an older one it would end in the same weights, only later."""
+    run, recipe = broken
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000004", "step-00000006"]
+    run_recipe(make_recipe(recipe))
+    assert f"resumed from {newest(run)}" in capsys.readouterr().err
+    same_run(whole[0], run)
+
+
 @pytest.mark.parametrize(
     ("damage", "why"),
     [

@@ -5,6 +5,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+import yaml
 from matplotlib.image import imread
 from safetensors.torch import load_file, save_file
 
@@ -28,8 +29,8 @@ def train(base, train_file, output, **changes):
 
 @pytest.fixture(scope="module")
 def run(bases, train_file, tmp_path_factory):
-    """A finished run of two seeds, its newest checkpoint at step 2."""
-    return train(bases["bert"], train_file, tmp_path_factory.mktemp("runs") / "two", seeds=[5, 6])
+    """A finished run of two seeds, each with a checkpoint at step 1 and at step 2."""
+    return train(bases["bert"], train_file, tmp_path_factory.mktemp("runs") / "two", seeds=[5, 6], eval_steps=1)
 
 
 def weakened(run, **options):
@@ -48,6 +49,16 @@ def test_every_token_of_every_view_is_weakened_or_not_at_every_layer(run):
             assert set(np.unique(view.weakened)) <= {0.0, 1.0}
     masks = weakened(run)
     assert any(mask.any() for mask in masks) and not all(mask.all() for mask in masks)
+
+
+@pytest.mark.parametrize(("threshold", "least", "most"), [(0.0, 0, 0), (0.3, 0.15, 0.45), (0.999, 0.95, 1)])
+def test_the_share_of_weakened_tokens_is_the_threshold(run, tmp_path, threshold, least, most):
+    """Without inner steps a token's probability is uniform, and it is weakened where that is below the threshold."""
+    changed = shutil.copytree(run, tmp_path / "run") / "recipe.yaml"
+    keys = yaml.safe_load(changed.read_text(encoding="utf-8"))
+    changed.write_text(yaml.safe_dump({**keys, "threshold": threshold, "inner_steps": 0}), encoding="utf-8")
+    share = np.concatenate(weakened(changed.parent), axis=1).mean()
+    assert least <= share <= most
 
 
 def test_the_same_seed_draws_the_same_masks_and_the_first_run_is_the_default(run):

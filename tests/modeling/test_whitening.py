@@ -1,0 +1,63 @@
+"""Whitening: the map of the paper's algorithm against numpy, and how many vectors it needs."""
+
+import numpy as np
+import pytest
+import torch
+
+from csezoo.modeling.whitening import Whitening
+
+
+def vectors(n, hidden_size=5, rank=5):
+    """Vectors far from the origin that span `rank` dimensions around their mean."""
+    generator = np.random.default_rng(0)
+    spread = generator.normal(size=(n, rank)) * np.arange(1, rank + 1) @ generator.normal(size=(rank, hidden_size))
+    return torch.from_numpy(spread + 7)
+
+
+def fitted(fitted_to, size):
+    whitening = Whitening(fitted_to.shape[1], size).double()
+    whitening.fit(fitted_to)
+    return whitening
+
+
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_it_keeps_the_directions_of_largest_variance_and_gives_each_variance_one(size):
+    x = vectors(40)
+    variances, directions = np.linalg.eigh(np.cov(x.numpy().T, bias=True))  # of ascending variance
+    expected = (x.numpy() - x.numpy().mean(0)) @ (directions / np.sqrt(variances))[:, ::-1][:, :size]
+    made = fitted(x, size)(x).numpy()
+    np.testing.assert_allclose(abs(made), abs(expected), atol=1e-9)  # the sign of a direction is free
+
+
+def test_before_it_is_fitted_it_cuts_dimensions_off():
+    x = vectors(3).float()
+    assert torch.equal(Whitening(5, 2)(x), x[:, :2])
+
+
+def test_it_is_saved_and_not_trained():
+    whitening = Whitening(5, 2)
+    assert set(whitening.state_dict()) == {"mean", "kernel"}
+    assert not any(parameter.requires_grad for parameter in whitening.parameters())
+    whitening.fit(vectors(9).float().requires_grad_())
+    assert whitening.kernel.grad_fn is None and not whitening.kernel.requires_grad
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_one_vector_more_than_dimensions_is_enough_and_as_many_are_not(size):
+    made = fitted(vectors(size + 1), size)(vectors(size + 1))
+    np.testing.assert_allclose(np.cov(made.numpy().T, bias=True), np.eye(size), atol=1e-9)
+    with pytest.raises(ValueError, match=f"to {size} dimensions needs more than {size} different vectors"):
+        fitted(vectors(size), size)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 4])
+def test_dependent_vectors_are_no_more_than_their_rank(rank):
+    x = vectors(400, rank=rank)
+    assert torch.isfinite(fitted(x, rank).kernel).all()
+    with pytest.raises(ValueError, match="different vectors to fit"):
+        fitted(x, rank + 1)
+
+
+def test_vectors_that_are_all_the_same_are_refused():
+    with pytest.raises(ValueError, match="different vectors to fit"):
+        fitted(torch.ones(20, 5), 1)
