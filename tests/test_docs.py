@@ -73,7 +73,10 @@ DOCUMENTED = [
 
 @pytest.fixture(scope="module")
 def material(bases, train_file, dev_file, tmp_path_factory):
-    """What the pages name: a finished quickstart, another run, evaluation data, files of sentences and of pairs."""
+    """What the pages name: a finished quickstart, another run, evaluation data, files of sentences and of pairs.
+
+    The base model is a RoBERTa: its bytes tell the made sentences of the evaluation data apart.
+    """
     directory = tmp_path_factory.mktemp("material")
     write_senteval(directory / "SentEval" / "data")
     world = directory / "runs" / "quickstart" / "world"
@@ -81,7 +84,7 @@ def material(bases, train_file, dev_file, tmp_path_factory):
     shutil.copy(train_file, world / "train.txt")
     for name in ("dev.csv", "test.csv"):
         shutil.copy(dev_file, world / name)
-    shutil.copytree(bases["bert"], directory / "runs" / "quickstart" / "base")
+    shutil.copytree(bases["roberta"], directory / "runs" / "quickstart" / "base")
     shutil.copy(train_file, directory / "sentences.txt")
     shutil.copy(dev_file, directory / "pairs.csv")
     rows = [f"{a},{b},{c}" for a, b, c in zip(SENTENCES[:40], SENTENCES[1:41], SENTENCES[2:42], strict=True)]
