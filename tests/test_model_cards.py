@@ -1,4 +1,4 @@
-"""Cards say what was measured: every number on them and in the documentation comes from a results file or a paper's table."""
+"""Cards and documentation say what was measured: every number comes from a results file or a paper's table."""
 
 import json
 import re

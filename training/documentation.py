@@ -37,7 +37,8 @@ def write_documentation(docs: Path, cards: Path, directory: Path) -> None:
     try:
         shutil.copytree(docs, directory / DOCS, ignore=shutil.ignore_patterns("*.md"), dirs_exist_ok=True)
         for page in docs.glob("*.md"):
-            tokens = MARKDOWN.parse(page.read_text(encoding="utf-8"))
+            text = re.sub(r"<!--.*?-->\n*", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+            tokens = MARKDOWN.parse(text)
             title = next(_headings(tokens))[1]
             body = f"{_navigation(docs, page.name)}\n<div>\n{_body(tokens, docs, cards)}\n</div>"
             place = directory / DOCS / _html(Path(page.name))
@@ -67,7 +68,8 @@ def _body(tokens: list[Token], docs: Path, cards: Path) -> str:
 
 
 def _headings(tokens: list[Token]) -> Iterator[tuple[Token, str]]:
-    return ((token, after.content) for token, after in zip(tokens, tokens[1:]) if token.type == "heading_open")
+    following = zip(tokens, tokens[1:], strict=False)
+    return ((token, after.content) for token, after in following if token.type == "heading_open")
 
 
 def _relinked(children: list[Token], docs: Path, cards: Path) -> list[Token]:

@@ -1,4 +1,4 @@
-"""Writes the reference of the commands into the documentation: `python -m csezoo.training.reference docs/reference.md`."""
+"""The reference of the commands, written by `python -m csezoo.training.reference docs/reference.md`."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def _describe(name: str, parser: argparse.ArgumentParser) -> list[str]:
     sections = [f"### {name}", f"{summary[0].upper()}{summary[1:]}."]
     if parser.epilog:
         sections.append(f"```\n{parser.epilog.removeprefix('example: ')}\n```")
-    rows = [f"| {_usage(action)} | {_cell(action)} |" for action in parser._actions if action.dest != "help"]
+    actions = sorted(parser._actions, key=lambda action: bool(action.option_strings))  # positional arguments first
+    rows = [f"| {_usage(action)} | {_cell(action)} |" for action in actions if action.dest != "help"]
     return [*sections, "\n".join(["| argument | meaning |", "|---|---|", *rows])] if rows else sections
 
 
 def _usage(action: argparse.Action) -> str:
-    values = action.metavar or "|".join(map(str, action.choices or [])) or action.dest.upper()
+    values = str(action.metavar or "|".join(map(str, action.choices or [])) or action.dest.upper())
     if action.nargs == "+":
         values = f"{values} ..."
-    if not action.option_strings:
-        return f"`{values}`"
-    return f"`{action.option_strings[0]}`" if action.nargs == 0 else f"`{action.option_strings[0]} {values}`".replace("|", "\\|")
+    words = action.option_strings[:1] if action.nargs == 0 else [*action.option_strings[:1], values]
+    return f"`{' '.join(words)}`".replace("|", "\\|")
 
 
 def _cell(action: argparse.Action) -> str:

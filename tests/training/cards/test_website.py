@@ -90,19 +90,26 @@ def test_links_of_the_documentation_lead_to_pages_of_the_site(tmp_path):
     for name in ("docs", "cards/run"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "docs" / "README.md").write_text("# Overview\n\n[A page](page.md)\n", encoding="utf-8")
-    links = "[up](README.md) [run](../cards/run) [heading](page.md#two-words) [web](https://example.org) [code](../x.py)"
-    (tmp_path / "docs" / "page.md").write_text(f"# A page\n\n## Two words\n\n{links}\n", encoding="utf-8")
+    links = (
+        "[up](README.md) [run](../cards/run) [heading](page.md#two-words) [web](https://example.org) [code](../x.py)"
+    )
+    (tmp_path / "docs" / "page.md").write_text(
+        f"# A page\n\n<!-- a mark -->\n\n## Two words\n\n{links}\n", encoding="utf-8"
+    )
     write_documentation(tmp_path / "docs", tmp_path / "cards", tmp_path / "site")
     text = (tmp_path / "site" / "docs" / "page.html").read_text(encoding="utf-8")
     for link in ("index.html", "../run/index.html", "page.html#two-words", "https://example.org"):
         assert f'href="{link}"' in text
-    assert "x.py" not in text and " code" in text
+    assert "x.py" not in text and " code" in text and "a mark" not in text
     assert '<h2 id="two-words">' in text
 
 
 @pytest.mark.parametrize(
     ("options", "line"),
-    [(["--docs", "docs"], "give --html too"), (["--docs", "nowhere", "--html", "site"], "nowhere/README.md is missing")],
+    [
+        (["--docs", "docs"], "give --html too"),
+        (["--docs", "nowhere", "--html", "site"], "nowhere/README.md is missing"),
+    ],
 )
 def test_documentation_that_cannot_be_written_is_one_line(options, line, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
