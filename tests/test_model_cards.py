@@ -1,4 +1,4 @@
-"""Cards say what was measured: every number on them and in the README comes from a results file or a paper's table."""
+"""Cards and documentation say what was measured: every number comes from a results file or a paper's table."""
 
 import json
 import re
@@ -22,7 +22,8 @@ from csezoo.training.recipes import FREE_KEYS, file_name, load_recipe, parse_ove
 
 ROOT = Path(__file__).parents[1]
 CARDS = ROOT / "model_cards"
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+RESULTS = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+SPEED = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
 RUNS = sorted(path.parent for path in CARDS.glob("*/results.json"))
 
 
@@ -87,10 +88,10 @@ def test_the_texts_hold_no_scores():
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
-def test_readme_quotes_the_results(run):
+def test_the_page_of_results_quotes_them(run):
     summary = {entry["task"]: f"{entry['mean']:.2f} ± {entry['sd']:.2f}" for entry in read(run)["summary"]}
-    row = f"| [`{run.name}`](model_cards/{run.name}) | {summary['STSBenchmark-dev']} | {summary[AVERAGE]} |"
-    assert row in (ROOT / "README.md").read_text(encoding="utf-8")
+    row = f"| [`{run.name}`](../model_cards/{run.name}) | {summary['STSBenchmark-dev']} | {summary[AVERAGE]} |"
+    assert row in RESULTS
 
 
 def test_there_are_results():
@@ -99,12 +100,12 @@ def test_there_are_results():
 
 
 @pytest.mark.parametrize("file", sorted((CARDS / "untrained").glob("*.json")), ids=lambda file: file.name)
-def test_readme_quotes_the_untrained_encoders(file):
+def test_the_page_of_results_quotes_the_untrained_encoders(file):
     results = json.loads(file.read_text(encoding="utf-8"))["results"]
     (dev,) = [result["value"] for result in results if result["task"] == DEV_TASK]
     pooling = results[0]["pooling"]
-    row = f"| [untrained, {pooling}](model_cards/untrained/{file.name}) | {dev:.2f} | {average(results):.2f} |"
-    assert row in (ROOT / "README.md").read_text(encoding="utf-8")
+    row = f"| [untrained, {pooling}](../model_cards/untrained/{file.name}) | {dev:.2f} | {average(results):.2f} |"
+    assert row in RESULTS
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
@@ -228,8 +229,8 @@ RACES = [path for path in REPORTS if path.stem not in ("scaling", "soak")]
 
 
 @pytest.mark.parametrize("report", RACES, ids=lambda path: path.stem)
-def test_readme_quotes_the_benchmarks(report):
-    rows = [line for line in README.splitlines() if f"(model_cards/benchmarks/{report.name})" in line]
+def test_the_page_of_speed_quotes_the_benchmarks(report):
+    rows = [line for line in SPEED.splitlines() if f"(../model_cards/benchmarks/{report.name})" in line]
     measured = json.loads(report.read_text(encoding="utf-8"))
     for row, made in zip(rows, measured.get("sets", {"": measured}).values(), strict=True):
         assert f"| {made['ratio']:.3f} |" in row
@@ -238,17 +239,17 @@ def test_readme_quotes_the_benchmarks(report):
         assert f"R* {measured['floor']:.3f}" in rows[0]
 
 
-def test_readme_quotes_the_scaling():
+def test_the_page_of_speed_quotes_the_scaling():
     axes = json.loads((ROOT / "model_cards/benchmarks/scaling.json").read_text(encoding="utf-8"))["axes"]
-    (said,) = re.findall(r"^\[`scaling`\].+?^$", README, re.DOTALL | re.MULTILINE)
+    said = SPEED[SPEED.index("## Scaling") :]
     for axis, value, other in (("processes", "2", "1"), ("batch_size", "128", "16"), ("inner_steps", "1", "4")):
         rates = [axes[axis][point]["rows per second"] for point in (value, other)]
         assert f"{rates[0] / rates[1]:.2f} times" in said, axis
 
 
-def test_readme_quotes_what_the_soak_held():
+def test_the_page_of_speed_quotes_what_the_soak_held():
     programs = json.loads((ROOT / "model_cards/benchmarks/soak.json").read_text(encoding="utf-8"))["programs"]
-    (row,) = (line for line in README.splitlines() if "(model_cards/benchmarks/soak.json)" in line)
+    (row,) = (line for line in SPEED.splitlines() if "(../model_cards/benchmarks/soak.json)" in line)
     for name, made in programs.items():
         assert f"{name} {max(made['rss']) / 2**20:.0f} MiB at most, {made['growth']['rss'] / 2**20:+.1f} MiB" in row
         assert made["growth"]["files"] == 0 and "open files +0" in row

@@ -20,13 +20,18 @@ NUMBERS = ("STS-B dev", "STS average", *PAPER)
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 
 
-def write_website(cards: Path, entries: list[Entry], directory: Path) -> None:
+# The directory of the documentation in the site.
+DOCS = "docs"
+
+
+def write_website(cards: Path, entries: list[Entry], directory: Path, *, docs: bool = False) -> None:
     """Write the table of all models, a page for each card, and the files that the cards link.
 
     Args:
         cards: the directory of the cards.
         entries: their index.
         directory: of the site, made if it is not there; what it already holds under other names stays.
+        docs: whether the site has the documentation too, which `write_documentation` writes.
 
     Raises:
         UserError: the directory cannot be written, or is that of the cards.
@@ -37,19 +42,36 @@ def write_website(cards: Path, entries: list[Entry], directory: Path) -> None:
         shutil.copytree(cards, directory, ignore=shutil.ignore_patterns("README.md"), dirs_exist_ok=True)
         for name in ("style.css", "table.js"):
             shutil.copy(FILES / name, directory)
-        _write_page(directory / "index.html", "csezoo: model cards", index_body(entries))
+        write_page(directory / "index.html", "csezoo: model cards", index_body(entries), docs=docs)
         for entry in entries:
             if entry.card:
                 page = (directory / entry.link).with_name("index.html")
-                _write_page(page, entry.cells["name"], card_body(entry.card), kind=' class="card"', root="../")
+                body = card_body(entry.card)
+                write_page(page, entry.cells["name"], body, kind=' class="card"', root="../", docs=docs)
     except OSError as error:
         raise UserError(f"html: {directory} cannot be written ({one_line(error)})") from error
 
 
-def _write_page(page: Path, title: str, body: str, kind: str = "", root: str = "") -> None:
+def write_page(page: Path, title: str, body: str, *, kind: str = "", root: str = "", docs: bool = False) -> None:
+    """Write a page of the site.
+
+    Args:
+        body: HTML.
+        kind: an attribute of its main element.
+        root: from the page to the directory of the site.
+        docs: whether the navigation names the documentation.
+    """
+    links = {"Models": "index.html"} | ({"Documentation": f"{DOCS}/index.html"} if docs else {})
+    navigation = "".join(f'<a href="{root}{target}">{name}</a>' for name, target in links.items())
     template = Template((FILES / "template.html").read_text(encoding="utf-8"))
+    text = template.substitute(title=escape(title), body=body, kind=kind, root=root, navigation=navigation)
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(template.substitute(title=escape(title), body=body, kind=kind, root=root), encoding="utf-8")
+    page.write_text(text, encoding="utf-8")
+
+
+def scrolling(html: str) -> str:
+    """HTML whose wide tables scroll by themselves."""
+    return html.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
 
 
 def index_body(entries: list[Entry]) -> str:
@@ -87,7 +109,5 @@ def card_body(card: ModelCard) -> str:
     told = {"license": [data.get("license")], "base model": [data.get("base_model")]}
     told["data"] = data.get("datasets") or [None]
     facts = [f"{name}: {', '.join(values)}" for name, values in told.items() if values[0]]
-    text = MARKDOWN.render(card.text).replace("<table>", '<div class="scroll"><table>')
-    return f"""<p><a href="../index.html">All models</a></p>
-{text.replace("</table>", "</table></div>")}
+    return f"""{scrolling(MARKDOWN.render(card.text))}
 <p class="facts">{escape(" · ".join(facts))}</p>"""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ..errors import UserError
 from .options import Command
 
 
@@ -22,12 +23,13 @@ def add_commands(command: Command) -> None:
         "cards",
         cards,
         "write the model cards of all recipes and measured runs, and their index",
-        "csezoo cards --out model_cards --html site",
+        "csezoo cards --out model_cards --html site --docs docs",
     )
     added.add_argument(
         "--out", default="model_cards", metavar="DIR", help="the directory of the cards (model_cards); runs lie in it"
     )
     added.add_argument("--html", metavar="DIR", help="write them as a static site too")
+    added.add_argument("--docs", metavar="DIR", help="a directory of Markdown pages: put them into the site too")
 
 
 def recipes(options: argparse.Namespace) -> None:
@@ -47,10 +49,16 @@ def table(options: argparse.Namespace) -> None:
 def cards(options: argparse.Namespace) -> None:
     from ..cards.index import write_cards
 
+    if options.docs and not options.html:
+        raise UserError("docs: they are a part of the site, give --html too")
     made = write_cards(Path(options.out))
     print(f"{options.out}: {sum(entry.card is not None for entry in made)} cards")
     if options.html:
         from ..cards.website import write_website
 
-        write_website(Path(options.out), made, Path(options.html))
+        write_website(Path(options.out), made, Path(options.html), docs=bool(options.docs))
+        if options.docs:
+            from .documentation import write_documentation
+
+            write_documentation(Path(options.docs), Path(options.out), Path(options.html))
         print(Path(options.html) / "index.html")

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 from huggingface_hub import ModelCard
 
+from csezoo.training.cards.documentation import write_documentation
 from csezoo.training.cards.index import COLUMNS, write_cards
 from csezoo.training.cards.website import card_body, write_website
 from csezoo.training.cli.parser import main
@@ -45,11 +46,13 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The site of the project's own cards, with a picture beside one of them."""
+    """The site of the project's own cards, with a picture beside one of them, and of its documentation."""
     cards, directory = tmp_path_factory.mktemp("cards") / "model_cards", tmp_path_factory.mktemp("site")
     shutil.copytree(ROOT / "model_cards", cards)
     shutil.copy(ROOT / "training" / "cards" / "ideas" / "simcse.svg", cards / "simcse-minilm" / "similarities.png")
-    write_website(cards, write_cards(cards), directory)
+    shutil.copytree(ROOT / "docs", cards.parent / "docs")
+    write_website(cards, write_cards(cards), directory, docs=True)
+    write_documentation(cards.parent / "docs", cards, directory)
     return directory
 
 
@@ -67,8 +70,52 @@ def test_every_link_and_picture_is_there(site):
         content = Page(page)
         for target in [*content.links, *content.loads]:
             if not urlsplit(target).scheme:
-                assert (page.parent / target).is_file(), f"{page} names {target}"
+                path, _, anchor = target.partition("#")
+                file = page.parent / path if path else page
+                assert file.is_file(), f"{page} names {target}"
+                assert not anchor or f'id="{anchor}"' in file.read_text(encoding="utf-8"), f"{page} names {target}"
     assert "similarities.png" in Page(site / "simcse-minilm" / "index.html").loads
+
+
+def test_every_page_of_the_documentation_is_there_and_leads_to_all_others(site):
+    pages = {path.with_suffix(".html").name.replace("README", "index") for path in (ROOT / "docs").glob("*.md")}
+    assert {page.name for page in (site / "docs").glob("*.html")} == pages
+    for page in pages:
+        assert pages <= set(Page(site / "docs" / page).links)
+    assert "docs/index.html" in Page(site / "index.html").links
+    assert "../docs/index.html" in Page(site / "simcse-minilm" / "index.html").links
+
+
+def test_links_of_the_documentation_lead_to_pages_of_the_site(tmp_path):
+    for name in ("docs", "cards/run"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "docs" / "README.md").write_text("# Overview\n\n[A page](page.md)\n", encoding="utf-8")
+    links = (
+        "[up](README.md) [run](../cards/run) [heading](page.md#two-words) [web](https://example.org) [code](../x.py)"
+    )
+    (tmp_path / "docs" / "page.md").write_text(
+        f"# A page\n\n<!-- a mark -->\n\n## Two words\n\n{links}\n", encoding="utf-8"
+    )
+    write_documentation(tmp_path / "docs", tmp_path / "cards", tmp_path / "site")
+    text = (tmp_path / "site" / "docs" / "page.html").read_text(encoding="utf-8")
+    for link in ("index.html", "../run/index.html", "page.html#two-words", "https://example.org"):
+        assert f'href="{link}"' in text
+    assert "x.py" not in text and " code" in text and "a mark" not in text
+    assert '<h2 id="two-words">' in text
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--docs", "docs"], "give --html too"),
+        (["--docs", "nowhere", "--html", "site"], "nowhere/README.md is missing"),
+    ],
+)
+def test_documentation_that_cannot_be_written_is_one_line(options, line, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        main(["cards", "--out", "cards", *options])
+    assert line in capsys.readouterr().err
 
 
 def test_nothing_is_loaded_from_elsewhere(site):

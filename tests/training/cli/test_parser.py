@@ -58,13 +58,13 @@ def test_every_command_shows_an_example(command, capsys):
     assert f"example: csezoo {command}" in capsys.readouterr().out
 
 
-def test_help_and_readme_name_every_suite_and_every_task_of_glue(capsys):
-    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+def test_help_and_documentation_name_every_suite_and_every_task_of_glue(capsys):
+    page = (Path(__file__).parents[3] / "docs" / "evaluation.md").read_text(encoding="utf-8")
     for command, names in (("evaluate", SUITES), ("glue", TASKS)):
         with pytest.raises(SystemExit):
             main([command, "--help"])
         shown = re.sub(r"-\n\s+", "-", capsys.readouterr().out)  # argparse breaks lines at hyphens
-        assert all(re.search(rf"\b{name}\b", shown) and name in readme for name in names), command
+        assert all(re.search(rf"\b{name}\b", shown) and name in page for name in names), command
 
 
 def test_recipes_are_listed(capsys):

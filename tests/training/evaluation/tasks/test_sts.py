@@ -41,8 +41,12 @@ def write(path, lines):
 
 @pytest.fixture
 def senteval(tmp_path):
+    return write_senteval(tmp_path / "senteval")
+
+
+def write_senteval(directory):
     """Every file SentEval reads for STS, with as many rows as released."""
-    root = tmp_path / "senteval" / "downstream"
+    root = directory / "downstream"
     for year, subsets in YEARS.items():
         folder = root / "STS" / f"{year}-en-test"
         for subset, count in subsets.items():

@@ -1,0 +1,193 @@
+"""The documentation is true: its commands run, its options exist, its numbers are those of the reports.
+
+Each page is run from top to bottom, as a reader would, in a directory of its own. The material has the names that the
+pages use, but it is tiny.
+"""
+
+import os
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+from glob import glob
+from pathlib import Path
+
+import pytest
+from accelerate.state import AcceleratorState
+from markdown_it import MarkdownIt
+
+from csezoo.training.cli import build_parser, main
+from csezoo.training.recipes import load_recipe, make_recipe, parse_overrides
+from csezoo.training.reference import commands as described_commands
+from csezoo.training.reference import fill
+from csezoo.training.runs import run_recipe
+from csezoo.training.train import main as train
+from tests.conftest import SENTENCES
+from tests.training.test_sts import write_senteval
+
+ROOT = Path(__file__).parents[1]
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", *DOCS]
+TRAIN = "accelerate launch -m csezoo.training.train"
+# Commands that are not run here, and why. Their options are checked all the same.
+NOT_RUN = {
+    r"python3 -m venv .*": "it is the shell's",
+    r"python -m pip install .*": "test_readme.py and .ci/run run the main command and the test command",
+    r"(CSEZOO_SPACE_PYTHON=\S+ )?python -m pytest .*": "these are the tests",
+    r"pip install -r examples/space/.*": "it needs gradio; test_space.py runs the page",
+    rf"{TRAIN} simcse-bert-base-uncased": "it downloads BERT-base and a million sentences",
+    r"accelerate launch --dynamo_backend .*": "it compiles for minutes; training/test_compiled.py runs it",
+    r"accelerate launch --mixed_precision .*": "training/test_train.py runs other precisions",
+    r"ACCELERATE_USE_CPU=true .*": "two processes; training/test_train.py and training/test_embedding.py run them",
+    r"csezoo benchmark .*": "it takes minutes; the tests of the benchmarks run each on tiny material",
+    r"csezoo glue .*": "it takes minutes; training/test_glue.py runs it",
+    r"csezoo evaluate .* --suite sts .*": "training/test_cli.py runs it",
+    r"csezoo compare .*": "training/test_statistics.py compares on small tasks",
+    r"csezoo evaluate .* transfer .*": "it takes minutes; training/test_transfer.py runs it",
+    r"csezoo publish .*": "training/test_publishing.py publishes to a Hub on this machine",
+    r"examples/continue_training.sh .*": "test_examples.py runs it",
+    r"csezoo export .* --onnx": "training/test_exporting.py runs it on every method",
+}
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Language and text of the code blocks of a page."""
+    tokens = MarkdownIt("commonmark").parse(page.read_text(encoding="utf-8"))
+    return [(token.info, token.content) for token in tokens if token.type == "fence"]
+
+
+def commands(text: str) -> list[str]:
+    """The commands of a block, each in one line."""
+    return [line for line in re.sub(r"\s*\\\n\s*", " ", text).splitlines() if line]
+
+
+def not_run(command: str) -> bool:
+    return any(re.fullmatch(pattern, command) for pattern in NOT_RUN)
+
+
+DOCUMENTED = [
+    command for page in PAGES for language, text in blocks(page) if language == "bash" for command in commands(text)
+]
+
+
+@pytest.fixture(scope="module")
+def material(bases, train_file, dev_file, tmp_path_factory):
+    """What the pages name: a finished quickstart, another run, evaluation data, files of sentences and of pairs.
+
+    The base model is a RoBERTa: its bytes tell the made sentences of the evaluation data apart.
+    """
+    directory = tmp_path_factory.mktemp("material")
+    write_senteval(directory / "SentEval" / "data")
+    for file in directory.glob("SentEval/data/downstream/STS/STSBenchmark/*.csv"):  # with pairs of equal meaning
+        file.write_text(file.read_text(encoding="utf-8").replace(".500\t", ".000\t"), encoding="utf-8")
+    world = directory / "runs" / "quickstart" / "world"
+    world.mkdir(parents=True)
+    shutil.copy(train_file, world / "train.txt")
+    for name in ("dev.csv", "test.csv"):
+        shutil.copy(dev_file, world / name)
+    shutil.copytree(bases["roberta"], directory / "runs" / "quickstart" / "base")
+    shutil.copy(train_file, directory / "sentences.txt")
+    shutil.copy(dev_file, directory / "pairs.csv")
+    rows = [f"{a},{b},{c}" for a, b, c in zip(SENTENCES[:40], SENTENCES[1:41], SENTENCES[2:42], strict=True)]
+    (directory / "triplets.csv").write_text("\n".join(["premise,entailed,contradicted", *rows]), encoding="utf-8")
+    tiny = {"base_model": "runs/quickstart/base", "train_file": "runs/quickstart/world/train.txt", "eval_data": "none"}
+    tiny |= {"max_steps": 2, "eval_steps": 1, "batch_size": 16, "report_to": "none"}
+    pairs = {name: f"runs/quickstart/world/{name[:-5]}.csv" for name in ("dev_file", "test_file")}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(directory)
+        run_recipe(make_recipe({"name": "quickstart", **tiny, **pairs}), show=False)
+        run_recipe(make_recipe({"name": "weakened", "method": "l2pcsr", **tiny}), show=False)
+        (directory / "my-recipe.yaml").write_text("\n".join(f"{key}: {tiny[key]}" for key in tiny), encoding="utf-8")
+    shutil.copytree(directory / "runs" / "quickstart", directory / "runs" / "first")
+    shutil.copytree(ROOT / "model_cards", directory / "model_cards")
+    for name in ("examples", "docs", "training"):
+        (directory / name).symlink_to(ROOT / name)
+    return directory
+
+
+def workplace(directory: Path, material: Path, page: Path) -> Path:
+    """A directory with the material, without what the page itself makes."""
+    made = set(re.findall(r"--(?:output_dir|to|html) (\S+)", page.read_text(encoding="utf-8")))
+    (directory / "runs").mkdir()
+    for path in (*material.glob("*"), *material.glob("runs/*")):
+        name = path.relative_to(material).as_posix()
+        if path.is_file():
+            shutil.copy(path, directory / name)
+        elif name not in {"runs", *made}:
+            (directory / name).symlink_to(path)
+    return directory
+
+
+def run(command: str) -> None:
+    """A command of the pages; in this process where the launcher and the shell add nothing."""
+    words = [file for word in shlex.split(command) for file in (glob(word) or [word])]
+    if words[0] == "csezoo":
+        main(words[1:])
+    elif command.startswith(TRAIN):
+        train(words[TRAIN.count(" ") + 1 :])
+    elif command.startswith("python examples/"):
+        runpy.run_path(words[1], run_name="examples")["main"](*words[2:])
+    else:
+        environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        subprocess.run(["bash", "-c", command], check=True, env=environment)
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.filterwarnings("ignore:An input array is nearly constant")  # the tiny model is hardly trained
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_runs_from_top_to_bottom(page, material, tmp_path, monkeypatch):
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(workplace(tmp_path / "work", material, page))
+    for language, text in blocks(page):
+        if language == "python":
+            exec(compile(text, page.name, "exec"), {})  # noqa: S102
+        elif language == "bash":
+            for command in commands(text):
+                if not not_run(command):
+                    run(command)
+
+
+@pytest.mark.parametrize("command", [command for command in DOCUMENTED if not_run(command)])
+def test_options_of_a_command_that_is_not_run_exist(command):
+    words = shlex.split(command.split("csezoo", 1)[-1]) if "csezoo" in command else []
+    if command.startswith("csezoo"):
+        options, keys = build_parser().parse_known_args(words)
+        assert options.takes_keys or not keys
+        if options.takes_keys:
+            load_recipe(options.recipe, parse_overrides(keys))
+    elif words[:1] == [".training.train"] and words[1] != "quickstart":
+        load_recipe(words[1], parse_overrides(words[2:]))
+    elif words[:1] == [".training.cli"]:
+        build_parser().parse_args(words[1:])
+
+
+@pytest.mark.parametrize("pattern", NOT_RUN)
+def test_every_exception_is_a_command_of_the_documentation(pattern):
+    assert any(re.fullmatch(pattern, command) for command in DOCUMENTED)
+
+
+def test_the_readme_is_one_page():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_the_index_lists_every_page():
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    assert {page.name for page in DOCS} - {"README.md"} <= set(re.findall(r"\]\((.+?\.md)\)", index))
+
+
+def test_the_reference_is_the_parsers():
+    page = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    assert fill(page, "commands", described_commands()) == page, (
+        "python -m csezoo.training.reference docs/reference.md"
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_that_a_page_names_exists(page):
+    named = re.findall(
+        r"`((?:modeling|training|tests|model_cards|examples)/[\w./]+)`", page.read_text(encoding="utf-8")
+    )
+    for name in (name for name in named if "NAME" not in name):  # NAME stands for a new method's
+        assert (ROOT / name).exists(), name

@@ -1,0 +1,69 @@
+"""The reference of the commands, written by `python -m csezoo.training.reference docs/reference.md`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from .cli import build_parser
+
+
+def commands() -> str:
+    """Every command with its example and its options, as Markdown. It comes from the parser."""
+    return "\n\n".join(section for name, parser in _commands(build_parser()) for section in _describe(name, parser))
+
+
+def _commands(parser: argparse.ArgumentParser, prefix: str = "csezoo") -> list[tuple[str, argparse.ArgumentParser]]:
+    """Each command that runs something, by the words that call it."""
+    found = []
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, chosen in action.choices.items():
+                deeper = _commands(chosen, f"{prefix} {name}")
+                found += deeper or [(f"{prefix} {name}", chosen)]
+    return found
+
+
+def _describe(name: str, parser: argparse.ArgumentParser) -> list[str]:
+    summary = str(parser.description)
+    sections = [f"### {name}", f"{summary[0].upper()}{summary[1:]}."]
+    if parser.epilog:
+        sections.append(f"```\n{parser.epilog.removeprefix('example: ')}\n```")
+    actions = sorted(parser._actions, key=lambda action: bool(action.option_strings))  # positional arguments first
+    rows = [f"| {_usage(action)} | {_cell(action)} |" for action in actions if action.dest != "help"]
+    return [*sections, "\n".join(["| argument | meaning |", "|---|---|", *rows])] if rows else sections
+
+
+def _usage(action: argparse.Action) -> str:
+    values = str(action.metavar or "|".join(map(str, action.choices or [])) or action.dest.upper())
+    if action.nargs == "+":
+        values = f"{values} ..."
+    words = action.option_strings[:1] if action.nargs == 0 else [*action.option_strings[:1], values]
+    return f"`{' '.join(words)}`".replace("|", "\\|")
+
+
+def _cell(action: argparse.Action) -> str:
+    required = "required" if action.option_strings and action.required else ""
+    return "; ".join(filter(None, [action.help, required])).replace("|", "\\|")
+
+
+def fill(page: str, mark: str, text: str) -> str:
+    """A page with the text between `<!-- mark -->` and `<!-- end of mark -->`.
+
+    Example:
+        >>> fill("a <!-- keys --> b <!-- end of keys --> c", "keys", "new")
+        'a <!-- keys -->\\n\\nnew\\n\\n<!-- end of keys --> c'
+    """
+    start, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
+    return re.sub(f"{start}.*?{end}", lambda _: f"{start}\n\n{text}\n\n{end}", page, flags=re.DOTALL)
+
+
+def main(path: str) -> None:
+    file = Path(path)
+    file.write_text(fill(file.read_text(encoding="utf-8"), "commands", commands()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
