@@ -18,14 +18,13 @@ import pytest
 from accelerate.state import AcceleratorState
 from markdown_it import MarkdownIt
 
-from csezoo.training.cli import build_parser, main
+from csezoo.training.cli.parser import build_parser, main
+from csezoo.training.cli.reference import filled
+from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe, parse_overrides
-from csezoo.training.reference import commands as described_commands
-from csezoo.training.reference import fill
-from csezoo.training.runs import run_recipe
 from csezoo.training.train import main as train
 from tests.conftest import SENTENCES
-from tests.training.test_sts import write_senteval
+from tests.training.evaluation.tasks.test_sts import write_senteval
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -38,17 +37,17 @@ NOT_RUN = {
     r"(CSEZOO_SPACE_PYTHON=\S+ )?python -m pytest .*": "these are the tests",
     r"pip install -r examples/space/.*": "it needs gradio; test_space.py runs the page",
     rf"{TRAIN} simcse-bert-base-uncased": "it downloads BERT-base and a million sentences",
-    r"accelerate launch --dynamo_backend .*": "it compiles for minutes; training/test_compiled.py runs it",
-    r"accelerate launch --mixed_precision .*": "training/test_train.py runs other precisions",
-    r"ACCELERATE_USE_CPU=true .*": "two processes; training/test_train.py and training/test_embedding.py run them",
+    r"accelerate launch --dynamo_backend .*": "it compiles for minutes; training/loop/test_compiled.py runs it",
+    r"accelerate launch --mixed_precision .*": "training/loop/test_train.py runs other precisions",
+    r"ACCELERATE_USE_CPU=true .*": "two processes; the tests of loop/ and embedding/ run them",
     r"csezoo benchmark .*": "it takes minutes; the tests of the benchmarks run each on tiny material",
-    r"csezoo glue .*": "it takes minutes; training/test_glue.py runs it",
-    r"csezoo evaluate .* --suite sts .*": "training/test_cli.py runs it",
-    r"csezoo compare .*": "training/test_statistics.py compares on small tasks",
-    r"csezoo evaluate .* transfer .*": "it takes minutes; training/test_transfer.py runs it",
-    r"csezoo publish .*": "training/test_publishing.py publishes to a Hub on this machine",
+    r"csezoo glue .*": "it takes minutes; training/evaluation/test_glue.py runs it",
+    r"csezoo evaluate .* --suite sts .*": "training/cli/test_parser.py runs it",
+    r"csezoo compare .*": "training/evaluation/test_significance.py compares on small tasks",
+    r"csezoo evaluate .* transfer .*": "it takes minutes; training/evaluation/tasks/test_transfer.py runs it",
+    r"csezoo publish .*": "training/publishing/test_publish.py publishes to a Hub on this machine",
     r"examples/continue_training.sh .*": "test_examples.py runs it",
-    r"csezoo export .* --onnx": "training/test_exporting.py runs it on every method",
+    r"csezoo export .* --onnx": "training/publishing/test_export.py runs it on every method",
 }
 
 
@@ -177,11 +176,9 @@ def test_the_index_lists_every_page():
     assert {page.name for page in DOCS} - {"README.md"} <= set(re.findall(r"\]\((.+?\.md)\)", index))
 
 
-def test_the_reference_is_the_parsers():
+def test_the_reference_is_that_of_the_declarations():
     page = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
-    assert fill(page, "commands", described_commands()) == page, (
-        "python -m csezoo.training.reference docs/reference.md"
-    )
+    assert filled(page) == page, "run python -m csezoo.training.cli.reference docs/reference.md"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -58,7 +58,7 @@ def cards(options: argparse.Namespace) -> None:
 
         write_website(Path(options.out), made, Path(options.html), docs=bool(options.docs))
         if options.docs:
-            from .documentation import write_documentation
+            from ..cards.documentation import write_documentation
 
             write_documentation(Path(options.docs), Path(options.out), Path(options.html))
         print(Path(options.html) / "index.html")

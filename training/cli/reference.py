@@ -1,4 +1,4 @@
-"""The reference of the commands, written by `python -m csezoo.training.reference docs/reference.md`."""
+"""The reference of keys and commands, written by `python -m csezoo.training.cli.reference docs/reference.md`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ import re
 import sys
 from pathlib import Path
 
-from .cli import build_parser
+from ..recipes import reference as recipe_keys
+from .parser import build_parser
+
+
+def filled(page: str) -> str:
+    """The page with what the declarations of keys and commands say today, between its marks."""
+    keys = re.sub("^## ", "### ", recipe_keys(), flags=re.MULTILINE).strip()
+    return fill(fill(page, "keys", keys), "commands", commands())
 
 
 def commands() -> str:
@@ -62,7 +69,7 @@ def fill(page: str, mark: str, text: str) -> str:
 
 def main(path: str) -> None:
     file = Path(path)
-    file.write_text(fill(file.read_text(encoding="utf-8"), "commands", commands()), encoding="utf-8")
+    file.write_text(filled(file.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

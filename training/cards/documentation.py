@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from markdown_it.token import Token
 
-from .errors import UserError, one_line
+from ..errors import UserError, one_line
 from .website import DOCS, MARKDOWN, scrolling, write_page
 
 INDEX = "README.md"
