@@ -6,6 +6,11 @@ and ZeRO, torch.compile, combinations, and the encoder passes that an update nee
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from csezoo.modeling import method
 
 Keys = dict[str, object]
 # Of 8 sentences in two views: the encoder's class, what its result is differentiated by, the rows.
@@ -23,8 +28,7 @@ class Tested:
         neutral: the setting at which it is SimCSE; None for a method that is no change of SimCSE.
         exact: the setting at which nothing is drawn and nothing is chaotic, so that two processes give the numbers of
             one.
-        recipe: more keys of its runs. Where it has a stage on labelled pairs, those of `triplets` are added, and a
-            generator where it needs one.
+        recipe: more keys of its runs. Where they ask for a stage on labelled pairs, the runs get triplets.
         views: rows of a sentence in the batches of `exact`.
         passes: the encoder passes that an update on 8 sentences needs.
         combinations: other methods that it is trained and resumed with, each as `--method` takes it.
@@ -89,7 +93,7 @@ TESTED = {
         },
         neutral={"threshold": 0.0},
         # Whatever is drawn first, nothing is weakened at first, and every step goes all the way to 0 or 1.
-        exact={"threshold": 1e-9, "token_update": "sign", "token_step_size": 1.0, "feature_step_size": 1e9},
+        exact={"threshold": 1e-9, "token_update": "sign", "token_step_size": 1.0, "feature_step_size": 1e6},
         passes=(*[("BertModel", "masks", 16)] * 4, PASS),
         combinations=("l2pcsr+diffcse",),
     ),
@@ -114,18 +118,28 @@ COMBINATIONS = [name for tested in TESTED.values() for name in tested.combinatio
 RUNS = [*TESTED, *COMBINATIONS]
 
 
-def run_keys(name: str, generator: str, triplets: Keys) -> Keys:
+# Of the tests that train: SimCSE always, the others with the slow tests.
+SIMCSE_FIRST = [name if name == "simcse" else pytest.param(name, marks=pytest.mark.slow) for name in RUNS]
+
+
+def exact(name: str) -> Keys:
+    """The setting of a method, or of several joined by `+`, at which two processes must give the numbers of one."""
+    keys: Keys = {}
+    for one in name.split("+"):
+        keys |= TESTED[one].settings | TESTED[one].exact
+    return keys
+
+
+def run_keys(name: str, generator: Path, triplets: Keys | None = None) -> Keys:
     """The keys of a recipe that trains a method, or several joined by `+`, in a few seconds.
 
     Args:
-        generator: directory of a masked language model.
-        triplets: the keys that name labelled triplets.
+        generator: a masked language model's directory, for a method that needs one.
+        triplets: the keys that name labelled triplets; without them there is no stage on labelled pairs.
     """
-    from csezoo.modeling import method
-
     keys: Keys = {"method": name}
     for one in name.split("+"):
         keys |= {key: value for key, value in TESTED[one].settings.items() if key != "batch_size"}
-        keys |= TESTED[one].recipe
-    keys |= triplets if "nli_steps" in keys else {}
-    return keys | ({"generator": generator} if method(name)[0]().needs_generator else {})
+        keys |= {} if triplets is None else TESTED[one].recipe
+    keys |= triplets if triplets and "nli_steps" in keys else {}
+    return keys | ({"generator": str(generator)} if method(name)[0]().needs_generator else {})

@@ -16,7 +16,7 @@ from csezoo.modeling import method
 from csezoo.modeling.distributed import gather_rows
 from csezoo.training.data.batches import own_share
 from tests.conftest import tiny_config
-from tests.methods import RUNS, TESTED
+from tests.methods import RUNS, TESTED, exact
 from tests.modeling.test_methods import batch
 
 
@@ -114,14 +114,6 @@ def two_processes():
 LEARNED = {"method": "l2pcsr", **TESTED["l2pcsr"].exact}
 
 
-def exact(name):
-    """A method or a combination of them at settings where two processes must give the numbers of one."""
-    changes = {"method": name}
-    for one in name.split("+"):
-        changes |= TESTED[one].settings | TESTED[one].exact
-    return changes
-
-
 def views(name):
     """Rows of a sentence that a method reads, or the one of several that reads the most."""
     return max(TESTED[one].views for one in name.split("+"))
@@ -130,7 +122,7 @@ def views(name):
 @pytest.mark.parametrize(
     ("sentences", "views", "changes"),
     [
-        *(pytest.param(5, views(name), exact(name), id=name) for name in RUNS),
+        *(pytest.param(5, views(name), {"method": name, **exact(name)}, id=name) for name in RUNS),
         (6, 2, {}),
         (5, 3, {"hard_negative_weight": 0.5}),  # ragged
         (1, 3, {}),  # one process has an empty share

@@ -18,37 +18,27 @@ from csezoo.training.loop.runs import run_recipe
 from csezoo.training.loop.training_loop import on_device
 from csezoo.training.pictures.benchmarks import draw_scaling, draw_soak
 from csezoo.training.recipes import make_recipe
+from tests.methods import TESTED, run_keys
 from tests.training.loop.test_train import values
-
-# Of 8 sentences: class, what its result is differentiated by, rows.
-PASSES = {
-    "simcse": [("BertModel", "parameters", 16)],
-    "prdsimcse": [("BertModel", "parameters", 24)],  # its second prefix makes a negative
-    "l2pcsr": [("BertModel", "masks", 16)] * 4 + [("BertModel", "parameters", 16)],
-    "diffcse": [("BertModel", "parameters", 16), ("BertForMaskedLM", "nothing", 16), ("BertModel", "parameters", 16)],
-    "diffaug": [("BertModel", "parameters", 16)],
-    "sgopt": [("BertModel", "parameters", 8), ("BertModel", "nothing", 8)],
-}
 
 
 @pytest.fixture
 def recipe(bases, train_file, dev_file, tmp_path):
     def make(method="simcse", **changes):
-        own = {"diffcse": {"generator": str(bases["bert"])}}.get(method, {})
-        options = {"method": method, "batch_size": 8, "length_window": 0, **own, **changes}
+        options = {**run_keys(method, bases["bert"]), "batch_size": 8, "length_window": 0, **changes}
         return make_recipe(values(bases["bert"], train_file, dev_file, tmp_path / "run", **options))
 
     return make
 
 
-@pytest.mark.parametrize("method", PASSES)
+@pytest.mark.parametrize("method", TESTED)
 def test_an_update_needs_these_encoder_passes(recipe, method):
     updates = Updates(recipe(method), steps=1)
     model = updates.built.model
     (batch,) = (on_device(batch, updates.accelerator.device) for batch in updates.batches())
     passes = needed_passes(model, batch)
     found = [(type(made.encoder).__name__, made.needs, len(made.inputs["input_ids"])) for made in passes]
-    assert found == PASSES[method]
+    assert found == [*TESTED[method].passes]
     trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
     for made in passes:
         model.zero_grad()

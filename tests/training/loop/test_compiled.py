@@ -1,5 +1,6 @@
 """torch.compile, as accelerate's launcher turns it on: the same numbers, without a recompilation for each length."""
 
+import copy
 import random
 from pathlib import Path
 
@@ -12,9 +13,9 @@ from csezoo.training.benchmarks.training import Updates
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
+from tests.methods import SIMCSE_FIRST, run_keys
 from tests.training.loop.test_train import lines, values
 
-OTHERS = ("prdsimcse", "l2pcsr", "diffcse", "diffaug", "sgopt")
 WHOLE = ("simcse", "prdsimcse")  # the others hook into layers or draw edits, where torch breaks the graph
 
 
@@ -31,8 +32,7 @@ def text(tmp_path_factory):
 @pytest.fixture
 def recipe(base_without_dropout, bases, text, dev_file, tmp_path):
     def make(method, name="run", **changes):
-        own = {"diffcse": {"generator": str(bases["bert"])}}.get(method, {})
-        options = {"method": method, "batch_size": 8, "max_steps": 3, **own, **changes}
+        options = {**run_keys(method, bases["bert"]), "batch_size": 8, "max_steps": 3, **changes}
         return make_recipe(values(base_without_dropout, text, dev_file, tmp_path / name, **options))
 
     return make
@@ -47,20 +47,21 @@ def fresh_compiler():
 
 # Where a graph breaks, torch itself looks at what it carries over.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-@pytest.mark.parametrize("method", ["simcse", *(pytest.param(method, marks=pytest.mark.slow) for method in OTHERS)])
+@pytest.mark.parametrize("method", SIMCSE_FIRST)
 def test_compiled_gives_the_loss_and_the_gradient_of_every_method(recipe, method):
     updates = Updates(recipe(method), steps=3)
     model, batches = updates.built.model.train(), list(updates.batches())
+    another = copy.deepcopy(model)  # a method may remember the batches it has seen
     assert len({batch["input_ids"].shape[-1] for batch in batches}) > 1
-    compiled = torch.compile(model, backend="aot_eager", dynamic=True, fullgraph=method in WHOLE)
+    compiled = torch.compile(another, backend="aot_eager", dynamic=True, fullgraph=method in WHOLE)
     for batch in batches:
         made = []
-        for run in (model, compiled):
+        for trained, run in ((model, model), (another, compiled)):
             torch.manual_seed(0)
-            model.zero_grad()
+            trained.zero_grad()
             loss = run(**batch).loss
             loss.backward()
-            made.append((loss.item(), [weight.grad for weight in model.parameters() if weight.grad is not None]))
+            made.append((loss.item(), [weight.grad for weight in trained.parameters() if weight.grad is not None]))
         (loss, gradient), (compiled_loss, compiled_gradient) = made
         assert compiled_loss == pytest.approx(loss, rel=1e-6)
         torch.testing.assert_close(compiled_gradient, gradient, rtol=1e-4, atol=1e-7)

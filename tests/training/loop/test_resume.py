@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
+from tests.methods import RUNS, run_keys
 from tests.training.faults import AtRecord, KilledAtFile, Stopped, fill_disk, stop, terminate, train_in_child
 from tests.training.loop.test_train import LAUNCH_TWO, command_line, finish, lines, start, values
 
@@ -41,27 +42,21 @@ def train_up_to():
     logger.handlers[:] = before
 
 
-METHODS = {
-    "simcse": {},
+SETTINGS = {
     "simcse, masked language modelling, accumulated": {"mlm_weight": 0.1, "gradient_accumulation_steps": 2},
     "simcse, stream": {"streaming": True, "shuffle_buffer": 20},
     "simcse, early stopping": {"learning_rate": 0.05, "endurance": 1, "max_steps": 40},
     "simcse, bf16, batches by length": {"mixed_precision": "bf16", "length_window": 3, "mini_batch_size": 5},
-    "prdsimcse": {"method": "prdsimcse"},
-    "sgopt": {"method": "sgopt", "projection_size": 48},
-    "diffcse": {"method": "diffcse"},
-    "l2pcsr": {"method": "l2pcsr"},
-    "l2pcsr+diffcse": {"method": "l2pcsr+diffcse"},
-    "diffaug": {"method": "diffaug", "nli_steps": 3, "max_steps": 3, "nli_weight": 0.1},
+    "simcse, adamw-transformers4": {"optimizer": "adamw-transformers4", "weight_decay": 0.1},
+    "simcse, rmsprop": {"optimizer": "rmsprop"},
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*RUNS, *SETTINGS])
 def test_every_method_goes_on_bit_for_bit(name, bases, train_file, dev_file, tmp_path, triplets, train_up_to):
     """Stopped after an update, between a dev score and its checkpoint, and (DiffAug) around the end of a stage."""
-    changes = {"eval_steps": 1, **METHODS[name]}
-    changes |= triplets if "diffaug" in name else {}
-    changes |= {"generator": str(bases["bert"])} if "diffcse" in name else {}
+    keys = SETTINGS[name] if name in SETTINGS else run_keys(name, bases["bert"], triplets)
+    changes = {"eval_steps": 1, **keys}
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", **changes)
     run_recipe(make_recipe(recipe))
     broken = {**recipe, "output_dir": str(tmp_path / "broken")}

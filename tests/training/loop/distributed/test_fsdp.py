@@ -13,6 +13,7 @@ from csezoo.training.errors import UserError
 from csezoo.training.loop.distributed.fsdp import fsdp_plugin
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
+from tests.methods import SIMCSE_FIRST, exact, run_keys
 from tests.training.loop.test_resume import same_run
 from tests.training.loop.test_train import command_line, finish, lines, values
 
@@ -31,9 +32,13 @@ def sharded(recipe) -> subprocess.Popen:
     )
 
 
-def test_shards_train_as_one_process_does_and_resume(base_without_dropout, train_file, dev_file, tmp_path):
+@pytest.mark.parametrize("name", SIMCSE_FIRST)
+def test_shards_train_as_one_process_does_and_resume(
+    name, base_without_dropout, bases, train_file, dev_file, triplets, tmp_path
+):
     """With a ragged last batch in the middle of the run, and the last model as the best."""
-    changes = {"batch_size": 25, "adam_epsilon": 1e-3}
+    changes = {**run_keys(name, bases["bert"], triplets), **exact(name)}
+    changes |= {"batch_size": 25, "adam_epsilon": 1e-3}
     one = values(base_without_dropout, train_file, dev_file, tmp_path / "one", **changes)
     two = {**one, "output_dir": str(tmp_path / "two")}
     del one["dev_file"], two["dev_file"]

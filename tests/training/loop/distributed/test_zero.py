@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from csezoo.training.errors import UserError
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
+from tests.methods import SIMCSE_FIRST, exact, run_keys
 from tests.training.loop.test_resume import same_run
 from tests.training.loop.test_train import LAUNCH_TWO, finish, lines, start, values
 
@@ -55,9 +56,13 @@ def cut(run, step):
 
 
 @needs_deepspeed
-def test_zero_trains_as_one_process_does_and_resumes(base_without_dropout, train_file, dev_file, tmp_path, zero):
+@pytest.mark.parametrize("name", SIMCSE_FIRST)
+def test_zero_trains_as_one_process_does_and_resumes(
+    name, base_without_dropout, bases, train_file, dev_file, triplets, tmp_path, zero
+):
     """With accumulation, clipping, and a ragged last batch in the middle of the run."""
-    changes = {"batch_size": 25, "adam_epsilon": 1e-3, "gradient_accumulation_steps": 2}
+    changes = {**run_keys(name, bases["bert"], triplets), **exact(name)}
+    changes |= {"batch_size": 25, "adam_epsilon": 1e-3, "gradient_accumulation_steps": 2}
     changes |= {"temperature": 0.001, "max_grad_norm": 0.1}  # gradients of a norm of 0.4
     one = values(base_without_dropout, train_file, dev_file, tmp_path / "one", **changes)
     two = {**one, "output_dir": str(tmp_path / "two")}
