@@ -11,6 +11,7 @@ from csezoo.modeling.objectives import (
     info_nce,
     parameter_distance,
     prefix_contrastive,
+    replaced_token_detection,
     self_guided,
     uniformity,
 )
@@ -204,3 +205,13 @@ def test_parameter_distance_of_half_precision_is_summed_in_float32():
     one, other = torch.nn.Linear(300, 300).bfloat16(), torch.nn.Linear(300, 300).bfloat16()
     expected = parameter_distance(one.float(), other.float())
     torch.testing.assert_close(parameter_distance(one.bfloat16(), other.bfloat16()), expected)
+
+
+def test_replaced_tokens_are_averaged_over_the_real_ones_even_if_there_is_one_or_none():
+    logits, labels = torch.randn(1, 3, 2, requires_grad=True), torch.tensor([[1, 0, 1]])
+    first = torch.tensor([[1, 0, 0]])
+    one = replaced_token_detection(logits, labels, first, reduction="nonpad_mean")
+    torch.testing.assert_close(one, replaced_token_detection(logits, labels, first, reduction="sum"))
+    none = replaced_token_detection(logits, labels, torch.zeros(1, 3), reduction="nonpad_mean")
+    none.backward()
+    assert none == 0 and torch.equal(logits.grad, torch.zeros_like(logits))

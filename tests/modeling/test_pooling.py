@@ -51,6 +51,10 @@ def test_padding_never_matters_in_any_type(hidden_states, attention_mask, mode, 
     assert torch.equal(pool(states, attention_mask, mode), pool(noisy, attention_mask, mode))
 
 
+def test_the_mean_of_no_token_is_zero(hidden_states):
+    assert torch.equal(pool(hidden_states, torch.zeros(3, 5), "mean"), torch.zeros(3, 4, dtype=torch.float64))
+
+
 def test_unknown_pooling_is_named(hidden_states, attention_mask):
     with pytest.raises(ValueError, match="'median' is none of cls"):
         pool(hidden_states, attention_mask, "median")
