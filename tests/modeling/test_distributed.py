@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from csezoo.modeling import method
 from csezoo.modeling.distributed import gather_rows
-from csezoo.training.data.batches import own_share
+from csezoo.training.data.batches import process_share
 from tests.conftest import tiny_config
 from tests.methods import RUNS, TESTED, exact
 from tests.modeling.test_methods import batch
@@ -74,7 +74,7 @@ def two_updates(forward, made, rows):
 def one_step(rank, sentences, views, changes):
     """Loss, gradients, gathered rows and state after the backward passes of this process's share."""
     rows = rows_of(sentences, views, changes)
-    share = own_share(list(range(sentences)), rank, 2)
+    share = process_share(list(range(sentences)), rank, 2)
     own = padded({key: value[share or [0]] for key, value in rows.items()})
     replica = DistributedDataParallel(model(changes))
     loss = two_updates(replica, replica.module, {**own, "rows": len(share)})

@@ -122,7 +122,7 @@ def test_without_negative_prefix_there_are_two_views():
 
 
 def test_two_columns_are_refused():
-    with pytest.raises(UserError, match="prdsimcse makes its own views"):
+    with pytest.raises(UserError, match="prdsimcse makes views from one column"):
         tokenize({"0": ["a"], "1": ["b"]}, tiny_tokenizer("bert"), 30, PrdSimCSEConfig())
 
 

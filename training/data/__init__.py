@@ -1,4 +1,4 @@
-"""Training texts: from files and data sets to token ids and padded batches of views.
+"""Training data: read texts from files and data sets, tokenise them and make padded batches of views.
 
-May know evaluation (STS-B is training data too), and the wings above it.
+May import evaluation (STS-B is training data too) and the wings above it.
 """

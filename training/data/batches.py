@@ -1,4 +1,4 @@
-"""Texts to batches of views: tokenised once, shuffled by seed and number, collated."""
+"""Batches of training data: shuffled by seed and batch number, shared among processes, collated."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from .collation import ViewCollator
 from .texts import READ_ERRORS
 
 Rows = TypeVar("Rows", list, range)
-# Far apart, so that no seed's later epoch is another seed's first.
+# So large that a later epoch of one seed is never the first epoch of another.
 EPOCH_STRIDE = 1_000_003
 
 
 def draws_of(seed: int, number: int, sentences: range) -> Iterator[Random]:
-    """Sources of randomness for the edits of a batch, one for each sentence, the same however it is shared out.
+    """Yield a random generator for the edits of each sentence. It does not depend on the number of processes.
 
     Args:
-        seed, number: of the run, and of the batch in it.
-        sentences: places in the whole batch.
+        seed: of the run.
+        number: of the batch.
+        sentences: their places in the batch over all processes.
 
     Example:
         >>> [draw.randint(0, 99) for draw in draws_of(1, 7, range(2))] == [
@@ -44,13 +45,14 @@ def cut_into_batches(
     lengths: torch.Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> list[list[int]]:
-    """Shuffled row numbers to batches; with a window, to batches of rows of similar length, little of it padding.
+    """Cut shuffled row numbers into batches. With a window, a batch has rows of similar length and little padding.
 
     Args:
-        rows: `(n,)`, in the order drawn.
-        window: batches whose rows are sorted by length among themselves; 0 leaves the order as drawn.
-        lengths: of every row, by its number; a window needs them.
-        generator: draws the order of such batches, which would else come shortest first.
+        rows: `(n,)`, row numbers in random order.
+        batch_size: rows in a batch; the last may have fewer.
+        window: sort the rows of this many batches by length, then shuffle the batches. 0 keeps the random order.
+        lengths: `(n,)`, length of each row by its number. A window needs them.
+        generator: for the order of the batches of a window.
 
     Example:
         >>> rows, lengths = torch.tensor([3, 1, 0, 2]), torch.tensor([9, 2, 8, 1])
@@ -68,22 +70,26 @@ def cut_into_batches(
 
 
 def row_lengths(rows: datasets.Dataset) -> torch.Tensor:
-    """Word pieces of the longest view of each tokenised row, `(n,)`."""
+    """Return the number of word pieces in the longest view of each tokenised row, `(n,)`."""
     table = rows.with_format("arrow")[:]
     columns = [pc.list_value_length(table[name]) for name in table.column_names if name.isdigit()]
     return torch.tensor(pc.max_element_wise(*columns).to_numpy())
 
 
 class Batches(torch.utils.data.Dataset):
-    """One process's share of every batch, a pure function of seed and number: nothing to restore on resume.
+    """One process's share of every batch. It depends only on seed and batch number, so resume restores nothing.
 
-    Every epoch is its own permutation; the ragged batch of an epoch is kept, however small. Item `n` is batch n of the
-    run, collated, with `rows`, the number of sentences that count: where a batch has fewer sentences than there are
-    processes, the processes left over get one sentence that does not count.
+    Every epoch has another order, and its last batch is kept even if it is smaller. Item `n` is batch n of the run,
+    collated, with `rows`, the number of sentences that count. If a batch has fewer sentences than there are processes,
+    the remaining processes get one sentence that does not count.
 
     Args:
         sentences: tokenised rows.
-        length_window: as `window` of `cut_into_batches`.
+        collate: makes a batch of rows.
+        batch_size: sentences in a batch, over all processes.
+        rank: number of this process.
+        world: number of processes.
+        length_window: `window` of `cut_into_batches`.
     """
 
     def __init__(
@@ -107,12 +113,12 @@ class Batches(torch.utils.data.Dataset):
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         batch = self.rows(number)
-        own = own_share(range(len(batch)), self.rank, self.world)
-        rows = self.sentences.__getitems__([batch[place] for place in own] or batch[:1])
-        return {**self.collate(rows, draws_of(self.seed, number, own)), "rows": len(own)}
+        share = process_share(range(len(batch)), self.rank, self.world)
+        rows = self.sentences.__getitems__([batch[place] for place in share] or batch[:1])
+        return {**self.collate(rows, draws_of(self.seed, number, share)), "rows": len(share)}
 
     def rows(self, number: int) -> list[int]:
-        """Which sentences batch `number` holds, over all processes."""
+        """Return the row numbers of batch `number`, over all processes."""
         epoch, position = divmod(number, self.batches_per_epoch)
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(self.seed + EPOCH_STRIDE * epoch)
@@ -125,9 +131,14 @@ class Batches(torch.utils.data.Dataset):
 
 
 class StreamedBatches(torch.utils.data.IterableDataset):
-    """The same from a stream, shuffled in a buffer; `start` batches are passed over without tokenising them.
+    """One process's share of every batch of a stream, which is shuffled in a buffer.
 
-    Texts are not tokenised before their batch comes: a `length_window` goes by their characters.
+    A text is tokenised only when its batch is used, so `length_window` compares lengths in characters.
+
+    Args:
+        start: batches to skip without tokenising them.
+
+    The other arguments are those of `Batches`.
     """
 
     def __init__(
@@ -150,21 +161,21 @@ class StreamedBatches(torch.utils.data.IterableDataset):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for number, batch in enumerate(self._batches()):
             if number >= self.start:
-                own = own_share(range(len(batch)), self.rank, self.world)
-                rows = [batch[place] for place in own] or batch[:1]
-                yield {**self.collate(rows, draws_of(self.seed, number, own)), "rows": len(own)}
+                share = process_share(range(len(batch)), self.rank, self.world)
+                rows = [batch[place] for place in share] or batch[:1]
+                yield {**self.collate(rows, draws_of(self.seed, number, share)), "rows": len(share)}
 
     def _rows(self, stream: datasets.IterableDataset) -> Iterator[dict[str, str]]:
         try:
             yield from stream
         except UnicodeDecodeError as error:
-            raise UserError(f"the stream is not UTF-8 ({one_line(error)})") from error
+            raise UserError(f"the stream is not UTF-8 ({one_line(error)}); convert it") from error
         except READ_ERRORS as error:
             raise UserError(f"the stream could not be read ({one_line(error)})") from error
 
     def _batches(self) -> Iterator[list[dict[str, str]]]:
         if next(self._rows(self.sentences), None) is None:
-            raise UserError("the stream holds no sentences")
+            raise UserError("the stream has no sentences; give another --train_file or --dataset")
         for epoch in itertools.count():
             seed = self.seed + EPOCH_STRIDE * epoch
             generator = torch.Generator().manual_seed(seed)
@@ -178,11 +189,11 @@ class StreamedBatches(torch.utils.data.IterableDataset):
                     yield [rows[i] for i in batch]
 
 
-def own_share(batch: Rows, rank: int, world: int) -> Rows:
-    """The rank's part of a batch, contiguous; the first ranks get the rows that do not divide.
+def process_share(batch: Rows, rank: int, world: int) -> Rows:
+    """Return the contiguous part of a batch for a process. The first processes get the rows that do not divide evenly.
 
     Example:
-        >>> own_share([1, 2, 3], 0, 2), own_share(range(3), 1, 2), own_share([1], 1, 2)
+        >>> process_share([1, 2, 3], 0, 2), process_share(range(3), 1, 2), process_share([1], 1, 2)
         ([1, 2], range(2, 3), [])
     """
     size, more = divmod(len(batch), world)

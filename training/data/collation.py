@@ -1,4 +1,4 @@
-"""Texts to token ids, and rows of them to one padded batch of views."""
+"""Tokenise texts, and collate rows of token ids into padded batches of views."""
 
 from __future__ import annotations
 
@@ -23,10 +23,19 @@ def tokenize(
     length: int,
     config: SentenceEncoderConfig | None = None,
 ) -> dict[str, list]:
-    """Ids of each column's sentences, alone and without special tokens, cut at `length`.
+    """Tokenise the sentences of each column without special tokens, truncated to `length` word pieces.
 
     Args:
-        config: of the method, which may put texts before the sentences: on top of `length`, or counted in it.
+        batch: columns of texts, named by numbers. Other columns are left out.
+        tokenizer: of the backbone.
+        length: most word pieces of a sentence.
+        config: of the method. It may add text prefixes, which are counted in `length` or not.
+
+    Returns:
+        Token ids of each view, by its number.
+
+    Raises:
+        UserError: a method with text prefixes got more than one column.
     """
 
     def ids(texts: list[str], **options: Any) -> list[list[int]]:
@@ -39,10 +48,10 @@ def tokenize(
     if config is None or not (prefixes := config.text_prefixes(columns["0"], tokenizer)):
         return {column: ids(texts, **cut) for column, texts in columns.items()}
     if len(columns) > 1:
-        raise UserError(f"text_columns: {config.model_type} makes its own views of a sentence, one column is meant")
+        raise UserError(f"text_columns: {config.model_type} makes views from one column, got {len(columns)}; name one")
     views = {}
     for view, before in enumerate(prefixes):
-        # A separator's space belongs to the sentence: byte-level vocabularies write it into the first word.
+        # The space after a prefix belongs to the sentence: byte-level vocabularies make it part of the first word.
         spaced = [prefix[len(prefix.rstrip()) :] + text for prefix, text in zip(before, columns["0"], strict=True)]
         heads = ids([prefix.rstrip() for prefix in before])
         views[str(view)] = [head + tail for head, tail in zip(heads, ids(spaced, **cut), strict=True)]
@@ -52,10 +61,11 @@ def tokenize(
 
 
 def tokenize_once(sentences: datasets.Dataset, **options: Any) -> datasets.Dataset:
-    """`tokenize` over a data set, cached by what its result depends on.
+    """Apply `tokenize` to a data set. The result is cached by everything it depends on.
 
     Args:
-        options: of `tokenize`.
+        sentences: text columns named by numbers.
+        options: arguments of `tokenize`, without `batch`.
     """
     tokenizer, length, config = options["tokenizer"], options["length"], options.get("config")
     prefixes = config.to_json_string() if config and config.text_prefixes([], tokenizer) else None
@@ -64,14 +74,14 @@ def tokenize_once(sentences: datasets.Dataset, **options: Any) -> datasets.Datas
 
 
 class ViewCollator:
-    """Rows of token ids to one padded batch of views `(B, V, T)`.
+    """Collates rows of token ids into a padded batch of views `(B, V, T)`.
 
     Args:
-        templates: ids before and after the sentence, one for each view (the last for all further views).
-        pad_token_id: fills rows up to the longest of the batch.
-        view_columns: number of columns to the column each view reads, see `SentenceEncoderConfig.view_columns`.
-        edit_sentence: applied to each sentence of a batch in training, see `SentenceEncoderConfig.edit_sentence`.
-        tokenize: applied first where rows still hold texts (streams).
+        templates: ids before and after the sentence, one pair per view (the last for all further views).
+        pad_token_id: pads rows to the longest of the batch.
+        view_columns: maps the number of columns to the column of each view, see `SentenceEncoderConfig.view_columns`.
+        edit_sentence: edits each sentence of a training batch, see `SentenceEncoderConfig.edit_sentence`.
+        tokenize: applied first, if the rows are texts (streams).
     """
 
     def __init__(
@@ -92,7 +102,7 @@ class ViewCollator:
         """A batch of rows.
 
         Args:
-            draws: each sentence's own source of randomness, see `draws_of`; without them nothing is edited.
+            draws: a random generator for each sentence, see `draws_of`. Without them nothing is edited.
         """
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         labels = columns.pop("label", None)
@@ -100,7 +110,7 @@ class ViewCollator:
             columns = self.tokenize(columns)
         try:
             views = [columns[str(column)] for column in self.view_columns(len(columns))]
-        except ValueError as error:  # the method cannot make its views of so many columns
+        except ValueError as error:  # the method needs another number of columns
             raise UserError(str(error)) from error
         sentences = [list(sentence) for sentence in zip(*views, strict=True)]
         if self.edit_sentence:

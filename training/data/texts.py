@@ -1,4 +1,4 @@
-"""Training texts: read through `datasets`, and checked."""
+"""Read training texts with `datasets`, and check them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from ..recipes import Recipe
 
 logger = logging.getLogger(__name__)
 
-# "NA" and "None" are words; a row with a cell more than the header must not shift its columns.
+# "NA" and "None" are words. A row with more cells than the header must not shift its columns.
 CSV: dict[str, Any] = {"keep_default_na": False, "index_col": False}
 BUILDERS: dict[str, tuple[str, dict[str, Any]]] = {
-    ".txt": ("text", {"encoding": "utf-8-sig"}),  # a byte-order mark is no part of the first sentence
+    ".txt": ("text", {"encoding": "utf-8-sig"}),  # a byte-order mark is not part of the first sentence
     ".csv": ("csv", CSV),
     ".tsv": ("csv", {**CSV, "sep": "\t"}),
     ".jsonl": ("json", {}),
@@ -40,7 +40,7 @@ BUILDERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 STSB_SENTENCES = "stsb-sentences"
 UNREADABLE = (EOFError, OSError, zlib.error)  # a file or an archive that is damaged
-# `datasets` has no error of its own for content that pyarrow reads into something it does not expect.
+# `datasets` raises errors of many types when pyarrow reads content that it does not expect.
 READ_ERRORS = (
     DatasetGenerationError,
     ParserWarning,
@@ -54,7 +54,7 @@ READ_ERRORS = (
 
 @dataclass
 class Source:
-    """Where texts come from: a file or a data set, and the option that names another file."""
+    """A file or a data set of texts, and the option with which a user can name another file."""
 
     option: str
     file: str | None
@@ -69,12 +69,13 @@ class Source:
 
 
 def load_sentences(recipe: Recipe) -> datasets.Dataset | datasets.IterableDataset:
-    """The training texts, numbered columns for `text_columns` (`0` anchor, `1` positive, `2` hard negative).
+    """Load the training texts of a recipe, with one numbered column for each of `text_columns`.
 
-    A row whose anchor is blank is skipped and counted; any other blank cell becomes one space, as in SimCSE's release.
+    Column `0` is the anchor, `1` the positive, `2` the hard negative. Rows with a blank anchor are skipped and
+    counted. Any other blank cell becomes one space, as in SimCSE's release.
 
     Raises:
-        UserError: the file, its encoding, its columns or the network; the line says which option replaces it.
+        UserError: the file, its encoding, its columns or the network does not work. The error names the option to set.
     """
     if not recipe.train_file and recipe.dataset == STSB_SENTENCES:
         return _keep(_stsb_sentences(recipe), recipe.train_fraction).rename_column("text", "0")
@@ -89,7 +90,7 @@ def load_sentences(recipe: Recipe) -> datasets.Dataset | datasets.IterableDatase
     loaded = _read(source)
     columns = _columns(source, _names(source, loaded), recipe.text_columns, "text_columns")
     if not 1 <= len(columns) <= 3:
-        raise UserError(f"text_columns: {len(columns)} given, one to three are meant")
+        raise UserError(f"text_columns: expected one to three columns, got {len(columns)}")
     loaded = loaded.select_columns(columns)
     if recipe.streaming:
         kept = loaded.map(_clean, batched=True, fn_kwargs={"columns": columns}, remove_columns=columns)
@@ -100,14 +101,14 @@ def load_sentences(recipe: Recipe) -> datasets.Dataset | datasets.IterableDatase
 
 
 def stream_texts(file: str, column: str | None = None) -> Iterator[str]:
-    """The texts of a file one after the other, in constant memory; blank ones too: the n-th is that of the n-th row.
+    """Yield the texts of a file in constant memory, one for each row, including blank ones.
 
     Args:
-        file: as `train_file`.
-        column: which holds them; `text`, or the only one, unless it is named.
+        file: in a format of `train_file`.
+        column: of the texts; by default `text`, or the only column.
 
     Raises:
-        UserError: the file, its encoding, its columns, or a row without a text; the line says which.
+        UserError: the file, its encoding or its columns cannot be used, or a row has no text.
     """
     source = Source("file", file, None, None, None, streaming=True)
     loaded = _read(source)
@@ -121,28 +122,28 @@ def stream_texts(file: str, column: str | None = None) -> Iterator[str]:
         for text in batch[column]:
             rows += 1
             if not isinstance(text, str):
-                raise UserError(f"{file}, row {rows}: column {column} holds {text!r}, not text")
+                raise UserError(f"{file}, row {rows}: column {column} must be text, got {text!r}")
             yield text
 
 
 def load_labelled(recipe: Recipe, classes: int) -> datasets.Dataset:
-    """Labelled sentence pairs: triplets in the columns `0`, `1`, `2`, or pairs in `0`, `1` and a number in `label`.
+    """Load labelled sentence pairs: triplets in columns `0`, `1`, `2`, or pairs in `0`, `1` with a number in `label`.
 
     Args:
-        classes: 2 reads triplets (premise, entailed and contradicted hypothesis), 3 reads pairs labelled by name, or
-            by number as on the Hub (0 entailment, 1 neutral, 2 contradiction); a pair without a gold label ("-", -1)
-            is left out.
+        classes: 2 reads triplets (premise, entailed and contradicted hypothesis). 3 reads pairs with a label, by name
+            or by number as on the Hub (0 entailment, 1 neutral, 2 contradiction). Pairs without a gold label ("-",
+            -1) are left out.
 
     Raises:
-        UserError: as `load_sentences`, or a label that is none of `natural_language_inference.LABELS`.
+        UserError: as in `load_sentences`, or a label is not in `natural_language_inference.LABELS`.
     """
     source = Source(
         "nli_file", recipe.nli_file, recipe.nli_dataset, recipe.nli_dataset_file, recipe.nli_dataset_revision
     )
     loaded = _read(source)
     if recipe.nli_columns is None or len(recipe.nli_columns) != 3:
-        meant = "premise, entailed and contradicted hypothesis" if classes == 2 else "premise, hypothesis and label"
-        raise UserError(f"nli_columns: name the three columns of {meant} in {source.name}")
+        expected = "premise, entailed and contradicted hypothesis" if classes == 2 else "premise, hypothesis and label"
+        raise UserError(f"nli_columns: name three columns of {source.name}: {expected}")
     columns = _columns(source, _names(source, loaded), recipe.nli_columns, "nli_columns")
     loaded = loaded.select_columns(columns)
     if classes == 2:
@@ -152,57 +153,57 @@ def load_labelled(recipe: Recipe, classes: int) -> datasets.Dataset:
     return _keep(_checked(source, loaded, columns[:2], others=["label"]), recipe.nli_fraction)
 
 
-# How the NLI data sets of the Hub number their labels.
+# The label numbers of NLI data sets on the Hub.
 HUB_LABELS = {0: "entailment", 1: "neutral", 2: "contradiction"}
 
 
 def _number_labels(batch: dict[str, list], rows: list[int], column: str, source: str) -> dict[str, list]:
-    """Labels as numbers of `LABELS`; rows without a gold label go."""
+    """Replace labels by their index in `LABELS`, and drop rows without a gold label."""
     labels = [HUB_LABELS.get(label, label) for label in batch[column]]
     kept = [i for i, label in enumerate(labels) if label not in ("-", -1, "", None)]
     if wrong := [i for i in kept if labels[i] not in LABELS]:
         place = f"{source}, row {rows[wrong[0]] + 1}"
-        raise UserError(f"{place}: {column} {labels[wrong[0]]!r} is none of {', '.join(LABELS)}")
+        raise UserError(f"{place}: {column} {labels[wrong[0]]!r} must be one of {', '.join(LABELS)}")
     rest = {name: [values[i] for i in kept] for name, values in batch.items() if name != column}
     return {**rest, "label": [LABELS.index(labels[i]) for i in kept]}
 
 
 def _stsb_sentences(recipe: Recipe) -> datasets.Dataset:
-    """Both sides of all pairs, duplicates kept (SG-OPT's training text)."""
+    """Return both sentences of every pair of STS-B, with duplicates (SG-OPT's training texts)."""
     if recipe.eval_data == "none":
-        raise UserError(f"dataset: {STSB_SENTENCES} is read from --eval_data, hub or a directory in SentEval's layout")
+        raise UserError(f"dataset: {STSB_SENTENCES} needs --eval_data hub, or a directory in SentEval's layout")
     pairs = [pair for split in STSB_SPLITS for pair in load_task(split, recipe.eval_data).pairs]
     sentences = [sentence for pair in pairs for sentence in pair]
     return datasets.Dataset.from_dict({"text": sentences[: recipe.max_train_sentences]})
 
 
 def _keep(rows: datasets.Dataset, fraction: float) -> datasets.Dataset:
-    """Each row with a probability, by a draw that is always the same."""
+    """Keep each row with a probability. The random choice is always the same."""
     if fraction == 1:
         return rows
     kept = np.flatnonzero(np.random.default_rng(0).random(len(rows)) < fraction)
     if len(kept) == 0:
-        raise UserError(f"a fraction of {fraction} leaves none of {len(rows)} rows")
+        raise UserError(f"a fraction of {fraction} keeps none of {len(rows)} rows; raise it")
     return rows.select(kept)
 
 
 def _names(source: Source, loaded: datasets.Dataset | datasets.IterableDataset) -> list[str]:
     with _reading(source):
-        names = loaded.column_names or list(next(iter(loaded), {}))  # a stream may know them by its first row only
+        names = loaded.column_names or list(next(iter(loaded), {}))  # a stream may need its first row to know them
     if not names:
-        raise UserError(f"{source.name} holds no sentences")
+        raise UserError(f"{source.name} has no sentences; give a file with at least one")
     return names
 
 
 def _columns(source: Source, names: list[str], columns: list[str] | None, option: str) -> list[str]:
-    """The columns that an option names, or the one that holds sentences by itself."""
+    """Return the columns named by an option; by default `text`, or the only column."""
     if columns is None and ("text" in names or len(names) == 1):
         return ["text"] if "text" in names else names
     if columns is None:
-        raise UserError(f"{source.name} has the columns {', '.join(names)}: say which hold sentences with --{option}")
+        raise UserError(f"{source.name} has the columns {', '.join(names)}; name those with sentences with --{option}")
     if missing := [column for column in columns if column not in names]:
         raise UserError(
-            f"{source.name} has no column {', '.join(missing)}: it has {', '.join(names)}; name others with --{option}"
+            f"{source.name} has no column {', '.join(missing)}, only {', '.join(names)}; name others with --{option}"
         )
     return columns
 
@@ -210,18 +211,18 @@ def _columns(source: Source, names: list[str], columns: list[str] | None, option
 def _checked(
     source: Source, loaded: datasets.Dataset, columns: list[str], others: list[str] | None = None
 ) -> datasets.Dataset:
-    """Text columns under their numbers, blank rows gone; other columns as they are."""
+    """Number the text columns, drop blank rows, and keep the other columns unchanged."""
     schema = loaded.features.arrow_schema
     kinds = {column: str(schema.field(column).type) for column in columns}
     if wrong := [column for column, kind in kinds.items() if kind not in ("string", "large_string", "null")]:
-        raise UserError(f"{source.name}: column {wrong[0]} holds {kinds[wrong[0]]}, not text")
+        raise UserError(f"{source.name}: column {wrong[0]} must be text, got {kinds[wrong[0]]}")
     options = {"columns": columns, "others": others or []}
     with _reading(source):
         kept = loaded.map(_clean, batched=True, fn_kwargs=options, remove_columns=columns, desc="Checking sentences")
     if len(kept) < len(loaded):
         logger.info("%s: %d blank lines skipped", source.name, len(loaded) - len(kept))
     if len(kept) == 0:
-        raise UserError(f"{source.name} holds no sentences")
+        raise UserError(f"{source.name} has no sentences; give a file with at least one")
     return kept
 
 
@@ -232,7 +233,7 @@ def _read(source: Source) -> datasets.Dataset | datasets.IterableDataset:
         if not path.is_file():
             raise UserError(f"{source.option}: {path} {'is not a file' if path.exists() else 'does not exist'}")
         if suffix not in BUILDERS:
-            raise UserError(f"{source.option}: {path} is none of {', '.join(BUILDERS)} (or one of them with .gz)")
+            raise UserError(f"{source.option}: {path} must end in one of {', '.join(BUILDERS)} (also with .gz)")
         if path.stat().st_size == 0:
             raise UserError(f"{source.option}: {path} is empty")
         builder, options = BUILDERS[suffix]
@@ -245,7 +246,7 @@ def _read(source: Source) -> datasets.Dataset | datasets.IterableDataset:
     else:
         other = source.option.replace("train_file", "dataset").replace("nli_file", "nli_dataset")
         raise UserError(
-            f"{source.option}: give --{source.option} (text, CSV, TSV, JSON Lines or Parquet) or --{other}"
+            f"{source.option}: not given; give --{source.option} (text, CSV, TSV, JSON Lines or Parquet) or --{other}"
         )
     with _reading(source):
         return datasets.load_dataset(where, split="train", streaming=source.streaming, **options)
@@ -253,10 +254,10 @@ def _read(source: Source) -> datasets.Dataset | datasets.IterableDataset:
 
 @contextmanager
 def _reading(source: Source) -> Iterator[None]:
-    """Say in one line what `datasets` could not read, and where."""
+    """Turn the errors of `datasets` into one line that says what could not be read, and where."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", ParserWarning)  # cells that would be dropped
+            warnings.simplefilter("error", ParserWarning)  # pandas would drop cells
             yield
     except READ_ERRORS as error:
         reason = one_line(error.__cause__ or error)
@@ -273,17 +274,17 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _refuse_null(path: Path) -> None:
-    """pyarrow 26 ends the process with a segmentation fault where the first row is null."""
+    """Refuse a file whose first row is null: pyarrow 26 would crash the process."""
     with suppress(*UNREADABLE), _open(path) as file:
         if re.match(rb"(\xef\xbb\xbf)?\s*(\[\s*)?null", file.read(1 << 16)):
-            raise UserError(f"{path}: the first row is null, not an object with text: delete it")
+            raise UserError(f"{path}: the first row is null, not an object with text; delete it")
 
 
 def _raise_bad_utf8(path: Path) -> None:
-    """Name the first line that is not UTF-8, if there is one."""
+    """Raise an error that names the first line that is not UTF-8, if there is one."""
     if ".parquet" in path.suffixes:
         return
-    with suppress(*UNREADABLE), _open(path) as lines:  # a damaged archive has an error of its own
+    with suppress(*UNREADABLE), _open(path) as lines:  # a damaged archive is reported by the caller
         for number, line in enumerate(lines, start=1):
             try:
                 line.decode("utf-8")
@@ -292,9 +293,10 @@ def _raise_bad_utf8(path: Path) -> None:
 
 
 def _clean(batch: dict[str, list], columns: list[str], others: tuple[str, ...] = ()) -> dict[str, list]:
+    """Drop rows with a blank anchor, and replace other blank cells by one space."""
     for column in columns:
         if wrong := [text for text in batch[column] if not isinstance(text, str | type(None))]:
-            raise UserError(f"column {column} holds {wrong[0]!r}, not text")
+            raise UserError(f"column {column} must be text, got {wrong[0]!r}")
     kept = [i for i, text in enumerate(batch[columns[0]]) if text is not None and text.strip()]
 
     def cell(text: str | None) -> str:

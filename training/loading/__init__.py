@@ -1,4 +1,4 @@
-"""Encoders and tokenizers from the Hub or a directory, safely: no code is run, no pickle is read.
+"""Load encoders and tokenizers from the Hub or a directory, without running their code or reading a pickle.
 
-May know recipes; nothing here trains, evaluates or writes.
+May import recipes. Nothing here trains, evaluates or writes.
 """

@@ -1,4 +1,4 @@
-"""A pre-trained encoder, loaded without running code or reading a pickle."""
+"""Load a pre-trained encoder without running its code or reading a pickle."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ from csezoo.modeling import METHODS
 from ..errors import UserError, one_line
 from .sizes import refuse_oversized_checkpoint
 
-# No repository's code is run, and no pickle is read: weights are safetensors or an error.
+# Never run a repository's code and never read a pickle: weights that are not safetensors are an error.
 SAFELY = {"trust_remote_code": False, "use_safetensors": True}
 
 
 def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
-    """A pre-trained encoder without its pre-training heads; of a zoo checkpoint, its backbone.
+    """Load a pre-trained encoder without its pre-training heads. For a checkpoint of the zoo, return its backbone.
+
+    Args:
+        base_model: Hub id or directory.
+        options: of `from_pretrained`.
 
     Raises:
-        UserError: it cannot be found, or it lacks tensors of an encoder.
+        UserError: the model cannot be found, is larger than memory, lacks tensors or is not an encoder.
     """
     try:
         refuse_oversized_checkpoint(base_model, revision=options.get("revision"))
@@ -33,10 +37,16 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
             f"base_model: {base_model!r} could not be loaded ({one_line(error)}); "
             "give a directory, or a Hub id with the network on"
         ) from error
-    lost = [name for name in info["missing_keys"] if not name.startswith("pooler.")]
-    if lost:
-        raise UserError(f"base_model: {base_model!r} has no {', '.join(sorted(lost)[:5])} ({len(lost)} tensors lost)")
+    missing = [name for name in info["missing_keys"] if not name.startswith("pooler.")]
+    if missing:
+        raise UserError(
+            f"base_model: {base_model!r} lacks {len(missing)} tensors ({', '.join(sorted(missing)[:5])}); give a "
+            "complete checkpoint"
+        )
     backbone = model.backbone if model.config.model_type in METHODS else model
     if backbone.config.is_encoder_decoder or backbone.config.to_dict().get("max_position_embeddings", 0) < 1:
-        raise UserError(f"base_model: {base_model!r} ({backbone.config.model_type}) is no encoder of the BERT family")
+        raise UserError(
+            f"base_model: {base_model!r} ({backbone.config.model_type}) is not an encoder of the BERT family; give "
+            "one such as google-bert/bert-base-uncased"
+        )
     return backbone

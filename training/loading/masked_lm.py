@@ -1,4 +1,4 @@
-"""Masked language models: the generator of DiffCSE, and the head that a training head starts from."""
+"""Load masked language models: the generator of DiffCSE, and the weights that some training heads start from."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from .tokenizers import load_tokenizer, special_tokens
 def load_generator(
     recipe: Recipe, tokenizer: PreTrainedTokenizerBase, config: SentenceEncoderConfig
 ) -> PreTrainedModel:
-    """The masked language model that edits sentences: of any size, in the encoder's own word pieces.
+    """Load the masked language model that edits sentences. It may have any size, but must use the encoder's tokenizer.
 
     Raises:
-        UserError: none is named, it cannot be found, it is no masked language model, or it writes other word pieces.
+        UserError: the recipe names none, or it cannot be found, lacks tensors or has another vocabulary.
     """
     name, revision = recipe.generator, recipe.generator_revision or "main"
     if not name:
         raise UserError(
-            "generator: DiffCSE edits sentences with a masked language model of the encoder's vocabulary: give "
-            "--generator a Hub id or a directory (distilbert/distilbert-base-uncased for BERT, "
-            "distilbert/distilroberta-base for RoBERTa), or --rtd_weight 0"
+            "generator: DiffCSE needs a masked language model with the encoder's vocabulary; give --generator a Hub "
+            "id or a directory (distilbert/distilbert-base-uncased for BERT, distilbert/distilroberta-base for "
+            "RoBERTa), or --rtd_weight 0"
         )
     try:
         refuse_oversized_checkpoint(name, AutoModelForMaskedLM, revision=revision)
@@ -53,27 +53,34 @@ def load_generator(
             f"generator: {name!r} could not be loaded as a masked language model ({one_line(error)}); "
             "give --generator a directory, or a Hub id with the network on"
         ) from error
-    if lost := sorted(info["missing_keys"]):
-        raise UserError(f"generator: {name!r} is no whole masked language model, it has no {', '.join(lost[:5])}")
-    own = load_tokenizer(name, revision=revision)
-    same_pieces = own.get_vocab() == tokenizer.get_vocab() and generator.config.vocab_size == config.vocab_size
-    if not same_pieces or special_tokens(own) != special_tokens(tokenizer):
+    if missing := sorted(info["missing_keys"]):
         raise UserError(
-            f"generator: {name!r} has another vocabulary than {recipe.base_model!r}: give --generator a masked "
-            "language model of the same tokenizer"
+            f"generator: {name!r} is not a complete masked language model, it lacks {', '.join(missing[:5])}"
+        )
+    generator_tokenizer = load_tokenizer(name, revision=revision)
+    same_pieces = (
+        generator_tokenizer.get_vocab() == tokenizer.get_vocab() and generator.config.vocab_size == config.vocab_size
+    )
+    if not same_pieces or special_tokens(generator_tokenizer) != special_tokens(tokenizer):
+        raise UserError(
+            f"generator: the vocabulary of {name!r} differs from that of {recipe.base_model!r}; give --generator a "
+            "masked language model with the same tokenizer"
         )
     if Path(name).is_dir():
-        generator.config.name_or_path = ""  # a path of this machine is not published
+        generator.config.name_or_path = ""  # do not publish a path of this machine
     return generator
 
 
 def load_masked_lm_head(
     key: str, head: MaskedLMHead, backbone_config: PretrainedConfig, base_model: str, revision: str
 ) -> None:
-    """Copy the base model's masked-LM head, where it has one, into a training head.
+    """Copy the base model's masked-LM head into a training head.
 
     Args:
-        key: of the recipe, that asks for it.
+        key: the recipe key that adds the training head, for the error.
+
+    Raises:
+        UserError: the base model has no masked-LM head, or is neither BERT nor RoBERTa.
     """
     names = {
         "bert": ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
@@ -81,16 +88,20 @@ def load_masked_lm_head(
     }
     kind = backbone_config.model_type
     if kind not in names:
-        raise UserError(f"{key}: the masked-LM head of a {kind} is not known, only {' and '.join(names)}")
+        raise UserError(
+            f"{key}: a masked-LM head can be read from {' and '.join(names)}, got {kind}; set {key} to its default"
+        )
     try:
         options = {"revision": revision, "output_loading_info": True, **SAFELY}
         source, info = AutoModelForMaskedLM.from_pretrained(base_model, **options)
     except (OSError, ValueError) as error:
-        raise UserError(f"{key}: {base_model} has no masked-LM head ({one_line(error)})") from error
+        raise UserError(
+            f"{key}: {base_model} has no masked-LM head ({one_line(error)}); give another --base_model"
+        ) from error
     state = source.state_dict()
     dense, norm, bias = names[kind]
     if f"{dense}.weight" in info["missing_keys"]:
-        raise UserError(f"{key}: {base_model} has no masked-LM head")
+        raise UserError(f"{key}: {base_model} has no masked-LM head; give another --base_model")
     head.dense.load_state_dict({part: state[f"{dense}.{part}"] for part in ("weight", "bias")})
     head.layer_norm.load_state_dict({part: state[f"{norm}.{part}"] for part in ("weight", "bias")})
     head.decoder_bias.data.copy_(state[bias])

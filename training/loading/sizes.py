@@ -1,4 +1,4 @@
-"""How large a model is, before it is made."""
+"""Check how large a model is before it is built."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ from transformers import (
 
 from ..errors import UserError
 
-MOST_LAYERS = 1000  # no encoder has as many
+MOST_LAYERS = 1000  # far more than any encoder has
 
 
-def refuse_oversized(name: str, said: dict[str, object], make: Callable[[], torch.nn.Module]) -> None:
-    """Stop before a model is made that is larger than this machine's memory: a configuration can say anything.
+def refuse_oversized(name: str, config: dict[str, object], make: Callable[[], torch.nn.Module]) -> None:
+    """Refuse a model larger than this machine's memory before it is built; configurations are untrusted.
 
     Args:
-        name: of the model, for the message.
-        said: its configuration; a layer takes memory of its own beside its tensors.
-        make: makes it; here without allocating its tensors.
+        name: of the model, for the error.
+        config: of the model. The number of layers is limited too, because a layer needs memory beside its tensors.
+        make: builds the model; called here without allocating tensors.
 
     Raises:
-        UserError: its parameters alone need more, or it has more layers than any encoder.
+        UserError: the parameters need more memory than there is, or the model has more layers than any encoder.
     """
-    layers = most_layers(said)
+    layers = most_layers(config)
     if layers > MOST_LAYERS:
-        raise UserError(f"{name}: its configuration asks for {layers:,} layers, no encoder has over {MOST_LAYERS:,}")
+        raise UserError(f"{name}: its configuration has {layers:,} layers; at most {MOST_LAYERS:,} are allowed")
     with torch.device("meta"):
         needed = sum(tensor.numel() * tensor.element_size() for tensor in make().state_dict().values())
     memory = psutil.virtual_memory().total
     if needed > memory:
         raise UserError(
-            f"{name}: its configuration asks for {needed / 2**30:,.1f} GiB of parameters, this machine has "
-            f"{memory / 2**30:,.1f} GiB"
+            f"{name}: its configuration needs {needed / 2**30:,.1f} GiB for parameters, this machine has "
+            f"{memory / 2**30:,.1f} GiB of memory"
         )
 
 
 def refuse_oversized_checkpoint(name: str, auto_class: Any = AutoModel, revision: str | None = None) -> None:
-    """The same of a directory or Hub id, as `auto_class` would make it."""
+    """Refuse a directory or Hub id whose model, built by `auto_class`, would be larger than memory."""
     config = AutoConfig.from_pretrained(name, trust_remote_code=False, revision=revision)
     refuse_oversized(name, config.to_dict(), lambda: auto_class.from_config(config, trust_remote_code=False))
 
 
-def most_layers(said: dict[str, object]) -> int:
-    """The largest number of layers that a configuration, or one inside it, names.
+def most_layers(config: dict[str, object]) -> int:
+    """Return the largest number of layers in a configuration and the configurations nested in it.
 
     Example:
         >>> most_layers({"num_hidden_layers": 2, "backbone_config": {"num_hidden_layers": 12}})
         12
     """
-    inner = [most_layers(value) for value in said.values() if isinstance(value, dict)]
-    own = [value for key, value in said.items() if isinstance(value, int) and str(key).endswith("layers")]
-    return max(own + inner, default=0)
+    nested = [most_layers(value) for value in config.values() if isinstance(value, dict)]
+    layers = [value for key, value in config.items() if isinstance(value, int) and str(key).endswith("layers")]
+    return max(layers + nested, default=0)
 
 
 def longest_input(config: PretrainedConfig) -> int:
-    """Longest sequence of a backbone: RoBERTa's positions start after the padding index."""
+    """Return the longest sequence that a backbone accepts. RoBERTa's positions start after the padding index."""
     offset = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet") else 0
     return config.max_position_embeddings - offset

@@ -1,4 +1,4 @@
-"""Prompt templates in the tokenizer, and in training batches."""
+"""Prompt templates as token ids, and in the published tokenizer."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ Template = tuple[list[int], list[int]]
 
 
 def template_token_ids(tokenizer: PreTrainedTokenizerBase, prompt: str | None = None) -> Template:
-    """Ids that stand before and after a sentence: the special tokens, around the template's own if there is one.
+    """Return the token ids before and after a sentence: special tokens, and the template if there is one.
 
     Args:
-        tokenizer: the backbone's.
+        tokenizer: of the backbone.
         prompt: a template with `{sentence}` and `{mask}`.
 
-    The space before the sentence belongs to the sentence (PromptBERT strips it off the template's first half).
+    The space before the sentence belongs to the sentence: like PromptBERT, this strips it off the template.
+
+    Raises:
+        UserError: the template does not have exactly one mask token with this tokenizer.
     """
     if prompt is None:
         return [tokenizer.cls_token_id], [tokenizer.sep_token_id]
@@ -31,23 +34,24 @@ def template_token_ids(tokenizer: PreTrainedTokenizerBase, prompt: str | None = 
 
     template = [tokenizer.cls_token_id, *ids(before.rstrip())], [*ids(after), tokenizer.sep_token_id]
     if template[1].count(tokenizer.mask_token_id) != 1:
-        raise UserError(f"prompts: {prompt!r} gives no single mask token with this tokenizer")
+        raise UserError(f"prompts: {prompt!r} must have exactly one mask token with this tokenizer")
     return template
 
 
 def serving_tokenizer(
     tokenizer: PreTrainedTokenizerBase, template: Template, *, max_length: int, leading_space: bool = False
 ) -> PreTrainedTokenizerFast:
-    """The tokenizer published beside a model: it puts a template around every sentence, and truncation counts it.
+    """Make the tokenizer that is published with a model. It adds the template to every sentence.
 
-    It is of the generic fast class, whose files are read as they are; the classes of BERT and RoBERTa rebuild their
-    post-processor when loaded and would lose the template.
+    Truncation counts the template.
+    Its class is the generic `PreTrainedTokenizerFast`. The classes of BERT and RoBERTa rebuild their post-processor
+    when they are loaded and would lose the template.
 
     Args:
         template: ids before and after the sentence, see `template_token_ids`.
-        max_length: longest input of the backbone, template included.
-        leading_space: give the first word its leading-space marker (byte-level BPE). PromptBERT's release tokenises
-            the sentence alone in training (no marker) and inside the template at test (marker).
+        max_length: longest input of the backbone, including the template.
+        leading_space: mark the first word with a leading space (byte-level BPE). PromptBERT's release tokenises the
+            sentence alone in training (no marker) and inside the template at test (marker).
     """
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_truncation()

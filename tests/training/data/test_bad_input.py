@@ -1,4 +1,4 @@
-"""Whatever a user gives is used or refused in one line that names it; inputs are drawn by hypothesis."""
+"""Any input of a user is used, or refused in one line that names it. Hypothesis generates the inputs."""
 
 import itertools
 import json
@@ -16,9 +16,9 @@ from csezoo.training.evaluation.tasks.sts import load_pairs_file
 from csezoo.training.recipes import load_recipe, make_recipe
 from csezoo.training.train import main
 
-# Files are made anew for each draw, in one directory of the test.
+# The examples of a test share one directory; each overwrites the file.
 DRAWN = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-# Half of a surrogate pair is no Unicode text: it is among the texts of Python, and refused.
+# Python strings may contain half of a surrogate pair, which is not valid Unicode and is refused.
 UNICODE = st.text(st.characters(exclude_categories=["Cs"]))
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner), max_leaves=4
@@ -45,7 +45,7 @@ def test_any_text_has_a_vector(encoder, texts):
 
 @DRAWN
 @given(texts=st.lists(ANYTHING, min_size=1, max_size=4) | ANYTHING)
-def test_what_is_no_text_is_named(encoder, texts):
+def test_the_error_names_an_input_that_is_not_text(encoder, texts):
     model, tokenizer = encoder
     try:
         model.encode(texts, tokenizer)
@@ -53,7 +53,7 @@ def test_what_is_no_text_is_named(encoder, texts):
         assert str(error).startswith("texts: ") and is_one_line(error)
 
 
-def test_half_of_a_surrogate_pair_is_named_with_the_way_out(encoder):
+def test_the_error_names_half_of_a_surrogate_pair_and_a_way_out(encoder):
     model, tokenizer = encoder
     with pytest.raises(
         ValueError, match=r"texts: item 1, '\\ud800', holds half of a surrogate pair: give text.encode"
@@ -182,10 +182,10 @@ def test_any_value_of_a_key(key, value):
         (["simcse-bert-base-uncased", "loose"], "unexpected argument 'loose'"),
     ],
 )
-def test_the_command_line_names_it_in_its_last_line(arguments, named, bases, train_file, tmp_path, capsys):
+def test_the_last_line_of_the_command_names_the_mistake(arguments, named, bases, train_file, tmp_path, capsys):
     files = ["--base_model", bases["bert"], "--train_file", train_file, "--output_dir", tmp_path / "run"]
     with pytest.raises(SystemExit) as ended:
         main([*arguments, *map(str, files), "--eval_data", "none", "--report_to", "none"])
     assert ended.value.code == 2
-    said = capsys.readouterr().err.splitlines()
-    assert said[-1].startswith("error: ") and named in said[-1] and "Traceback" not in said
+    error = capsys.readouterr().err.splitlines()
+    assert error[-1].startswith("error: ") and named in error[-1] and "Traceback" not in error

@@ -1,4 +1,4 @@
-"""From sentences to padded batches of views, shared among processes, the same after a resume."""
+"""Padded batches of views: shared among processes, and the same after a resume."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from csezoo.modeling import SimCSEConfig
-from csezoo.training.data.batches import Batches, StreamedBatches, own_share, row_lengths
+from csezoo.training.data.batches import Batches, StreamedBatches, process_share, row_lengths
 from csezoo.training.data.collation import ViewCollator, tokenize, tokenize_once
 from csezoo.training.data.texts import load_sentences
 from csezoo.training.errors import UserError
@@ -22,11 +22,11 @@ VIEWS = SimCSEConfig().view_columns
 
 
 def rows(*views):
-    """Tokenised sentences; `rows([[5], [6, 7]], …)` holds a list of sentences for each view."""
+    """Tokenised sentences: `rows([[5], [6, 7]], …)` takes a list of sentences for each view."""
     return [{str(v): ids for v, ids in enumerate(sentence)} for sentence in zip(*views, strict=True)]
 
 
-def test_a_sentence_alone_is_its_own_positive_and_rows_are_padded_to_the_longest():
+def test_one_column_gives_each_sentence_twice_padded_to_the_longest_row():
     batch = ViewCollator([PLAIN], PAD, VIEWS)(rows([[5, 6, 7], [8]]))
     one, two = [CLS, 5, 6, 7, SEP], [CLS, 8, SEP, PAD, PAD]
     assert batch["input_ids"].tolist() == [[one, one], [two, two]]  # (B, V, T)
@@ -43,13 +43,13 @@ def test_every_column_is_a_view(views):
         assert batch["input_ids"][b, v][real].tolist() == [CLS, *columns[v][b], SEP]
 
 
-def test_every_view_has_its_template_and_the_last_serves_all_further_ones():
+def test_each_view_has_its_template_and_the_last_template_is_reused():
     templates = [([CLS, 1], [2, SEP]), ([CLS, 3], [SEP])]
     ids = ViewCollator(templates, PAD, VIEWS)(rows([[5]], [[6]], [[7]]))["input_ids"]
     assert ids.tolist() == [[[CLS, 1, 5, 2, SEP], [CLS, 3, 6, SEP, PAD], [CLS, 3, 7, SEP, PAD]]]
 
 
-def test_published_templates_stand_around_the_sentence(kind):
+def test_published_templates_surround_the_sentence(kind):
     tokenizer = tiny_tokenizer(kind)
     name = {"bert": "promptbert-bert-base-uncased", "roberta": "promptbert-roberta-base"}[kind]
     prompts = load_recipe(name).model["prompts"]
@@ -62,7 +62,7 @@ def test_published_templates_stand_around_the_sentence(kind):
 
 
 SENTENCES = 11
-# The n-th sentence says n first, and is longer than the one before it.
+# Sentence n begins with the id 1000 + n and is longer than the one before it.
 TABLE = datasets.Dataset.from_dict({"0": [[1000 + n] * (n + 1) for n in range(SENTENCES)]})
 
 
@@ -73,43 +73,43 @@ def batches(rank=0, world=1, seed=0, batch_size=4, length_window=0):
 
 
 def sentences(batch) -> list[int]:
-    """The numbers of a batch's sentences that count."""
+    """The numbers of the sentences in a batch that count."""
     return [ids - 1000 for ids in batch["input_ids"][: batch["rows"], 0, 1].tolist()]
 
 
 @pytest.mark.parametrize("length_window", [0, 2])
-def test_every_sentence_comes_once_an_epoch_and_each_epoch_has_an_order_of_its_own(length_window):
+def test_every_epoch_has_every_sentence_once_in_another_order(length_window):
     share = batches(length_window=length_window)
     assert share.batches_per_epoch == 3
     epochs = [[n for i in range(3) for n in sentences(share[3 * epoch + i])] for epoch in range(3)]
     for epoch in epochs:
         assert sorted(epoch) == list(range(SENTENCES)) != epoch
     assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
-    assert sorted(share[n]["rows"] for n in range(3)) == [3, 4, 4], "the ragged batch is kept, however small"
+    assert sorted(share[n]["rows"] for n in range(3)) == [3, 4, 4], "the smaller last batch is kept"
     another = batches(seed=1, length_window=length_window)
     assert [sentences(another[n]) for n in range(3)] != [sentences(share[n]) for n in range(3)]
 
 
-def test_a_window_over_everything_cuts_the_sorted_sentences_into_batches_that_come_in_any_order():
+def test_a_window_over_the_epoch_sorts_all_rows_and_shuffles_the_batches():
     share = batches(length_window=3)
     order = [[min(sentences(share[3 * epoch + n])) for n in range(3)] for epoch in range(8)]
     assert {tuple(sorted(firsts)) for firsts in order} == {(0, 4, 8)}
-    assert len(set(map(tuple, order))) > 1, "longer batches would always come last"
+    assert len(set(map(tuple, order))) > 1, "longer batches do not always come last"
 
 
-def test_rows_within_a_window_alone_are_sorted():
-    """Windows of one batch hold the random batches, each sorted."""
+def test_rows_are_sorted_only_within_a_window():
+    """Windows of one batch give the random batches, each sorted."""
     plain, windowed = batches(), batches(length_window=1)
     drawn = sorted(sorted(sentences(plain[n])) for n in range(3))
     assert sorted(sentences(windowed[n]) for n in range(3)) == drawn
 
 
-def test_a_row_is_as_long_as_its_longest_view():
+def test_the_length_of_a_row_is_that_of_its_longest_view():
     views = {"0": [[1], [2] * 5, [3] * 2], "1": [[1] * 4, [2], [3] * 3]}
     assert row_lengths(datasets.Dataset.from_dict(views)).tolist() == [4, 5, 3]
 
 
-def test_batches_of_similar_length_are_almost_without_padding(real_data):
+def test_batches_of_similar_length_have_almost_no_padding(real_data):
     keys = {"train_file": str(real_data / "data/corpus/wiki_en_sentences.txt.gz"), "max_train_sentences": 20_000}
     tokenizer = load_tokenizer(str(real_data / "base/minilm-mlm"))
     rows = tokenize_once(load_sentences(make_recipe(keys)), tokenizer=tokenizer, length=30)
@@ -126,7 +126,7 @@ def test_batches_of_similar_length_are_almost_without_padding(real_data):
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("batch_size", [4, 5, 10])
 @pytest.mark.parametrize("length_window", [0, 2])
-def test_the_shares_of_all_processes_make_the_batch_of_one(world, batch_size, length_window):
+def test_the_shares_of_all_processes_make_the_batch_of_one_process(world, batch_size, length_window):
     whole = batches(batch_size=batch_size, length_window=length_window)
     shares = [batches(rank, world, batch_size=batch_size, length_window=length_window) for rank in range(world)]
     for number in range(2 * whole.batches_per_epoch):
@@ -136,20 +136,20 @@ def test_the_shares_of_all_processes_make_the_batch_of_one(world, batch_size, le
         assert max(sizes) - min(sizes) <= 1
 
 
-def test_a_process_without_a_share_gets_one_sentence_that_does_not_count():
+def test_a_process_without_a_share_gets_a_sentence_that_does_not_count():
     last = [batches(rank, 3, batch_size=10)[1] for rank in range(3)]  # 11 = 10 + 1
     assert [part["rows"] for part in last] == [1, 0, 0]
     assert {part["input_ids"].shape[:2] for part in last} == {(1, 2)}
 
 
 @pytest.mark.parametrize("length_window", [0, 2])
-def test_a_batch_depends_on_its_number_alone(length_window):
+def test_a_batch_depends_only_on_seed_and_number(length_window):
     share = batches(length_window=length_window)
     in_order = [sentences(share[n]) for n in range(9)]
     assert [sentences(share[n]) for n in (8, 0, 5, 5, 2)] == [in_order[n] for n in (8, 0, 5, 5, 2)]
     torch.manual_seed(123)
     again = batches(length_window=length_window)
-    assert [sentences(again[n]) for n in range(9)] == in_order, "whatever else draws random numbers"
+    assert [sentences(again[n]) for n in range(9)] == in_order, "the global random state does not matter"
 
 
 def streamed(start=0, rank=0, world=1, stream=None, length_window=0):
@@ -164,7 +164,7 @@ def first(stream, n=8):
 
 
 @pytest.mark.parametrize("length_window", [0, 2])
-def test_a_stream_gives_every_sentence_once_an_epoch_shuffled(length_window):
+def test_every_epoch_of_a_stream_has_every_sentence_once_in_another_order(length_window):
     six = first(streamed(length_window=length_window), 6)
     epochs = [[n for batch in six[i : i + 3] for n in sentences(batch)] for i in (0, 3)]
     for epoch in epochs:
@@ -173,14 +173,14 @@ def test_a_stream_gives_every_sentence_once_an_epoch_shuffled(length_window):
 
 
 def test_a_window_of_a_stream_is_cut_into_batches_of_similar_length():
-    """A window over the whole epoch: its batches are those of the sorted sentences."""
+    """A window over the complete epoch cuts the sorted sentences into batches."""
     epoch = [sentences(batch) for batch in first(streamed(length_window=3), 3)]
     assert sorted(epoch) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
 
 
 @pytest.mark.parametrize("start", [1, 2, 3, 5])
 @pytest.mark.parametrize("length_window", [0, 2])
-def test_a_stream_that_starts_later_gives_what_an_uninterrupted_one_gives_from_there(start, length_window):
+def test_a_stream_that_starts_later_equals_the_rest_of_an_uninterrupted_one(start, length_window):
     later, all_of_it = streamed(start, length_window=length_window), streamed(length_window=length_window)
     for resumed, whole in zip(first(later, 4), first(all_of_it, start + 4)[start:], strict=True):
         assert resumed["rows"] == whole["rows"]
@@ -188,14 +188,14 @@ def test_a_stream_that_starts_later_gives_what_an_uninterrupted_one_gives_from_t
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_the_shares_of_a_stream_make_its_batch(world):
+def test_the_shares_of_a_streamed_batch_make_the_batch(world):
     shares = [first(streamed(rank=rank, world=world)) for rank in range(world)]
     for *parts, whole in zip(*shares, first(streamed()), strict=True):
         assert [n for part in parts for n in sentences(part)] == sentences(whole)
 
 
 def edited(make, rank=0, world=1, **options):
-    """The sentences of some batches, each with a piece that was drawn for it behind its second view."""
+    """Batches in which the second view of each sentence ends with a random word piece."""
 
     def append_a_draw(views, draw):
         return [views[0], [*views[1], 2000 + draw.randrange(10**6)]]
@@ -206,34 +206,34 @@ def edited(make, rank=0, world=1, **options):
 
 
 def drawn(parts):
-    """What was drawn for each sentence that counts."""
+    """The random word piece of each sentence that counts."""
     return [row[row >= 2000].item() for part in parts for row in part["input_ids"][: part["rows"], 1]]
 
 
 @pytest.mark.parametrize("make", [batches, streamed])
 @pytest.mark.parametrize("world", [2, 3])
-def test_edits_are_drawn_from_seed_and_batch_number_however_many_processes_share_it(make, world):
-    torch.manual_seed(5)  # whatever else draws random numbers
+def test_edits_depend_only_on_seed_and_batch_number(make, world):
+    torch.manual_seed(5)  # the global random state does not matter
     whole = list(itertools.islice(edited(make), 6))
     shares = [list(itertools.islice(edited(make, rank, world), 6)) for rank in range(world)]
     for one, *parts in zip(whole, *shares, strict=True):
         assert len(set(drawn([one]))) == len(drawn([one])) == one["rows"]
         assert drawn(parts) == drawn([one])
-        assert not (one["input_ids"][:, 0] >= 2000).any(), "the other view stays as it is"
-    assert len({number for batch in whole for number in drawn([batch])}) == 22, "and anew in every batch"
+        assert not (one["input_ids"][:, 0] >= 2000).any(), "the other view is not edited"
+    assert len({number for batch in whole for number in drawn([batch])}) == 22, "every batch has new edits"
 
 
-def test_edits_of_a_resumed_run_are_those_of_the_uninterrupted_one():
+def test_a_resumed_run_has_the_edits_of_the_uninterrupted_one():
     whole, later = edited(batches), edited(batches)
     assert drawn([later[7]]) == drawn(list(itertools.islice(whole, 8))[7:])
     assert drawn(first(edited(streamed, start=4), 2)) == drawn(first(edited(streamed), 6)[4:])
 
 
-def test_without_a_source_of_randomness_nothing_is_edited():
+def test_without_random_generators_nothing_is_edited():
     assert not (edited(batches).collate(rows([[5]]))["input_ids"] >= 2000).any()
 
 
-def test_a_stream_tokenises_what_it_gives():
+def test_a_streamed_batch_is_tokenised_when_it_is_collated():
     tokenizer = tiny_tokenizer("bert")
     collate = ViewCollator([PLAIN], PAD, VIEWS, tokenize=lambda columns: tokenize(columns, tokenizer, length=3))
     ids = collate([{"0": "the cat sees the house", "1": "dog"}])["input_ids"]
@@ -241,16 +241,16 @@ def test_a_stream_tokenises_what_it_gives():
     assert ids.tolist() == [[[CLS, *cat, SEP], [CLS, *dog, SEP, PAD, PAD]]]
 
 
-def test_a_stream_without_sentences_ends_with_an_error_instead_of_never(tmp_path):
+def test_a_stream_without_sentences_is_refused(tmp_path):
     (tmp_path / "blank.txt").write_text("\n \n", encoding="utf-8")
     keys = {"train_file": str(tmp_path / "blank.txt"), "streaming": True, "max_steps": 1}
-    with pytest.raises(UserError, match="holds no sentences"):
+    with pytest.raises(UserError, match="the stream has no sentences"):
         first(streamed(stream=load_sentences(make_recipe(keys))))
 
 
 @pytest.mark.parametrize(("rows", "world"), [(0, 2), (1, 3), (5, 2), (7, 3), (8, 4)])
 def test_shares_are_contiguous_and_differ_by_one_at_most(rows, world):
-    shares = [own_share(list(range(rows)), rank, world) for rank in range(world)]
+    shares = [process_share(list(range(rows)), rank, world) for rank in range(world)]
     assert sum(shares, []) == list(range(rows))
     assert sorted(map(len, shares), reverse=True) == list(map(len, shares))
     assert len(shares[0]) - len(shares[-1]) <= 1

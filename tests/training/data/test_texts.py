@@ -1,4 +1,4 @@
-"""Training sentences from any file, and what is said of files that hold none."""
+"""Training sentences from every supported file, and the errors of files that cannot be used."""
 
 import gzip
 import json
@@ -19,13 +19,13 @@ COLUMNS = ["sent0", "sent1", "hard_neg"]
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """A cache of `datasets` for each test alone."""
+    """Gives each test its own cache of `datasets`."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
 @pytest.fixture
 def load(tmp_path):
-    """Write a file, load it, give its rows as tuples."""
+    """Writes a file, loads it and returns its rows as tuples."""
 
     def load(name: str, content: str | bytes, **keys):
         path = tmp_path / name
@@ -36,7 +36,7 @@ def load(tmp_path):
 
 
 def refusal(load, *arguments, **keys) -> str:
-    """The one line a user reads."""
+    """Return the error that the user reads."""
     with pytest.raises(UserError) as error:
         load(*arguments, **keys)
     assert "\n" not in str(error.value)
@@ -48,7 +48,7 @@ def quoted(cells, separator):
 
 
 def written(suffix: str, rows: list[tuple], columns: list[str], tmp_path) -> bytes:
-    """The rows in the format a suffix names."""
+    """Return the rows as a file with this suffix."""
     if suffix.endswith(".gz"):
         return gzip.compress(written(suffix.removesuffix(".gz"), rows, columns, tmp_path))
     if suffix == ".txt":
@@ -89,17 +89,17 @@ def test_a_missing_positive_or_hard_negative_becomes_one_space(load):
     assert load("train.jsonl", rows, text_columns=COLUMNS[:2]) == [("a", " "), ("b", "c")]
 
 
-def test_na_and_none_in_a_table_are_words(load):
+def test_na_and_none_are_read_as_words(load):
     words = ["NA", "None", "null", "nan", "N/A", "-inf"]
     assert load("train.csv", "\n".join(["text", *words])) == [(word,) for word in words]
 
 
-def test_the_column_is_text_or_the_only_one(load):
+def test_the_default_column_is_text_or_the_only_one(load):
     assert load("two.csv", "id,text\n1,a\n2,b\n") == [("a",), ("b",)]
     assert load("one.csv", "sentence\na\nb\n") == [("a",), ("b",)]
 
 
-def test_only_the_first_rows_if_so_asked(load):
+def test_max_train_sentences_keeps_the_first_rows(load):
     assert load("train.txt", "a\nb\nc\n", max_train_sentences=2) == [("a",), ("b",)]
 
 
@@ -113,13 +113,13 @@ def test_a_stream_gives_the_same_sentences(load, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "keys", "parts"),
     [
-        ("a.csv", "x,y\na,b\n", {"text_columns": "sent0"}, ["no column sent0", "it has x, y", "--text_columns"]),
+        ("a.csv", "x,y\na,b\n", {"text_columns": "sent0"}, ["no column sent0, only x, y", "--text_columns"]),
         ("a.csv", "x,y\na,b\n", {}, ["has the columns x, y", "--text_columns"]),
-        ("a.csv", "x,y\na,1\nb,2\n", {"text_columns": "x,y"}, ["column y holds int64, not text"]),
+        ("a.csv", "x,y\na,1\nb,2\n", {"text_columns": "x,y"}, ["column y must be text, got int64"]),
         ("a.txt", "", {}, ["is empty"]),
-        ("a.txt", "\n \n", {}, ["holds no sentences"]),
+        ("a.txt", "\n \n", {}, ["has no sentences"]),
         ("a.csv", "text\n", {}, ["could not be read"]),
-        ("a.pdf", "x", {}, ["none of .txt, .csv, .tsv, .jsonl, .json, .parquet", ".gz"]),
+        ("a.pdf", "x", {}, ["must end in one of .txt, .csv, .tsv, .jsonl, .json, .parquet", ".gz"]),
         ("a.txt", b"one\ntwo\nd\xe9j\xe0 vu\n", {}, ["line 3", "not UTF-8", "byte 1"]),
         ("a.csv", b"text\none\nd\xe9j\xe0 vu\n", {}, ["line 3", "not UTF-8"]),
         ("a.jsonl", b'{"text": "one"}\n{"text": "d\xe9j\xe0 vu"}\n', {}, ["line 2", "not UTF-8"]),
@@ -130,42 +130,44 @@ def test_a_stream_gives_the_same_sentences(load, tmp_path):
         ("a.csv", "text\nbye\nhello, world\n", {}, ["could not be read", "line 3"]),
     ],
 )
-def test_a_file_that_cannot_be_used_is_named_with_the_reason(load, name, content, keys, parts):
+def test_the_error_names_the_file_and_the_reason(load, name, content, keys, parts):
     line = refusal(load, name, content, **keys)
     for part in [name, *parts]:
         assert part in line
 
 
-def test_a_missing_file_and_a_directory_are_named(tmp_path):
+def test_a_missing_file_and_a_directory_are_refused(tmp_path):
     for path, reason in ((tmp_path / "absent.txt", "does not exist"), (tmp_path, "is not a file")):
         assert f"{path} {reason}" in refusal(load_sentences, make_recipe({"train_file": str(path)}))
     assert "--train_file" in refusal(load_sentences, make_recipe({}))
 
 
-def test_one_to_three_columns_are_meant(load):
-    assert "text_columns: 4 given" in refusal(load, "a.csv", "a,b,c,d\nw,x,y,z\n", text_columns="a,b,c,d")
+def test_more_than_three_columns_are_refused(load):
+    assert "text_columns: expected one to three columns, got 4" in refusal(
+        load, "a.csv", "a,b,c,d\nw,x,y,z\n", text_columns="a,b,c,d"
+    )
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_dataset_out_of_reach_leads_to_a_local_file(streaming):
+def test_the_error_of_an_unreachable_dataset_suggests_a_local_file(streaming):
     keys = {"dataset": "zoo/sentences", "dataset_file": "wiki.txt", "streaming": streaming, "max_steps": 1}
     line = refusal(load_sentences, make_recipe(keys))
     assert "zoo/sentences/wiki.txt" in line and "--train_file" in line
 
 
 def tokenised(path, kind):
-    """As a run does it: a tokenizer of its own each time."""
+    """Tokenise as a run does, with a new tokenizer each time."""
     cut = {"tokenizer": tiny_tokenizer(kind), "length": 6}
     return tokenize_once(load_sentences(make_recipe({"train_file": str(path)})), **cut)
 
 
-def test_sentences_are_tokenised_alone_and_cut(train_file, kind):
+def test_sentences_are_tokenised_without_special_tokens_and_truncated(train_file, kind):
     tokenizer = tiny_tokenizer(kind)
     expected = [tokenizer(text, add_special_tokens=False).input_ids[:6] for text in SENTENCES]
     assert tokenised(train_file, kind)["0"] == expected
 
 
-def test_sentences_are_tokenised_once_and_then_read_from_the_cache(tmp_path, kind):
+def test_tokenised_sentences_are_read_from_the_cache_until_the_file_changes(tmp_path, kind):
     path = tmp_path / "train.txt"
     path.write_text("\n".join(SENTENCES), encoding="utf-8")
     first = tokenised(path, kind)
@@ -175,4 +177,4 @@ def test_sentences_are_tokenised_once_and_then_read_from_the_cache(tmp_path, kin
     assert [entry["filename"] for entry in again.cache_files] == [file]
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.arrow")} == files
     path.write_text("\n".join(SENTENCES[1:]), encoding="utf-8")
-    assert len(tokenised(path, kind)) == len(SENTENCES) - 1, "a file that changed is read again"
+    assert len(tokenised(path, kind)) == len(SENTENCES) - 1, "a changed file is read again"

@@ -1,4 +1,4 @@
-"""Loading is safe: no pickle is read, no code fetched, no path followed outside, no memory taken on a file's word."""
+"""Loading is safe: it reads no pickle, fetches no code, follows no path outside and trusts no size in a file."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ from tests.training.loop.test_train import values
 
 
 class Trap:
-    """Unpickled, it leaves a file."""
+    """Writes a file when it is unpickled."""
 
     def __init__(self, mark):
         self.mark = mark
@@ -56,7 +56,7 @@ def with_pickled_weights(directory: Path, mark: Path) -> Path:
     return directory
 
 
-def test_weights_in_a_pickle_are_refused_unread(copy, tmp_path):
+def test_pickled_weights_are_refused_without_reading_them(copy, tmp_path):
     mark = tmp_path / "mark"
     directory = str(with_pickled_weights(copy, mark))
     with pytest.raises(UserError, match="safetensors"):
@@ -66,7 +66,7 @@ def test_weights_in_a_pickle_are_refused_unread(copy, tmp_path):
     assert not mark.exists()
 
 
-def test_so_are_those_of_a_base_model(bases, tmp_path):
+def test_pickled_weights_of_a_base_model_are_refused(bases, tmp_path):
     base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
     with_pickled_weights(base, tmp_path / "mark")
     with pytest.raises(UserError, match="safetensors"):
@@ -74,7 +74,7 @@ def test_so_are_those_of_a_base_model(bases, tmp_path):
     assert not (tmp_path / "mark").exists()
 
 
-def test_and_those_of_a_module_of_sentence_transformers(copy, tmp_path):
+def test_pickled_weights_of_a_sentence_transformers_module_are_refused(copy, tmp_path):
     config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
     (copy / "config.json").write_text(json.dumps({**config["backbone_config"]}), encoding="utf-8")
     modules = [{"idx": 1, "name": "1", "path": "1_Dense", "type": "sentence_transformers.models.Dense"}]
@@ -86,7 +86,7 @@ def test_and_those_of_a_module_of_sentence_transformers(copy, tmp_path):
     assert not (tmp_path / "mark").exists()
 
 
-def test_a_module_outside_of_the_model_is_refused(copy):
+def test_a_module_path_outside_the_model_is_refused(copy):
     edit_json(copy / "config.json", model_type="bert")
     modules = [{"idx": 0, "name": "0", "path": "../elsewhere", "type": "sentence_transformers.models.Transformer"}]
     (copy / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
@@ -94,7 +94,7 @@ def test_a_module_outside_of_the_model_is_refused(copy):
         load_encoder(str(copy))
 
 
-def test_a_fingerprint_cannot_have_files_outside_read(copy):
+def test_a_fingerprint_cannot_name_files_outside_the_repository(copy):
     fingerprint = json.loads((copy / "fingerprint.json").read_text(encoding="utf-8"))
     edit_json(copy / "fingerprint.json", files={**fingerprint["files"], "../secret": "0" * 64})
     with pytest.raises(UserError, match="../secret is outside of the repository"):
@@ -102,8 +102,8 @@ def test_a_fingerprint_cannot_have_files_outside_read(copy):
 
 
 @pytest.mark.parametrize("place", ["top", "backbone"])
-def test_a_configuration_cannot_make_our_code_fetch_other_code(copy, place):
-    """An `auto_map` to another repository: it would be downloaded, were it followed."""
+def test_a_configuration_cannot_make_loading_fetch_code(copy, place):
+    """An `auto_map` names another repository. Following it would download that repository's code."""
     config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
     auto_map = {name: f"evil/repository--code.{name}" for name in ("AutoConfig", "AutoModel")}
     (config if place == "top" else config["backbone_config"])["auto_map"] = auto_map
@@ -121,56 +121,56 @@ def test_code_of_a_base_model_is_not_run(bases, tmp_path):
     assert not (tmp_path / "mark").exists()
 
 
-def test_a_size_beyond_memory_is_refused_before_it_is_allocated(copy, bases, train_file, dev_file, tmp_path):
+def test_a_model_larger_than_memory_is_refused_before_it_is_allocated(copy, bases, train_file, dev_file, tmp_path):
     config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
     config["backbone_config"]["vocab_size"] = 10**12
     (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
     before = psutil.Process().memory_info().rss
-    with pytest.raises(UserError, match="asks for 119,209.* GiB of parameters, this machine has"):
+    with pytest.raises(UserError, match="needs 119,209.* GiB for parameters, this machine has"):
         load_encoder(str(copy))
     base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
     edit_json(base / "config.json", vocab_size=10**12)
-    with pytest.raises(UserError, match="asks for"):
+    with pytest.raises(UserError, match="needs .* GiB"):
         load_backbone(str(base))
-    own = values(bases["bert"], train_file, dev_file, tmp_path / "run", method="sgopt", projection_size=10**7)
-    with pytest.raises(UserError, match="sgopt: its configuration asks for"):
-        build(make_recipe(own))
-    edits = values(bases["bert"], train_file, dev_file, tmp_path / "run", method="diffcse", generator=str(base))
-    with pytest.raises(UserError, match="base: its configuration asks for .* GiB"):
-        build(make_recipe(edits))
-    with pytest.raises(UserError, match="asks for"):
+    sgopt = values(bases["bert"], train_file, dev_file, tmp_path / "run", method="sgopt", projection_size=10**7)
+    with pytest.raises(UserError, match="projection_size: 10000000 must be at least 1 and at most 65,536"):
+        make_recipe(sgopt)
+    diffcse = values(bases["bert"], train_file, dev_file, tmp_path / "run", method="diffcse", generator=str(base))
+    with pytest.raises(UserError, match="base: its configuration needs .* GiB"):
+        build(make_recipe(diffcse))
+    with pytest.raises(UserError, match="needs .* GiB"):
         export(str(copy), str(tmp_path / "plain"))
     assert psutil.Process().memory_info().rss - before < 2**30
     refuse_oversized("small", {}, lambda: torch.nn.Linear(8, 8))
 
 
-def test_layers_beyond_any_encoder_are_refused_before_they_are_made(copy, bases, tmp_path):
+def test_too_many_layers_are_refused_before_they_are_built(copy, bases, tmp_path):
     config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
     config["backbone_config"]["num_hidden_layers"] = 10**9
     (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    with pytest.raises(UserError, match="asks for 1,000,000,000 layers, no encoder has over 1,000"):
+    with pytest.raises(UserError, match="has 1,000,000,000 layers; at most 1,000 are allowed"):
         load_encoder(str(copy))
     base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
     edit_json(base / "config.json", num_hidden_layers=10**9)
-    with pytest.raises(UserError, match="asks for 1,000,000,000 layers"):
+    with pytest.raises(UserError, match="has 1,000,000,000 layers"):
         load_backbone(str(base))
 
 
 @pytest.mark.parametrize(
     ("module", "changes"), [(0, {"vocab_size": 10**12}), (2, {"in_features": 10**8, "out_features": 10**8})]
 )
-def test_a_size_beyond_memory_in_a_sentence_transformers_model(bases, tmp_path, module, changes):
+def test_a_sentence_transformers_model_larger_than_memory_is_refused(bases, tmp_path, module, changes):
     encoder = Transformer(bases["bert"])
     width = encoder.get_embedding_dimension()
     model = SentenceTransformer(modules=[encoder, Pooling(width, "mean"), Dense(width, 8)])
     model.save(str(tmp_path / "model"))
     modules = json.loads((tmp_path / "model" / "modules.json").read_text(encoding="utf-8"))
     edit_json(tmp_path / "model" / modules[module]["path"] / "config.json", **changes)
-    with pytest.raises(UserError, match="asks for .* GiB of parameters"):
+    with pytest.raises(UserError, match="needs .* GiB for parameters"):
         load_encoder(str(tmp_path / "model"))
 
 
-def test_a_recipe_is_data(tmp_path):
+def test_a_recipe_cannot_run_code(tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"name: !!python/object/apply:builtins.open ['{tmp_path / 'mark'}', 'w']\n", encoding="utf-8")
     with pytest.raises(UserError, match="not valid YAML"):

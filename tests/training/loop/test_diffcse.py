@@ -101,22 +101,22 @@ def test_a_recipe_without_a_generator_says_what_to_give(bases):
 
 def test_a_generator_of_another_vocabulary_is_refused(bases, tmp_path):
     bert = str(bases["bert"])
-    assert "has another vocabulary than" in refusal(base_model=bert, generator=str(bases["roberta"]))
+    assert "differs from that of" in refusal(base_model=bert, generator=str(bases["roberta"]))
     shutil.copytree(bert, tmp_path / "turned")
     vocabulary = AutoTokenizer.from_pretrained(bert).get_vocab()
     vocabulary["cat"], vocabulary["dog"] = vocabulary["dog"], vocabulary["cat"]
     BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path / "turned")
-    assert "has another vocabulary than" in refusal(base_model=bert, generator=str(tmp_path / "turned"))
+    assert "differs from that of" in refusal(base_model=bert, generator=str(tmp_path / "turned"))
     BertForMaskedLM(tiny_config("bert", vocab_size=310)).save_pretrained(tmp_path / "wider")
     tiny_tokenizer("bert").save_pretrained(tmp_path / "wider")
-    assert "has another vocabulary than" in refusal(base_model=bert, generator=str(tmp_path / "wider"))
+    assert "differs from that of" in refusal(base_model=bert, generator=str(tmp_path / "wider"))
 
 
 def test_a_generator_that_is_no_masked_language_model_is_refused(bases, tmp_path):
     bert = str(bases["bert"])
     AutoModel.from_pretrained(bert).save_pretrained(tmp_path / "encoder")
     tiny_tokenizer("bert").save_pretrained(tmp_path / "encoder")
-    assert "no whole masked language model" in refusal(base_model=bert, generator=str(tmp_path / "encoder"))
+    assert "not a complete masked language model" in refusal(base_model=bert, generator=str(tmp_path / "encoder"))
     assert "could not be loaded" in refusal(base_model=bert, generator=str(tmp_path / "absent"))
     short = tiny_config("bert", max_position_embeddings=16)
     BertForMaskedLM(short).save_pretrained(tmp_path / "short")

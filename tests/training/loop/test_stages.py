@@ -127,17 +127,17 @@ def test_labels_are_names_or_the_numbers_of_the_hub_and_rows_without_one_go(tmp_
 
 def test_an_unknown_label_is_named(tmp_path):
     rows = [{"premise": "p", "hypothesis": "h", "label": "maybe"}]
-    with pytest.raises(UserError, match="row 1: label 'maybe' is none of contradiction, entailment, neutral"):
+    with pytest.raises(UserError, match="row 1: label 'maybe' must be one of contradiction, entailment, neutral"):
         labelled(tmp_path / "a.jsonl", rows, ["premise", "hypothesis", "label"], 3)
 
 
 def test_columns_of_labelled_data_must_be_named(tmp_path):
-    with pytest.raises(UserError, match="nli_columns: name the three columns of premise, entailed"):
+    with pytest.raises(UserError, match="nli_columns: name three columns of .*: premise, entailed"):
         labelled(tmp_path / "a.jsonl", [{"a": "x"}], None, 2)
 
 
 def test_missing_labelled_data_says_which_option_gives_it():
-    with pytest.raises(UserError, match="nli_file: give --nli_file .* or --nli_dataset"):
+    with pytest.raises(UserError, match="nli_file: not given; give --nli_file .* or --nli_dataset"):
         load_labelled(make_recipe({"nli_columns": ["a", "b", "c"]}), 2)
 
 
@@ -158,7 +158,7 @@ def test_stsb_sentences_are_both_sides_of_all_pairs(real_data):
 
 
 def test_stsb_sentences_need_evaluation_data():
-    with pytest.raises(UserError, match="stsb-sentences is read from --eval_data"):
+    with pytest.raises(UserError, match="stsb-sentences needs --eval_data"):
         load_sentences(make_recipe({"dataset": "stsb-sentences", "eval_data": "none"}))
 
 
@@ -170,13 +170,13 @@ def test_endurance_counts_falls_from_one_evaluation_to_the_next():
 
     run = Run(3)
     for score, falls in ((50, 0), (60, 0), (59, 1), (59, 1), (61, 1), (60, 2), (80, 2)):
-        run.count_fall(score)
+        run.count_drop(score)
         assert run.times_lower == falls and not run.stopped, "never set back by a rise, never moved by a tie"
-    run.count_fall(79)
+    run.count_drop(79)
     assert run.stopped
     unlimited = Run(None)
     for score in range(100, 0, -1):
-        unlimited.count_fall(score)
+        unlimited.count_drop(score)
     assert not unlimited.stopped
 
 
