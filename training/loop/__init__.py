@@ -1,4 +1,4 @@
-"""A run: the model is built, trained, evaluated and saved, over seeds, stages and processes.
+"""A run: build a model, train it, evaluate it and save it, over seeds, stages and processes.
 
-May know every wing above; quickstart and benchmarks build on it.
+May import every wing above it. Quickstart and benchmarks build on it.
 """

@@ -1,4 +1,4 @@
-"""Checkpoints that are complete or absent, in safetensors and JSON, and resume bit for bit."""
+"""Checkpoints in safetensors and JSON: complete or absent, and resumed bit for bit."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from torch.optim.lr_scheduler import LRScheduler
 from ..errors import UserError, one_line
 from ..files import flush
 from .distributed import fsdp, zero
-from .origin import IDENTITY
+from .run_receipt import SAME_RUN
 
 KEEP = 2
 STATE = "state.json"
+RECEIPT = "origin"  # the key of the run's receipt in `state.json`
 logger = logging.getLogger(__name__)
 
 
 class TrainingState:
-    """What a run needs to go on: weights, optimizer, schedule, random state, and the run's own counters.
+    """What a run needs to resume: weights, optimizer, schedule, random state and the counters of its progress.
 
-    A checkpoint holds whole tensors, however they are sharded in training.
+    A checkpoint has complete tensors, even if training shards them.
 
     Args:
-        model: the whole model, as `fsdp.gather_weights` left it.
-        trained: what `fsdp.model_to_train` made of it.
-        origin: what the run's numbers depend on, see `origin.origin`.
+        model: the complete model, updated by `fsdp.gather_weights`.
+        trained: the model that `fsdp.model_to_train` returned for it.
+        receipt: of the run, see `run_receipt.run_receipt`.
     """
 
     def __init__(
@@ -43,17 +44,17 @@ class TrainingState:
         trained: torch.nn.Module,
         optimizer: AcceleratedOptimizer,
         scheduler: LRScheduler,
-        origin: dict[str, object],
+        receipt: dict[str, object],
     ):
         self.accelerator = accelerator
         self.model, self.trained = model, trained
         self.optimizer = optimizer.optimizer  # inside accelerate's wrapper
         self.shards = zero if accelerator.distributed_type == DistributedType.DEEPSPEED else fsdp
         self.scheduler = scheduler
-        self.origin = origin
+        self.receipt = receipt
 
     def save(self, directory: Path, step: int, counters: dict) -> None:
-        """Write `directory/step-…`: under another name first, renamed when every process has written its part."""
+        """Write `directory/step-…` under another name, and rename it when every process has written its part."""
         target = directory / f"step-{step:08d}"
         partial = directory / f"partial-{step:08d}"
         accelerator = self.accelerator
@@ -71,33 +72,33 @@ class TrainingState:
         if accelerator.is_main_process:
             files = {path.name: path.stat().st_size for path in partial.iterdir()}
             scaler = accelerator.scaler.state_dict() if accelerator.scaler else None
-            state = {"origin": self.origin, "files": files, "scheduler": _plain(self.scheduler), "scaler": scaler}
+            state = {RECEIPT: self.receipt, "files": files, "scheduler": _plain(self.scheduler), "scaler": scaler}
             (partial / STATE).write_text(json.dumps({**state, **counters}), encoding="utf-8")
             flush(partial)
             if target.exists():
                 shutil.rmtree(target)
             partial.rename(target)
-            for old in checkpoints(directory, self.origin)[:-KEEP]:
+            for old in checkpoints(directory, self.receipt)[:-KEEP]:
                 shutil.rmtree(old)
         accelerator.wait_for_everyone()
 
     def load(self, checkpoint: Path) -> dict:
-        """Restore everything and return the counters, `step` among them.
+        """Restore everything and return the counters, which include `step`.
 
         Raises:
-            UserError: its files are damaged, or hold another model.
+            UserError: its files are damaged, or belong to another model.
         """
         try:
             state = _state(checkpoint)
             load_model(self.model, checkpoint / "model.safetensors")
             slots = load_file(checkpoint / "optimizer.safetensors")
             random_state = checkpoint / f"random-{self.accelerator.process_index}.safetensors"
-            if random_state.is_file():  # a process that there was not before draws its own
+            if random_state.is_file():  # a process that did not exist before keeps its new one
                 _restore_random_state(load_file(random_state))
         except (OSError, SafetensorError, RuntimeError) as error:
             raise UserError(
-                f"{checkpoint} could not be read ({one_line(error)}): delete it, and the same command goes on from "
-                "the one before"
+                f"{checkpoint} could not be read ({one_line(error)}); delete it, and the same command resumes from "
+                "the checkpoint before it"
             ) from error
         fsdp.scatter_weights(self.model, self.trained)
         moments: dict[int, dict[str, torch.Tensor]] = {}
@@ -113,58 +114,58 @@ class TrainingState:
         return state
 
 
-def newest(directory: Path, origin: dict[str, object], *, force: bool = False) -> Path | None:
-    """The newest complete checkpoint of this run, to go on from; a damaged or foreign one is passed over.
+def newest(directory: Path, receipt: dict[str, object], *, force: bool = False) -> Path | None:
+    """Return the newest complete checkpoint of this run, or None. Skip damaged ones and those of other runs.
 
     Args:
-        origin: what the run's numbers depend on now, see `origin.origin`.
-        force: go on from a checkpoint of any origin.
+        receipt: of the run now, see `run_receipt.run_receipt`.
+        force: accept a checkpoint with any receipt.
 
     Raises:
-        UserError: something else it depends on has changed since that was written.
+        UserError: the receipt in the checkpoint differs from the one now.
     """
-    found = checkpoints(directory, {} if force else origin, warn=True)
-    if not found or force:
-        return found[-1] if found else None
-    written = _state(found[-1]).get("origin", {})
-    if changed := [name for name in origin if written.get(name) != origin[name]]:
+    complete = checkpoints(directory, {} if force else receipt, warn=True)
+    if not complete or force:
+        return complete[-1] if complete else None
+    written = _state(complete[-1]).get(RECEIPT, {})
+    if changed := [name for name in receipt if written.get(name) != receipt[name]]:
         raise UserError(
-            f"{found[-1]} was written under another {', '.join(changed)}: go back to what it was, give another "
-            "--output_dir, or --force to go on with what is now"
+            f"{complete[-1]} was written with another {', '.join(changed)}; undo the change, choose another "
+            "--output_dir, or use --force to resume with the change"
         )
-    return found[-1]
+    return complete[-1]
 
 
-def checkpoints(directory: Path, origin: dict[str, object], *, warn: bool = False) -> list[Path]:
-    """The complete checkpoints of a run, oldest first.
+def checkpoints(directory: Path, receipt: dict[str, object], *, warn: bool = False) -> list[Path]:
+    """List the complete checkpoints of a run, oldest first.
 
     Args:
-        origin: tells the run's own; those of any where it is empty.
-        warn: say of the others why they are none.
+        receipt: of the run; checkpoints of another recipe or seed are left out. Empty accepts them all.
+        warn: log why a checkpoint was left out.
     """
-    found = []
+    complete = []
     for path in sorted(directory.glob("step-" + "[0-9]" * 8)):
-        problem = _problem(path, origin)
+        problem = _problem(path, receipt)
         if problem is None:
-            found.append(path)
+            complete.append(path)
         elif warn:
-            logger.warning("%s is passed over: %s", path, problem)
-    return found
+            logger.warning("skipping %s: %s", path, problem)
+    return complete
 
 
-def _problem(checkpoint: Path, origin: dict[str, object]) -> str | None:
-    """Why a run cannot go on from it, if so."""
+def _problem(checkpoint: Path, receipt: dict[str, object]) -> str | None:
+    """Return why a run cannot resume from a checkpoint, or None if it can."""
     try:
         state = _state(checkpoint)
     except (OSError, ValueError):
-        return f"no {STATE} that can be read"
+        return f"{STATE} cannot be read"
     for name, size in state.get("files", {}).items():
         path = checkpoint / name
         if not path.is_file() or path.stat().st_size != size:
-            return f"{name} is not whole"
-    written = state.get("origin", {})
-    if foreign := [name for name in IDENTITY if name in written and written[name] != origin.get(name, written[name])]:
-        return f"it is of another {', '.join(foreign)}"
+            return f"{name} is incomplete"
+    written = state.get(RECEIPT, {})
+    if other := [name for name in SAME_RUN if name in written and written[name] != receipt.get(name, written[name])]:
+        return f"it belongs to another {', '.join(other)}"
     return None
 
 
@@ -173,7 +174,7 @@ def _state(checkpoint: Path) -> dict:
 
 
 def step_of(checkpoint: Path) -> int:
-    """Updates made when it was written.
+    """Return the number of updates before a checkpoint was written.
 
     Example:
         >>> step_of(Path("checkpoints/step-00000125"))
@@ -189,7 +190,7 @@ def _plain(scheduler: LRScheduler) -> dict:
 
 
 def _random_state() -> dict[str, torch.Tensor]:
-    """Torch draws all randomness of a training step (dropout, masks); the order of the data is a function of seed."""
+    """Return torch's random state. Dropout and masks depend on it; the order of the data depends only on the seed."""
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         states["cuda"] = torch.cuda.get_rng_state()

@@ -1,4 +1,4 @@
-"""Signs that an encoder has collapsed: all embeddings alike, channels of a batch norm that no longer vary."""
+"""Detect a collapsed encoder: equal embeddings, or batch norm channels without variance."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import torch
 
 from ..evaluation.tasks.sts import unit_vectors
 
-# Cosines above 1 - 1e-8: what still differs is rounding.
+# At this spread cosines are above 1 - 1e-8, and only rounding differs.
 LEAST_SPREAD = 1e-4
 
 
 def spread(vectors: np.ndarray) -> float:
-    """Root mean square distance of unit vectors `(n, H)` from their mean: 0 where all are equal, at most 1.
+    """Return the root mean square distance of vectors `(n, H)` from their mean, after normalisation.
 
-    Args:
-        vectors: of any length.
+    It is 0 if all vectors point the same way, and at most 1.
 
     Example:
         >>> spread(np.array([[2.0, 0.0], [9.0, 0.0]])), spread(np.array([[2.0, 0.0], [-9.0, 0.0]]))
@@ -26,9 +25,12 @@ def spread(vectors: np.ndarray) -> float:
 
 
 def dead_channels(model: torch.nn.Module) -> dict[str, tuple[int, int]]:
-    """Batch norms with channels whose running variance has fallen below their epsilon: name to how many, of how many.
+    """Count the batch norm channels whose running variance is below epsilon.
 
-    Such a channel gives noise in training and next to nothing at test.
+    Such a channel outputs noise in training and almost nothing at test.
+
+    Returns:
+        For each batch norm that has any, by name: the number of such channels, and of all its channels.
 
     Example:
         >>> norm = torch.nn.BatchNorm1d(3)
@@ -45,15 +47,15 @@ def dead_channels(model: torch.nn.Module) -> dict[str, tuple[int, int]]:
 
 
 def warnings(vectors: np.ndarray, model: torch.nn.Module) -> list[str]:
-    """What looks collapsed, a line each.
+    """Return one line for each sign of collapse.
 
     Args:
         vectors: embeddings of different sentences.
-        model: that is trained.
+        model: the training model.
     """
     lines = []
     if (distance := spread(vectors)) < LEAST_SPREAD:
-        lines.append(f"the embeddings have collapsed: those of dev are {distance:.1e} apart on the unit sphere")
+        lines.append(f"the embeddings have collapsed: on dev their distance from the mean is {distance:.1e}")
     for name, (dead, channels) in dead_channels(model).items():
-        lines.append(f"batch norm {name}: {dead} of {channels} channels have no variance left")
+        lines.append(f"batch norm {name}: {dead} of {channels} channels have no variance")
     return lines

@@ -1,4 +1,4 @@
-"""What a run leaves where its loss or gradient is not finite: which update, on which rows, how to see it again."""
+"""Stop at a loss or gradient that is not finite, and keep the update: its step, its rows and how to repeat it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class NonFinite(Exception):
     """A loss or gradient that is not finite.
 
     Args:
-        step: the first update it was met in.
-        values: loss, its parts and `gradient_norm` of that update.
+        step: the first update that has one.
+        values: the loss, its parts and `gradient_norm` of that update.
     """
 
     def __init__(self, step: int, values: dict[str, float]):
@@ -32,18 +32,20 @@ def keep_batch(
     checkpoint: Path | None,
     process: int,
 ) -> UserError:
-    """Write `batch-PROCESS.safetensors` and `report.json`, and make the line that ends the run.
+    """Write `batch-PROCESS.safetensors` and `report.json`, and return the error that ends the run.
 
     Args:
-        directory: of this update's files.
+        directory: for the files of this update.
+        found: the update.
         batches: this process's share of the update's batches.
-        rows: numbers of the rows of all processes, of the training data and of the labelled data.
-        checkpoint: the newest of the run, from before the update; training goes on from it bit for bit, so that is
-            where the update is seen again.
+        rows: row numbers of all processes, in the training data and in the labelled data.
+        checkpoint: the newest of the run, from before the update. Resuming from it is bit-exact, so it repeats the
+            update.
+        process: rank of this process.
     """
     name, value = next((name, value) for name, value in found.values.items() if not abs(value) < float("inf"))
-    beginning = f"goes on from {checkpoint}" if checkpoint else "begins again"
-    replay = f"the same command with --log_steps 1 {beginning} and stops right there"
+    beginning = f"resumes from {checkpoint}" if checkpoint else "starts again"
+    replay = f"the same command with --log_steps 1 {beginning} and stops at this step"
     tensors = {
         f"{number}.{key}": tensor
         for number, batch in enumerate(batches)
@@ -55,8 +57,9 @@ def keep_batch(
     if process == 0:
         values = {name: str(value) for name, value in found.values.items()}  # JSON has no NaN
         write_json(directory / "report.json", {"step": found.step, **values, "rows": rows, "replay": replay})
-    some = "; ".join(f"{kind} {', '.join(map(str, numbers[:5]))} …" for kind, numbers in rows.items())
+    first_rows = "; ".join(f"{kind} {', '.join(map(str, numbers[:5]))} …" for kind, numbers in rows.items())
+    where = f"step {found.step} ({first_rows})" if first_rows else f"step {found.step}"
     return UserError(
-        f"the {name.replace('_', ' ')} is {value} at step {found.step}{f' ({some})' if some else ''}: lower "
-        f"--learning_rate, or try --mixed_precision no. Its batch is in {directory}; {replay}"
+        f"the {name.replace('_', ' ')} is {value} at {where}; lower --learning_rate, "
+        f"or try --mixed_precision no. The batch is in {directory}; {replay}"
     )

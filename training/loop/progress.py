@@ -1,4 +1,4 @@
-"""What a run has seen so far, and what it leaves: metrics, dev scores, the best model."""
+"""The progress of a run: counters, metrics, dev scores and the best model."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ GRADIENT_NORM = "gradient_norm"
 
 
 class Progress:
-    """What a run has seen so far: losses, dev scores, the best model.
+    """The progress of a run so far: counters, losses, dev scores and the best model.
 
     Args:
-        origin: what the run's numbers depend on, see `origin.origin`.
+        receipt: of the run, see `run_receipt.run_receipt`.
     """
 
     def __init__(
-        self, run: Path, built: Build, recipe: Recipe, accelerator: Accelerator, dev: PairTask | None, origin: dict
+        self, run: Path, built: Build, recipe: Recipe, accelerator: Accelerator, dev: PairTask | None, receipt: dict
     ):
         self.run, self.built, self.recipe, self.accelerator, self.dev = run, built, recipe, accelerator, dev
-        self.origin = origin
+        self.receipt = receipt
         self.metrics = run / "metrics.jsonl"
         self.step, self.seconds = 0, 0.0
         self.best_step: int | None = None
@@ -49,7 +49,7 @@ class Progress:
         self.times_lower = 0
         self.losses: list[dict[str, torch.Tensor]] = []
         self.dev_results: list[dict] = []
-        self.prefix = f"{run.name}/" if len(recipe.seeds) > 1 else ""  # one tracker holds all seeds
+        self.prefix = f"{run.name}/" if len(recipe.seeds) > 1 else ""  # all seeds share one tracker
 
     COUNTERS: tuple[str, ...] = ("step", "best_step", "best_score", "last_score", "times_lower", "seconds")
     COUNTERS += ("rows", "update_seconds")
@@ -58,35 +58,36 @@ class Progress:
         return {name: getattr(self, name) for name in self.COUNTERS}
 
     def begin(self) -> None:
-        """Start from nothing: whatever an attempt without a checkpoint has logged goes."""
+        """Start with empty metrics: drop what an attempt without a checkpoint has logged."""
         if self.accelerator.is_main_process:
             replace_file(self.metrics, "")
 
     def save(self, state: TrainingState) -> None:
-        """Write a checkpoint, after what was logged before it."""
+        """Write a checkpoint. The metrics logged before it reach the disk first."""
         if self.accelerator.is_main_process:
             flush(self.metrics)
         state.save(self.run / "checkpoints", self.step, self.counters())
 
     def restore(self, counters: dict) -> None:
-        """Go on from a checkpoint's counters; what was logged after it will be logged again.
+        """Continue with a checkpoint's counters, and drop the metrics logged after it: they will be logged again.
 
         Args:
-            counters: one that the code which wrote them did not have stays at its beginning.
+            counters: of the checkpoint. A counter that older code did not write keeps its initial value.
         """
         for name in self.COUNTERS:
             setattr(self, name, counters.get(name, getattr(self, name)))
         if self.accelerator.is_main_process:
             lines = self.metrics.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-            whole = [line for line in lines if line.endswith("\n")]  # the last may have been cut
-            replace_file(self.metrics, "".join(line for line in whole if json.loads(line)["step"] <= self.step))
+            complete = [line for line in lines if line.endswith("\n")]  # the last may have been cut
+            replace_file(self.metrics, "".join(line for line in complete if json.loads(line)["step"] <= self.step))
 
     @property
     def stopped(self) -> bool:
-        """Whether dev has been lower than the time before as often as the recipe endures (SG-OPT's early stopping)."""
+        """True once dev has dropped `endurance` times (SG-OPT's early stopping)."""
         return self.recipe.endurance is not None and self.times_lower >= self.recipe.endurance
 
-    def count_fall(self, score: float) -> None:
+    def count_drop(self, score: float) -> None:
+        """Count dev scores that are lower than the one before."""
         self.times_lower += self.last_score is not None and score < self.last_score
         self.last_score = score
 
@@ -94,18 +95,22 @@ class Progress:
         """Count an update.
 
         Args:
+            step: its number.
             losses: scalars on the device, the loss first and the norm of the gradient last.
             rows: training rows of this process.
         """
         self.step = step
         self.rows += rows
-        self.losses.append(losses)  # read when it is logged: reading waits for the device
+        self.losses.append(losses)  # read when they are logged, because reading waits for the device
 
     def log(self, learning_rate: float) -> dict:
-        """Write the mean losses since the last time.
+        """Log the mean losses since the last call.
+
+        Returns:
+            The values for the progress bar.
 
         Raises:
-            NonFinite: a loss or gradient since then was not.
+            NonFinite: a loss or gradient since then is not finite.
         """
         steps = torch.stack([torch.stack([*losses.values()]) for losses in self.losses])  # (updates, losses)
         steps = self.accelerator.reduce(steps, reduction="mean")
@@ -120,18 +125,19 @@ class Progress:
         return {"loss": f"{line['loss']:.4f}"}
 
     def evaluate(self, step: int, *, counts: bool) -> None:
-        """Score the serving model on dev; a strictly better one becomes `best/`. Without dev the newest is best.
+        """Score the serving model on dev, and save it as `best/` if it is better. Without dev, always save it.
 
         Args:
-            counts: for `endurance`: the evaluation before training and those on labelled pairs do not.
+            step: updates so far.
+            counts: whether a drop counts for `endurance`. Scores before training and of stage `nli` do not count.
         """
         score: Any = None
         if self.dev is not None:
-            found = [self._dev_score(self.dev) if self.accelerator.is_main_process else None]
-            score = broadcast_object_list(found)[0]
+            scores = [self._dev_score(self.dev) if self.accelerator.is_main_process else None]
+            score = broadcast_object_list(scores)[0]
             self._write({"step": step, "dev": score})
             if counts:
-                self.count_fall(score)
+                self.count_drop(score)
         if self.dev is None or self.best_score is None or score > self.best_score:
             self.best_step, self.best_score = step, score
             if self.accelerator.is_main_process:
@@ -140,7 +146,7 @@ class Progress:
         self.accelerator.wait_for_everyone()
 
     def diagnose(self, probe: dict[str, torch.Tensor]) -> None:
-        """Write what the method says of itself on a fixed batch of labelled rows."""
+        """Log the method's diagnostics on a fixed batch of labelled rows."""
         if self.accelerator.is_main_process:
             model = self.built.model.eval()
             values = model.diagnostics(**{name: tensor.to(model.device) for name, tensor in probe.items()})

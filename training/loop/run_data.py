@@ -1,4 +1,4 @@
-"""The batches of a run: training sentences, labelled pairs, or both side by side."""
+"""The batches of a run: training sentences, labelled pairs, or both."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from ..errors import UserError
 from ..recipes import Recipe
 from .building import Build
 
-# Labelled rows that a method's diagnostics are taken on.
+# Labelled rows on which a method computes its diagnostics.
 PROBE = 256
 logger = logging.getLogger(__name__)
 
 
 class RunData:
-    """What a recipe trains on, for one seed and one process.
+    """The training data of a recipe, for one seed and one process.
 
     Args:
-        recipe: says which texts there are; only those that some stage needs are read.
-        seed: of the order.
-        built: the model's tokenizer and templates.
-        accelerator: this process's place among all.
+        recipe: names the texts. Only those that a stage needs are read.
+        seed: for the order.
+        built: has the tokenizer and the templates.
+        accelerator: knows the rank of this process.
     """
 
     def __init__(self, recipe: Recipe, seed: int, built: Build, accelerator: Accelerator):
@@ -39,10 +39,10 @@ class RunData:
         self.joint = config.nli_weight > 0
         self.share = {"seed": seed, "rank": accelerator.process_index, "world": accelerator.num_processes}
         self.share["length_window"] = recipe.length_window
-        # A generator of its own: iterating must not draw from the one that dropout draws from.
+        # With its own generator, iterating does not draw from the generator of dropout.
         self.options: dict[str, Any] = {"pin_memory": accelerator.device.type == "cuda", "batch_size": None}
         self.options["generator"] = torch.Generator()
-        self.place = (built.templates, built.serving_tokenizer.pad_token_id)
+        self.collation = (built.templates, built.serving_tokenizer.pad_token_id)
         cut = {"tokenizer": built.tokenizer, "length": built.sentence_length}
         self.batches_per_epoch = self.nli_batches_per_epoch = math.inf
         self.sentences: Callable[[int, int], DataLoader]
@@ -63,22 +63,24 @@ class RunData:
             return
         with accelerator.main_process_first():
             rows = tokenize_once(load_sentences(self.recipe), **cut, config=config)
-        batches = Batches(rows, ViewCollator(*self.place, config.view_columns, config.edit_sentence), **share)
+        batches = Batches(rows, ViewCollator(*self.collation, config.view_columns, config.edit_sentence), **share)
         self.batches_per_epoch = batches.batches_per_epoch
         self.numbered["sentences"] = batches
-        logger.info("%d sentences, %d batches an epoch", len(rows), batches.batches_per_epoch)
+        logger.info("%d sentences, %d batches per epoch", len(rows), batches.batches_per_epoch)
         self.sentences = lambda start, stop: self._loader(batches, sampler=range(start, stop))
 
     def _load_labelled(self, classes: int, cut: dict, accelerator: Accelerator) -> None:
         if classes == 0:
-            raise UserError("nli_steps, nli_epochs: give nli_classes too, 2 (triplets) or 3 (labelled pairs)")
+            raise UserError(
+                "nli_classes: training on labelled pairs needs --nli_classes 2 (triplets) or 3 (labelled pairs)"
+            )
         with accelerator.main_process_first():
             rows = tokenize_once(load_labelled(self.recipe, classes), **cut)
-        collate = ViewCollator(*self.place, lambda columns: list(range(columns)))
+        collate = ViewCollator(*self.collation, lambda columns: list(range(columns)))
         batches = Batches(rows, collate, batch_size=self.recipe.nli_batch_size, **self.share)
         self.nli_batches_per_epoch = batches.batches_per_epoch
         self.numbered["labelled"] = batches
-        logger.info("%d labelled rows, %d batches an epoch", len(rows), batches.batches_per_epoch)
+        logger.info("%d labelled rows, %d batches per epoch", len(rows), batches.batches_per_epoch)
         self.probe = lambda: collate([{**rows[i]} for i in range(min(PROBE, len(rows)))])
         self.labelled = lambda start, stop: self._loader(batches, sampler=range(start, stop))
 
@@ -86,11 +88,13 @@ class RunData:
         return DataLoader(batches, **self.options, **options)
 
     def batches(self, stage: str, start: int, stop: int, before: int) -> Iterator[dict[str, Any]]:
-        """Arguments of the model's forward, for the batches from `start` to `stop` of a stage.
+        """Yield the arguments of the model's forward, for the batches from `start` to `stop` of a stage.
 
         Args:
-            stage: `nli` gives labelled pairs alone, `contrastive` sentences, and labelled pairs where they are joint.
-            before: batches of earlier stages, so that labelled pairs go on where those left off.
+            stage: `nli` yields labelled pairs. `contrastive` yields sentences, with labelled pairs in joint training.
+            start: first batch, counted from the beginning of the stage.
+            stop: batch to stop before.
+            before: batches in earlier stages. Labelled pairs continue after those.
         """
         sources = []
         if stage == "contrastive":
@@ -101,16 +105,20 @@ class RunData:
             yield {prefix + name: value for prefix, source in sources for name, value in next(source).items()}
 
     def rows(self, stage: str, start: int, stop: int, before: int) -> dict[str, list[int]]:
-        """Numbers of the rows that `batches` gives to all processes, counted from 0 after blank rows went; none of
-        a stream.
+        """Return the numbers of the rows that `batches` yields on all processes.
+
+        Rows are counted from 0 after blank rows were removed. The rows of a stream have no numbers.
+
+        Args:
+            stage: as in `batches`, like the other arguments.
         """
-        places = {}
+        batches = {}
         if stage == "contrastive":
-            places["sentences"] = range(start, stop)
+            batches["sentences"] = range(start, stop)
         if stage == "nli" or self.joint:
-            places["labelled"] = range(before + start, before + stop)
+            batches["labelled"] = range(before + start, before + stop)
         return {
             kind: [row for number in numbers for row in self.numbered[kind].rows(number)]
-            for kind, numbers in places.items()
+            for kind, numbers in batches.items()
             if kind in self.numbered
         }

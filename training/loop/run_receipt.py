@@ -1,4 +1,4 @@
-"""What a run's numbers depend on, recorded in its checkpoints: it goes on only where all of it is as it was."""
+"""The receipt of a run: everything its numbers depend on. A run resumes only if none of it has changed."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ..hub import sha256
 from ..recipes import Recipe, deciding_keys
 from .precision import precision_of
 
-# The code that decides a run's numbers: all of `modeling`, and of `training` what a batch and an update go through.
+# The code that a run's numbers depend on, beside `modeling`: what batches and updates use.
 CODE: tuple[str, ...] = ("data/*.py", "loading/*.py", "evaluation/tasks/sts.py")
 CODE += ("loop/building.py", "loop/optimizers.py", "loop/progress.py", "loop/run_data.py", "loop/training_loop.py")
-# A checkpoint with another of these was not written by this run.
-IDENTITY = ("recipe", "seed")
+# A checkpoint in which one of these differs belongs to another run.
+SAME_RUN = ("recipe", "seed")
 
 
-def origin(
+def run_receipt(
     recipe: Recipe, seed: int, tokenizer: PreTrainedTokenizerBase, accelerator: Accelerator, dev: PairTask | None
 ) -> dict[str, object]:
-    """Everything that must be the same where a run goes on, by the name an error gives it.
+    """Return everything that must not change before a run resumes, by the name that errors use.
 
-    Files and the tokenizer are known by their contents, wherever they lie and whenever they were touched; data sets of
-    the Hub by the revision that the recipe gives.
+    Files and the tokenizer are compared by content, not by path or time. Data sets of the Hub are compared by the
+    revision in the recipe.
     """
     keys = deciding_keys(recipe)
     libraries = {name: versions()[name] for name in ("csezoo", "torch", "transformers", "tokenizers")}
@@ -49,7 +49,7 @@ def origin(
 
 
 def code_sha256() -> str:
-    """Checksum of the code that decides a run's numbers; that of cards, pictures and publishing is not in it."""
+    """Return a checksum of the code that a run's numbers depend on, without cards, pictures and publishing."""
     training = Path(__file__).parents[1]
     files = [*Path(csezoo.modeling.__file__).parent.glob("*.py")]
     files += [file for pattern in CODE for file in training.glob(pattern)]
@@ -60,7 +60,10 @@ def code_sha256() -> str:
 
 
 def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Checksum of how a tokenizer cuts a text into word pieces; truncation and padding are of its last call."""
+    """Return a checksum of how a tokenizer splits texts.
+
+    Truncation and padding are left out: a tokenizer keeps those of its last call.
+    """
     parts = json.loads(tokenizer.backend_tokenizer.to_str())
     kept = {name: part for name, part in parts.items() if name not in ("truncation", "padding")}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Runs: every seed of a recipe trained, its best model evaluated, the seeds aggregated."""
+"""Runs: train every seed of a recipe, evaluate the best models and aggregate the seeds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ logger = logging.getLogger(__name__)
 
 
 def run_recipe(recipe: Recipe, *, show: bool = True) -> dict:
-    """Train every seed of a recipe, evaluate the best models, aggregate, and show the summary.
+    """Train every seed of a recipe, evaluate the best models, aggregate the seeds and print a summary.
+
+    Args:
+        show: whether to print the summary.
 
     Returns:
         The content of the run's `results.json`.
@@ -71,12 +74,15 @@ def _run_seeds(recipe: Recipe, output: Path, accelerator: Accelerator) -> dict:
 
 
 def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
-    """The processes of this run, checked against what was asked for."""
+    """Set up the processes, precision, logging and tracker of a run.
+
+    Raises:
+        UserError: the recipe's tracker or precision does not work here, or too few processes were started.
+    """
     tracker = None if recipe.report_to == "none" else recipe.report_to
-    # A stage on labelled pairs leaves the heads of the other one without gradients, and the other way round; without a
-    # contrastive loss a projection may have none.
-    some = recipe.model.get("nli_classes", 0) > 0 or recipe.model.get("contrastive_weight", 1) == 0
-    unused = DistributedDataParallelKwargs(find_unused_parameters=some)
+    # The heads of one stage have no gradients in the other. Without a contrastive loss, a projection may have none.
+    unused = recipe.model.get("nli_classes", 0) > 0 or recipe.model.get("contrastive_weight", 1) == 0
+    data_parallel = DistributedDataParallelKwargs(find_unused_parameters=unused)
     precision = choose_precision(recipe.mixed_precision)
     try:
         accelerator = Accelerator(
@@ -84,20 +90,20 @@ def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
             gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=recipe.gradient_accumulation_steps),
             log_with=tracker,
             project_dir=str(output),
-            kwargs_handlers=[unused],
+            kwargs_handlers=[data_parallel],
             fsdp_plugin=fsdp_plugin(),
             deepspeed_plugin=deepspeed_plugin(recipe, precision),
         )
     except ValueError as error:
-        raise UserError(f"report_to or mixed_precision: {error}") from error
+        raise UserError(f"report_to or mixed_precision: {error}; choose another value") from error
     check_launch(accelerator.num_processes)
     level = logging.INFO if accelerator.is_main_process else logging.ERROR
     logging.basicConfig(level=logging.WARNING, format="%(message)s", force=True)
     logging.getLogger("csezoo").setLevel(level)
-    transformers_logging.set_verbosity_error()  # fresh heads are what training wants; misfits raise
+    transformers_logging.set_verbosity_error()  # new heads are intended; loading checks other tensors
     transformers_logging.disable_progress_bar()
     if not sys.stderr.isatty() or not accelerator.is_main_process:
-        datasets.disable_progress_bars()  # bars are for terminals
+        datasets.disable_progress_bars()  # show progress bars only on a terminal
     logger.info(
         "%d process(es) on %s, precision %s",
         accelerator.num_processes,
@@ -105,19 +111,19 @@ def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
         precision_of(accelerator),
     )
     if tracker and not accelerator.log_with:
-        raise UserError(f"report_to: {tracker} is not installed: pip install {tracker}, or --report_to none")
+        raise UserError(f"report_to: {tracker} is not installed; pip install {tracker}, or use --report_to none")
     return accelerator
 
 
 def start_tracker(accelerator: Accelerator, recipe: Recipe) -> None:
-    """Open the tracker, once the run's directory is known to be this run's."""
+    """Start the tracker. Call this only after `claim`, because the tracker writes into the run's directory."""
     if accelerator.log_with:
         plain = {key: value for key, value in recipe.to_dict().items() if isinstance(value, bool | int | float | str)}
         accelerator.init_trackers("tracker", config=plain)
 
 
 def load_evaluation(recipe: Recipe) -> tuple[PairTask | None, list[PairTask]]:
-    """Dev and test pairs, before anything is trained: what is missing is said at once."""
+    """Load dev and test pairs. This happens before training, so that missing files are reported at once."""
     use_data = recipe.eval_data != "none"
     dev = load_task(DEV_TASK, recipe.eval_data) if use_data and not recipe.dev_file else None
     if recipe.dev_file:
@@ -136,38 +142,38 @@ RUN_FILES: tuple[str, ...] = ("recipe.yaml", "metrics.jsonl", "results.json", "c
 RUN_FILES += ("non_finite", "prefix_tuning.png", "training_curves.png", "similarities.png")
 
 
-def _written(recipe: Path) -> dict:
-    """The keys of a run's recipe.yaml."""
+def _read_keys(recipe: Path) -> dict:
+    """Read the keys in a run's recipe.yaml."""
     try:
         values = yaml.safe_load(recipe.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{recipe} is no YAML ({one_line(error)}): give another --output_dir") from error
+        raise UserError(f"{recipe} is not valid YAML ({one_line(error)}); choose another --output_dir") from error
     if not isinstance(values, dict):
-        raise UserError(f"{recipe} is no recipe: give another --output_dir")
+        raise UserError(f"{recipe} is not a recipe; choose another --output_dir")
     return values
 
 
 def claim(output: Path, recipe: Recipe) -> None:
-    """Take a directory for a recipe: new, or the same recipe's to go on with.
+    """Claim a directory for a recipe: a new directory, or one with a run of the same recipe to resume.
 
     Raises:
-        UserError: it holds another recipe's run.
+        UserError: the directory has a run of another recipe, or cannot be written.
     """
-    known = output / "recipe.yaml"
-    if known.is_file():
-        # A key that the code which wrote it did not have was at its default.
-        before, now = Recipe().to_dict() | _written(known), recipe.to_dict()
+    file = output / "recipe.yaml"
+    if file.is_file():
+        # Keys added since then had their defaults.
+        before, now = Recipe().to_dict() | _read_keys(file), recipe.to_dict()
         changed = [key for key in before | now if key not in FREE_KEYS and before.get(key) != now.get(key)]
         runs = (output, *output.glob("seed-*"))
-        made = any(path for run in runs for path in run.glob("checkpoints/step-*"))
-        if changed and made and not (recipe.overwrite or recipe.force):
+        trained = any(path for run in runs for path in run.glob("checkpoints/step-*"))
+        if changed and trained and not (recipe.overwrite or recipe.force):
             raise UserError(
-                f"{output} holds a run with another {', '.join(changed)}: give another --output_dir, --overwrite to "
-                "begin anew, or --force to go on with what is now"
+                f"{output} has a run with another {', '.join(changed)}; choose another --output_dir, or use "
+                "--overwrite to start again or --force to resume with the change"
             )
         if changed and recipe.force and not recipe.overwrite:
             for run in runs:
-                remove(run / "results.json")  # it is no longer finished
+                remove(run / "results.json")  # the run is no longer finished
         elif changed:
             for name in RUN_FILES:
                 remove(output / name)
@@ -175,13 +181,16 @@ def claim(output: Path, recipe: Recipe) -> None:
                 remove(directory)
     try:
         output.mkdir(parents=True, exist_ok=True)
-        # These are asked for each time: a recipe read back from here must not do them by itself.
-        dump_recipe(replace(recipe, overwrite=False, force=False), known)
+        # Leave out these two: they apply only to the command that has them, not to one that reads this recipe.
+        dump_recipe(replace(recipe, overwrite=False, force=False), file)
     except OSError as error:
-        raise UserError(f"output_dir: {output} cannot be written ({one_line(error)})") from error
+        raise UserError(
+            f"output_dir: {output} cannot be written ({one_line(error)}); choose another --output_dir"
+        ) from error
 
 
 def remove(path: Path) -> None:
+    """Delete a file or a directory, if it exists."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -191,7 +200,7 @@ def remove(path: Path) -> None:
 def run_seed(
     recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: PairTask | None, tests: list[PairTask]
 ) -> dict:
-    """One seed, trained and evaluated; a finished one is read from its results."""
+    """Train and evaluate one seed, or read its results if it is finished."""
     results_file = run / "results.json"
     if results_file.is_file():
         logger.info("%s is finished", run)
@@ -203,10 +212,10 @@ def run_seed(
         training = train(recipe, seed, run, accelerator, dev)
     except Terminated:
         written = sorted(run.glob("checkpoints/step-*"))
-        where = f"goes on from {written[-1]}" if written else "begins again, there was no checkpoint yet"
+        where = f"resumes from {written[-1]}" if written else "starts again, there was no checkpoint yet"
         logger.warning("stopped by a signal: the same command %s", where)
         raise
-    accelerator.free_memory()  # the next seed needs the room
+    accelerator.free_memory()  # the next seed needs the memory
     results = None
     if accelerator.is_main_process:
         if recipe.whitening:
@@ -220,7 +229,7 @@ def run_seed(
 def evaluate_best(
     recipe: Recipe, seed: int, run: Path, training: dict, dev: PairTask | None, tests: list[PairTask]
 ) -> dict:
-    """Load `best/` as a user would, score it, draw it, and write its card again with both."""
+    """Load `best/` as a user would, score it, draw its similarities, and rewrite its card with both."""
     results = []
     tasks = [task for task in (dev, *tests) if task is not None]
     if tasks:
@@ -233,8 +242,8 @@ def evaluate_best(
     for name in PICTURES:
         if (run / name).is_file():
             shutil.copy(run / name, run / "best")
-    made = {
-        **identity(recipe),
+    run_results = {
+        **recipe_receipt(recipe),
         "seed": seed,
         "results": results,
         "training": training,
@@ -244,12 +253,12 @@ def evaluate_best(
             **versions(),
         },
     }
-    save_card(run / "best", recipe, results, runs=[made])
-    return made
+    save_card(run / "best", recipe, results, runs=[run_results])
+    return run_results
 
 
-def identity(recipe: Recipe) -> dict:
-    """What a results file says of the model: enough to tell whether a paper's numbers may stand beside it."""
+def recipe_receipt(recipe: Recipe) -> dict:
+    """Return what results say of the recipe: enough to decide which published numbers they compare with."""
     return {
         "model": recipe.name,
         "method": recipe.method,
@@ -259,7 +268,7 @@ def identity(recipe: Recipe) -> dict:
 
 
 def aggregate(recipe: Recipe, runs: list[dict], output: Path, accelerator: Accelerator) -> dict:
-    """Mean and standard deviation over the seeds, and the best seed's model (by dev) as the run's `best/`."""
+    """Compute mean and standard deviation over the seeds, and copy the best seed's model (by dev) to `best/`."""
     values = {
         result["task"]: [run["results"][i]["value"] for run in runs] for i, result in enumerate(runs[0]["results"])
     }
@@ -267,7 +276,7 @@ def aggregate(recipe: Recipe, runs: list[dict], output: Path, accelerator: Accel
     if len(tests[0]) > 1:
         values[AVERAGE] = [average(results) for results in tests]
     results = {
-        **identity(recipe),
+        **recipe_receipt(recipe),
         "seeds": recipe.seeds,
         "runs": [{key: run[key] for key in ("seed", "training", "machine")} for run in runs],
         "results": [result for run in runs for result in run["results"]],
@@ -282,8 +291,8 @@ def aggregate(recipe: Recipe, runs: list[dict], output: Path, accelerator: Accel
         partial = output / "best.partial"
         remove(partial)
         shutil.copytree(output / f"seed-{chosen}" / "best", partial)
-        own = [result for result in results["results"] if result["seed"] == chosen]
-        save_card(partial, recipe, own, results["summary"], results["runs"])
+        chosen_results = [result for result in results["results"] if result["seed"] == chosen]
+        save_card(partial, recipe, chosen_results, results["summary"], results["runs"])
         replace_directory(partial, output / "best")
         results["best_seed"] = chosen
         write_json(output / "results.json", results)
@@ -292,7 +301,7 @@ def aggregate(recipe: Recipe, runs: list[dict], output: Path, accelerator: Accel
 
 
 def summary(results: dict, output: Path) -> str:
-    """What a run prints at its end."""
+    """Return the text that a run prints at its end."""
     lines = []
     if "summary" in results:
         lines += [f"{s['task']:<16} {s['mean']:.2f} ± {s['sd']:.2f} ({s['n']} seeds)" for s in results["summary"]]
@@ -306,7 +315,7 @@ def summary(results: dict, output: Path) -> str:
 
 
 def load_lines(repository: Path) -> list[str]:
-    """The three lines that load a repository."""
+    """Return three lines of Python that load a repository."""
     return [
         "  from transformers import AutoModel",
         f'  model = AutoModel.from_pretrained("{repository}", trust_remote_code=True)',

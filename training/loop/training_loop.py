@@ -29,13 +29,13 @@ from ..pictures.curves import draw_prefix_tuning, draw_training_curves
 from ..recipes import Recipe
 from .building import build
 from .checkpoints import TrainingState, checkpoints, newest, step_of
-from .distributed.fsdp import gather_weights, model_to_train, whole
+from .distributed.fsdp import full_tensor, gather_weights, model_to_train
 from .non_finite import NonFinite, keep_batch
 from .optimizers import make_optimizer
-from .origin import origin
 from .precision import precision_of
 from .progress import GRADIENT_NORM, Progress
 from .run_data import RunData
+from .run_receipt import run_receipt
 
 logger = logging.getLogger(__name__)
 
@@ -81,9 +81,9 @@ def train(recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: P
     built.model.to(accelerator.device)
     data = RunData(recipe, seed, built, accelerator)
     stages = plan_stages(recipe, data)
-    depends_on = origin(recipe, seed, built.serving_tokenizer, accelerator, dev)
-    checkpoint = newest(run / "checkpoints", depends_on, force=recipe.force)
-    progress = Progress(run, built, recipe, accelerator, dev, depends_on)
+    receipt = run_receipt(recipe, seed, built.serving_tokenizer, accelerator, dev)
+    checkpoint = newest(run / "checkpoints", receipt, force=recipe.force)
+    progress = Progress(run, built, recipe, accelerator, dev, receipt)
     trainable = [parameter for parameter in built.model.parameters() if parameter.requires_grad]
     if checkpoint is None:
         progress.begin()
@@ -172,7 +172,7 @@ def train_stage(
     wrapped, optimizer, scheduler = start_stage(stage, recipe, trained, accelerator)
     # Every process starts from the same weights and then draws its own dropout.
     set_seed(seed + stage.start, device_specific=True)
-    state = TrainingState(accelerator, model, trained, optimizer, scheduler, progress.origin)
+    state = TrainingState(accelerator, model, trained, optimizer, scheduler, progress.receipt)
     if checkpoint and made > stage.start:
         progress.restore(state.load(checkpoint))
         logger.info("resumed from %s", checkpoint)
@@ -239,7 +239,7 @@ def _stopped_at(found: NonFinite, stage: Stage, recipe: Recipe, data: RunData, p
     first = (found.step - 1 - stage.start) * recipe.gradient_accumulation_steps
     place = (stage.name, first, first + recipe.gradient_accumulation_steps)
     before = stage.start * recipe.gradient_accumulation_steps
-    written = checkpoints(progress.run / "checkpoints", progress.origin)
+    written = checkpoints(progress.run / "checkpoints", progress.receipt)
     return keep_batch(
         progress.run / "non_finite" / f"step-{found.step:08d}",
         found,
@@ -303,7 +303,7 @@ def update(
         for name, loss in {"loss": output.loss, **output.losses}.items():
             totals[name] = totals.get(name, 0) + loss.detach() / batches
     norm = accelerator.clip_grad_norm_(model.parameters(), recipe.max_grad_norm or math.inf)
-    totals[GRADIENT_NORM] = torch.as_tensor(whole(norm), device=accelerator.device)  # DeepSpeed's is a float
+    totals[GRADIENT_NORM] = torch.as_tensor(full_tensor(norm), device=accelerator.device)  # DeepSpeed's is a float
     optimizer.step()
     optimizer.zero_grad()
     return totals, rows

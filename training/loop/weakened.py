@@ -1,4 +1,4 @@
-"""What an L2P-CSR run has learned to weaken in sentences of one's own."""
+"""Show which tokens of given sentences an L2P-CSR run weakens."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from .checkpoints import checkpoints
 
 
 def weakened_tokens(run: str | Path, sentences: list[str], *, seed: int = 0) -> dict[str, list[WeakenedView]]:
-    """The token masks that the newest checkpoint of a run would train on, were these sentences its next batch.
+    """Return the token masks that the newest checkpoint of a run learns for a batch of these sentences.
 
-    As in training, with dropout; the sentences are each other's negatives.
+    As in training, dropout is on and the sentences are each other's negatives.
 
     Args:
-        run: a run directory; of several seeds the first one's is taken, unless it is `RUN/seed-N` itself.
-        sentences: two or more.
-        seed: of the masks' start and of dropout.
+        run: a run directory. A run with several seeds uses its first seed; `RUN/seed-N` uses seed N.
+        sentences: two or more different ones.
+        seed: for the initial masks and for dropout.
 
     Returns:
-        Each sentence's views, tokens of a template included, padding not.
+        The views of each sentence, with the tokens of a template and without padding.
 
     Raises:
-        UserError: no such run, none of L2P-CSR, one without token masks or without a checkpoint.
+        UserError: there is no such run, it did not train L2P-CSR with token masks, or it has no checkpoint.
     """
     run, sentences = Path(run), list(dict.fromkeys(sentences))
     if len(sentences) < 2:
-        raise UserError("sentences: give two different ones or more, they are each other's negatives")
+        raise UserError("sentences: give at least two different ones, they are each other's negatives")
     recipe = _recipe(run)
     built = build(recipe)
     model = built.model
     if not model.config.learns_token_masks:
         raise UserError(
-            f"{run} has no token masks to draw: l2pcsr learns them, without weakening: noise and token_mask: false; "
-            f"this is a run of {recipe.method}"
+            f"{run} has no token masks; give a run of l2pcsr without weakening: noise and token_mask: false "
+            f"(this is a run of {recipe.method})"
         )
     load_model(model, _newest_checkpoint(run, recipe) / "model.safetensors")
     rows = built.text_collator([{"0": sentence} for sentence in sentences])
@@ -57,16 +57,16 @@ def weakened_tokens(run: str | Path, sentences: list[str], *, seed: int = 0) -> 
 
 
 def _recipe(run: Path) -> Recipe:
-    """A run's recipe; that of a seed's directory lies in its parent."""
+    """Read the recipe of a run. For the directory of one seed it is in the parent directory."""
     for directory in (run, run.parent) if run.name.startswith("seed-") else (run,):
         if (directory / "recipe.yaml").is_file():
             return load_recipe(str(directory / "recipe.yaml"))
-    raise UserError(f"{run} is no run: it has no recipe.yaml, give the output_dir of a training command")
+    raise UserError(f"{run} is not a run: it has no recipe.yaml; give the output_dir of a training command")
 
 
 def _newest_checkpoint(run: Path, recipe: Recipe) -> Path:
     if len(recipe.seeds) > 1 and not run.name.startswith("seed-"):
         run = run / f"seed-{recipe.seeds[0]}"
     if not (written := checkpoints(run / "checkpoints", {})):
-        raise UserError(f"{run} has no complete checkpoint yet: train it up to its first eval_steps")
+        raise UserError(f"{run} has no complete checkpoint yet; train it to its first eval_steps")
     return written[-1]

@@ -1,4 +1,4 @@
-"""Whitening fitted to a finished encoder and saved with it."""
+"""Fit a whitening to a trained encoder and save it with the model."""
 
 from __future__ import annotations
 
@@ -20,14 +20,18 @@ logger = logging.getLogger(__name__)
 
 
 def whiten(repository: Path, recipe: Recipe) -> None:
-    """Fit `recipe.whitening` dimensions on its first training sentences, and write the repository again with them.
+    """Fit a whitening on the first training sentences, and save the repository again with it.
+
+    Args:
+        repository: a saved model.
+        recipe: `whitening` is the number of dimensions, `whitening_sentences` the number of sentences.
 
     Raises:
-        UserError: too few different sentences for so many dimensions.
+        UserError: there are too few different sentences for so many dimensions.
     """
     model = AutoModel.from_pretrained(repository, **SAFELY).to("cuda" if torch.cuda.is_available() else "cpu")
     if model.config.whitening_size:
-        return  # an interrupted run had come this far
+        return  # already done before the run was interrupted
     rows = load_sentences(recipe)
     sentences = [row["0"] for row in rows.take(recipe.whitening_sentences)]
     logger.info("whitening fitted on %d sentences", len(sentences))

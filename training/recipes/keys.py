@@ -15,7 +15,7 @@ OPTIMIZERS = ("adamw", "adamw-transformers4", "rmsprop")
 SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt")
 # Keys that change no result. They may differ between a run and its continuation.
 FREE_KEYS = {"output_dir", "overwrite", "force", "report_to", "log_steps", "recipe"}
-# Keys added since runs record their origin. At its default such a key changes nothing for the runs before it.
+# Keys added since runs have receipts. Such a key at its default does not change the receipt of an earlier run.
 LATER_KEYS = {"optimizer"}
 FRACTION = "(0, 1]"
 BATCH = "[1, 1_000_000]"

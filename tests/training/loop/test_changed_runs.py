@@ -1,4 +1,4 @@
-"""What a run goes on from: whole checkpoints of its own, under what it began with, unless it is forced."""
+"""A run resumes only from its own complete checkpoints and only with an unchanged receipt, unless it is forced."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from tokenizers.normalizers import BertNormalizer
 
 from csezoo.training.errors import UserError
 from csezoo.training.loading.tokenizers import load_tokenizer
-from csezoo.training.loop.origin import tokenizer_sha256
+from csezoo.training.loop.run_receipt import tokenizer_sha256
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES
@@ -30,7 +30,7 @@ def whole(bases, dev_file, tmp_path_factory):
 
 @pytest.fixture
 def broken(whole, tmp_path):
-    """A copy of it without results, as if it had been killed at its end, on a training file of its own."""
+    """A copy of that run without results, as if it had been killed at its end."""
     run, recipe = whole
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run" / "results.json").unlink()
@@ -56,11 +56,11 @@ def lose_a_file(run):
     (newest(run) / "random-0.safetensors").unlink()
 
 
-def tear_the_state(run):
+def truncate_the_state(run):
     os.truncate(newest(run) / "state.json", 40)
 
 
-def make_foreign(run):
+def change_the_seed(run):
     path = newest(run) / "state.json"
     state = json.loads(path.read_text(encoding="utf-8"))
     state["origin"]["seed"] = 7
@@ -79,25 +79,25 @@ def test_a_run_is_resumed_from_its_newest_checkpoint(whole, broken, capsys):
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (truncate, "optimizer.safetensors is not whole"),
-        (lose_a_file, "random-0.safetensors is not whole"),
-        (tear_the_state, "no state.json that can be read"),
-        (make_foreign, "it is of another seed"),
+        (truncate, "optimizer.safetensors is incomplete"),
+        (lose_a_file, "random-0.safetensors is incomplete"),
+        (truncate_the_state, "state.json cannot be read"),
+        (change_the_seed, "it belongs to another seed"),
     ],
 )
-def test_a_damaged_or_foreign_checkpoint_is_passed_over(whole, broken, capsys, damage, why):
+def test_damaged_checkpoints_and_those_of_another_run_are_skipped(whole, broken, capsys, damage, why):
     run, recipe = broken
     damage(run)
     with (run / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"step": 6, "lo')  # killed while it was written
     run_recipe(make_recipe(recipe))
-    said = capsys.readouterr().err
-    assert f"{newest(run)} is passed over: {why}" in said
-    assert f"resumed from {run / 'checkpoints' / 'step-00000004'}" in said
+    log = capsys.readouterr().err
+    assert f"skipping {newest(run)}: {why}" in log
+    assert f"resumed from {run / 'checkpoints' / 'step-00000004'}" in log
     same_run(whole[0], run)
 
 
-def test_foreign_checkpoints_do_not_crowd_out_the_runs_own(whole, broken):
+def test_checkpoints_of_another_run_do_not_delete_those_of_this_run(whole, broken):
     run, recipe = broken
     for number in (7, 8):
         shutil.copytree(newest(run), run / "checkpoints" / f"step-0000000{number}")
@@ -108,17 +108,17 @@ def test_foreign_checkpoints_do_not_crowd_out_the_runs_own(whole, broken):
     assert newest(run).is_dir()
 
 
-def test_a_checkpoint_whose_contents_are_damaged_says_how_to_go_on(broken):
+def test_the_error_of_a_damaged_checkpoint_says_how_to_resume(broken):
     run, recipe = broken
     path = newest(run) / "model.safetensors"
     path.write_bytes(b"\xff" * path.stat().st_size)
-    with pytest.raises(UserError, match="step-00000006 could not be read .*: delete it"):
+    with pytest.raises(UserError, match="step-00000006 could not be read .*; delete it"):
         run_recipe(make_recipe(recipe))
     shutil.rmtree(newest(run))
     run_recipe(make_recipe(recipe))
 
 
-def test_changed_data_is_refused_and_touched_data_is_not(broken):
+def test_resume_refuses_changed_data_and_accepts_a_new_modification_time(broken):
     run, recipe = broken
     shutil.copy(recipe["train_file"], run / "before.txt")
     os.utime(recipe["train_file"])
@@ -127,14 +127,14 @@ def test_changed_data_is_refused_and_touched_data_is_not(broken):
     with open(recipe["train_file"], "a", encoding="utf-8") as file:
         file.write("one sentence more .\n")
     try:
-        with pytest.raises(UserError, match="was written under another train_file: .* or --force"):
+        with pytest.raises(UserError, match="was written with another train_file; .* or use --force"):
             run_recipe(make_recipe(recipe))
         run_recipe(make_recipe({**recipe, "force": True}))
     finally:
         shutil.copy(run / "before.txt", recipe["train_file"])
 
 
-def test_a_changed_tokenizer_is_refused_and_one_that_has_cut_and_padded_is_not(bases):
+def test_the_tokenizer_checksum_ignores_truncation_and_padding(bases):
     tokenizer = load_tokenizer(str(bases["bert"]))
     before = tokenizer_sha256(tokenizer)
     tokenizer(["a", "a cat"], padding=True, truncation=True, max_length=3)
@@ -144,36 +144,36 @@ def test_a_changed_tokenizer_is_refused_and_one_that_has_cut_and_padded_is_not(b
 
 
 @pytest.mark.parametrize("name", ["code", "tokenizer", "torch", "processes", "dev pairs"])
-def test_changed_code_or_launch_is_refused_unless_forced(broken, name):
+def test_resume_refuses_changed_code_or_launch_unless_forced(broken, name):
     run, recipe = broken
     change_state(run, **{name: "of another time"})
-    with pytest.raises(UserError, match=f"step-00000006 was written under another {name}: "):
+    with pytest.raises(UserError, match=f"step-00000006 was written with another {name}; "):
         run_recipe(make_recipe(recipe))
     run_recipe(make_recipe({**recipe, "force": True}))
-    assert load_recipe(str(run / "recipe.yaml")).force is False, "asked for each time"
+    assert load_recipe(str(run / "recipe.yaml")).force is False, "--force must be given each time"
 
 
-def test_a_changed_batch_size_is_refused_unless_forced(broken):
+def test_resume_refuses_a_changed_batch_size_unless_forced(broken):
     run, recipe = broken
     recipe = {**recipe, "batch_size": 8, "max_steps": 8}
-    with pytest.raises(UserError, match="another batch_size, max_steps: .*--overwrite to begin anew, or --force"):
+    with pytest.raises(UserError, match="another batch_size, max_steps: .*--overwrite to start again or --force"):
         run_recipe(make_recipe(recipe))
     assert run_recipe(make_recipe({**recipe, "force": True}))["training"]["updates"] == 8
     assert [line["step"] for line in lines(run) if "loss" in line] == list(range(1, 9))
 
 
-def test_a_finished_run_can_be_forced_to_go_on(whole, tmp_path):
+def test_a_finished_run_can_be_forced_to_resume(whole, tmp_path):
     shutil.copytree(whole[0], tmp_path / "run")
     recipe = {**whole[1], "output_dir": str(tmp_path / "run"), "max_steps": 7, "force": True}
     assert run_recipe(make_recipe(recipe))["training"]["updates"] == 7
 
 
-def test_a_checkpoint_of_older_code_is_refused_and_can_be_forced(broken):
+def test_resume_refuses_a_checkpoint_of_older_code_unless_forced(broken):
     run, recipe = broken
     for path in run.glob("checkpoints/*/state.json"):
         state = json.loads(path.read_text(encoding="utf-8"))
         kept = {key: state[key] for key in ("scheduler", "scaler", "step", "best_step", "best_score")}
         path.write_text(json.dumps({**kept, "processes": 1, "precision": "no"}), encoding="utf-8")
-    with pytest.raises(UserError, match="was written under another recipe, seed, .*code"):
+    with pytest.raises(UserError, match="was written with another recipe, seed, .*code"):
         run_recipe(make_recipe(recipe))
     run_recipe(make_recipe({**recipe, "force": True}))

@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_one_line(bases, train_file, triplets, dev_file, tm
     recipe["base_model"] = str(bases["bert"])
     with pytest.raises(UserError, match="gradient_checkpointing: .*does not support"):
         run_recipe(make_recipe({**recipe, "gradient_checkpointing": True}))
-    with pytest.raises(UserError, match="give nli_classes too"):
+    with pytest.raises(UserError, match="nli_classes: training on labelled pairs needs"):
         run_recipe(make_recipe({**recipe, "nli_classes": 0, "nli_weight": 0.0}))
 
 

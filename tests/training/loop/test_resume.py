@@ -112,11 +112,11 @@ def test_sigterm_ends_it_with_143_and_a_line_that_says_where_it_goes_on(bases, t
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run")
     code, err = train_in_child(command_line(recipe), tmp_path, AtRecord("step 1", terminate))
     assert (code, "Traceback" in err) == (143, False)
-    assert err.strip().splitlines()[-1].endswith("the same command begins again, there was no checkpoint yet")
+    assert err.strip().splitlines()[-1].endswith("the same command starts again, there was no checkpoint yet")
     code, err = train_in_child(command_line(recipe), tmp_path, AtRecord("step 3", terminate))
     newest = tmp_path / "run" / "checkpoints" / "step-00000002"
     assert (code, "Traceback" in err) == (143, False)
-    assert err.strip().splitlines()[-1] == f"stopped by a signal: the same command goes on from {newest}"
+    assert err.strip().splitlines()[-1] == f"stopped by a signal: the same command resumes from {newest}"
 
 
 def test_two_processes_go_on_bit_for_bit(bases, train_file, dev_file, tmp_path):
@@ -130,7 +130,7 @@ def test_two_processes_go_on_bit_for_bit(bases, train_file, dev_file, tmp_path):
         pass
     process.terminate()
     code, _, err = finish(process)
-    assert code != 0 and "stopped by a signal: the same command goes on from" in err
+    assert code != 0 and "stopped by a signal: the same command resumes from" in err
     code, _, err = finish(start(broken, *LAUNCH_TWO, ACCELERATE_USE_CPU="true"))
     assert code == 0 and "resumed from" in err, err
     same_run(tmp_path / "whole", tmp_path / "broken")

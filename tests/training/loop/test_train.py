@@ -199,7 +199,7 @@ def test_processes_that_do_not_start_are_noticed(bases, train_file, dev_file, tm
     launch += ("no", "--dynamo_backend", "no", "-m", "csezoo.training.train")
     code, _, err = finish(start(values(bases["bert"], train_file, dev_file, tmp_path / "run"), *launch))
     assert code != 0
-    assert "error: several processes were asked for and each would train alone" in err
+    assert "error: several processes were requested, but each would train alone" in err
 
 
 def test_several_seeds_are_aggregated(bases, train_file, dev_file, tmp_path, capsys):
@@ -267,7 +267,7 @@ def test_a_run_goes_on_only_as_it_was_launched(bases, train_file, dev_file, tmp_
     AcceleratorState._reset_state(reset_partial_state=True)
     os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16"
     try:
-        with pytest.raises(UserError, match="under another precision"):
+        with pytest.raises(UserError, match="with another precision"):
             run_recipe(make_recipe(recipe))
     finally:
         del os.environ["ACCELERATE_MIXED_PRECISION"]

@@ -124,7 +124,7 @@ def refusal(run, sentences=SENTENCES) -> str:
 
 
 def test_what_cannot_be_drawn_is_said_in_one_line(run, bases, train_file, tmp_path):
-    assert "is no run: it has no recipe.yaml" in refusal(tmp_path / "absent")
+    assert "is not a run: it has no recipe.yaml" in refusal(tmp_path / "absent")
     assert "two different ones or more" in refusal(run, ["the cat", "the cat"])
     waiting = tmp_path / "waiting"
     waiting.mkdir()
@@ -134,9 +134,11 @@ def test_what_cannot_be_drawn_is_said_in_one_line(run, bases, train_file, tmp_pa
     (waiting / "recipe.yaml").write_text(
         text.replace("token_mask: true", "") + "token_mask: false\n", encoding="utf-8"
     )
-    assert "has no token masks to draw" in refusal(waiting)
+    assert "has no token masks; give a run of l2pcsr" in refusal(waiting)
     simcse = train(bases["bert"], train_file, tmp_path / "simcse", method="simcse")
-    assert "has no token masks to draw" in refusal(simcse) and "this is a run of simcse" in refusal(simcse)
+    assert "has no token masks; give a run of l2pcsr" in refusal(simcse) and "this is a run of simcse" in refusal(
+        simcse
+    )
 
 
 @pytest.mark.parametrize(("out", "line"), [("w.jpg", "w.jpg is no PNG file"), ("no/w.png", "no is no directory")])

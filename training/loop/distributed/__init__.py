@@ -1,4 +1,4 @@
-"""More than one process: launch, FSDP 2, DeepSpeed's ZeRO.
+"""Training on several processes: launch, FSDP 2 and DeepSpeed's ZeRO.
 
-May know recipes and errors alone.
+May import only recipes and errors.
 """

@@ -1,4 +1,4 @@
-"""Under FSDP every process holds a shard of each tensor: the whole of it, and shards of a whole."""
+"""Under FSDP every process has a shard of each tensor: gather complete tensors and scatter them again."""
 
 from __future__ import annotations
 
@@ -18,59 +18,67 @@ from ...errors import UserError
 
 
 def fsdp_plugin() -> FullyShardedDataParallelPlugin | None:
-    """FSDP as `accelerate launch` was told to use it, None without.
+    """Return the FSDP plugin if `accelerate launch` asked for FSDP, else None.
 
-    Precision is autocast's, as it is without FSDP, whose own would round the loss and the gradients' mean too.
+    Autocast sets the precision, as without FSDP. FSDP's mixed precision would also round the loss and the mean of
+    the gradients.
 
     Raises:
-        UserError: it was told of the first version of FSDP, whose checkpoints could not be whole.
+        UserError: it asked for FSDP 1, whose flattened parameters cannot be saved as complete tensors.
     """
     if os.environ.get("ACCELERATE_USE_FSDP") != "true":
         return None
     if os.environ.get("FSDP_VERSION") != "2":
-        raise UserError("fsdp_version: 1 keeps no tensor as it is: use 2, as examples/launch/fsdp.yaml does")
+        raise UserError(
+            "fsdp_version: FSDP 1 is not supported (it flattens parameters); set 2, as examples/launch/fsdp.yaml does"
+        )
     return FullyShardedDataParallelPlugin(mixed_precision_policy=MixedPrecisionPolicy())
 
 
 def model_to_train(model: ForContrastiveLearning, accelerator: Accelerator) -> ForContrastiveLearning:
-    """What `accelerator.prepare` may wrap: the model itself, or a copy where shards or views take its weights' place.
+    """Return the model for `accelerator.prepare`: the model itself, or a copy under FSDP and DeepSpeed.
 
-    The model stays whole on every process, to be evaluated and saved; `gather_weights` brings it up to date.
+    Those two replace its weights by shards or views. The original stays complete on every process, to be evaluated
+    and saved; `gather_weights` updates it.
     """
     if accelerator.distributed_type not in (DistributedType.FSDP, DistributedType.DEEPSPEED):
         return model
-    # FSDP warns of in-place changes to what the model returns: there are none.
+    # FSDP warns of in-place changes to outputs of the model. There are none.
     warnings.filterwarnings("ignore", message=".*returned a view tensor", module="torch.distributed.fsdp")
     return copy.deepcopy(model)
 
 
 @torch.no_grad()
 def gather_weights(trained: torch.nn.Module, model: torch.nn.Module) -> None:
-    """Copy the weights that are trained into the whole model; all processes call it together."""
+    """Copy the trained weights into the complete model. All processes must call this together."""
     if trained is not model:
-        for own, tensor in zip(_tensors(model), _tensors(trained), strict=True):
-            own.copy_(whole(tensor))
+        for target, tensor in zip(_tensors(model), _tensors(trained), strict=True):
+            target.copy_(full_tensor(tensor))
 
 
 @torch.no_grad()
 def scatter_weights(model: torch.nn.Module, trained: torch.nn.Module) -> None:
-    """The way back, after a checkpoint was loaded into the whole model."""
+    """Copy the weights of the complete model into the trained one, after loading a checkpoint."""
     if trained is not model:
-        for own, tensor in zip(_tensors(model), _tensors(trained), strict=True):
-            tensor.copy_(shard_like(tensor, own))
+        for source, tensor in zip(_tensors(model), _tensors(trained), strict=True):
+            tensor.copy_(shard_like(tensor, source))
 
 
 def gather_moments(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """The whole state of an optimizer, by parameter index and slot; all processes call it together."""
+    """Return the complete optimizer state, by `INDEX.NAME` of a parameter. All processes must call this together."""
     return {
-        f"{index}.{name}": whole(tensor)
+        f"{index}.{name}": full_tensor(tensor)
         for index, slots in optimizer.state_dict()["state"].items()
         for name, tensor in slots.items()
     }
 
 
 def scatter_moments(optimizer: torch.optim.Optimizer, moments: dict[int, dict[str, torch.Tensor]]) -> None:
-    """The way back, after a checkpoint was loaded."""
+    """Load the complete state of an optimizer, after loading a checkpoint.
+
+    Args:
+        moments: the state's tensors, by parameter index and name.
+    """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state = {
         index: {name: shard_like(parameters[index], tensor) for name, tensor in slots.items()}
@@ -79,18 +87,18 @@ def scatter_moments(optimizer: torch.optim.Optimizer, moments: dict[int, dict[st
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of all its shards; all processes call it together.
+def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the complete tensor of a sharded one. All processes must call this together.
 
     Example:
-        >>> whole(torch.ones(2))  # not sharded
+        >>> full_tensor(torch.ones(2))  # not sharded
         tensor([1., 1.])
     """
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def shard_like(model: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """A whole tensor, sharded as another of its shape is; all processes call it together.
+    """Shard a complete tensor like `model`, if both have the same shape. All processes must call this together.
 
     Example:
         >>> shard_like(torch.zeros(2), torch.ones(2))  # not sharded

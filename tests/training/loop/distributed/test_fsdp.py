@@ -72,7 +72,9 @@ def test_shards_that_could_not_be_saved_whole_are_refused(bases, train_file, dev
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     monkeypatch.setenv("FSDP_VERSION", "1")
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run")
-    with pytest.raises(UserError, match=r"^fsdp_version: 1 .*: use 2, as examples/launch/fsdp\.yaml"):
+    with pytest.raises(
+        UserError, match=r"^fsdp_version: FSDP 1 is not supported .*; set 2, as examples/launch/fsdp\.yaml"
+    ):
         run_recipe(make_recipe(recipe))
     assert not (tmp_path / "run").exists()
 

@@ -118,14 +118,17 @@ def test_a_loss_that_is_not_finite_ends_the_run(bases, train_file, dev_file, tmp
     [
         (
             {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"},
-            "^zero_stage: 3 is none of 1, 2: launch with examples/launch/deepsp",
+            "^zero_stage: 3 must be 1 or 2; launch with examples/launch/deepsp",
         ),
         ({"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu"}, "^offload_optimizer_device: cpu must be none"),
         (
             {"ACCELERATE_DEEPSPEED_CONFIG_FILE": "zero.json"},
-            "^deepspeed_config_file: the recipe says what would be in",
+            "^deepspeed_config_file: not supported, the recipe sets these values",
         ),
-        ({"ACCELERATE_MIXED_PRECISION": "fp16"}, "^mixed_precision: fp16 does not go with DeepSpeed: use bf16 or no"),
+        (
+            {"ACCELERATE_MIXED_PRECISION": "fp16"},
+            "^mixed_precision: fp16 is not supported with DeepSpeed; use bf16 or no",
+        ),
     ],
 )
 def test_what_checkpoints_do_not_know_is_refused(bases, train_file, dev_file, tmp_path, monkeypatch, launch, line):
