@@ -1,4 +1,4 @@
-"""From a recipe to a model that can be trained and the tokenizers around it."""
+"""Build the training model and the tokenizers of a recipe."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from ..recipes import Recipe
 
 @dataclass
 class Build:
-    """A model and how texts reach it.
+    """A training model with its tokenizers and templates.
 
     Args:
         model: the training model.
-        tokenizer: the backbone's own, for the sentence alone.
-        serving_tokenizer: the one that is published, template included.
-        templates: ids before and after the sentence, one for each view (the last for all further views).
-        sentence_length: word pieces of a sentence in training, without `templates`.
+        tokenizer: of the backbone, for sentences without template.
+        serving_tokenizer: the published one, which adds the template.
+        templates: ids before and after the sentence, one pair per view (the last for all further views).
+        sentence_length: most word pieces of a sentence in training, without `templates`.
     """
 
     model: ForContrastiveLearning
@@ -44,7 +44,7 @@ class Build:
 
     @property
     def text_collator(self) -> ViewCollator:
-        """Makes a training batch of rows that still hold texts, one a column: tokenised, cut, edited and templated."""
+        """A collator that makes a training batch of rows of texts: it tokenises, truncates, edits and adds templates."""
         config = cast(SentenceEncoderConfig, self.model.config)
 
         def to_ids(columns: dict[str, list]) -> dict[str, list]:
@@ -55,9 +55,13 @@ class Build:
 
 
 def build(recipe: Recipe) -> Build:
-    """The model a recipe trains, with the base model's weights in it and fresh heads on it."""
+    """Build the training model of a recipe, with the weights of the base model and new heads.
+
+    Raises:
+        UserError: the base model or the generator cannot be used, or it does not fit the recipe.
+    """
     if not recipe.base_model:
-        raise UserError("base_model: give --base_model a Hub id or a directory")
+        raise UserError("base_model: not given; give --base_model a Hub id or a directory")
     backbone = load_backbone(
         recipe.base_model,
         revision=recipe.base_revision or "main",
@@ -66,11 +70,11 @@ def build(recipe: Recipe) -> Build:
     )
     if recipe.whitening and recipe.whitening > backbone.config.hidden_size:
         raise UserError(
-            f"whitening: {recipe.whitening} is more than the {backbone.config.hidden_size} dimensions of "
+            f"whitening: {recipe.whitening} must be at most {backbone.config.hidden_size}, the dimensions of "
             f"{recipe.base_model}"
         )
     if Path(recipe.base_model).is_dir():
-        backbone.config.name_or_path = ""  # a path of this machine is not published
+        backbone.config.name_or_path = ""  # do not publish a path of this machine
     tokenizer = load_tokenizer(recipe.base_model, revision=recipe.base_revision or "main")
     prompts = recipe.model.get("prompts") or [None]
     templates = [template_token_ids(tokenizer, prompt) for prompt in prompts]
@@ -85,7 +89,7 @@ def build(recipe: Recipe) -> Build:
             batch_size=recipe.batch_size,
         )
         if config.needs_labelled_pairs and not (recipe.nli_steps or recipe.nli_epochs):
-            raise UserError(f"{config.needs_labelled_pairs}, give --nli_steps or --nli_epochs too")
+            raise UserError(f"{config.needs_labelled_pairs}; give --nli_steps or --nli_epochs too")
         if config.needs_generator:
             generator = load_generator(recipe, tokenizer, config)
             config.generator_config = generator.config
@@ -93,7 +97,7 @@ def build(recipe: Recipe) -> Build:
         model = training_class(config)
         model.mini_batch_size = recipe.mini_batch_size
         if recipe.mini_batch_size and config.needs_whole_batch:
-            raise UserError(f"mini_batch_size: {config.needs_whole_batch}, leave it out")
+            raise UserError(f"mini_batch_size: {config.needs_whole_batch}; leave it out")
     except ValueError as error:
         raise UserError(str(error)) from error
     if config.needs_generator:
@@ -103,7 +107,7 @@ def build(recipe: Recipe) -> Build:
     model.start_from(backbone)
     for key, head in model.masked_lm_heads().items():
         load_masked_lm_head(key, head, backbone.config, recipe.base_model, recipe.base_revision or "main")
-    # Published templates stand around 32 pieces of the sentence; without one, the special tokens are among the 32.
+    # In the releases, max_length counts special tokens, but not a template.
     sentence_length = recipe.max_length - (2 if prompts == [None] else 0)
     longest = longest_input(backbone.config) - config.prefix_positions
     needed = sentence_length + max(map(template_length, templates)) + config.longest_prefix(tokenizer)
@@ -111,15 +115,17 @@ def build(recipe: Recipe) -> Build:
     needed += config.most_added_pieces(sentence_length)
     if sentence_length < 1:
         raise UserError(
-            f"max_length: {recipe.max_length} leaves nothing to the sentence, special tokens are among them"
+            f"max_length: {recipe.max_length} must be at least 3, because it counts the two special tokens"
         )
     if needed > longest:
-        raise UserError(f"max_length: {recipe.max_length} does not fit the {longest} positions of {recipe.base_model}")
+        raise UserError(
+            f"max_length: {recipe.max_length} needs {needed} of the {longest} positions of {recipe.base_model}; lower it"
+        )
     edited = sentence_length + max(map(template_length, templates)) + config.most_added_pieces(sentence_length)
     if config.needs_generator and edited > longest_input(generator.config):
         raise UserError(
-            f"max_length: {recipe.max_length} does not fit the {longest_input(generator.config)} positions of the "
-            f"generator {recipe.generator}"
+            f"max_length: {recipe.max_length} needs {edited} of the {longest_input(generator.config)} positions of the "
+            f"generator {recipe.generator}; lower it"
         )
     serving = serving_tokenizer(tokenizer, templates[0], max_length=longest, leading_space=prompts != [None])
     return Build(model, tokenizer, serving, templates, sentence_length)

@@ -11,16 +11,16 @@ from ..recipes import Recipe
 
 
 class Transformers4AdamW(torch.optim.Optimizer):
-    r"""AdamW as transformers had it before version 5, which the releases of SG-OPT and DiffCSE trained with.
+    r"""AdamW of transformers 4, with which the releases of SG-OPT and DiffCSE were trained.
 
-    It adds ε before the correction of the bias and decays the weights after the step, where torch's AdamW does both
-    the other way round:
+    It adds ε before the bias correction and decays the weights after the step. torch's AdamW does both the other way
+    round.
 
     .. math:: \theta \leftarrow \theta - \eta \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t} \frac{m}{\sqrt{v} + \epsilon},
               \qquad \theta \leftarrow (1 - \eta w)\, \theta
 
-    So ε weighs :math:`1 / \sqrt{1 - \beta_2^t}` times as much as in torch's, 32 times in the first update, and
-    elements of small gradient move less in the first hundreds of them.
+    So ε counts :math:`1 / \sqrt{1 - \beta_2^t}` times as much as in torch's AdamW: 32 times in the first update.
+    Weights with small gradients move less in the first hundreds of updates.
 
     Args:
         params: tensors, or groups of them.
@@ -56,7 +56,7 @@ class Transformers4AdamW(torch.optim.Optimizer):
                 continue
             for weight in weights:
                 if not self.state[weight]:
-                    # On the CPU: reading it must not wait for the device.
+                    # The step stays on the CPU, so that reading it does not wait for the device.
                     slots = {"exp_avg": torch.zeros_like(weight), "exp_avg_sq": torch.zeros_like(weight)}
                     self.state[weight] = {"step": torch.zeros(()), **slots}
             gradients = [weight.grad for weight in weights]
@@ -81,12 +81,14 @@ class Transformers4AdamW(torch.optim.Optimizer):
 def make_optimizer(
     recipe: Recipe, groups: list[dict], learning_rate: float, *, fp16: bool = False
 ) -> torch.optim.Optimizer:
-    """A recipe's optimizer.
+    """Make the optimizer of a recipe.
 
     Args:
-        groups: trained parameters and their weight decay.
-        fp16: whether the loss is scaled. A fused optimizer skips an update that overflows by itself, and accelerate
-            then does not notice that it was skipped.
+        recipe: names the optimizer and sets betas and epsilon.
+        groups: the trained parameters with their weight decay.
+        learning_rate: of the stage.
+        fp16: whether the loss is scaled. If so, do not use a fused optimizer: it skips updates that overflow without
+            accelerate noticing.
     """
     if recipe.optimizer == "rmsprop":
         return torch.optim.RMSprop(groups, lr=learning_rate, eps=recipe.adam_epsilon)

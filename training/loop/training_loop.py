@@ -1,4 +1,4 @@
-"""The one training loop: a recipe and a seed in, a run directory with the best model out."""
+"""The training loop: train one seed of a recipe, and write a run directory with the best model."""
 
 from __future__ import annotations
 
@@ -42,13 +42,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Stage:
-    """A stretch of updates with its own data, trained parameters, optimizer and schedule.
+    """A part of a run with its own data, trained parameters, optimizer and schedule.
 
     Args:
-        name: `nli`, labelled pairs alone, or `contrastive`.
-        start: updates of the run before it.
-        updates: its own.
-        decay: updates over which its schedule runs, which may be more than are made.
+        name: `nli` (only labelled pairs) or `contrastive`.
+        start: updates of the run before this stage.
+        updates: updates in this stage.
+        decay: length of the schedule in updates, which may be longer than the stage.
+        learning_rate: the highest of the schedule.
     """
 
     name: str
@@ -66,11 +67,11 @@ def train(recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: P
     """Train one seed to the end, from the newest complete checkpoint if there is one.
 
     Args:
-        run: the run's directory; gets `metrics.jsonl`, `checkpoints/`, `best/`.
-        dev: pairs that choose the best checkpoint; without them the last one is the best.
+        run: directory for `metrics.jsonl`, `checkpoints/` and `best/`.
+        dev: pairs to select the best model with. Without them, the last model is the best.
 
     Returns:
-        What a results file says of training: the chosen step, its dev score, updates, and what it cost (`cost`).
+        The training part of a results file: the best step, its dev score, the number of updates and the `cost`.
     """
     set_seed(seed)
     if accelerator.device.type == "cuda":
@@ -98,7 +99,7 @@ def train(recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: P
     if accelerator.is_main_process:
         draw_training_curves(progress.metrics)
         if progress.step and progress.best_step == 0:
-            logger.warning("dev was never higher than before training: best/ holds the weights that it began with")
+            logger.warning("dev never improved: best/ has the initial weights")
     return {
         "best_step": progress.best_step,
         "dev": progress.best_score,
@@ -110,13 +111,13 @@ def train(recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: P
 
 
 def cost(progress: Progress) -> dict[str, float | int | None]:
-    """What training cost so far, for a results file.
+    """Return what training cost so far, for a results file.
 
     Returns:
-        `seconds` of updates and dev evaluations, without writing checkpoints; `update_seconds` of updates alone;
-        `rows_per_second`, training rows (sentences, pairs or triplets) of all processes in a second of updates;
-        `peak_rss_bytes`, the most memory this process has held, and `peak_device_bytes`, the most of its GPU's, `None`
-        on CPU. A run that was resumed adds up its seconds; its peaks are those since then.
+        `seconds` of updates and dev evaluations, without writing checkpoints; `update_seconds` of updates only;
+        `rows_per_second`, training rows (sentences, pairs or triplets) of all processes per second of updates;
+        `peak_rss_bytes`, the peak memory of this process; `peak_device_bytes`, the peak memory of its GPU, None on
+        CPU. The seconds of a resumed run are added up, its peaks are those since it was resumed.
     """
     rows = progress.rows * progress.accelerator.num_processes
     return {
@@ -129,7 +130,7 @@ def cost(progress: Progress) -> dict[str, float | int | None]:
 
 
 def plan_stages(recipe: Recipe, data: RunData) -> list[Stage]:
-    """The stage on labelled pairs, where a recipe has one, and the contrastive one, which may be empty."""
+    """Return the stage on labelled pairs, if the recipe has one, and the contrastive stage, which may be empty."""
     batches = recipe.gradient_accumulation_steps
     updates = recipe.max_steps
     if updates is None:
@@ -143,8 +144,8 @@ def plan_stages(recipe: Recipe, data: RunData) -> list[Stage]:
     decay = recipe.nli_decay_steps or updates or before
     if decay < before:
         raise UserError(
-            f"nli_steps: the schedule of {before} updates on labelled pairs would end after {decay} of them: give "
-            "--nli_decay_steps, as many or more"
+            f"nli_steps: the schedule ends after {decay} of the {before} updates on labelled pairs; give "
+            f"--nli_decay_steps {before} or more"
         )
     rate = recipe.learning_rate if recipe.nli_learning_rate is None else recipe.nli_learning_rate
     return [Stage("nli", 0, before, decay, rate), contrastive]
@@ -160,7 +161,7 @@ def train_stage(
     bar: tqdm,
     checkpoint: Path | None,
 ) -> None:
-    """Train a stage from its beginning, from a checkpoint within it, or not at all if one lies beyond it."""
+    """Train one stage; resume inside it, or skip it if it is finished."""
     accelerator, model = progress.accelerator, progress.built.model
     made = step_of(checkpoint) if checkpoint else 0
     if made > stage.stop or stage.updates == 0:
@@ -170,7 +171,7 @@ def train_stage(
     model.begin_stage(stage.name)
     trained = model_to_train(model, accelerator)
     wrapped, optimizer, scheduler = start_stage(stage, recipe, trained, accelerator)
-    # Every process starts from the same weights and then draws its own dropout.
+    # From here on each process has its own dropout; the weights are the same on all.
     set_seed(seed + stage.start, device_specific=True)
     state = TrainingState(accelerator, model, trained, optimizer, scheduler, progress.receipt)
     if checkpoint and made > stage.start:
@@ -187,7 +188,7 @@ def train_stage(
             break
         learning_rate = float(scheduler.get_last_lr()[0])
         losses, rows = update(wrapped, optimizer, loader, recipe, accelerator)
-        # fp16 skips an update that overflowed and goes on; one that DeepSpeed skips ends the run.
+        # fp16 skips an update that overflowed and continues. An update that DeepSpeed skips ends the run.
         if accelerator.scaler and optimizer.step_was_skipped:
             losses[GRADIENT_NORM].zero_()
         else:
@@ -200,8 +201,8 @@ def train_stage(
         if step % recipe.log_steps == 0 or step % recipe.eval_steps == 0 or last:
             try:
                 bar.set_postfix(progress.log(learning_rate))
-            except NonFinite as found:
-                raise _stopped_at(found, stage, recipe, data, progress) from None
+            except NonFinite as error:
+                raise _stopped_at(error, stage, recipe, data, progress) from None
         if step % recipe.eval_steps == 0 or last:
             progress.update_seconds += time.perf_counter() - started  # logging has waited for the device
             gather_weights(trained, model)
@@ -213,13 +214,13 @@ def train_stage(
             progress.save(state)
             wrapped.train()
     accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
-    accelerator.free_memory()  # the next stage wraps the model anew, for what it trains
+    accelerator.free_memory()  # the next stage trains other parameters and wraps the model again
 
 
 def start_stage(
     stage: Stage, recipe: Recipe, model: ForContrastiveLearning, accelerator: Accelerator
 ) -> tuple[torch.nn.Module, AcceleratedOptimizer, LRScheduler]:
-    """The model wrapped for what the stage trains, everything else frozen, and its own optimizer and schedule."""
+    """Freeze what the stage does not train, wrap the model, and make the stage's optimizer and schedule."""
     for parameter in model.frozen_parameters(stage.name):
         parameter.requires_grad_(False)
     groups = _parameter_groups(model, recipe.weight_decay)
@@ -234,15 +235,15 @@ def start_stage(
     return wrapped, optimizer, scheduler
 
 
-def _stopped_at(found: NonFinite, stage: Stage, recipe: Recipe, data: RunData, progress: Progress) -> UserError:
-    """The update that a run stops at, kept with its batches."""
-    first = (found.step - 1 - stage.start) * recipe.gradient_accumulation_steps
+def _stopped_at(error: NonFinite, stage: Stage, recipe: Recipe, data: RunData, progress: Progress) -> UserError:
+    """Keep the batches of the update that is not finite, and return the error that ends the run."""
+    first = (error.step - 1 - stage.start) * recipe.gradient_accumulation_steps
     place = (stage.name, first, first + recipe.gradient_accumulation_steps)
     before = stage.start * recipe.gradient_accumulation_steps
     written = checkpoints(progress.run / "checkpoints", progress.receipt)
     return keep_batch(
-        progress.run / "non_finite" / f"step-{found.step:08d}",
-        found,
+        progress.run / "non_finite" / f"step-{error.step:08d}",
+        error,
         list(data.batches(*place, before=before)),
         data.rows(*place, before=before),
         written[-1] if written else None,
@@ -257,15 +258,15 @@ def _on_terminal(accelerator: Accelerator) -> bool:
 def _checkpoint_gradients(model: PreTrainedModel) -> None:
     try:
         with warnings.catch_warnings():
-            # Its newer name is not in transformers 5.20.
+            # transformers 5.20 does not have the new name yet.
             warnings.filterwarnings("ignore", ".gradient_checkpointing_enable. is deprecated", FutureWarning)
             model.gradient_checkpointing_enable()
     except ValueError as error:
-        raise UserError(f"gradient_checkpointing: {error}") from error
+        raise UserError(f"gradient_checkpointing: {error}; set it to false") from error
 
 
 def _parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict]:
-    """Weight decay leaves out biases and norms, as BERT's own training does."""
+    """Group the parameters: biases and norms have no weight decay, as in BERT's training."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     return [
         {"params": [p for _, p in named if p.ndim > 1], "weight_decay": weight_decay},
@@ -274,7 +275,7 @@ def _parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict]
 
 
 def on_device(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """A batch with its tensors on a device that is not waited for, and everything else as it is."""
+    """Copy the tensors of a batch to a device without waiting for it."""
     moved = {name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
     return batch | {name: tensor.to(device, non_blocking=True) for name, tensor in moved.items()}
 
@@ -286,9 +287,11 @@ def update(
     recipe: Recipe,
     accelerator: Accelerator,
 ) -> tuple[dict[str, torch.Tensor], int]:
-    """One optimizer step; returns its losses, on the device, and its rows.
+    """Make one optimizer step.
 
-    The losses are means over its batches: the loss, its named parts, and last the norm of the gradient.
+    Returns:
+        The losses on the device, as means over the batches of the update: the loss, its named parts, and last the
+        norm of the gradient. Then the number of rows.
     """
     batches, rows = recipe.gradient_accumulation_steps, 0
     totals: dict[str, torch.Tensor] = {}
@@ -296,14 +299,14 @@ def update(
         batch = next(loader)
         rows += next(len(value) for value in batch.values() if isinstance(value, torch.Tensor))
         batch = on_device(batch, accelerator.device)
-        with accelerator.accumulate(model):  # gradients are exchanged once an update
-            with accelerator.autocast():  # accelerate's own wrapping leaves FSDP out
+        with accelerator.accumulate(model):  # exchanges gradients once per update
+            with accelerator.autocast():  # accelerate does not wrap the forward under FSDP
                 output = model(**batch)
-            accelerator.backward(output.loss)  # of which it takes the mean over the update's batches
+            accelerator.backward(output.loss)  # divides by the number of batches
         for name, loss in {"loss": output.loss, **output.losses}.items():
             totals[name] = totals.get(name, 0) + loss.detach() / batches
     norm = accelerator.clip_grad_norm_(model.parameters(), recipe.max_grad_norm or math.inf)
-    totals[GRADIENT_NORM] = torch.as_tensor(full_tensor(norm), device=accelerator.device)  # DeepSpeed's is a float
+    totals[GRADIENT_NORM] = torch.as_tensor(full_tensor(norm), device=accelerator.device)  # a float under DeepSpeed
     optimizer.step()
     optimizer.zero_grad()
     return totals, rows
