@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling.pooling import BatchNormProjection, TanhProjection, pool, pool_mask_token
+from csezoo.modeling.pooling import BatchNormProjection, TanhProjection, pool, pool_mask_token, require_mask_token
 
 LENGTHS = [5, 3, 1]
 
@@ -62,8 +62,15 @@ def test_unknown_pooling_is_named(hidden_states, attention_mask):
 
 def test_prompt_pooling_takes_the_last_mask_token():
     hidden = torch.arange(8.0).view(2, 4, 1)
-    input_ids = torch.tensor([[1, 9, 9, 2], [9, 1, 2, 0]])
-    assert pool_mask_token(hidden, input_ids, mask_token_id=9).flatten().tolist() == [2.0, 4.0]
+    input_ids = torch.tensor([[1, 5, 5, 9], [5, 1, 9, 0]])  # tokens of smaller and of larger ids stand after it
+    assert pool_mask_token(hidden, input_ids, mask_token_id=5).flatten().tolist() == [2.0, 4.0]
+
+
+def test_every_row_needs_a_mask_token():
+    require_mask_token(torch.tensor([[1, 5], [5, 9]]), mask_token_id=5)
+    for row in ([1, 9], [1, 2], [9, 9]):
+        with pytest.raises(ValueError, match="a row without the mask token"):
+            require_mask_token(torch.tensor([[5, 5], row]), mask_token_id=5)
 
 
 def test_tanh_projection_is_its_formula():
