@@ -58,6 +58,7 @@ class ContrastiveTensionConfig(SentenceEncoderConfig):
     """
 
     model_type = "contrastive_tension"
+    allowed = {"negatives": "[1, 1_000_000]"}
 
     def __init__(self, negatives: int = 7, pooling: str = "mean", projection: str = "none", **kwargs: Any):
         self.negatives = negatives
@@ -65,8 +66,6 @@ class ContrastiveTensionConfig(SentenceEncoderConfig):
 
     def _check(self) -> None:
         super()._check()
-        if self.negatives < 1:
-            raise ValueError(f"negatives: {self.negatives} must be at least 1")
         if self.denoise != "none":
             raise ValueError("denoise: contrastive_tension has two encoders with a bias each, give denoise: none")
 

@@ -65,6 +65,7 @@ class ESimCSEConfig(SentenceEncoderConfig):
     """
 
     model_type = "esimcse"
+    allowed = {"repetition_rate": "[0, 1]", "momentum": "[0, 1]", "queue_factor": "[0, 1_000]"}
 
     def __init__(
         self, repetition_rate: float = 0.32, momentum: float = 0.995, queue_factor: float = 2.5, **kwargs: Any
@@ -73,14 +74,6 @@ class ESimCSEConfig(SentenceEncoderConfig):
         self.momentum = momentum
         self.queue_factor = queue_factor
         super().__init__(**kwargs)
-
-    def _check(self) -> None:
-        super()._check()
-        for field in ("repetition_rate", "momentum"):
-            if not 0 <= getattr(self, field) <= 1:
-                raise ValueError(f"{field}: {getattr(self, field)} must be from 0 to 1")
-        if not self.queue_factor >= 0:
-            raise ValueError(f"queue_factor: {self.queue_factor} must not be negative")
 
     @property
     def queue_size(self) -> int:

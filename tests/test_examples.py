@@ -1,10 +1,12 @@
 """Every example runs as it says.
 
-`launch/fsdp.yaml` does in `training/test_sharding.py`, `launch/deepspeed.yaml` in `training/test_zero.py`, the demo in
-`test_space.py`.
+`launch/fsdp.yaml` does in `training/loop/distributed/test_fsdp.py`, `launch/deepspeed.yaml` in `test_zero.py` there, the
+demo in `test_space.py`.
 """
 
+import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -64,49 +66,67 @@ def test_continue_training_leaves_a_repository(repository, train_file, dev_file,
     assert (tmp_path / "further" / "best" / "model.safetensors").is_file()
 
 
-def test_a_method_in_one_file_trains_and_passes_the_tests_of_every_method(bases, train_file, dev_file, tmp_path):
-    """The file is put where it says, the lines where it says."""
-    (tmp_path / "csezoo").mkdir()
-    (tmp_path / "csezoo" / "training").symlink_to(ROOT / "training")
-    shutil.copytree(ROOT / "modeling", tmp_path / "csezoo" / "modeling")
-    for name in ("__init__.py", "conftest.py", "clean_interpreter.py"):
-        (tmp_path / "tests" / "modeling").mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / "tests" / name, tmp_path / "tests")
-    for name in ("__init__.py", "test_methods.py", "test_neutral.py"):
-        shutil.copy(ROOT / "tests" / "modeling" / name, tmp_path / "tests" / "modeling")
-    shutil.copy(EXAMPLES / "modeling_arccse.py", tmp_path / "csezoo" / "modeling")
-    said = (EXAMPLES / "modeling_arccse.py").read_text(encoding="utf-8")
+METHODS = ("arccse", "esimcse", "contrastive_tension")
+# A line of code in a docstring, or a few up to the bracket that closes the first one.
+LINE = r"^    (%s(?:.*\),|\n(?: {8}.*\n)+ {4}\),))$"
 
-    def put(line, file, before):
-        assert line in said
-        text = file.read_text(encoding="utf-8")
-        assert text.count(before) == 1
-        file.write_text(text.replace(before, f"{line}\n{before}"), encoding="utf-8")
 
-    package = tmp_path / "csezoo" / "modeling" / "__init__.py"
-    put(
-        "from .modeling_arccse import ArcCSEConfig, ArcCSEForContrastiveLearning, ArcCSEModel",
-        package,
-        "from .modeling_diffaug",
-    )
-    put('"arccse": (ArcCSEConfig, ArcCSEModel, ArcCSEForContrastiveLearning),', package, '    "simcse": (')
-    tests = tmp_path / "tests" / "modeling"
-    text = (tests / "test_methods.py").read_text(encoding="utf-8")
-    (tests / "test_methods.py").write_text(text.replace("CONFIGS = {", 'CONFIGS = {"arccse": {},'), encoding="utf-8")
-    text = (tests / "test_neutral.py").read_text(encoding="utf-8")
-    neutral = 'NEUTRAL = {"arccse": {"margin": 0.0},'
-    (tests / "test_neutral.py").write_text(text.replace("NEUTRAL = {", neutral), encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "--import-mode=importlib", tests, "-k", "arccse"]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+@pytest.fixture(scope="module")
+def contributed(tmp_path_factory) -> Path:
+    """A copy of the project with each method's file put where it says, and its lines where it says."""
+    root = tmp_path_factory.mktemp("contributed")
+    for name in ("modeling", "training"):
+        shutil.copytree(ROOT / name, root / "csezoo" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "tests", root / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "setup.cfg", root)
+    (root / "examples").symlink_to(EXAMPLES)
+    for name in METHODS:
+        shutil.copy(EXAMPLES / f"modeling_{name}.py", root / "csezoo" / "modeling")
+        docstring = ast.get_docstring(ast.parse((EXAMPLES / f"modeling_{name}.py").read_text(encoding="utf-8"))) or ""
+        package, registry = root / "csezoo" / "modeling" / "__init__.py", root / "tests" / "methods.py"
+        for line, file, before in (
+            (r"^    (from \.modeling_.*)$", package, "from .modeling_diffaug"),
+            (LINE % rf'"{name}": \(', package, '    "simcse": ('),
+            (LINE % rf'"{name}": Tested\(', registry, '    "simcse": Tested('),
+        ):
+            lines = re.findall(line, docstring, re.MULTILINE)
+            text = file.read_text(encoding="utf-8")
+            assert lines and text.count(before) == 1
+            file.write_text(text.replace(before, "\n".join([*lines, before])), encoding="utf-8")
+    return root
+
+
+@pytest.mark.parametrize("marked", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_methods_in_one_file_pass_the_tests_of_every_method(contributed, marked):
+    """With the slow ones FSDP 2, and torch.compile."""
+    tests = [
+        *("modeling/test_methods.py", "modeling/test_neutral.py", "modeling/test_distributed.py"),
+        *("modeling/test_mini_batches.py", "training/loop/test_resume.py", "training/loop/test_compiled.py"),
+        *("training/loop/distributed/test_fsdp.py", "training/benchmarks/test_training.py"),
+    ]
+    command = [sys.executable, "-m", "pytest", "-v", "-n", 0, "-m", marked, "-k", " or ".join(METHODS)]
+    command += [contributed / "tests" / test for test in tests]
+    environment = {**os.environ, "PYTHONPATH": str(contributed)}
     done = subprocess.run(
-        map(str, command), cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
+        map(str, command), cwd=contributed, env=environment, capture_output=True, text=True, timeout=1500
     )
     assert done.returncode == 0, done.stdout
-    assert " passed" in done.stdout.splitlines()[-1]
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=1, method="l2pcsr+arccse")
-    options = [*command_line(recipe), "--margin", 0.2]
-    run(sys.executable, "-m", "csezoo.training.train", *options, PYTHONPATH=str(tmp_path))
-    assert "L2P-CSR" in (tmp_path / "run" / "best" / "README.md").read_text(encoding="utf-8")
+    for name in METHODS:
+        assert f"{name}] PASSED" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("l2pcsr+arccse", {"margin": 0.2}),
+        ("contrastive_tension", {"optimizer": "rmsprop", "learning_rate": 1e-5}),
+        ("esimcse+diffaug", {"queue_factor": 1.5}),
+    ],
+)
+def test_a_method_in_one_file_trains_as_it_says(contributed, method, options, bases, train_file, dev_file, tmp_path):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=1, method=method, **options)
+    run(sys.executable, "-m", "csezoo.training.train", *command_line(recipe), PYTHONPATH=str(contributed))
+    assert (tmp_path / "run" / "best" / "README.md").is_file()
 
 
 def launched(config, recipe, *options) -> subprocess.Popen:
