@@ -47,11 +47,10 @@ def results_table(recipe: Recipe, results: list[dict], summary: list[dict] | Non
         if task == AVERAGE:
             task, cells = f"**{task}**", [cell and f"**{cell}**" for cell in cells]
         rows.append([task, dataset, count, *cells])
-    how = (
-        f": mean ± standard deviation over {len(recipe.seeds)} seeds, and the score of these weights" if seeds else ""
-    )
-    protocol = f"{PROTOCOL}{how if seeds else ''}."
-    return "\n\n".join([protocol, markdown_table(header, *rows), *_paper_lines(recipe, beside, results)])
+    protocol = PROTOCOL
+    if seeds:
+        protocol += f": mean ± standard deviation over {len(recipe.seeds)} seeds, and the score of these weights"
+    return "\n\n".join([f"{protocol}.", markdown_table(header, *rows), *_paper_lines(recipe, beside, results)])
 
 
 def _paper_cells(task: str, paper: PublishedRow, pairs: set[str], seeds: dict[str, dict]) -> list[str]:
