@@ -1,4 +1,4 @@
-"""Cards and documentation say what was measured: every number comes from a results file or a paper's table."""
+"""Every number on the cards and in the documentation comes from a results file or from a table of a paper."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from huggingface_hub import ModelCard
 from huggingface_hub.repocard_data import eval_results_to_model_index, model_index_to_eval_results
 
 from csezoo.training.cards.index import entries, write_cards
-from csezoo.training.cards.method_texts import TEXTS, ideas, methods
+from csezoo.training.cards.method_texts import TEXTS, ideas, text_names
 from csezoo.training.cards.model_card import UNTRAINED, model_card, recipe_card
 from csezoo.training.cards.published import published
 from csezoo.training.cli.parser import main
@@ -83,7 +83,7 @@ def test_a_card_may_be_reworded_but_not_be_stale(tmp_path, before, after, stale)
     assert sorted(part for part in one if one[part] != other[part]) == stale
 
 
-def test_the_texts_hold_no_scores():
+def test_the_texts_contain_no_scores():
     assert not re.search(r"\d\.\d", TEXTS.read_text(encoding="utf-8").replace("2103.15316", ""))
 
 
@@ -94,7 +94,7 @@ def test_the_page_of_results_quotes_them(run):
     assert row in RESULTS
 
 
-def test_there_are_results():
+def test_every_method_has_a_measured_run():
     measured = {"simcse", "simcse-sup", "diffaug", "prdsimcse", "diffcse", "l2pcsr", "sgopt", "whitening"}
     assert {f"{name}-minilm" for name in measured} <= {run.name for run in RUNS}
 
@@ -109,8 +109,8 @@ def test_the_page_of_results_quotes_the_untrained_encoders(file):
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
-def test_the_command_on_a_card_is_the_run(run):
-    """Its keys give the run's recipe again; files and directories by their names."""
+def test_the_command_on_a_card_yields_the_recipe_of_the_run(run):
+    """Except that files and directories have no path."""
     text = ModelCard.load(run / "README.md").text
     _, arguments = re.search(r"```bash\n(.+?) -m csezoo.training.train (.+?)\n```", text, re.DOTALL).groups()
     name, *options = shlex.split(arguments.replace("\\\n", " "))
@@ -124,33 +124,33 @@ def test_the_command_on_a_card_is_the_run(run):
 
 
 @pytest.mark.parametrize("name", recipe_names())
-def test_a_recipe_that_nobody_has_trained_says_so_beside_the_papers_numbers(name):
+def test_the_card_of_an_untrained_recipe_says_so_and_shows_the_papers_numbers(name):
     recipe = load_recipe(name)
     card = recipe_card(recipe, ideas_at="../ideas/")
     assert UNTRAINED in card.text
     assert card.data.eval_results is None and card.data.base_model == recipe.base_model
     for row in published(name):
         assert row.source in card.text and all(row.shown(task) in card.text for task in row.scores)
-    relation = None if methods(recipe)[0] == "untrained" or recipe.base_model is None else "finetune"
+    relation = None if text_names(recipe)[0] == "untrained" or recipe.base_model is None else "finetune"
     assert card.data.get("base_model_relation") == relation
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
-def test_the_hub_reads_a_cards_results(run):
+def test_the_hub_can_read_the_results_of_a_card(run):
     card = ModelCard.load(run / "README.md")
     results = card.data.eval_results
     again = model_index_to_eval_results(eval_results_to_model_index(run.name, results))
     assert again == (run.name, results)
-    own = {
+    best = {
         result["task"]: result["value"] for result in read(run)["results"] if result["seed"] == read(run)["best_seed"]
     }
     assert {result.dataset_name: result.metric_value for result in results} == {
-        task: round(value, 2) for task, value in own.items()
+        task: round(value, 2) for task, value in best.items()
     }
 
 
 def measured(rows=ROWS, base_model="google-bert/bert-base-uncased", seeds="1 2", **options):
-    """The card of a made-up run of the SG-OPT recipe."""
+    """The card of an invented run of the SG-OPT recipe."""
     recipe = load_recipe("sgopt-bert-base-uncased", {"base_model": base_model, "seeds": seeds.split()})
     results = [
         {"task": task, "metric": "spearman", "value": 70.0, "dataset": "d", "revision": None, "rows": rows[task]}
@@ -160,18 +160,18 @@ def measured(rows=ROWS, base_model="google-bert/bert-base-uncased", seeds="1 2",
     return model_card(recipe, results, summary if " " in seeds else None, **options).text
 
 
-def test_the_papers_numbers_stand_beside_a_run_on_its_own_base_model():
+def test_a_run_on_the_base_model_of_the_paper_is_compared_with_it():
     card = measured()
     assert "| STS12 | d | 3108 | 75.00 ± 0.50 | 70.00 | 66.84 ± 0.73 | +16.3 |" in card
     assert "**75.00 ± 0.50** | **70.00** | **74.62 ± 0.25** | **+0.8** |" in card
     assert "Kim et al. 2021 (SG-OPT), table 1." in card
 
 
-def test_one_seed_stands_beside_the_paper_without_a_distance():
+def test_one_seed_is_compared_with_the_paper_without_a_distance():
     assert "| STS12 | d | 3108 | 70.00 | 66.84 ± 0.73 |" in measured(seeds="1")
 
 
-def test_a_stand_in_or_other_pairs_never_stand_beside_the_paper():
+def test_a_stand_in_encoder_or_other_pairs_are_not_compared_with_the_paper():
     assert "66.84" not in measured(base_model="./minilm")
     other_pairs = measured(rows={**ROWS, "SICK-R": 9927})
     assert "66.84" in other_pairs and "68.16" not in other_pairs and "74.62" not in other_pairs
@@ -184,16 +184,16 @@ RUN = {
 RUN["training"] |= {"peak_rss_bytes": 3 * 2**30, "peak_device_bytes": 5 * 2**30}
 
 
-def test_cost_and_launcher_are_those_of_the_results():
+def test_the_card_shows_cost_and_launch_options_of_the_results():
     card = measured(runs=[RUN, {**RUN, "training": {**RUN["training"], "seconds": 150.0}}])
-    assert "| time | 2.0 minutes a seed, with dev evaluations |" in card
-    assert "| speed | 512 training rows a second |" in card
+    assert "| time | 2.0 minutes per seed, including dev evaluations |" in card
+    assert "| speed | 512 training rows per second |" in card
     assert "| peak memory | 3.0 GiB (process), 5.0 GiB (GPU) |" in card
     assert "accelerate launch --multi_gpu --num_processes 2 --mixed_precision bf16 -m" in card
-    assert "were not recorded" in measured(), "nothing is made up for older results"
+    assert "were not recorded" in measured(), "older results have no cost"
 
 
-def test_pictures_that_lie_beside_a_card_are_on_it():
+def test_a_card_shows_the_pictures_of_its_run():
     card = measured(pictures=["similarities.png"], ideas_at="../ideas/")
     assert f"![{PICTURES['similarities.png']}](similarities.png)" in card
     assert "![The idea of sgopt](../ideas/sgopt.svg)" in card
@@ -206,7 +206,7 @@ def test_every_method_has_a_picture_of_its_idea():
         assert f"{name}.svg" in {path.name for path in ideas(load_recipe("quickstart", {"method": name}))}
 
 
-def test_a_new_run_is_picked_up(tmp_path):
+def test_a_new_run_gets_a_card_and_a_row_in_the_index(tmp_path):
     shutil.copytree(CARDS / "simcse-minilm", tmp_path / "another")
     write_cards(tmp_path)
     (entry,) = [entry for entry in entries(tmp_path) if entry.cells["name"] == "another"]
@@ -221,7 +221,7 @@ def test_a_damaged_results_file_is_named(tmp_path, capsys):
     (tmp_path / "another" / "results.json").write_text("[]", encoding="utf-8")
     with pytest.raises(SystemExit, match="2"):
         main(["cards", "--out", str(tmp_path)])
-    assert "results.json is no results file" in capsys.readouterr().err
+    assert "results.json is not a results file" in capsys.readouterr().err
 
 
 REPORTS = sorted((ROOT / "model_cards" / "benchmarks").glob("*.json"))
@@ -241,13 +241,13 @@ def test_the_page_of_speed_quotes_the_benchmarks(report):
 
 def test_the_page_of_speed_quotes_the_scaling():
     axes = json.loads((ROOT / "model_cards/benchmarks/scaling.json").read_text(encoding="utf-8"))["axes"]
-    said = SPEED[SPEED.index("## Scaling") :]
+    paragraph = SPEED[SPEED.index("## Scaling") :]
     for axis, value, other in (("processes", "2", "1"), ("batch_size", "128", "16"), ("inner_steps", "1", "4")):
         rates = [axes[axis][point]["rows per second"] for point in (value, other)]
-        assert f"{rates[0] / rates[1]:.2f} times" in said, axis
+        assert f"{rates[0] / rates[1]:.2f} times" in paragraph, axis
 
 
-def test_the_page_of_speed_quotes_what_the_soak_held():
+def test_the_page_of_speed_quotes_the_memory_of_the_soak():
     programs = json.loads((ROOT / "model_cards/benchmarks/soak.json").read_text(encoding="utf-8"))["programs"]
     (row,) = (line for line in SPEED.splitlines() if "(../model_cards/benchmarks/soak.json)" in line)
     for name, made in programs.items():

@@ -1,4 +1,4 @@
-"""`accelerate launch -m csezoo.training.train RECIPE [--key value …]`: a recipe to a run directory."""
+"""`accelerate launch -m csezoo.training.train RECIPE [--key value …]`: train a recipe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .recipes import describe_keys, describe_recipe, load_recipe, parse_override
 
 USAGE = """usage: accelerate launch -m csezoo.training.train RECIPE [--key value ...]
 
-Train a recipe of the zoo, or a YAML file, and leave a run directory with best/, a complete Hub repository.
+Train a recipe of the zoo, or one from a YAML file. The run directory then contains best/, a complete Hub repository.
 
 example: accelerate launch -m csezoo.training.train simcse-bert-base-uncased --train_file sentences.txt --seeds 1 2 3
 
@@ -19,20 +19,20 @@ example: accelerate launch -m csezoo.training.train simcse-bert-base-uncased --t
 OF_ALL = """recipes: {recipes}
 
 RECIPE --help shows what a recipe sets and why, and the keys of its method (pooling, temperature and others).
-The keys of every recipe, with their defaults:
+Keys that every recipe has, with their defaults:
 
 {keys}"""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line; an error a user caused ends it with one line and exit code 2, SIGTERM with 143."""
+    """Run the command line. A `UserError` ends it with one line and exit code 2, SIGTERM with 143."""
     arguments = sys.argv[1:] if arguments is None else arguments
     handlers = {number: signal.signal(number, _terminate) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         if {"-h", "--help"} & set(arguments):
             print(USAGE + _help([argument for argument in arguments if argument not in ("-h", "--help")]))
         elif not arguments:
-            raise UserError("give a recipe (csezoo recipes lists them) or a YAML path; --help shows the keys")
+            raise UserError("give a recipe (`csezoo recipes` lists them) or a YAML file; --help shows the keys")
         elif arguments[0] == "quickstart":
             from .quickstart.run import quickstart
 
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _help(words: list[str]) -> str:
-    """The keys of every recipe, or what a named recipe sets and the keys of its method."""
+    """Return help on the keys of every recipe, or on what the named recipe sets and the keys of its method."""
     if not words or words[0].startswith("-"):
         return OF_ALL.format(recipes=", ".join(recipe_names()), keys=describe_keys())
     return describe_recipe(words[0], parse_overrides(words[1:])) + "\n\nAll other keys: csezoo train --help"

@@ -1,4 +1,4 @@
-"""Model cards, their tables, the papers' numbers, and the static site.
+"""Model cards and their tables, the numbers of the papers, and the static website.
 
-May know recipes, evaluation and pictures; it reads results and makes none.
+May import `recipes`, `evaluation` and `pictures`; reads results, measures nothing.
 """

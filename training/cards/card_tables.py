@@ -1,4 +1,4 @@
-"""The parts of a card that are made of numbers and keys: results beside the paper's, settings, command, cost."""
+"""The tables of a card: results beside the paper's numbers, settings, cost; and the training command."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from ..recipes import FREE_KEYS, Recipe, file_name, load_recipe, recipe_names
 from .published import TRANSFER_AVERAGE, PublishedRow, comparable, published, same_pairs
 from .tables import distance, markdown_table
 
-PROTOCOL = "Spearman correlation (× 100) of the cosine similarity with the gold score, all pairs of a task together"
+PROTOCOL = "Spearman correlation (× 100) of cosine similarity and gold score, over all pairs of a task"
 AVERAGES = (AVERAGE, TRANSFER_AVERAGE)
 RAW_TEXT = (
-    "The data of `mteb/` are the paper's pairs as raw text. The paper's, in SentEval's files, are lower-cased tokens, "
-    "which a vocabulary that knows case cuts otherwise."
+    "The data from `mteb/` are the same pairs as the paper's, but as raw text. The paper used SentEval's files, which "
+    "contain lower-cased tokens; a cased vocabulary splits these into other word pieces."
 )
 
 
 def results_table(recipe: Recipe, results: list[dict], summary: list[dict] | None) -> str:
-    """What was measured, and where a paper reports the same on the same pairs, the paper's numbers and the distance.
+    """Return the table of results, with the paper's numbers and the distance to them if it reports the same pairs.
 
     Args:
-        recipe: the run's.
-        results: of these very weights.
-        summary: mean and standard deviation over the run's seeds; without it there was one.
+        recipe: the recipe of the run.
+        results: the results of the weights in the repository.
+        summary: mean and standard deviation over the seeds; `None` if there is one seed.
     """
     if not results:
         return "Not evaluated."
@@ -38,8 +38,8 @@ def results_table(recipe: Recipe, results: list[dict], summary: list[dict] | Non
     if beside:
         header += ["paper", "distance in sd"] if seeds else ["paper"]
     rows = []
-    for task, dataset, count, own in entries:
-        cells = [f"{own:.2f}"]
+    for task, dataset, count, value in entries:
+        cells = [f"{value:.2f}"]
         if seeds:
             cells.insert(0, f"{seeds[task]['mean']:.2f} ± {seeds[task]['sd']:.2f}")
         if beside:
@@ -47,8 +47,10 @@ def results_table(recipe: Recipe, results: list[dict], summary: list[dict] | Non
         if task == AVERAGE:
             task, cells = f"**{task}**", [cell and f"**{cell}**" for cell in cells]
         rows.append([task, dataset, count, *cells])
-    how = f": mean ± standard deviation over {len(recipe.seeds)} seeds, and these weights' own" if seeds else ""
-    return "\n\n".join([f"{PROTOCOL}{how}.", markdown_table(header, *rows), *_paper_lines(recipe, beside, results)])
+    protocol = PROTOCOL
+    if seeds:
+        protocol += f": mean ± standard deviation over {len(recipe.seeds)} seeds, and the score of these weights"
+    return "\n\n".join([f"{protocol}.", markdown_table(header, *rows), *_paper_lines(recipe, beside, results)])
 
 
 def _paper_cells(task: str, paper: PublishedRow, pairs: set[str], seeds: dict[str, dict]) -> list[str]:
@@ -61,20 +63,23 @@ def _paper_cells(task: str, paper: PublishedRow, pairs: set[str], seeds: dict[st
 
 
 def _paper_lines(recipe: Recipe, beside: list[PublishedRow], results: list[dict]) -> list[str]:
-    """Where the numbers beside ours are from, or why there are none although a paper has some."""
+    """Return the source of the paper's numbers, or why they are not shown although there are some."""
     if beside:
         raw = any(result["dataset"].startswith("mteb/") for result in results)
         return [f"Source of the paper's numbers: {_cited(beside[0])}.", *([RAW_TEXT] if raw else [])]
     if recipe.recipe and published(recipe.recipe):
-        return [f"The paper's numbers for `{recipe.recipe}` are of another base model, method or data: not shown."]
+        return [
+            f"The paper's numbers for `{recipe.recipe}` are not shown: they were measured with another base model, "
+            "method or data."
+        ]
     return []
 
 
 def published_tables(recipe: str) -> str:
-    """All rows of the papers for a recipe."""
+    """Return all rows of the papers for a recipe as tables."""
     rows = published(recipe)
     if not rows:
-        return "No paper reports this setting on the STS or the transfer tasks."
+        return "No paper reports this setting on the STS or transfer tasks."
     parts = ["The papers report:"]
     for row in rows:
         tasks = [f"**{task}**" if task in AVERAGES else task for task in row.scores]
@@ -87,7 +92,7 @@ def _cited(row: PublishedRow) -> str:
 
 
 def settings_table(recipe: Recipe) -> str:
-    """What the training was told, the method's keys and its stage on labelled pairs among it."""
+    """Return the table of settings: data, optimisation, the method's keys, and the stage on labelled pairs."""
     rows: dict[str, object] = {
         "data": _source(recipe.train_file, recipe.dataset_file or recipe.dataset, recipe.text_columns),
         "batch size": recipe.batch_size,
@@ -109,31 +114,32 @@ def settings_table(recipe: Recipe) -> str:
 
 
 def _source(file: str | None, dataset: str | None, columns: list[str] | None = None) -> str:
-    """A file by its name, else the dataset, else what a file that has to be given must hold."""
+    """Return the name of the file or of the dataset; without either, the columns that the file must have."""
     needed = f"a file with the columns {', '.join(columns)}" if columns else "none"
     return file_name(file) if file else dataset or needed
 
 
 def command(recipe: Recipe, runs: list[dict]) -> str:
-    """The command that trains it: its recipe, and the keys that differ from the recipe's own. Files go by their names.
+    """Return the training command: the recipe, and the keys that differ from it. Files have no paths.
 
     Args:
-        runs: what results files say of each seed; precision and processes are theirs.
+        recipe: the recipe of the run.
+        runs: training and machine of each seed, as in results files; the command sets their precision and processes.
 
     Example:
         >>> print(command(load_recipe("quickstart", {"seeds": "1, 2"}), []))
         accelerate launch -m csezoo.training.train quickstart --seeds 1 2
     """
     launch = "accelerate launch"
-    for run in runs[:1]:  # all seeds are of one launch
+    for run in runs[:1]:  # one launch trains all seeds
         if run["training"]["processes"] > 1:
             launch += f" --multi_gpu --num_processes {run['training']['processes']}"
         if run["training"]["precision"] != "no" and recipe.mixed_precision is None:
             launch += f" --mixed_precision {run['training']['precision']}"
     words = [f"{launch} -m csezoo.training.train {recipe.recipe or 'recipe.yaml'}"]
     if recipe.recipe in recipe_names():
-        own = load_recipe(recipe.recipe).to_dict()
-        changed = {key: value for key, value in recipe.to_dict().items() if value != own.get(key, ...)}
+        original = load_recipe(recipe.recipe).to_dict()
+        changed = {key: value for key, value in recipe.to_dict().items() if value != original.get(key, ...)}
         words += [_option(key, value) for key, value in changed.items() if key not in FREE_KEYS]
         if recipe.text_columns and not (recipe.dataset or recipe.train_file):
             words.append("--train_file FILE")
@@ -159,21 +165,21 @@ def _word(value: object) -> str:
 
 
 def cost_table(runs: list[dict]) -> str:
-    """Time, speed, memory and machine, means over the seeds.
+    """Return the table of time, speed, memory and machine. Time and speed are means over the seeds.
 
     Args:
-        runs: what results files say of each seed, one or more.
+        runs: training and machine of each seed, as in results files; at least one.
     """
-    made = [run["training"] for run in runs]
-    first = made[0]
-    minutes = statistics.mean(training["seconds"] for training in made) / 60
-    rows = [["time", f"{minutes:.1f} minutes{' a seed' if len(made) > 1 else ''}, with dev evaluations"]]
+    trainings = [run["training"] for run in runs]
+    first = trainings[0]
+    minutes = statistics.mean(training["seconds"] for training in trainings) / 60
+    rows = [["time", f"{minutes:.1f} minutes{' per seed' if len(runs) > 1 else ''}, including dev evaluations"]]
     if first["rows_per_second"]:
-        speed = statistics.mean(training["rows_per_second"] for training in made)
-        rows.append(["speed", f"{speed:.0f} training rows a second"])
-    held = []
+        speed = statistics.mean(training["rows_per_second"] for training in trainings)
+        rows.append(["speed", f"{speed:.0f} training rows per second"])
+    memory = []
     for name, key in (("process", "peak_rss_bytes"), ("GPU", "peak_device_bytes")):
         if first[key]:
-            held.append(f"{max(training[key] for training in made) / 2**30:.1f} GiB ({name})")
+            memory.append(f"{max(training[key] for training in trainings) / 2**30:.1f} GiB ({name})")
     where = f"{runs[0]['machine']['device']}, processes: {first['processes']}, precision: {first['precision']}"
-    return markdown_table(["", ""], *rows, ["peak memory", ", ".join(held)], ["machine", where])
+    return markdown_table(["", ""], *rows, ["peak memory", ", ".join(memory)], ["machine", where])

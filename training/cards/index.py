@@ -1,4 +1,4 @@
-"""`csezoo cards`: the model cards of all recipes and measured runs, and the index of them."""
+"""`csezoo cards`: write the model cards of all recipes and measured runs, and their index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..evaluation.report import AVERAGE, average, tests_only
 from ..evaluation.tasks.sts import DEV_TASK
 from ..pictures.captions import PICTURES
 from ..recipes import Recipe, file_name, load_recipe, recipe_names
-from .method_texts import IDEAS, methods
+from .method_texts import IDEAS, text_names
 from .model_card import model_card, recipe_card
 from .published import TRANSFER_AVERAGE, PublishedRow, comparable, published
 from .tables import markdown_table
@@ -24,20 +24,20 @@ COLUMNS = ("name", "method", "base model", "data", "STS-B dev", "STS average", *
 IDEAS_AT = "../ideas/"
 INTRODUCTION = """# Model cards
 
-A card for every recipe and every measured run, made by `csezoo cards` from recipes, results and the papers' tables; no
-number is typed by hand. Scores are Spearman × 100, the average is that of the seven STS tests, and ± is the standard
-deviation over seeds. The papers' averages are those of the STS tests and of the seven transfer tasks (accuracy). Runs
-on a stand-in encoder are to be read against each other, never against the papers."""
+Every recipe and every measured run has a card. `csezoo cards` writes them from recipes, results and the tables of the
+papers; no number is typed by hand. Scores are Spearman × 100, the average is over the seven STS tests, and ± is the
+standard deviation over seeds. The papers' averages are over the seven STS tests and over the seven transfer tasks
+(accuracy). Runs on a small stand-in encoder can be compared with each other, but not with the papers."""
 
 
 @dataclass
 class Entry:
-    """A line of the index.
+    """A row of the index.
 
     Args:
-        link: where it leads, seen from the index.
-        cells: by `COLUMNS`.
-        card: `None` for an encoder that was measured as it is.
+        link: path of the card or the results, relative to the index.
+        cells: the texts of the row by column, see `COLUMNS`.
+        card: `None` for an encoder that was measured without training.
     """
 
     link: str
@@ -49,28 +49,31 @@ def write_cards(directory: Path) -> list[Entry]:
     """Write the card of every recipe and every measured run, the pictures of their ideas, and the index.
 
     Args:
-        directory: a directory in it with `recipe.yaml` and `results.json` is a measured run, whose card is written
-            beside them; JSON files in one without `recipe.yaml` are results of encoders as they are.
+        directory: the directory of the cards. A sub-directory with `recipe.yaml` and `results.json` is a measured run;
+            its card is written there. JSON files in `untrained/` are results of encoders without training.
+
+    Returns:
+        The rows of the index.
 
     Raises:
-        UserError: one of these files is not what its name says, or the directory cannot be written.
+        UserError: a recipe or a results file cannot be read, or the directory cannot be written.
     """
-    made = entries(directory)
-    rows = [[f"[{e.cells['name']}]({e.link})", *(e.cells.get(column, "") for column in COLUMNS[1:])] for e in made]
+    index = entries(directory)
+    rows = [[f"[{e.cells['name']}]({e.link})", *(e.cells.get(column, "") for column in COLUMNS[1:])] for e in index]
     try:
         shutil.copytree(IDEAS, directory / "ideas", dirs_exist_ok=True)
-        for entry in made:
+        for entry in index:
             if entry.card:
                 entry.card.save(directory / entry.link)
-        index = f"{INTRODUCTION}\n\n{markdown_table(list(COLUMNS), *rows)}\n"
-        (directory / "README.md").write_text(index, encoding="utf-8")
+        page = f"{INTRODUCTION}\n\n{markdown_table(list(COLUMNS), *rows)}\n"
+        (directory / "README.md").write_text(page, encoding="utf-8")
     except OSError as error:
         raise UserError(f"out: {directory} cannot be written ({one_line(error)})") from error
-    return made
+    return index
 
 
 def entries(directory: Path) -> list[Entry]:
-    """The measured runs, the encoders that were measured as they are, then the recipes that nobody has trained."""
+    """Return the measured runs, then the measured encoders without training, then the recipes without a run."""
     runs = sorted(file.parent for file in directory.glob("*/results.json"))
     measured = [_measured(run) for run in runs if (run / "recipe.yaml").is_file()]
     encoders = [_encoder(file) for file in sorted(directory.glob("untrained/*.json"))]
@@ -91,7 +94,7 @@ def _measured(run: Path) -> Entry:
         card = model_card(recipe, results, summary, runs=runs, pictures=pictures, ideas_at=IDEAS_AT)
         cells = {**_described(recipe, run.name), **_scores(results, summary), "trained": "yes"}
     except (KeyError, TypeError) as error:
-        raise UserError(f"{run / 'results.json'} is no results file ({one_line(error)})") from error
+        raise UserError(f"{run / 'results.json'} is not a results file ({one_line(error)})") from error
     cells |= _paper_averages(comparable(recipe.recipe, recipe.method, recipe.base_model))
     return Entry(f"{run.name}/README.md", cells, card)
 
@@ -104,7 +107,7 @@ def _encoder(file: Path) -> Entry:
         cells = {"name": f"{model}, {results[0]['pooling']}", "method": "untrained", "base model": model}
         return Entry(f"{file.parent.name}/{file.name}", {**cells, **_scores(results, None)})
     except (KeyError, TypeError, IndexError) as error:
-        raise UserError(f"{file} is no results file ({one_line(error)})") from error
+        raise UserError(f"{file} is not a results file ({one_line(error)})") from error
 
 
 def _untrained(name: str) -> Entry:
@@ -117,21 +120,21 @@ def _read(file: Path) -> dict:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{file} is no results file ({one_line(error)})") from error
+        raise UserError(f"{file} is not a results file ({one_line(error)})") from error
 
 
 def _described(recipe: Recipe, name: str) -> dict[str, str]:
     data = recipe.train_file or recipe.dataset_file or recipe.dataset or recipe.nli_file or recipe.nli_dataset
     return {
         "name": name,
-        "method": " + ".join(methods(recipe)),
+        "method": " + ".join(text_names(recipe)),
         "base model": file_name(recipe.base_model) if recipe.base_model else "",
         "data": file_name(data) if data else "",
     }
 
 
 def _scores(results: list[dict], summary: list[dict] | None) -> dict[str, str]:
-    """Dev score and average, over the seeds where there are several."""
+    """Return the dev score and the average of the tests, with the standard deviation if there are several seeds."""
     if summary:
         shown = {entry["task"]: f"{entry['mean']:.2f} ± {entry['sd']:.2f}" for entry in summary}
     else:

@@ -1,4 +1,4 @@
-"""What a card says of a recipe in words: what its methods do, where they fall short, whom to cite."""
+"""The texts on a recipe's card: what its methods do, their limits, what to cite."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ import yaml
 from ..recipes import Recipe, file_name
 
 TEXTS = Path(__file__).parent / "method_texts.yaml"
-# A picture of the idea behind each method; the pieces that join methods have none.
+# One picture for each method that explains its idea. Additions such as prompts and whitening have none.
 IDEAS = Path(__file__).parent / "ideas"
 NLI = (
-    "Much of the NLI data, SNLI's part, is captions of photographs and what crowd workers wrote to them: short, "
-    "concrete, and known to carry stereotypes of gender, age and origin (Rudinger et al., 2017)."
+    "Much of the NLI data is SNLI: captions of photographs, and sentences that crowd workers wrote about them. They "
+    "are short and concrete, and known to contain stereotypes of gender, age and origin (Rudinger et al., 2017)."
 )
 DATA_LIMITS = {
     "wiki1m_for_simcse.txt": (
-        "The training sentences are from English Wikipedia, with its topics and its slants; questions and everyday "
-        "speech are rare in them."
+        "The training sentences are from English Wikipedia and share its topics and biases. Questions and everyday "
+        "language are rare in them."
     ),
     "nli_for_simcse.csv": NLI,
     "pair-class/train-*.parquet": NLI,
     "stsb-sentences": (
-        "The training sentences are all of STS-B's, those of its test pairs too, though without their scores: the "
-        "score on STS-B is not one on unseen sentences."
+        "The training sentences are all sentences of STS-B, including those of its test pairs, without the scores. "
+        "The STS-B score is therefore not measured on unseen sentences."
     ),
 }
-WORLD = "It knows a small made-up world alone: it shows how the tools work and embeds no other text."
+WORLD = (
+    "The model was trained on a small artificial world. It shows how the tools work; do not use it for other texts."
+)
 
 
 @functools.cache
@@ -37,16 +39,18 @@ def _texts() -> dict[str, dict[str, str]]:
 
 
 def trained(recipe: Recipe) -> bool:
-    """Whether a recipe trains anything at all."""
+    """Return whether a recipe trains anything at all."""
     return recipe.max_steps != 0 or bool(recipe.nli_steps or recipe.nli_epochs)
 
 
-def methods(recipe: Recipe) -> list[str]:
-    """The keys of the texts that are true of a recipe; a method of one's own has none before it is in the file.
+def text_names(recipe: Recipe) -> list[str]:
+    """Return the names of the texts in `method_texts.yaml` that apply to a recipe.
+
+    These are its methods and additions such as prompts. A new method has no text until it is added to the file.
 
     Example:
         >>> from csezoo.training.recipes import load_recipe
-        >>> methods(load_recipe("whitening-bert-base-uncased")), methods(load_recipe("promptbert-roberta-base"))
+        >>> text_names(load_recipe("whitening-bert-base-uncased")), text_names(load_recipe("promptbert-roberta-base"))
         (['untrained', 'whitening'], ['simcse', 'promptbert'])
     """
     names = recipe.method.split("+") if recipe.max_steps != 0 else []
@@ -66,40 +70,44 @@ def methods(recipe: Recipe) -> list[str]:
 
 
 def description(recipe: Recipe) -> str:
-    """A paragraph for each method."""
-    return "\n\n".join(_texts()[name]["description"] for name in methods(recipe))
+    """Return a paragraph for each method."""
+    return "\n\n".join(_texts()[name]["description"] for name in text_names(recipe))
 
 
 def citations(recipe: Recipe) -> str:
-    """BibTeX entries."""
-    return "\n\n".join(_texts()[name]["citation"] for name in methods(recipe))
+    """Return the BibTeX entries of the methods."""
+    return "\n\n".join(_texts()[name]["citation"] for name in text_names(recipe))
 
 
 def ideas(recipe: Recipe) -> list[Path]:
-    """The pictures of the ideas of its methods."""
-    return [path for name in methods(recipe) if (path := IDEAS / f"{name}.svg").is_file()]
+    """Return the pictures that explain the ideas of the methods."""
+    return [path for name in text_names(recipe) if (path := IDEAS / f"{name}.svg").is_file()]
 
 
 def limits(recipe: Recipe) -> list[str]:
-    """What is known to be wrong with its methods, its data, its base model and its length."""
-    lines = [_texts()[name]["limits"] for name in methods(recipe)]
+    """Return the known limits of the methods, the data, the base model and the length."""
+    lines = [_texts()[name]["limits"] for name in text_names(recipe)]
     if recipe.recipe == "quickstart":
         return [*lines, WORLD]
     sources = [(recipe.train_file, recipe.dataset_file or recipe.dataset)] if recipe.max_steps != 0 else []
     sources.append((recipe.nli_file, recipe.nli_dataset_file or recipe.nli_dataset))
     for file, dataset in sources:
         if file:
-            lines.append(f"It learned from `{file_name(file)}`: what is rare or slanted there is so in its vectors.")
+            lines.append(
+                f"The model was trained on `{file_name(file)}` and inherits the gaps and biases of that text."
+            )
         elif dataset in DATA_LIMITS:
             lines.append(DATA_LIMITS[dataset])
     if recipe.base_model and recipe.base_model.endswith("uncased"):
-        lines.append("Upper and lower case are the same to it.")
+        lines.append("The model does not distinguish upper and lower case.")
     if recipe.base_model and "multilingual" in recipe.base_model:
-        lines.append("English sentences alone tuned it; what that does to its other languages is not tested here.")
+        lines.append(
+            "The model was trained on English sentences only. The effect on other languages was not measured."
+        )
     if trained(recipe):
         lines.append(
-            f"Training cut sentences after {recipe.max_length} word pieces. Longer texts are embedded, as far as the "
-            "encoder reads, but nothing taught it how."
+            f"Training cut sentences after {recipe.max_length} word pieces. Longer texts are embedded up to the limit "
+            "of the encoder, but the model was not trained on them."
         )
-    lines.append("What the base model learned of people and groups from its own texts is in these vectors too.")
+    lines.append("The vectors also contain the biases about people and groups that the base model learned.")
     return list(dict.fromkeys(lines))

@@ -1,4 +1,4 @@
-"""The model card of a run or of a recipe, generated from the recipe and the results."""
+"""Write the model card of a run or of a recipe from the recipe and the results."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..recipes import Recipe
 from .card_tables import command, cost_table, published_tables, results_table, settings_table
 from .method_texts import citations, description, ideas, limits, trained
 
-UNTRAINED = "Nobody has trained this recipe yet: there are no weights to load and no results of this zoo's."
-NO_COST = "Time, memory, precision and processes of this run were not recorded."
+UNTRAINED = "This recipe has not been trained yet. There are no weights to load and no results of this zoo."
+NO_COST = "Time, memory, precision and number of processes were not recorded for this run."
 
 
 def model_card(
@@ -25,15 +25,16 @@ def model_card(
     pictures: Sequence[str] = (),
     ideas_at: str = "",
 ) -> ModelCard:
-    """Metadata and text of a repository; every number comes from its results or a paper's table.
+    """Return the card of a run. Every number comes from its results or from a table of a paper.
 
     Args:
-        recipe: the run's.
-        results: of these very weights, for the metadata and, alone, for the table.
-        summary: mean and standard deviation over the run's seeds, for the table.
-        runs: what results files say of each seed's training and machine; without any their cost is not known.
-        pictures: the names of those that lie beside the card, of `PICTURES`.
-        ideas_at: the directory of the pictures of the methods' ideas, seen from the card, with a slash at its end.
+        recipe: the recipe of the run.
+        results: the results of the weights in the repository.
+        summary: mean and standard deviation over the seeds; `None` if there is one seed.
+        runs: training and machine of each seed, as in results files. Without any, the card says that the cost is not
+            known.
+        pictures: names of the pictures beside the card, out of `PICTURES`.
+        ideas_at: path from the card to the pictures of the methods' ideas, with a slash at its end.
     """
     results_text = [f"## Results\n\n{results_table(recipe, results, summary)}"]
     results_text += [f"![{PICTURES[name]}]({name})\n\n*{PICTURES[name]}.*" for name in PICTURES if name in pictures]
@@ -42,11 +43,11 @@ def model_card(
 
 
 def recipe_card(recipe: Recipe, *, ideas_at: str) -> ModelCard:
-    """The card of a recipe that nobody has trained: what it would do, and what the paper reports.
+    """Return the card of a recipe that has not been trained: its methods, and the numbers of the papers.
 
     Args:
-        recipe: one of the zoo's.
-        ideas_at: as of `model_card`.
+        recipe: a recipe of the zoo.
+        ideas_at: as for `model_card`.
     """
     results_text = f"## Results\n\n{UNTRAINED}\n\n{published_tables(recipe.name)}"
     return _card(recipe, [], [], f"runs/{recipe.name}/best", [results_text], ideas_at)
@@ -106,7 +107,7 @@ def _metadata(recipe: Recipe, results: list[dict]) -> ModelCardData:
 
 
 def _datasets(recipe: Recipe) -> list[str]:
-    """The ids of the Hub's datasets that a recipe reads."""
+    """Return the ids of the Hub datasets that a recipe reads."""
     used = [] if recipe.train_file else [recipe.dataset]
     used += [] if recipe.nli_file else [recipe.nli_dataset]
     if "stsb-sentences" in used:
@@ -115,7 +116,7 @@ def _datasets(recipe: Recipe) -> list[str]:
 
 
 def _hub_id(base_model: str | None) -> str | None:
-    """A directory of the author's machine is nobody else's base model."""
+    """Return the base model if it is a Hub id; a local directory means nothing to others."""
     return None if base_model is None or base_model[0] in "./~" else base_model
 
 
@@ -128,7 +129,7 @@ model = AutoModel.from_pretrained("{path}", trust_remote_code=True)
 embeddings = model.encode(["A cat sits on the mat.", "A cat is on a mat."], normalize_embeddings=True)
 ```
 
-`AutoTokenizer` and `model(**batch).pooler_output` give the same vectors, and so does sentence-transformers:
+`AutoTokenizer` with `model(**batch).pooler_output` returns the same vectors. So does sentence-transformers:
 
 ```python
 from sentence_transformers import SentenceTransformer
@@ -144,6 +145,6 @@ def _training(recipe: Recipe, runs: list[dict]) -> str:
 {command(recipe, runs)}
 ```
 
-Files and directories stand there by their names; `recipe.yaml` of the run has every key resolved.
+The command names files and directories without their paths. The run's `recipe.yaml` contains every key.
 
 {settings_table(recipe)}"""

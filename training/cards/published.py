@@ -1,4 +1,4 @@
-"""What the papers report for the recipes of the zoo, and whether it may stand beside a run's own numbers."""
+"""The numbers that papers report for the recipes, and the check whether a run may be compared with them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class PublishedRow:
 
     Args:
         source: paper and table.
-        scores: task to the printed number; the averages are tasks of their own.
-        deviations: task to the standard deviation over the paper's runs, where it gives them.
-        note: what keeps the row from being comparable in full.
+        scores: the printed number of each task; averages count as tasks.
+        deviations: the standard deviation over the paper's runs of each task, if the paper reports it.
+        note: why the row is not fully comparable.
     """
 
     source: str
@@ -35,7 +35,7 @@ class PublishedRow:
     note: str | None = None
 
     def shown(self, task: str) -> str:
-        """The number as a cell, with its deviation where it has one."""
+        """Return the number of a task as text, with its deviation if it has one."""
         deviation = f" ± {self.deviations[task]}" if task in self.deviations else ""
         return f"{self.scores[task]:.2f}{deviation}"
 
@@ -46,10 +46,10 @@ def _entries() -> dict[str, list[dict]]:
 
 
 def published(recipe: str) -> list[PublishedRow]:
-    """The rows of a recipe; none where no paper reports it.
+    """Return the rows of the papers for a recipe; an empty list if no paper reports it.
 
     Args:
-        recipe: its name.
+        recipe: the name of the recipe.
 
     Example:
         >>> published("simcse-bert-base-uncased")[0].scores["STS12"]
@@ -73,11 +73,14 @@ def _by_task(entry: dict, values: str, average: str) -> dict[str, float]:
 
 
 def comparable(recipe: str | None, method: str, base_model: str | None) -> list[PublishedRow]:
-    """The rows that a run may be set beside: those of its recipe, with the recipe's own method on its own base model.
+    """Return the papers' rows that a run may be compared with.
+
+    These are the rows of its recipe, if the run has the method and the base model of the recipe. Runs on a stand-in
+    encoder are never compared with a paper.
 
     Args:
-        recipe: the name of the recipe that the run was started from; `None` where it is not known.
-        method, base_model: the run's. A stand-in's numbers never stand beside the paper's.
+        recipe: the name of the recipe that the run started from; `None` if it is not known.
+        method, base_model: those of the run.
 
     Example:
         >>> comparable("simcse-bert-base-uncased", "simcse", "./minilm")
@@ -85,17 +88,17 @@ def comparable(recipe: str | None, method: str, base_model: str | None) -> list[
     """
     if not recipe or not (rows := published(recipe)):
         return []
-    own = load_recipe(recipe)
-    return rows if (own.method, own.base_model) == (method, base_model) else []
+    original = load_recipe(recipe)
+    return rows if (original.method, original.base_model) == (method, base_model) else []
 
 
 def same_pairs(results: list[dict]) -> set[str]:
-    """The tasks whose results are on the data of the papers; their average, if all seven STS tasks are.
+    """Return the tasks measured on the pairs of the papers, and the average if all seven STS tasks are among them.
 
-    MTEB's SICK-R, for one, has other pairs than the papers'.
+    MTEB's SICK-R, for example, has other pairs.
 
     Args:
-        results: of one model, each with `task` and `rows`.
+        results: the results of one model, each with `task` and `rows`.
     """
     tasks = {result["task"] for result in results if ROWS.get(result["task"], result["rows"]) == result["rows"]}
     return tasks | {AVERAGE} if set(STS_TASKS) <= tasks else tasks

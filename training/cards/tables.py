@@ -1,4 +1,4 @@
-"""Tables of results files, for a README, a paper or a spreadsheet."""
+"""Format results files as a table for a README, a paper or a spreadsheet."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Row = tuple[str, dict[str, str]]
 
 
 def read_rows(path: str) -> list[Row]:
-    """The rows of a results file: the model's and, where a paper reports its recipe, the paper's and the distance.
+    """Return the rows of a results file: the model's and, if a paper reports its recipe, the paper's and the distance.
 
-    Cells are mean ± standard deviation over seeds, or the one value; a distance is in standard deviations over seeds.
+    A cell is mean ± standard deviation over seeds, or one value. Distances are in standard deviations over seeds.
 
     Args:
-        path: `results.json` of a run, or what `csezoo evaluate --out` wrote.
+        path: `results.json` of a run, or a file written by `csezoo evaluate --out`.
 
     Raises:
-        UserError: it is no results file.
+        UserError: it is not a results file.
     """
     try:
         report = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -46,11 +46,11 @@ def read_rows(path: str) -> list[Row]:
                 cells[AVERAGE] = f"{statistics.mean(sts):.2f}"
         return [(name, cells), *_published_rows(name, report)]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is no results file ({one_line(error)})") from error
+        raise UserError(f"{path} is not a results file ({one_line(error)})") from error
 
 
 def _published_rows(name: str, report: dict) -> list[Row]:
-    """The paper's numbers on the same pairs, and how far the run's are from them."""
+    """Return the paper's numbers on the same pairs, and the run's distance to them."""
     if "recipe" not in report:
         return []
     rows, pairs = [], same_pairs(report["results"])
@@ -66,7 +66,7 @@ def _published_rows(name: str, report: dict) -> list[Row]:
 
 
 def column(result: dict) -> str:
-    """What heads a result's column: its task, and its metric where that is not the usual one.
+    """Return the heading of a result's column: its task, and its metric unless that is Spearman or accuracy.
 
     Example:
         >>> column({"task": "GLUE MRPC", "metric": "f1"})
@@ -77,10 +77,10 @@ def column(result: dict) -> str:
 
 
 def over_seeds(results: Sequence[dict]) -> dict[str, list[float]]:
-    """The values of each column, one for each seed.
+    """Return the values of each column, one per seed.
 
-    A file may hold a task under several receipts (and SICK-R is in more than one suite): the newest counts, with all
-    its seeds.
+    A file may contain a task under several receipts, and SICK-R is in more than one suite. The newest result counts,
+    with all its seeds.
 
     Example:
         >>> receipt = {"task": "GLUE RTE", "metric": "accuracy"}
@@ -99,7 +99,8 @@ def _without_seed(result: dict) -> dict:
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:
-    """
+    """Return the mean of values as text, with their standard deviation if there are several.
+
     Example:
         >>> mean_and_deviation([70.0]), mean_and_deviation([70.0, 71.0])
         ('70.00', '70.50 ± 0.71')
@@ -109,7 +110,7 @@ def mean_and_deviation(values: Sequence[float]) -> str:
 
 
 def format_rows(rows: list[tuple[str, dict[str, str]]], kind: str = "markdown") -> str:
-    """A line for each model, a column for each task that any of them has.
+    """Return a table with a row per model and a column per task; a cell is empty if a model lacks the task.
 
     Example:
         >>> print(format_rows([("a", {"STS12": "70.00"}), ("b", {"STS12": "71.00 ± 0.10"})]))
@@ -119,9 +120,9 @@ def format_rows(rows: list[tuple[str, dict[str, str]]], kind: str = "markdown") 
         | b | 71.00 ± 0.10 |
     """
     if kind not in FORMATS:
-        raise UserError(f"format: {kind!r} is none of {', '.join(FORMATS)}")
+        raise UserError(f"format: {kind!r} must be one of {', '.join(FORMATS)}")
     columns = list(dict.fromkeys(column for _, cells in rows for column in cells))
-    columns.sort(key=lambda column: column == AVERAGE)  # last, whoever has it
+    columns.sort(key=lambda column: column == AVERAGE)  # the average is the last column
     table = [["model", *columns], *([name, *(cells.get(column, "") for column in columns)] for name, cells in rows)]
     if kind == "csv":
         out = io.StringIO()
@@ -135,7 +136,7 @@ def format_rows(rows: list[tuple[str, dict[str, str]]], kind: str = "markdown") 
 
 
 def markdown_table(header: list[str], *rows: list[str]) -> str:
-    r"""A table in Markdown; a bar in a cell stays in it.
+    r"""Return a table in Markdown. A bar in a cell is escaped.
 
     Example:
         >>> print(markdown_table(["model", "STS12"], ["a|b", "70.00"]))
@@ -154,7 +155,7 @@ def _escape(cell: str) -> str:
 
 
 def distance(mean: float, deviation: float, published: float) -> float:
-    """How many standard deviations a mean over seeds lies from a published number; infinite where seeds agree exactly.
+    """Return how many standard deviations a mean is from a published number; infinite if the deviation is zero.
 
     Example:
         >>> distance(76.0, 0.5, 76.25)

@@ -1,4 +1,4 @@
-"""`csezoo cards --html`: the cards as a static site, which needs no server and loads nothing from elsewhere."""
+"""`csezoo cards --html`: write the cards as a static website that needs no server and loads no external files."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..errors import UserError, one_line
 from .index import COLUMNS, INTRODUCTION, PAPER, Entry
 
 FILES = Path(__file__).parent / "website_files"
-# Set in figures of one width.
+# Columns of numbers, shown in digits of equal width.
 NUMBERS = ("STS-B dev", "STS average", *PAPER)
-# Raw HTML in a card is shown as text.
+# HTML in a card is shown as text.
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 
 
@@ -29,15 +29,15 @@ def write_website(cards: Path, entries: list[Entry], directory: Path, *, docs: b
 
     Args:
         cards: the directory of the cards.
-        entries: their index.
-        directory: of the site, made if it is not there; what it already holds under other names stays.
-        docs: whether the site has the documentation too, which `write_documentation` writes.
+        entries: the rows of their index.
+        directory: the directory of the website, created if needed. Other files in it are kept.
+        docs: whether the site also has the documentation, which `write_documentation` writes.
 
     Raises:
         UserError: the directory cannot be written, or is that of the cards.
     """
     if directory.resolve() == cards.resolve():
-        raise UserError(f"html: {directory} is the directory of the cards, give another")
+        raise UserError(f"html: {directory} is the directory of the cards; give another one")
     try:
         shutil.copytree(cards, directory, ignore=shutil.ignore_patterns("README.md"), dirs_exist_ok=True)
         for name in ("style.css", "table.js"):
@@ -75,7 +75,7 @@ def scrolling(html: str) -> str:
 
 
 def index_body(entries: list[Entry]) -> str:
-    """The table of all models with its search field and filter."""
+    """Return the HTML of the table of all models, with a search field and a filter."""
     methods = sorted({name for entry in entries for name in entry.cells["method"].split(" + ")})
     options = "".join(f"<option>{escape(name)}</option>" for name in methods)
     heads = "".join(f'<th scope="col"><button type="button">{escape(column)}</button></th>' for column in COLUMNS)
@@ -104,10 +104,10 @@ def _cells(entry: Entry) -> str:
 
 
 def card_body(card: ModelCard) -> str:
-    """A card as HTML; of its metadata what a reader asks for."""
+    """Return a card as HTML, with license, base model and data sets from its metadata."""
     data = card.data
-    told = {"license": [data.get("license")], "base model": [data.get("base_model")]}
-    told["data"] = data.get("datasets") or [None]
-    facts = [f"{name}: {', '.join(values)}" for name, values in told.items() if values[0]]
+    shown = {"license": [data.get("license")], "base model": [data.get("base_model")]}
+    shown["data"] = data.get("datasets") or [None]
+    facts = [f"{name}: {', '.join(values)}" for name, values in shown.items() if values[0]]
     return f"""{scrolling(MARKDOWN.render(card.text))}
 <p class="facts">{escape(" · ".join(facts))}</p>"""

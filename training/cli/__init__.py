@@ -1,6 +1,6 @@
-"""The `csezoo` command: the parser, and a file of commands for each wing.
+"""The `csezoo` command: the parser and the sub-commands, grouped by topic.
 
-May know every wing; no wing knows it.
+May import every other wing; no wing may import it.
 """
 
 from .parser import main

@@ -1,4 +1,4 @@
-"""`python -m csezoo.training.cli`, which `accelerate launch -m` starts on several processes."""
+"""`python -m csezoo.training.cli`: the `csezoo` command for `accelerate launch -m` (several processes)."""
 
 from .parser import main
 

@@ -1,4 +1,4 @@
-"""The command that times parts of the zoo: benchmark."""
+"""The command that measures speed and memory: benchmark."""
 
 from __future__ import annotations
 
@@ -18,51 +18,92 @@ def add_commands(command: Command) -> None:
     added = command(
         "benchmark",
         None,
-        "time a part of the zoo against the usual way to do the same, or watch what it costs",
+        "time a part of the zoo against the usual way to do the same work, or record how much memory it uses",
         "csezoo benchmark sts --model runs/quickstart/best --data SentEval/data",
     )
-    kinds = added.add_subparsers(required=True, metavar="WHAT")
+    kinds = added.add_subparsers(required=True, metavar="BENCHMARK")
 
-    def kind(name: str, run: Callable, summary: str, repeated: bool = True, **options: Any) -> argparse.ArgumentParser:
-        chosen = kinds.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+    def kind(name: str, run: Callable, summary: str, example: str, **options: Any) -> argparse.ArgumentParser:
+        example = f"example: csezoo benchmark {name} {example}"
+        chosen = kinds.add_parser(name, help=summary, description=summary, epilog=example, allow_abbrev=False)
         chosen.set_defaults(run=run, **options)
-        chosen.add_argument("--out", metavar="FILE", help="write the JSON report here")
-        if repeated:
-            chosen.add_argument("--repeats", type=int, default=5, help="turns (5)")
+        chosen.add_argument("--out", metavar="FILE", help="write the report to this JSON file")
         return chosen
 
-    def of_encoding(chosen: argparse.ArgumentParser) -> None:
-        chosen.add_argument(
-            "--model", required=True, help="directory or Hub id, of the zoo or of transformers (--pooling)"
-        )
-        chosen.add_argument("--pooling", help="for a plain transformers encoder")
+    def add_repeats(chosen: argparse.ArgumentParser) -> None:
+        chosen.add_argument("--repeats", type=int, default=5, help="how often each side is timed (default: 5)")
 
-    chosen = kind("sts", sts, "the suite sts against the way that SentEval encodes it")
-    of_encoding(chosen)
+    def add_model(chosen: argparse.ArgumentParser) -> None:
+        models = "directory or Hub id: a model of the zoo, or a transformers encoder with --pooling"
+        chosen.add_argument("--model", required=True, help=models)
+        chosen.add_argument("--pooling", help="pooling of a plain transformers encoder, such as cls or mean")
+
+    chosen = kind(
+        "sts",
+        sts,
+        "time the suite sts against encoding it the way SentEval does",
+        "--model runs/quickstart/best --data SentEval/data",
+    )
+    add_repeats(chosen)
+    add_model(chosen)
     chosen.add_argument("--data", required=True, metavar="DIR", help="a directory in SentEval's layout")
-    chosen.add_argument("--tasks", nargs="+", metavar="TASK", help="of the suite; all unless given")
-    chosen = kind("encode", encode, "encode against that of sentence-transformers")
-    of_encoding(chosen)
-    chosen.add_argument("--texts", metavar="FILE", help="as of encode; 2,000 made sentences unless given")
+    chosen.add_argument("--tasks", nargs="+", metavar="TASK", help="tasks of the suite (default: all)")
+    chosen = kind(
+        "encode",
+        encode,
+        "time encode() against that of sentence-transformers",
+        "--model runs/quickstart/best --texts sentences.txt",
+    )
+    add_repeats(chosen)
+    add_model(chosen)
+    texts = "file to encode, in any format that `csezoo encode` reads (default: 2,000 generated sentences)"
+    chosen.add_argument("--texts", metavar="FILE", help=texts)
 
-    def of_training(name: str, run: Callable, summary: str, steps: int, **options: Any) -> argparse.ArgumentParser:
-        summary = f"{summary}; other keys are the recipe's: --batch_size 64 …"
-        chosen = kind(name, run, summary, takes_keys=True, **options)
-        chosen.add_argument("recipe", metavar="RECIPE", help="as of train")
-        chosen.add_argument("--steps", type=int, default=steps, help=f"updates of a run ({steps})")
+    def training_kind(name: str, run: Callable, summary: str, example: str, steps: int) -> argparse.ArgumentParser:
+        summary = f"{summary}; keys of the recipe can follow, such as --batch_size 64"
+        chosen = kind(name, run, summary, example, takes_keys=True)
+        chosen.add_argument("recipe", metavar="RECIPE", help="name of a recipe, or a YAML file")
+        chosen.add_argument("--steps", type=int, default=steps, help=f"optimizer steps of a run (default: {steps})")
         return chosen
 
-    of_training("training", training, "updates against the encoder passes that their mathematics needs", 5)
-    of_training("trainer", trainer, "SimCSE against the trainer of sentence-transformers", 25)
-    summary = "training rows per second along batch size, length, processes and inner steps"
-    chosen = of_training("scaling", scaling, summary, 5)
-    chosen.add_argument("--axes", nargs="+", default=[], metavar="AXIS", help="some of them")
-    chosen.add_argument("--picture", metavar="FILE.png", help="draw them here")
-    summary = "memory and open files of a long run, then of encoding a long file"
-    chosen = of_training("soak", soak, summary, 3000, repeated=False)
-    chosen.add_argument("--lines", type=int, default=1_000_000, help="of the file (1000000)")
-    chosen.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="between two looks (1)")
-    chosen.add_argument("--picture", metavar="FILE.png", help="draw them here")
+    chosen = training_kind(
+        "training",
+        training,
+        "time optimizer steps against the encoder passes that the method needs",
+        "simcse-bert-base-uncased --train_file sentences.txt",
+        5,
+    )
+    add_repeats(chosen)
+    chosen = training_kind(
+        "trainer",
+        trainer,
+        "time SimCSE training against the trainer of sentence-transformers",
+        "simcse-bert-base-uncased --projection none --train_file sentences.txt",
+        25,
+    )
+    add_repeats(chosen)
+    chosen = training_kind(
+        "scaling",
+        scaling,
+        "measure training rows per second while batch size, length, processes or inner steps grow",
+        "simcse-bert-base-uncased --train_file sentences.txt --axes batch_size --picture scaling.png",
+        5,
+    )
+    add_repeats(chosen)
+    axes = "what to vary: batch_size, max_length, processes, inner_steps (default: all that the method has)"
+    chosen.add_argument("--axes", nargs="+", default=[], metavar="AXIS", help=axes)
+    chosen.add_argument("--picture", metavar="FILE.png", help="draw the speeds to this file")
+    chosen = training_kind(
+        "soak",
+        soak,
+        "record memory and open files of a long run, then of encoding a long file",
+        "simcse-bert-base-uncased --train_file sentences.txt --picture soak.png",
+        3000,
+    )
+    chosen.add_argument("--lines", type=int, default=1_000_000, help="lines of the file (default: 1000000)")
+    seconds = "seconds between two samples (default: 1)"
+    chosen.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help=seconds)
+    chosen.add_argument("--picture", metavar="FILE.png", help="draw memory and open files to this file")
 
 
 def sts(options: argparse.Namespace) -> None:

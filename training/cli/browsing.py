@@ -1,4 +1,4 @@
-"""Commands that show what there is: recipes, table, cards."""
+"""Commands that show recipes and results: recipes, table, cards."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ def add_commands(command: Command) -> None:
     added = command(
         "table",
         table,
-        "put results files side by side, and beside the paper's numbers where a recipe has them",
+        "print one table of several results files, with the paper's numbers where the paper reports the recipe",
         "csezoo table model_cards/*/results.json --format latex",
     )
-    added.add_argument("files", nargs="+", help="results.json of runs, or what evaluate and glue --out wrote")
-    added.add_argument("--format", default="markdown", choices=("markdown", "latex", "csv"))
+    files = "results.json of runs, or files written by evaluate --out and glue --out"
+    added.add_argument("files", nargs="+", metavar="FILE", help=files)
+    formats = "format of the table (default: markdown)"
+    added.add_argument("--format", default="markdown", choices=("markdown", "latex", "csv"), help=formats)
     added = command(
         "cards",
         cards,
-        "write the model cards of all recipes and measured runs, and their index",
+        "write the model card of every recipe and every measured run, and an index of them",
         "csezoo cards --out model_cards --html site --docs docs",
     )
-    added.add_argument(
-        "--out", default="model_cards", metavar="DIR", help="the directory of the cards (model_cards); runs lie in it"
-    )
-    added.add_argument("--html", metavar="DIR", help="write them as a static site too")
-    added.add_argument("--docs", metavar="DIR", help="a directory of Markdown pages: put them into the site too")
+    out = "directory of the cards, with the measured runs in it (default: model_cards)"
+    added.add_argument("--out", default="model_cards", metavar="DIR", help=out)
+    added.add_argument("--html", metavar="DIR", help="also write the cards as a static website to this directory")
+    added.add_argument("--docs", metavar="DIR", help="a directory of Markdown pages to add to the website")
 
 
 def recipes(options: argparse.Namespace) -> None:
@@ -50,13 +51,13 @@ def cards(options: argparse.Namespace) -> None:
     from ..cards.index import write_cards
 
     if options.docs and not options.html:
-        raise UserError("docs: they are a part of the site, give --html too")
-    made = write_cards(Path(options.out))
-    print(f"{options.out}: {sum(entry.card is not None for entry in made)} cards")
+        raise UserError("docs: the pages are a part of the website; give --html too")
+    entries = write_cards(Path(options.out))
+    print(f"{options.out}: {sum(entry.card is not None for entry in entries)} cards")
     if options.html:
         from ..cards.website import write_website
 
-        write_website(Path(options.out), made, Path(options.html), docs=bool(options.docs))
+        write_website(Path(options.out), entries, Path(options.html), docs=bool(options.docs))
         if options.docs:
             from ..cards.documentation import write_documentation
 

@@ -1,4 +1,4 @@
-"""The command that makes embeddings: encode."""
+"""The command that computes embeddings: encode."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ def add_commands(command: Command) -> None:
     added = command(
         "encode",
         encode,
-        "embed the texts of a file, of any size, into Parquet or safetensors; interrupted, the same command goes on "
-        "(on more processes: accelerate launch -m csezoo.training.cli encode ...)",
+        "embed the texts of a file of any size into Parquet or safetensors files; after an interruption, the same "
+        "command continues (for several processes: accelerate launch -m csezoo.training.cli encode ...)",
         "csezoo encode runs/quickstart/best sentences.txt.gz --to embeddings",
     )
     add_encoder_options(added)
-    files = "text (a row a line), CSV, TSV or JSON Lines (.gz too), or Parquet"
+    files = "plain text (one text per line), CSV, TSV or JSON Lines, each also as .gz, or Parquet"
     added.add_argument("file", metavar="FILE", help=files)
-    added.add_argument(
-        "--to", required=True, metavar="DIR", help="a new directory, or one that this command has begun"
-    )
-    added.add_argument("--column", help="that holds the texts: text, or the only one, unless given")
+    to = "a new directory, or one in which this command was interrupted"
+    added.add_argument("--to", required=True, metavar="DIR", help=to)
+    added.add_argument("--column", help="the column with the texts (default: `text`, or the only column)")
     added.add_argument("--normalize", action="store_true", help="scale every embedding to length one")
     added.add_argument(
         "--format",
         default="parquet",
         choices=("parquet", "safetensors"),
-        help="parquet (default; row, text, embedding) or safetensors (row, embedding)",
+        help="parquet (default; columns row, text, embedding) or safetensors (tensors row, embedding)",
     )
-    added.add_argument("--shard_size", type=int, default=10_000, help="rows a file, and rows in memory (10000)")
+    shard_size = "rows per output file, and rows in memory at a time (default: 10000)"
+    added.add_argument("--shard_size", type=int, default=10_000, help=shard_size)
 
 
 def encode(options: argparse.Namespace) -> None:
@@ -47,7 +47,7 @@ def encode(options: argparse.Namespace) -> None:
     if options.shard_size < 1:
         raise UserError(f"shard_size: {options.shard_size} must be at least 1")
     quiet_transformers()
-    accelerator = Accelerator()  # before the model is loaded: it gives each process its device
+    accelerator = Accelerator()  # before the model is loaded: it assigns each process its device
     check_launch(accelerator.num_processes)
     progress = sys.stderr.isatty() and accelerator.is_main_process
     encoder, receipt = load_encoder(

@@ -15,27 +15,27 @@ def add_commands(command: Command) -> None:
     added = command(
         "evaluate",
         evaluate,
-        "score a model and write the results with their receipts",
+        "score a model, and write the results with their receipts: data, model and library versions",
         "csezoo evaluate runs/quickstart/best --suite sts --data SentEval/data --out result.json",
     )
-    suites = "sts (the default without --pairs), sts-dev, transfer, transfer-fast, sts-length, sts-multilingual, "
+    suites = "sts (default, unless --pairs is given), sts-dev, transfer, transfer-fast, sts-length, sts-multilingual, "
     suites += "sts-spanish, chinese, geometry, retrieval, cost"
     added.add_argument("--suite", nargs="+", metavar="SUITE", help=suites)
-    own = "CSV files of your own with the columns sentence1, sentence2, score, each a task by its name"
-    added.add_argument("--pairs", nargs="+", default=[], metavar="FILE.csv", help=own)
-    added.add_argument("--queries", nargs="+", help="sentences whose neighbours the suite retrieval shows")
+    pairs = "your own CSV files with the columns sentence1, sentence2 and score; each file is one task"
+    added.add_argument("--pairs", nargs="+", default=[], metavar="FILE.csv", help=pairs)
+    queries = "sentences for which the suite retrieval prints the nearest neighbours"
+    added.add_argument("--queries", nargs="+", metavar="SENTENCE", help=queries)
     added.add_argument("--data", **SENTEVAL)
-    added.add_argument(
-        "--out", help="write the JSON results here, task by task; what the file holds already is not done again"
-    )
+    out = "write the results to this JSON file after every task; tasks that are already in it are skipped"
+    added.add_argument("--out", metavar="FILE", help=out)
     add_encoder_options(added)
     added = command(
         "compare",
         compare,
-        "test whether one model is better than another, by a paired bootstrap over the pairs of each task",
+        "test whether one model is better than another, with a paired bootstrap over the pairs of each task",
         "csezoo compare runs/a/best runs/b/best --data SentEval/data",
     )
-    added.add_argument("models", nargs=2, metavar="MODEL", help="as of evaluate")
+    added.add_argument("models", nargs=2, metavar="MODEL", help="directory or Hub id, as for evaluate")
     added.add_argument(
         "--suite",
         nargs="+",
@@ -44,34 +44,34 @@ def add_commands(command: Command) -> None:
         help="sts (default), sts-dev, sts-length, sts-multilingual, sts-spanish, chinese",
     )
     added.add_argument("--data", **SENTEVAL)
-    added.add_argument(
-        "--pooling", nargs=2, metavar="POOLING", help="of the two models, `own` for one that has its own"
-    )
-    added.add_argument("--resamples", type=int, default=1000, help="draws a task (1000)")
+    pooling = "the poolings of the two models; `own` for a model that brings its own"
+    added.add_argument("--pooling", nargs=2, metavar="POOLING", help=pooling)
+    added.add_argument("--resamples", type=int, default=1000, help="bootstrap samples per task (default: 1000)")
     added = command(
         "glue",
         glue,
-        "fine-tune a model on tasks of GLUE and score their dev sets",
+        "fine-tune a model on GLUE tasks and score it on their dev sets",
         "csezoo glue runs/quickstart/best --tasks MRPC RTE --data GLUE --seeds 1 2 3 --out glue.json",
     )
-    added.add_argument("model", help="directory or Hub id: of the zoo (its backbone) or of transformers")
+    models = "directory or Hub id: a model of the zoo, whose backbone is fine-tuned, or of transformers"
+    added.add_argument("model", metavar="MODEL", help=models)
     names = "CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI"
     added.add_argument("--tasks", nargs="+", required=True, metavar="TASK", help=names)
-    added.add_argument(
-        "--data", default="hub", help="hub (default) or a directory in GLUE's layout: MRPC/train.tsv, …"
-    )
-    added.add_argument("--learning_rate", type=float, default=2e-5, help="of AdamW, falling linearly to 0 (2e-5)")
-    added.add_argument("--epochs", type=float, default=3, help="over the training set (3)")
-    added.add_argument("--batch_size", type=int, default=32, help="examples an update (32)")
-    added.add_argument("--max_length", type=int, default=128, help="word pieces of an example (128)")
-    share = (
-        "share of the dev set that chooses the epoch, the rest tests (0: the last epoch, tested on all; SG-OPT 0.1)"
-    )
+    data = "hub (default), or a directory in GLUE's layout: MRPC/train.tsv, …"
+    added.add_argument("--data", default="hub", help=data)
+    rate = "learning rate of AdamW; it falls linearly to 0 (default: 2e-5)"
+    added.add_argument("--learning_rate", type=float, default=2e-5, help=rate)
+    added.add_argument("--epochs", type=float, default=3, help="passes over the training set (default: 3)")
+    added.add_argument("--batch_size", type=int, default=32, help="examples per optimizer step (default: 32)")
+    length = "longest input in word pieces; longer ones are cut (default: 128)"
+    added.add_argument("--max_length", type=int, default=128, help=length)
+    share = "share of the dev set that selects the best epoch, while the rest is the test set; with 0 the last epoch "
+    share += "is scored on the entire dev set (default: 0; SG-OPT used 0.1)"
     added.add_argument("--dev_share", type=float, default=0.0, help=share)
-    added.add_argument("--seeds", type=int, nargs="+", default=[42], metavar="SEED", help="each a run of its own (42)")
-    added.add_argument(
-        "--out", help="write the JSON results here, run by run; what the file holds already is not done again"
-    )
+    seeds = "fine-tune once per seed (default: 42)"
+    added.add_argument("--seeds", type=int, nargs="+", default=[42], metavar="SEED", help=seeds)
+    out = "write the results to this JSON file after every run; runs that are already in it are skipped"
+    added.add_argument("--out", metavar="FILE", help=out)
 
 
 def evaluate(options: argparse.Namespace) -> None:
@@ -103,8 +103,9 @@ def evaluate(options: argparse.Namespace) -> None:
         file=file,
     )
     print(format_report(Path(options.model).name, scored["results"]))
-    for task in [made["task"] for made in scored["results"] if made.get("as_released") is False]:
-        print(f"warning: {task}: its data is not as released, or tokenised otherwise (checksum)", file=sys.stderr)
+    for task in [result["task"] for result in scored["results"] if result.get("as_released") is False]:
+        message = f"warning: {task}: the data differs from the released data, or is tokenised differently (checksum)"
+        print(message, file=sys.stderr)
 
 
 def compare(options: argparse.Namespace) -> None:
@@ -120,9 +121,9 @@ def compare(options: argparse.Namespace) -> None:
     models = zip(options.models, poolings, strict=True)
     bar = sys.stderr.isatty()
     first, second = (load_encoder(model, pooling=pooling, progress=bar)[0] for model, pooling in models)
-    for made in bootstrap(first, second, tasks, resamples=options.resamples, progress=bar):
-        interval = f"{made['difference']:+.2f} [{made['low']:+.2f}, {made['high']:+.2f}]"
-        print(f"{made['task']:<24} {made['first']:6.2f} {made['second']:6.2f}  {interval}  p {made['p']:.3f}")
+    for row in bootstrap(first, second, tasks, resamples=options.resamples, progress=bar):
+        interval = f"{row['difference']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]"
+        print(f"{row['task']:<24} {row['first']:6.2f} {row['second']:6.2f}  {interval}  p {row['p']:.3f}")
 
 
 def glue(options: argparse.Namespace) -> None:
@@ -131,7 +132,7 @@ def glue(options: argparse.Namespace) -> None:
 
     if options.out:
         check_out(options.out)
-    quiet_transformers()  # of the head, which no checkpoint has
+    quiet_transformers()  # else it warns that the classification head is new
     settings = FineTuning(
         options.learning_rate, options.epochs, options.batch_size, options.max_length, options.dev_share
     )

@@ -1,4 +1,4 @@
-"""What the sub-commands share. Each imports what it needs when it runs, so that `--help` is quick."""
+"""Options and checks that sub-commands share. Commands import heavy modules when they run: `--help` stays fast."""
 
 from __future__ import annotations
 
@@ -10,28 +10,35 @@ from typing import Any
 
 from ..errors import UserError, one_line
 
-# Adds a sub-command: its name, the function that runs it on its options, a summary, an example.
+# Adds a sub-command. Arguments: its name, the function that runs it, a summary, an example.
 Command = Callable[[str, Callable | None, str, str], argparse.ArgumentParser]
-SENTEVAL: dict[str, Any] = {"default": "hub", "help": "hub (default) or a directory in SentEval's layout"}
+DATA_HELP = "where to read the data: hub (default), or a directory in SentEval's layout"
+SENTEVAL: dict[str, Any] = {"default": "hub", "metavar": "DIR", "help": DATA_HELP}
 
 
 def add_encoder_options(added: argparse.ArgumentParser) -> None:
-    """The model, and how its texts are encoded: as of `load_encoder`."""
-    models = "directory or Hub id: of the zoo, of transformers (--pooling), of sentence-transformers"
+    """Add the arguments that choose a model and how it encodes texts, see `load_encoder`."""
+    models = "directory or Hub id: a model of the zoo, of sentence-transformers, or of transformers with --pooling"
     added.add_argument("model", metavar="MODEL", help=models)
-    poolings = "for a plain transformers encoder: cls, mean, max, first_last_mean, last2_mean"
+    poolings = "pooling of a plain transformers encoder: cls, mean, max, first_last_mean, last2_mean"
     added.add_argument("--pooling", help=poolings)
-    added.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="of the weights")
-    added.add_argument("--batch_size", type=int, default=128, help="most texts a forward pass (128)")
+    dtypes = "precision of the weights (default: float32)"
+    added.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help=dtypes)
+    batch_size = "largest number of texts per forward pass (default: 128)"
+    added.add_argument("--batch_size", type=int, default=128, help=batch_size)
 
 
 def check_out(out: str) -> None:
-    """A file that cannot be written is better refused before the work than after it."""
+    """Check that a file can be written, before the work whose results go into it.
+
+    Raises:
+        UserError: its directory does not exist, it is a directory itself, or it cannot be written.
+    """
     directory = Path(out).absolute().parent
     if not directory.is_dir():
-        raise UserError(f"out: {Path(out).parent} is no directory")
+        raise UserError(f"out: {Path(out).parent} is not a directory; create it, or give another path")
     if Path(out).is_dir():
-        raise UserError(f"out: {out} is a directory, give a file")
+        raise UserError(f"out: {out} is a directory; give a file")
     try:
         TemporaryFile(dir=directory).close()
     except OSError as error:
@@ -39,9 +46,9 @@ def check_out(out: str) -> None:
 
 
 def check_picture(out: str) -> None:
-    """The same of a picture, which is a PNG."""
+    """Check that a picture can be written; its name must end in `.png`."""
     if not out.endswith(".png"):
-        raise UserError(f"out: {out} is no PNG file, give FILE.png")
+        raise UserError(f"out: {out} is not a PNG file; give FILE.png")
     check_out(out)
 
 

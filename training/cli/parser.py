@@ -13,10 +13,10 @@ from . import benchmark, browsing, embedding, evaluation, pictures, publishing
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Parse and run; an error a user caused ends it with one line and exit code 2."""
+    """Parse the arguments and run the command. A `UserError` ends it with one line and exit code 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        if arguments[:1] == ["train"]:  # its keys are the recipe's, not argparse's
+        if arguments[:1] == ["train"]:  # takes keys of a recipe, which argparse does not know
             from ..train import main as train_main
 
             train_main(arguments[1:])
@@ -26,8 +26,8 @@ def main(arguments: list[str] | None = None) -> None:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    except BrokenPipeError:  # the reader has what it wanted, as in `csezoo recipes | head -2`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+    except BrokenPipeError:  # the reader has stopped, as in `csezoo recipes | head -2`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit does not fail
 
 
 def _run(arguments: list[str]) -> None:
@@ -41,9 +41,9 @@ def _run(arguments: list[str]) -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """All sub-commands and their options, each with an example."""
+    """Return the parser of all sub-commands, each with its options and an example."""
     parser = argparse.ArgumentParser(prog="csezoo", description="A model zoo of contrastive sentence embeddings.")
-    parser.set_defaults(takes_keys=False)  # where a recipe's keys may follow
+    parser.set_defaults(takes_keys=False)  # True for a command that also takes keys of a recipe
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run: Callable | None, summary: str, example: str) -> argparse.ArgumentParser:
@@ -54,7 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
     command(
         "train",
         None,
-        "train a recipe on one process (accelerate launch -m csezoo.training.train for more)",
+        "train a recipe in one process (for several: accelerate launch -m csezoo.training.train)",
         "csezoo train simcse-bert-base-uncased --train_file sentences.txt --eval_data none",
     )
     for group in (evaluation, embedding, benchmark, pictures, publishing, browsing):

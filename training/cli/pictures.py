@@ -12,24 +12,27 @@ def add_commands(command: Command) -> None:
     added = command(
         "portrait",
         portrait,
-        "draw an encoder on STS-B: similarities at each gold score, pairs on a plane, scores by layer and pooling",
+        "draw how an encoder sees STS-B: its similarities at each gold score, pairs of sentences on a plane, or its "
+        "score by layer and pooling",
         "csezoo portrait runs/quickstart/best --of similarities --data SentEval/data --out similarities.png",
     )
-    added.add_argument("model", help="as of evaluate")
+    added.add_argument("model", metavar="MODEL", help="directory or Hub id, as for evaluate")
     added.add_argument("--of", required=True, choices=("similarities", "pairs", "layers"), help="what to draw")
     added.add_argument("--data", **SENTEVAL)
-    added.add_argument("--pooling", help="for a plain transformers encoder")
-    added.add_argument("--out", required=True, metavar="FILE.png", help="write the picture here")
+    added.add_argument("--pooling", help="pooling of a plain transformers encoder, such as cls or mean")
+    added.add_argument("--out", required=True, metavar="FILE.png", help="file of the picture")
     added = command(
         "weakened",
         weakened,
-        "draw which tokens an L2P-CSR run weakens in sentences, at each perturbed layer",
+        "draw which tokens of sentences an L2P-CSR run weakens, at each perturbed layer",
         'csezoo weakened runs/l2pcsr-bert-base-uncased --sentences "A cat sits." "A dog runs." --out weakened.png',
     )
-    added.add_argument("run_directory", metavar="RUN", help="a run directory, or one seed's in it (RUN/seed-1)")
-    added.add_argument("--sentences", nargs="+", required=True, help="two or more, each other's negatives")
-    added.add_argument("--out", required=True, metavar="FILE.png", help="write the picture here")
-    added.add_argument("--seed", type=int, default=0, help="of dropout and of the masks' start (0)")
+    added.add_argument("run_directory", metavar="RUN", help="a run directory, or that of one seed (RUN/seed-1)")
+    sentences = "two or more sentences; each is a negative of the others"
+    added.add_argument("--sentences", nargs="+", required=True, metavar="SENTENCE", help=sentences)
+    added.add_argument("--out", required=True, metavar="FILE.png", help="file of the picture")
+    seed = "seed of dropout and of the initial masks (default: 0)"
+    added.add_argument("--seed", type=int, default=0, help=seed)
 
 
 def portrait(options: argparse.Namespace) -> None:
@@ -46,6 +49,6 @@ def weakened(options: argparse.Namespace) -> None:
     from ..pictures.weakened_tokens import draw_weakened_tokens
 
     check_picture(options.out)
-    quiet_transformers()  # on the base model, whose weights the checkpoint replaces
+    quiet_transformers()  # else it warns about the base model, whose weights the checkpoint replaces
     draw_weakened_tokens(weakened_tokens(options.run_directory, options.sentences, seed=options.seed), options.out)
     print(options.out)

@@ -1,4 +1,4 @@
-"""Commands that hand a model on, and check one that was handed on: publish, export, verify, audit."""
+"""Commands that publish a model or check a published one: publish, export, verify, audit."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ def add_commands(command: Command) -> None:
     added = command(
         "publish",
         publish,
-        "check a finished run, push it to the Hub in one commit and read it back",
+        "check a finished run, push it to the Hub in one commit, then download it again and compare",
         "csezoo publish runs/quickstart --to my-name/my-model --private",
     )
     added.add_argument("run_directory", metavar="RUN", help="a run directory, or a repository directory itself")
-    added.add_argument("--to", required=True, metavar="ORG/NAME", help="the Hub repository, made if it is not there")
-    added.add_argument("--private", action="store_true", help="make a new repository private")
-    added.add_argument("--create-pr", action="store_true", help="open a pull request, leave the main branch as it is")
-    added.add_argument("--tag", help="name the commit, once it is read back")
+    to = "the Hub repository; it is created if it does not exist"
+    added.add_argument("--to", required=True, metavar="ORG/NAME", help=to)
+    added.add_argument("--private", action="store_true", help="create the repository as a private one")
+    added.add_argument("--create-pr", action="store_true", help="open a pull request instead of changing main")
+    added.add_argument("--tag", help="tag for the commit, set once the downloaded files were compared")
     added = command(
         "export",
         export,
-        "write a checkpoint as a plain repository without code, and check that it gives the same vectors",
+        "write a checkpoint as a plain repository without custom code, and check that its vectors are the same",
         "csezoo export runs/quickstart --to quickstart-plain --onnx",
     )
     added.add_argument("checkpoint", metavar="RUN", help="a run directory, a repository directory or a Hub id")
     added.add_argument("--to", required=True, metavar="DIR", help="a new directory")
-    added.add_argument(
-        "--onnx", action="store_true", help="add onnx/model.onnx, or write it alone where there is no plain form"
-    )
+    onnx = "also write onnx/model.onnx; for a model without a plain form, write only this"
+    added.add_argument("--onnx", action="store_true", help=onnx)
     added = command(
         "verify",
         verify,
-        "compare a repository with its fingerprint: checksums, token ids and vectors of when it was saved",
+        "compare a repository with its fingerprint: the checksums, token ids and vectors stored when it was saved",
         "csezoo verify my-name/my-model --revision v1",
     )
     added.add_argument("repository", metavar="REPO", help="directory or Hub id")
@@ -44,7 +44,7 @@ def add_commands(command: Command) -> None:
     added = command(
         "audit",
         audit,
-        "read what a remote-code repository could do before you trust it; nothing of it is run",
+        "list what the code of a repository could do, before you trust it; none of that code is run",
         "csezoo audit somebody/their-model --revision main",
     )
     added.add_argument("repository", metavar="REPO", help="directory or Hub id")
@@ -62,7 +62,7 @@ def export(options: argparse.Namespace) -> None:
     from ..publishing.export import export as write
 
     for way, difference in write(options.checkpoint, options.to, onnx=options.onnx).items():
-        print(f"{way:<24} gives the same vectors, to {difference:.0e}")
+        print(f"{way:<24} same vectors (largest difference: {difference:.0e})")
     print(options.to)
 
 
@@ -77,9 +77,9 @@ def verify(options: argparse.Namespace) -> None:
 def audit(options: argparse.Namespace) -> None:
     from ..publishing.audit import audit_repository
 
-    read, findings = audit_repository(options.repository, options.revision)
+    audited, findings = audit_repository(options.repository, options.revision)
     for finding in findings:
         print(finding)
     if findings:
-        raise UserError(f"{len(findings)} finding(s) in {read}: read those lines before you trust it")
-    print(f"no findings in {read}")
+        raise UserError(f"{len(findings)} finding(s) in {audited}: read those lines before you trust it")
+    print(f"no findings in {audited}")

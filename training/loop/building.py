@@ -44,7 +44,7 @@ class Build:
 
     @property
     def text_collator(self) -> ViewCollator:
-        """A collator that makes a training batch of rows of texts: it tokenises, truncates, edits and adds templates."""
+        """Collate rows of texts to a training batch: tokenise, truncate, edit, add templates."""
         config = cast(SentenceEncoderConfig, self.model.config)
 
         def to_ids(columns: dict[str, list]) -> dict[str, list]:

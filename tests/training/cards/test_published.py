@@ -1,4 +1,4 @@
-"""The papers' numbers: typed without a slip, and beside a run's own only where the two are of the same thing."""
+"""The numbers of the papers are typed correctly, and compared with a run only if both measure the same."""
 
 import json
 import statistics
@@ -21,20 +21,20 @@ ENTRIES = [
 @pytest.mark.parametrize(
     "recipe, entry", ENTRIES, ids=[f"{recipe}-{entry['suite']}-{n}" for n, (recipe, entry) in enumerate(ENTRIES)]
 )
-def test_a_row_adds_up_or_says_that_it_does_not(recipe, entry):
+def test_the_average_of_a_row_is_the_mean_of_its_values_or_a_note_says_otherwise(recipe, entry):
     assert recipe in recipe_names()
     assert entry.keys() <= {"source", "suite", "values", "average", "deviations", "deviation", "note"}
     for key in ("values", "deviations"):
         assert len(entry.get(key, [])) in (0, len(SUITES[entry["suite"]]) - 1)
     if "values" in entry:
         mean = statistics.mean(entry["values"])
-        said = f"the mean of the printed values is {mean:.2f}" in entry.get("note", "")
-        # Two decimals each: values and average are up to half a hundredth off.
-        assert said != (abs(mean - entry["average"]) < 0.01)
+        noted = f"the mean of the printed values is {mean:.2f}" in entry.get("note", "")
+        # Values and average are rounded to two decimals: each is off by up to half a hundredth.
+        assert noted != (abs(mean - entry["average"]) < 0.01)
 
 
 def test_the_headline_numbers_of_each_paper():
-    """As the papers' abstracts, texts and captions have them."""
+    """As printed in the abstract, the text or a caption of each paper."""
     averages = {
         "simcse-bert-base-uncased": 76.25,
         "promptbert-bert-base-uncased": 78.54,
@@ -45,12 +45,14 @@ def test_the_headline_numbers_of_each_paper():
         "sgopt-bert-base-uncased": 74.62,
     }
     assert {recipe: published(recipe)[0].scores[AVERAGE] for recipe in averages} == averages
-    assert published("sgopt-bert-base-uncased")[0].scores["STSBenchmark"] == 77.23, "that paper's order is its own"
+    assert published("sgopt-bert-base-uncased")[0].scores["STSBenchmark"] == 77.23, (
+        "SG-OPT's tables order the tasks differently"
+    )
 
 
 @pytest.fixture
 def results_file(tmp_path):
-    """Writes the results of a run of two seeds; only what is looked at."""
+    """Writes a results file of two seeds with the keys that `read_rows` needs, and reads its rows."""
 
     def write(rows=ROWS, base_model="google-bert/bert-base-uncased", **changes):
         results = [{"task": task, "rows": rows[task], "value": 70.0, "metric": "spearman"} for task in STS_TASKS]
@@ -63,7 +65,7 @@ def results_file(tmp_path):
     return write
 
 
-def test_the_paper_and_the_distance_stand_below_the_run(results_file):
+def test_the_rows_are_the_run_the_paper_and_the_distance(results_file):
     rows = results_file()
     assert [name for name, _ in rows] == ["mine", "mine, published", "mine, distance in sd"]
     _, (_, paper), (_, distances) = rows
@@ -81,19 +83,19 @@ def test_one_seed_has_no_distance(results_file):
     assert [name for name, _ in results_file(summary=[])] == ["mine", "mine, published"]
 
 
-def test_a_recipe_that_no_paper_reports_stands_alone(results_file):
+def test_a_recipe_that_no_paper_reports_has_one_row(results_file):
     assert [name for name, _ in results_file(recipe="sgopt-mbert", method="sgopt")] == ["mine"]
 
 
 @pytest.mark.parametrize(
     "changes", [{"base_model": "./minilm"}, {"method": "l2pcsr"}, {"recipe": "recipe.yaml"}, {"recipe": None}]
 )
-def test_another_base_model_or_method_never_stands_beside_the_paper(results_file, changes):
+def test_a_run_with_another_base_model_or_method_is_not_compared_with_the_paper(results_file, changes):
     assert [name for name, _ in results_file(**changes)] == ["mine"]
 
 
-def test_other_pairs_than_the_papers_are_not_compared(results_file):
-    """MTEB's SICK-R has twice as many, and takes the average with it."""
+def test_tasks_with_other_pairs_than_the_paper_s_are_not_compared(results_file):
+    """MTEB's SICK-R has twice as many pairs, so neither it nor the average is compared."""
     _, (_, paper), (_, distances) = results_file(rows={**ROWS, "SICK-R": 9927})
     assert paper.keys() == distances.keys() == set(STS_TASKS) - {"SICK-R"}
 
@@ -105,10 +107,10 @@ def test_a_run_remembers_its_recipe(tmp_path):
     assert load_recipe(str(tmp_path / "mine.yaml")).recipe == "mine.yaml"
 
 
-@pytest.mark.parametrize(("dataset", "said"), [("mteb/sts12-sts", True), ("SentEval STS/STS12-en-test", False)])
-def test_a_card_says_that_raw_text_is_not_the_papers_tokens(dataset, said):
+@pytest.mark.parametrize(("dataset", "raw"), [("mteb/sts12-sts", True), ("SentEval STS/STS12-en-test", False)])
+def test_a_card_warns_that_raw_text_is_not_the_paper_s_tokens(dataset, raw):
     recipe = load_recipe("simcse-bert-base-uncased")
     result = {"task": "STS12", "dataset": dataset, "rows": ROWS["STS12"], "value": 70.0}
     table = results_table(recipe, [result], None)
     assert "| STS12 | " in table and "Source of the paper's numbers" in table
-    assert ("as raw text" in table) is said
+    assert ("as raw text" in table) is raw

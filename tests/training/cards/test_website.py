@@ -1,4 +1,4 @@
-"""The static site of the cards: whole, without a request to anywhere, and sorted by a real browser."""
+"""The static website of the cards is complete, loads no external files, and sorts in a real browser."""
 
 import re
 import shutil
@@ -21,7 +21,7 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 
 
 class Page(HTMLParser):
-    """What a page links and loads, and the rows of its tables."""
+    """The links of a page, the files it loads, and the rows of its tables."""
 
     def __init__(self, path: Path | str):
         super().__init__()
@@ -46,7 +46,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The site of the project's own cards, with a picture beside one of them, and of its documentation."""
+    """The website of the committed cards, with a picture added to one of them, and of the documentation."""
     cards, directory = tmp_path_factory.mktemp("cards") / "model_cards", tmp_path_factory.mktemp("site")
     shutil.copytree(ROOT / "model_cards", cards)
     shutil.copy(ROOT / "training" / "cards" / "ideas" / "simcse.svg", cards / "simcse-minilm" / "similarities.png")
@@ -63,7 +63,7 @@ def test_every_recipe_is_in_the_table_and_has_a_page(site):
     assert all((site / name / "index.html").is_file() for name in recipe_names())
 
 
-def test_every_link_and_picture_is_there(site):
+def test_every_linked_page_and_picture_exists(site):
     pages = list(site.rglob("*.html"))
     assert len(pages) > len(recipe_names())
     for page in pages:
@@ -118,16 +118,16 @@ def test_documentation_that_cannot_be_written_is_one_line(options, line, tmp_pat
     assert line in capsys.readouterr().err
 
 
-def test_nothing_is_loaded_from_elsewhere(site):
+def test_no_external_file_is_loaded(site):
     for page in site.rglob("*.html"):
         assert not any(urlsplit(target).scheme or target.startswith("//") for target in Page(page).loads)
     for file in (*site.rglob("*.css"), *site.rglob("*.js")):
         assert not re.search(r"https?:|url\(|@import|fetch\(|import\(", file.read_text(encoding="utf-8"))
-    for file in site.rglob("*.svg"):  # its one address is the name of the format
+    for file in site.rglob("*.svg"):  # the one URL is the name of the format
         assert re.findall(r"https?://[^\"]+", file.read_text(encoding="utf-8")) == ["http://www.w3.org/2000/svg"]
 
 
-def test_markup_in_a_card_is_shown_as_text():
+def test_html_in_a_card_is_shown_as_text():
     card = ModelCard("---\nlicense: <b>mit</b>\n---\n\n# <script>alert(1)</script>\n\n[x](javascript:alert)\n")
     body = card_body(card)
     assert "&lt;script&gt;" in body and "&lt;b&gt;mit" in body
@@ -137,12 +137,12 @@ def test_markup_in_a_card_is_shown_as_text():
 def test_the_site_does_not_overwrite_the_cards(tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["cards", "--out", str(tmp_path), "--html", str(tmp_path)])
-    assert "is the directory of the cards, give another" in capsys.readouterr().err
+    assert "is the directory of the cards; give another one" in capsys.readouterr().err
 
 
 @pytest.fixture
 def shown(site):
-    """The names in the table, in order, as a browser shows them."""
+    """Returns the visible rows of the table as a browser shows them, after some JavaScript."""
     if BROWSER is None:
         pytest.skip("BROWSER NOT TESTED: no chromium or google-chrome here")
 
@@ -161,7 +161,7 @@ def shown(site):
     return names
 
 
-def test_a_click_sorts_by_number_and_another_turns_it_round(shown):
+def test_a_click_sorts_by_number_and_a_second_one_reverses_the_order(shown):
     column = COLUMNS.index("paper, STS")
     click = f"document.querySelectorAll('#models th button')[{column}].click();"
     up = [row[column] for row in shown(then=click)]
@@ -173,6 +173,6 @@ def test_a_click_sorts_by_number_and_another_turns_it_round(shown):
     assert not any(down[len(numbers) :])
 
 
-def test_an_address_keeps_search_and_filter(shown):
+def test_search_and_filter_are_read_from_the_url(shown):
     rows = shown("search=roberta+large&method=promptbert")
     assert [row[0] for row in rows] == ["l2pcsr-prompt-roberta-large"]

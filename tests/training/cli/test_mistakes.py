@@ -1,4 +1,4 @@
-"""What a user may get wrong on the command line: one line that says so, exit code 2, and nothing begun."""
+"""A user's mistake on the command line ends with one line, exit code 2, and before any work."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from csezoo.training.cli.parser import main
 
 @pytest.fixture(scope="module")
 def broken(bases, tmp_path_factory):
-    """Models of which each has one thing wrong, by its name."""
+    """A directory of models and files that each have one thing wrong, named after it."""
     tmp_path = tmp_path_factory.mktemp("broken")
     sizes = dict.fromkeys(["d_model", "encoder_ffn_dim", "decoder_ffn_dim"], 8)
     parts = dict.fromkeys(
@@ -40,7 +40,7 @@ TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [
         ("train", "give a recipe"),
         (f"train {TRAIN} BASE --train_file {{0}}/file --max_length 1", "max_length: 1 leaves nothing to the sentence"),
@@ -51,29 +51,29 @@ TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model
         (f"evaluate {{0}}/bart {EVALUATE} mean", "(bart) is not an encoder of the BERT family"),
         (f"evaluate {{0}}/listed {EVALUATE} mean", "config.json is no configuration but a list"),
         (f"evaluate {{0}}/misfit {EVALUATE} mean", "could not be loaded"),
-        (f"evaluate BASE {EVALUATE} mean --out {{0}}", "is a directory, give a file"),
-        (f"evaluate BASE {EVALUATE} mean --out {{0}}/file/x.json", "file is no directory"),
-        ("verify {0}/listed", "is no fingerprint but a list"),
-        ("portrait BASE --of pairs --pooling cls --out {0}/picture.png", "is a directory, give a file"),
+        (f"evaluate BASE {EVALUATE} mean --out {{0}}", "is a directory; give a file"),
+        (f"evaluate BASE {EVALUATE} mean --out {{0}}/file/x.json", "file is not a directory"),
+        ("verify {0}/listed", "expected a JSON object, got a list"),
+        ("portrait BASE --of pairs --pooling cls --out {0}/picture.png", "is a directory; give a file"),
         ("glue BASE --tasks RTE --seeds 1 -1", "seeds: -1 must be from 0 to below 2**32"),
         ("glue BASE --tasks RTE --epochs nan", "epochs: nan must be above 0"),
         ("glue BASE --tasks RTE --max_length 2", "max_length: 2 leaves nothing"),
-        ("benchmark soak quickstart --picture {0}/x.txt", "x.txt is no PNG file"),
+        ("benchmark soak quickstart --picture {0}/x.txt", "x.txt is not a PNG file"),
         ("benchmark soak quickstart --every -1", "every: -1.0 must be above 0"),
         ("benchmark scaling quickstart --repeats 0", "repeats: 0 must be at least 1"),
-        ("benchmark training quickstart --out {0}", "is a directory, give a file"),
+        ("benchmark training quickstart --out {0}", "is a directory; give a file"),
     ],
 )
-def test_a_mistake_is_one_line_with_the_way_out(command, said, bases, broken, capsys):
+def test_a_mistake_is_one_line_with_the_way_out(command, message, bases, broken, capsys):
     words = [str(bases["bert"]) if word == "BASE" else word.format(broken) for word in command.split()]
     with pytest.raises(SystemExit) as stop:
         main(words)
     *before, line = capsys.readouterr().err.splitlines()
-    assert stop.value.code == 2 and (not before or words[0] == "train")  # which tells how it goes on
-    assert line.startswith("error: ") and said in line
+    assert stop.value.code == 2 and (not before or words[0] == "train")  # train logs its progress first
+    assert line.startswith("error: ") and message in line
 
 
-def test_a_directory_that_takes_no_file_is_refused_before_the_work(bases, capsys):
+def test_a_directory_that_cannot_be_written_is_refused_before_the_work(bases, capsys):
     if not os.path.isdir("/proc"):
         pytest.skip("needs a directory that nobody can write to")
     with pytest.raises(SystemExit):
@@ -81,7 +81,7 @@ def test_a_directory_that_takes_no_file_is_refused_before_the_work(bases, capsys
     assert capsys.readouterr().err.startswith("error: out: /proc/result.json cannot be written")
 
 
-def test_help_of_training_may_be_cut_short():
+def test_a_reader_may_stop_in_the_middle_of_the_help_of_training():
     reader, writer = os.pipe()
     os.close(reader)
     code = [sys.executable, "-m", "csezoo.training.cli", "train", "--help"]

@@ -1,5 +1,6 @@
 """The `csezoo` command as a user types it."""
 
+import argparse
 import json
 import os
 import re
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from csezoo.training.cli.parser import main
+from csezoo.training.cli.parser import build_parser, main
 from csezoo.training.evaluation.glue.data import TASKS
 from csezoo.training.evaluation.suites import SUITES
 from csezoo.training.loop.building import build
@@ -58,6 +59,29 @@ def test_every_command_shows_an_example(command, capsys):
     assert f"example: csezoo {command}" in capsys.readouterr().out
 
 
+def parsers(parser):
+    """A parser and those of its sub-commands, at every depth."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from parsers(inner)
+
+
+@pytest.mark.parametrize("parser", list(parsers(build_parser())), ids=lambda parser: parser.prog)
+def test_every_option_is_described_with_its_default_and_every_command_has_an_example(parser):
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            assert set(action.choices) == {choice.dest for choice in action._choices_actions if choice.help}
+            continue
+        assert action.help, action.option_strings or action.dest
+        if not (action.required or isinstance(action.default, bool) or action.default in (None, [], "==SUPPRESS==")):
+            assert "default" in action.help, action.option_strings
+    if parser.prog != "csezoo":
+        example = re.fullmatch(r"example: (.+)", parser.epilog)[1]
+        assert example.startswith(parser.prog)
+
+
 def test_help_and_documentation_name_every_suite_and_every_task_of_glue(capsys):
     page = (Path(__file__).parents[3] / "docs" / "evaluation.md").read_text(encoding="utf-8")
     for command, names in (("evaluate", SUITES), ("glue", TASKS)):
@@ -73,12 +97,12 @@ def test_recipes_are_listed(capsys):
     assert [line.split()[0] for line in shown.splitlines()] == recipe_names()
 
 
-def test_train_is_the_training_command(capsys):
+def test_csezoo_train_is_the_training_command(capsys):
     main(["train", "--help"])
     assert "accelerate launch -m csezoo.training.train RECIPE" in capsys.readouterr().out
 
 
-def test_evaluate_prints_the_usual_table_and_writes_receipts(bases, senteval, tmp_path, capsys):  # noqa: F811
+def test_evaluate_prints_a_table_of_the_suite_and_writes_receipts(bases, senteval, tmp_path, capsys):  # noqa: F811
     recipe = make_recipe({"base_model": str(bases["roberta"]), "name": "tiny"})
     built = build(recipe)
     save_repository(tmp_path / "model", built.model.model, built.serving_tokenizer, recipe, [])
@@ -94,7 +118,7 @@ def test_evaluate_prints_the_usual_table_and_writes_receipts(bases, senteval, tm
         assert {"task", "metric", "rows", "sha256", "dataset", "pooling", "dtype", "kind", "versions"} <= result.keys()
 
 
-def test_pairs_of_ones_own_are_scored_instead_of_the_default_suite(bases, dev_file, tmp_path, capsys):
+def test_own_pairs_replace_the_default_suite(bases, dev_file, tmp_path, capsys):
     out = tmp_path / "result.json"
     main(["evaluate", str(bases["bert"]), "--pooling", "cls", "--pairs", str(dev_file), "--out", str(out)])
     assert capsys.readouterr().out.split()[:2] == ["model", "dev"]
@@ -103,8 +127,8 @@ def test_pairs_of_ones_own_are_scored_instead_of_the_default_suite(bases, dev_fi
     assert result["dataset"] == "dev.csv" and result["rows"] == 96
 
 
-def test_a_reader_that_has_seen_enough_is_no_error():
-    """As in `csezoo recipes | head -2`."""
+def test_a_reader_that_stops_early_is_no_error():
+    """For example `csezoo recipes | head -2`."""
     reader, writer = os.pipe()
     os.close(reader)
     code = [sys.executable, "-m", "csezoo.training.cli", "recipes"]

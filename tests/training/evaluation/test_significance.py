@@ -95,7 +95,7 @@ def test_tables_from_the_command_line(files, tmp_path, capsys):
     main(["table", *files, "--format", "csv"])
     assert capsys.readouterr().out.startswith("model,STS12")
     (tmp_path / "other.json").write_text("[]")
-    with pytest.raises(UserError, match="other.json is no results file"):
+    with pytest.raises(UserError, match="other.json is not a results file"):
         read_rows(str(tmp_path / "other.json"))
 
 

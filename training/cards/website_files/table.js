@@ -1,4 +1,4 @@
-// Sorts, searches and filters the table of models; the address keeps the choice, so that a view can be linked.
+// Sort, search and filter the table of models. The URL contains the choice, so that a view can be linked.
 "use strict";
 const table = document.getElementById("models");
 if (table) {
@@ -23,7 +23,7 @@ if (table) {
     });
     if (column < 0) return;
     const text = (row) => row.cells[column].textContent;
-    // A row without a value comes last, whichever way.
+    // A row without a value comes last in either order.
     rows.sort((a, b) => !text(a) - !text(b) || sign * compare(text(a), text(b)));
     body.append(...rows);
   };
