@@ -365,5 +365,5 @@ def test_served_prefixes_are_trained_on_as_they_are(tmp_path, mode):
 
 
 def test_frozen_views_need_a_stage_that_tunes_them(bases):
-    with pytest.raises(UserError, match="freeze_views: .* give --nli_steps or --nli_epochs"):
+    with pytest.raises(UserError, match="freeze_views: .*; give --nli_steps or --nli_epochs"):
         build(make_recipe({"method": "diffaug", "base_model": str(bases["bert"]), "freeze_views": True}))

@@ -43,7 +43,7 @@ TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model
     ("command", "message"),
     [
         ("train", "give a recipe"),
-        (f"train {TRAIN} BASE --train_file {{0}}/file --max_length 1", "max_length: 1 leaves nothing to the sentence"),
+        (f"train {TRAIN} BASE --train_file {{0}}/file --max_length 1", "max_length: 1 must be at least 3"),
         (f"train {TRAIN} {{0}}/bart --train_file {{0}}/file", "(bart) is not an encoder of the BERT family"),
         (f"train {TRAIN} BASE --output_dir {{0}}/run", "recipe.yaml is not a recipe"),
         (f"evaluate BASE {EVALUATE} nonsense", "'nonsense' is none of cls, mean, max, first_last_mean, last2_mean"),

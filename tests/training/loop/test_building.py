@@ -71,7 +71,7 @@ def test_attention_implementation_reaches_the_trained_backbone(base):
 
 @pytest.mark.parametrize("keys", [{"method": "l2pcsr"}, {"method": "simcse", "mlm_weight": 0.1}])
 def test_what_takes_the_whole_batch_refuses_mini_batches(base, keys):
-    with pytest.raises(UserError, match="mini_batch_size: .* whole batch, leave it out"):
+    with pytest.raises(UserError, match="mini_batch_size: .* complete batch; leave it out"):
         build(make_recipe({**keys, "base_model": str(base), "mini_batch_size": 4}))
 
 

@@ -121,7 +121,7 @@ def test_a_generator_that_is_no_masked_language_model_is_refused(bases, tmp_path
     short = tiny_config("bert", max_position_embeddings=16)
     BertForMaskedLM(short).save_pretrained(tmp_path / "short")
     tiny_tokenizer("bert").save_pretrained(tmp_path / "short")
-    assert "does not fit the 16 positions" in refusal(base_model=bert, generator=str(tmp_path / "short"))
+    assert " has 16; lower it" in refusal(base_model=bert, generator=str(tmp_path / "short"))
 
 
 def test_a_run_serves_the_encoder_alone(base, train_file, dev_file, tmp_path):

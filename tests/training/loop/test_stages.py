@@ -218,7 +218,7 @@ def test_whitening_is_fitted_to_the_best_model_and_saved_with_it(bases, train_fi
 
 def test_too_many_dimensions_to_whiten_are_refused(bases, train_file, dev_file, tmp_path):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=0, whitening=33)
-    with pytest.raises(UserError, match="whitening: 33 is more than the 32 dimensions"):
+    with pytest.raises(UserError, match="whitening: 33 must be at most 32, the dimensions"):
         run_recipe(make_recipe(recipe))
     few = {**recipe, "output_dir": str(tmp_path / "few"), "whitening": 20, "whitening_sentences": 5}
     with pytest.raises(UserError, match="give more training sentences, or a smaller --whitening"):

@@ -290,7 +290,7 @@ def test_without_dev_the_last_model_is_the_best(bases, train_file, dev_file, tmp
         ({"train_file": "missing.txt"}, "train_file: missing.txt does not exist"),
         ({"learning_rat": "1"}, "unknown key 'learning_rat': did you mean learning_rate?"),
         ({"pooling": "median"}, "pooling: 'median' is none of"),
-        ({"max_length": "100"}, "max_length: 100 does not fit the 66 positions"),
+        ({"max_length": "100"}, "max_length: 100 needs 100 positions, "),
         ({"dev_file": "missing.csv"}, "missing.csv does not exist"),
         ({"mixed_precision": "fp4"}, "mixed_precision"),
         ({"seeds": ["1", "1"]}, "seeds: [1, 1] must be one or more different numbers"),
