@@ -218,7 +218,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 import json, resource, sys
 from pathlib import Path
 import numpy as np
-from csezoo.training.embedding import embed_file
+from csezoo.training.embedding.embed import embed_file
 receipt = {"model_sha256": "", "pooling": "", "dtype": "float32"}
 peaks = []
 for lines in (20_000, 60_000):
