@@ -1,4 +1,4 @@
-"""Runs Python that has torch and transformers but not this project, and cannot reach the network."""
+"""Run Python with torch and transformers but without this project and without the network."""
 
 import json
 import os
@@ -18,7 +18,7 @@ sys.meta_path.insert(0, NoZoo())
 
 
 def run_without_csezoo(code: str, tmp_path, **environment: str):
-    """The JSON value that `code` prints last."""
+    """Run `code` and return the JSON value that it prints last."""
     environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf"), **environment}
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_CSEZOO + code],

@@ -1,14 +1,14 @@
-"""Tiny real models and files that every test builds on; nothing is downloaded."""
+"""Tiny real models and files for all tests; nothing is downloaded."""
 
 import json
 import os
 import shutil
 from pathlib import Path
 
-# Before any library reads them: nothing here may reach for the network.
+# Set before any library reads them: no test may reach the network.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-os.environ["OMP_NUM_THREADS"] = "1"  # tests run beside each other, and their models are small
+os.environ["OMP_NUM_THREADS"] = "1"  # tests run in parallel, with small models
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def tiny_config(kind: str, **changes):
 
 
 def tiny_tokenizer(kind: str):
-    """A tokenizer of the backbone's own class over the words of `SENTENCES`."""
+    """A tokenizer of the backbone's class with the words of `SENTENCES`."""
     if kind == "bert":
         tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
         return BertTokenizer(vocab={token: number for number, token in enumerate(tokens)}, do_lower_case=True)
@@ -81,7 +81,7 @@ def base(bases, kind) -> Path:
 
 @pytest.fixture(scope="session")
 def base_without_dropout(bases, tmp_path_factory) -> Path:
-    """The tiny BERT without dropout, for runs that must not depend on who draws it."""
+    """The tiny BERT without dropout, for runs that must not depend on which process draws it."""
     model = AutoModel.from_pretrained(bases["bert"])
     model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.0
     directory = tmp_path_factory.mktemp("base") / "bert-without-dropout"
@@ -112,14 +112,14 @@ def dev_file(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def fresh_accelerator():
-    """Every test may ask for its own precision; accelerate keeps the first one of a process."""
+    """Reset accelerate after each test, since it keeps the first precision that a process asks for."""
     yield
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """A directory of real data for measuring, `base/` and `data/` inside; skipped, loudly, where it is not."""
+    """A directory of real data, with `base/` and `data/` inside. Without it, the test is skipped and says so."""
     path = Path(os.environ.get("CSEZOO_REAL_DATA", Path(__file__).parents[2] / "shared"))
     if not (path / "data" / "senteval" / "downstream").is_dir():
         pytest.skip(f"REAL DATA NOT TESTED: no data/senteval in {path}; set CSEZOO_REAL_DATA")

@@ -1,7 +1,7 @@
-"""A Hub on the loopback interface, for tests with the real client: `huggingface_hub` in a process of its own.
+"""A Hub on the loopback interface, for tests with the real client, `huggingface_hub`, in a separate process.
 
-It keeps repositories in memory and speaks as much of the Hub's HTTP API as publishing and loading need. A client is
-pointed to it by environment variables, which `huggingface_hub` reads when it is imported:
+The server keeps repositories in memory and implements the part of the Hub's HTTP API that publishing and loading need.
+Environment variables, which `huggingface_hub` reads when it is imported, point a client to it:
 
     with HubServer() as hub:
         subprocess.run(command, env={**os.environ, **hub.environment(cache)})
@@ -31,16 +31,16 @@ class Commit:
 
 
 class HubServer(ThreadingHTTPServer):
-    """The state of the Hub, and what tests may do to it.
+    """The state of the Hub, which tests may change.
 
     Attributes:
-        repos: the commits of every repository, oldest first; the Hub makes the first itself, with `.gitattributes`.
-        private: names of the private ones.
-        refs: tags and pull requests (`refs/pr/1`) of every repository, each a commit.
-        failures: `{"/commit/": 503}` has every request fail so whose path has that piece.
-        cuts: `{"/commit/": "before"}` drops the connection of every request so, before it is heard or "after" it is
-            carried out.
-        corrupt: paths of files whose last byte is lost in this Hub's storage.
+        repos: the commits of each repository, oldest first. The Hub makes the first one, with `.gitattributes`.
+        private: names of the private repositories.
+        refs: tags and pull requests (`refs/pr/1`) of each repository, and the commit of each.
+        failures: `{"/commit/": 503}` fails every request whose path contains this text, with this status.
+        cuts: `{"/commit/": "before"}` drops the connection of every request whose path contains this text, "before" or
+            "after" the request is carried out.
+        corrupt: paths of files that the Hub serves with a wrong last byte.
         requests: `METHOD path` of every request, in order.
     """
 
@@ -55,7 +55,7 @@ class HubServer(ThreadingHTTPServer):
         self.cuts: dict[str, str] = {}
         self.corrupt: set[str] = set()
         self.requests: list[str] = []
-        self.objects: dict[str, bytes] = {}  # LFS: uploaded before they are committed, by SHA-256
+        self.objects: dict[str, bytes] = {}  # LFS objects by SHA-256, uploaded before they are committed
         self.lock = threading.RLock()
 
     def __enter__(self):
@@ -71,25 +71,31 @@ class HubServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def environment(self, home: os.PathLike, **more: str) -> dict[str, str]:
-        """Variables that lead a client here, with its cache in `home`, and whatever else a test wants."""
-        own = {"HF_ENDPOINT": self.url, "HF_TOKEN": TOKEN, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"}
-        # Xet is a second protocol for the same files, with a server of its own.
-        return {**own, "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "127.0.0.1", **more}
+        """Environment variables that point a client to this server, with its cache in `home`, and `more` variables."""
+        variables = {"HF_ENDPOINT": self.url, "HF_TOKEN": TOKEN, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"}
+        # Xet is a second protocol for the same files, which needs another server.
+        return {
+            **variables,
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "NO_PROXY": "127.0.0.1",
+            **more,
+        }
 
     def commit(self, repo: str, message: str, files: dict[str, bytes], pull_request: str | None = None) -> Commit:
-        """A commit has an id of its own, as clients cache what a commit has, and what it has not, for good."""
+        """Add a commit with a new id. Clients cache forever which files a commit has and which it lacks."""
         history = self.repos.setdefault(repo, [])
-        state = repr((repo, [commit.id for commit in history], message, files))
-        made = Commit(hashlib.sha1(state.encode()).hexdigest(), message, files)
+        state = repr((repo, [earlier.id for earlier in history], message, files))
+        commit = Commit(hashlib.sha1(state.encode()).hexdigest(), message, files)
         if pull_request:
-            self.refs.setdefault(repo, {})[pull_request] = made
+            self.refs.setdefault(repo, {})[pull_request] = commit
         else:
-            history.append(made)
-        return made
+            history.append(commit)
+        return commit
 
 
 class Refusal(Exception):
-    """An error the Hub answers with: HTTP status, `X-Error-Code`, message."""
+    """An error answer of the Hub: HTTP status, `X-Error-Code`, message."""
 
 
 def is_lfs(path: str) -> bool:
@@ -97,7 +103,7 @@ def is_lfs(path: str) -> bool:
 
 
 def lfs(path: str, content: bytes) -> dict:
-    """What the Hub says beyond the usual of an LFS file."""
+    """The additional fields in the Hub's description of an LFS file."""
     if not is_lfs(path):
         return {}
     oid = object_id(path, content)
@@ -105,7 +111,7 @@ def lfs(path: str, content: bytes) -> dict:
 
 
 def object_id(path: str, content: bytes) -> str:
-    """What the client compares its own files with: SHA-256 of an LFS file, Git's SHA-1 of any other."""
+    """The id that the client compares with its local file: SHA-256 for an LFS file, Git's SHA-1 for any other."""
     return hashlib.sha256(content).hexdigest() if is_lfs(path) else git_hash(content)
 
 
@@ -118,7 +124,7 @@ class Handler(BaseHTTPRequestHandler):
     server: HubServer
 
     def answer(self) -> None:
-        """Find the route of a request; answer with its JSON or, of a file, its bytes."""
+        """Find the route of a request and answer with JSON or with the bytes of a file."""
         self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         url = urlsplit(self.path)
         path, self.query = unquote(url.path), parse_qs(url.query)
@@ -130,7 +136,7 @@ class Handler(BaseHTTPRequestHandler):
                     return self.hang_up()
                 for piece, status in self.server.failures.items():
                     if piece in path:
-                        raise Refusal(status, "", "a failure the test asked for")
+                        raise Refusal(status, "", "the test asked for this failure")
                 for methods, pattern, route in ROUTES:
                     if self.command in methods and (match := re.fullmatch(pattern, path)):
                         answer = route(self, **match.groupdict())
@@ -182,11 +188,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def create_repo(self):
         self.authenticate()
-        asked = json.loads(self.body)
-        repo = f"{asked['organization']}/{asked['name']}"
+        request = json.loads(self.body)
+        repo = f"{request['organization']}/{request['name']}"
         if repo in self.server.repos:
             raise Refusal(409, "", "You already created this model repo")
-        if asked.get("visibility") == "private":
+        if request.get("visibility") == "private":
             self.server.private.add(repo)
         self.server.commit(repo, "initial commit", {".gitattributes": b"*.safetensors filter=lfs\n"})
         return ({"url": f"{self.server.url}/{repo}"},)
@@ -202,7 +208,7 @@ class Handler(BaseHTTPRequestHandler):
         return {"errors": [{"message": "the metadata is not valid YAML"}], "warnings": []}, {}, 400
 
     def preupload(self, repo: str, revision: str):
-        """How each file is to be uploaded, and its present id: the client leaves out what is the same."""
+        """Answer how to upload each file, with its current id, so that the client skips unchanged files."""
         self.authenticate()
         known = self.revision(repo, revision).files
         answers = []
@@ -213,7 +219,7 @@ class Handler(BaseHTTPRequestHandler):
         return ({"files": answers},)
 
     def lfs_batch(self, repo: str):
-        """Where to upload each object; one that is known gets no action."""
+        """Answer where to upload each object. A known object gets no upload action."""
         self.authenticate()
         objects = json.loads(self.body)["objects"]
         for each in objects:
@@ -228,7 +234,7 @@ class Handler(BaseHTTPRequestHandler):
         return ({},)
 
     def commit(self, repo: str, revision: str):
-        """Newline-delimited JSON: a header, then one operation a line."""
+        """Read newline-delimited JSON (a header, then one operation per line) and commit it."""
         self.authenticate()
         head = self.revision(repo, revision)
         header, *operations = (json.loads(line) for line in self.body.splitlines())
@@ -280,7 +286,7 @@ class Handler(BaseHTTPRequestHandler):
         return ({"id": repo, "sha": commit.id, "private": repo in self.server.private, "siblings": siblings},)
 
     def tree(self, repo: str, revision: str, folder: str | None = None):
-        """Files and folders right in a folder, or with `recursive` all files below it."""
+        """List the files and folders directly in a folder, or with `recursive` all files below it."""
         top = f"{folder}/" if folder else ""
         recursive = "recursive=true" in urlsplit(self.path).query.lower()
         entries = {}
@@ -297,7 +303,7 @@ class Handler(BaseHTTPRequestHandler):
         commit = self.revision(repo, revision)
         headers = {"X-Repo-Commit": commit.id}
         if path not in commit.files:
-            # The client remembers this commit by its header, and that the file is not in it.
+            # From the header, the client remembers that the file is not in this commit.
             return {"error": "Entry not found"}, {**headers, "X-Error-Code": "EntryNotFound"}, 404
         content = commit.files[path]
         headers["ETag"] = f'"{object_id(path, content)}"'

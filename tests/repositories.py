@@ -1,4 +1,4 @@
-"""Finished repositories of tiny models, as a run leaves them, and the command that publishes them."""
+"""Finished repositories of tiny models, as a run saves them, and the command that publishes them."""
 
 import os
 import subprocess
@@ -15,10 +15,10 @@ from tests.conftest import tiny_config, tiny_tokenizer
 
 
 def tiny_repository(directory: Path, method: str = "simcse", kind: str = "bert", **changes) -> Path:
-    """A serving model with no tensor at its initial value, saved.
+    """Save a serving model in which no tensor has its initial value.
 
     Args:
-        changes: of its configuration.
+        changes: changes to its configuration.
     """
     torch.manual_seed(0)
     tokenizer = tiny_tokenizer(kind)
@@ -44,7 +44,7 @@ def tiny_repository(directory: Path, method: str = "simcse", kind: str = "bert",
 
 
 def publish_to(hub, home: Path, run: Path, *options: str, to: str = "zoo/tiny", **environment: str):
-    """`csezoo publish` in a process of its own: the client reads the Hub's address when it is imported."""
+    """Run `csezoo publish` in a new process, because the client reads the Hub's address when it is imported."""
     return subprocess.run(
         [sys.executable, "-m", "csezoo.training.cli", "publish", str(run), "--to", to, *options],
         capture_output=True,

@@ -62,7 +62,7 @@ def test_every_wing_has_its_place_and_says_what_is_inside():
     assert {path.stem for path in TRAINING.glob("*.py")} == FOUNDATION | ENTRY | {"__init__"}
     for path in TRAINING.rglob("*/__init__.py"):
         said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-        assert said and len(said.splitlines()) == 3 and "\n\nMay know" in said, path
+        assert said and len(said.splitlines()) == 3 and "\n\nMay import" in said, path
 
 
 def test_no_wing_is_a_corridor():

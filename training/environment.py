@@ -1,6 +1,6 @@
 """The machine and the libraries: versions, device, memory, quiet logging.
 
-torch and transformers are imported where they are used, so that `csezoo --help` is quick.
+torch and transformers are imported inside the functions, so that `csezoo --help` is fast.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from pathlib import Path
 
 
 def versions() -> dict[str, str]:
-    """Versions of what a score depends on."""
+    """Return the versions of the libraries that a score depends on."""
     names = ("csezoo", "torch", "transformers", "tokenizers", "numpy", "scipy", "scikit-learn")
     return {name: importlib.metadata.version(name) for name in names}
 
 
 def device() -> str:
-    """What computes: the accelerator's name, or the processor's kind."""
+    """Return the name of the GPU, or the processor's architecture without one."""
     import torch
 
     return torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
 
 
 def peak_rss_bytes() -> int:
-    """The most memory this process has held."""
+    """Return the peak memory of this process."""
     status = Path("/proc/self/status")
-    if status.is_file():  # Linux, whose getrusage counts what the process that started this one held
+    if status.is_file():  # On Linux, getrusage counts the memory of the parent process too
         (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def peak_device_bytes() -> int | None:
-    """The most memory it has held of its GPU, `None` on CPU."""
+    """Return the peak GPU memory of this process, `None` on CPU."""
     import torch
 
     return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
 
 
 def quiet_transformers() -> None:
-    """What is loaded is judged here: neither bars nor warnings of the library."""
+    """Turn off the progress bars and warnings of transformers: this package checks what it loads itself."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()

@@ -1,12 +1,12 @@
-"""What a user can mend."""
+"""Errors the user can fix, and signals that end the process."""
 
 
 class UserError(Exception):
-    """An error a user caused and can mend: one line that names the value and the way out. Ends a command with 2."""
+    """An error the user can fix: one line that names the value and the way out. The command exits with status 2."""
 
 
 def one_line(error: BaseException) -> str:
-    r"""A library's message on one line, cut where it goes on and on.
+    r"""Return a library's message on one line, cut to 200 characters.
 
     Example:
         >>> one_line(ValueError("no such\n  thing"))
@@ -16,7 +16,7 @@ def one_line(error: BaseException) -> str:
 
 
 class Terminated(SystemExit):
-    """A signal asked the process to end (SIGTERM, SIGINT); its exit code is the shell's for that signal.
+    """The exit of a process that a signal (SIGTERM, SIGINT) asked to end, with the shell's status 128 + signal.
 
     Example:
         >>> Terminated(15).code

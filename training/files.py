@@ -1,4 +1,4 @@
-"""Files and directories that are whole or absent, whatever stops the process that writes them."""
+"""Files and directories that are complete or absent, even if the process that writes them is killed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .errors import UserError, one_line
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Write a file under another name, then give it its own: a reader finds the old content or the new one.
+    """Replace a file atomically: a reader finds the old content or the new one.
 
-    The other name is hidden: who reads a directory takes no note of it.
+    The content is written to a hidden file first, which is then renamed. Programs that list the directory skip it.
 
     Example:
         >>> import tempfile
@@ -37,7 +37,7 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 
 def replace_directory(partial: Path, target: Path) -> None:
-    """Put a finished directory in another's place, by renaming: nobody ever finds half of one."""
+    """Replace the directory `target` by the finished directory `partial`, by renaming; no reader finds half of one."""
     flush(partial)
     old = target.with_name(target.name + ".old")
     shutil.rmtree(old, ignore_errors=True)
@@ -48,7 +48,7 @@ def replace_directory(partial: Path, target: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Have the disk hold a file, or a directory and every file in it, before a name says that it is whole."""
+    """Flush a file, or a directory with all its files, to disk. Call it before the rename that marks it complete."""
     for part in (path, *path.rglob("*")):
         descriptor = os.open(part, os.O_RDONLY)
         os.fsync(descriptor)
@@ -56,46 +56,46 @@ def flush(path: Path) -> None:
 
 
 def recover_directory(target: Path) -> None:
-    """Undo a `replace_directory` that was cut off between its two renamings."""
+    """Undo a `replace_directory` that was interrupted between its two renames."""
     old = target.with_name(target.name + ".old")
     if old.exists() and not target.exists():
         old.rename(target)
 
 
 @contextmanager
-def room_for_run(directory: Path) -> Iterator[None]:
-    """Say in one line that the disk is full, or the quota used up.
+def report_full_disk(directory: Path) -> Iterator[None]:
+    """Turn the error of a full disk or an exceeded quota into one line.
 
     Raises:
-        UserError: it is. What was complete before is as it was.
+        UserError: the disk is full. Everything that was complete before is unchanged.
     """
     try:
         yield
-    except Exception as error:  # safetensors and tokenizers have types of their own, and the number in the text
+    except Exception as error:  # safetensors and tokenizers raise their own types, with the number in the text
         text = re.search(r"os error (\d+)", str(error))
         number = error.errno if isinstance(error, OSError) else text and int(text[1])
         if number not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         raise UserError(
-            f"output_dir: {directory} could not be written, {os.strerror(number)}: make room, and the same command "
-            "goes on from the last complete checkpoint"
+            f"output_dir: {directory} could not be written ({os.strerror(number)}); free disk space, and "
+            "run the same command again to resume from the last complete checkpoint"
         ) from error
 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold a directory for one run; the lock goes with the process, however it ends.
+    """Lock a directory for one run. The lock is released when the process ends, however it ends.
 
     Raises:
-        UserError: another process holds it.
+        UserError: another process has locked it, or it cannot be written.
     """
-    lock = FileLock(directory / ".lock", timeout=0, is_singleton=True)  # the holder may ask for it again
+    lock = FileLock(directory / ".lock", timeout=0, is_singleton=True)  # the same process may lock it again
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout:
         raise UserError(
-            f"output_dir: another process trains in {directory}: wait for it, or give another --output_dir"
+            f"output_dir: another process is training in {directory}; wait for it, or choose another --output_dir"
         ) from None
     except OSError as error:
         raise UserError(f"output_dir: {directory} cannot be written ({one_line(error)})") from error
@@ -106,5 +106,5 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write what a JSON file holds, indented: all of it or nothing."""
+    """Write a JSON file, indented: the complete file or nothing."""
     replace_file(path, json.dumps(content, indent=2) + "\n")

@@ -1,40 +1,46 @@
-"""Repositories, on the Hub or as a directory: their files, and the checksums of those."""
+"""Repositories on the Hub or in a directory: their files and checksums."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HFValidationError, HTTPError  # HTTPError: the client library's, whichever it is
+from huggingface_hub.errors import (
+    HFValidationError,
+    HTTPError,
+)  # HTTPError: of the HTTP client that huggingface_hub uses
 from huggingface_hub.utils.sha import sha_fileobj
 
 from .errors import UserError, one_line
 
 
 def local_directory(repository: str, revision: str | None = None, *, without: str | None = None) -> Path:
-    """A directory as it is, or the files of a Hub repository in the cache.
+    """Return a local directory unchanged, or download a Hub repository and return its directory in the cache.
 
     Args:
+        repository: directory or Hub id.
         revision: branch, tag or commit on the Hub.
-        without: a pattern of files that are not needed.
+        without: a pattern of files to leave out.
 
     Raises:
-        UserError: it is neither, or the Hub does not give it.
+        UserError: it is neither a directory nor a Hub id, or the download fails.
     """
     if Path(repository).is_dir():
         if revision is not None:
-            raise UserError(f"--revision {revision}: {repository} is a directory, which has none")
+            raise UserError(
+                f"--revision {revision}: {repository} is a local directory, which has no revisions; omit the option"
+            )
         return Path(repository)
     try:
         return Path(snapshot_download(repository, revision=revision, ignore_patterns=without))
     except HFValidationError:
-        raise UserError(f"{repository} is neither a directory nor a name on the Hub") from None
+        raise UserError(f"{repository} is neither a directory nor a valid name on the Hub") from None
     except (HTTPError, OSError, ValueError) as error:
         raise UserError(f"{repository} could not be downloaded ({one_line(error)})") from error
 
 
 def is_inside(name: str) -> bool:
-    """Whether a path that a repository names stays within it.
+    """Return whether a path named by a repository stays inside the repository.
 
     Example:
         >>> is_inside("1_Pooling/config.json"), is_inside("../other"), is_inside("/etc/passwd")
@@ -44,13 +50,13 @@ def is_inside(name: str) -> bool:
 
 
 def sha256(path: Path) -> str:
-    """Checksum of a file of any size."""
+    """Return the SHA-256 of a file of any size."""
     with path.open("rb") as file:
         return sha_fileobj(file).hex()
 
 
 def differing_files(directory: Path, checksums: dict[str, str]) -> list[str]:
-    """What is wrong with the files of a directory, a phrase for each that is not as its checksum says."""
+    """Return a phrase for each file that is missing, outside of the directory, or does not match its checksum."""
     problems = []
     for name, checksum in checksums.items():
         if not is_inside(name):

@@ -1,4 +1,4 @@
-"""A finished run, a Hub, the command that publishes the one to the other; labelled triplets to train on."""
+"""A finished run, a Hub, the command that publishes the run to the Hub, and labelled triplets to train on."""
 
 import shutil
 from functools import partial
@@ -12,7 +12,7 @@ from tests.repositories import publish_to, tiny_repository
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory):
-    """A run directory with a finished model in it."""
+    """A run directory with a finished model."""
     run = tmp_path_factory.mktemp("runs") / "tiny"
     run.mkdir()
     tiny_repository(run / "best")
@@ -23,7 +23,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def finished_run(finished, tmp_path):
-    """A copy of it, for a test to change."""
+    """A copy of `finished` that a test may change."""
     return shutil.copytree(finished, tmp_path / "run")
 
 
@@ -35,13 +35,13 @@ def hub():
 
 @pytest.fixture
 def publish(hub, tmp_path):
-    """`csezoo publish` to this Hub."""
+    """A function that runs `csezoo publish` against the test's Hub."""
     return partial(publish_to, hub, tmp_path / "hf")
 
 
 @pytest.fixture
 def triplets(tmp_path):
-    """The keys of a recipe that name labelled triplets."""
+    """The keys of a recipe that trains on a file of labelled triplets."""
     path = tmp_path / "triplets.csv"
     rows = [f"{a},{b},{c}" for a, b, c in zip(SENTENCES[:40], SENTENCES[1:41], SENTENCES[2:42], strict=True)]
     path.write_text("premise,entailed,contradicted\n" + "\n".join(rows) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Two processes and one directory or one cache: locked or refused, and a reader finds the old or the new."""
+"""Two processes share a directory or a cache: one lock holder, and readers find the old content or the new."""
 
 import threading
 from pathlib import Path
@@ -17,35 +17,35 @@ from tests.training.faults import CONTEXT, train_in_child
 from tests.training.loop.test_train import command_line, values
 
 
-def test_a_second_run_in_one_directory_is_refused(bases, train_file, dev_file, tmp_path):
+def test_a_second_run_in_the_same_directory_is_refused(bases, train_file, dev_file, tmp_path):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=1)
     with locked(tmp_path / "run"):
         code, err = train_in_child(command_line(recipe), tmp_path)
     assert code == 2 and "Traceback" not in err
-    assert f"error: output_dir: another process trains in {tmp_path / 'run'}: wait for it" in err
-    assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"], "it has touched nothing"
+    assert f"error: output_dir: another process is training in {tmp_path / 'run'}; wait for it" in err
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"], "the refused run changed nothing"
 
 
-def test_the_holder_of_a_directory_may_ask_for_it_again(tmp_path):
+def test_a_process_may_lock_its_directory_again(tmp_path):
     with locked(tmp_path), locked(tmp_path):
         pass
     with locked(tmp_path):
         pass
 
 
-def _count_tokens(train_file, base, together, counts) -> None:
-    together.wait()
+def _count_tokens(train_file, base, barrier, counts) -> None:
+    barrier.wait()
     sentences = load_sentences(make_recipe({"train_file": train_file}))
     rows = tokenize_once(sentences, tokenizer=load_tokenizer(base), length=32)
     counts.put((len(rows), sum(map(len, rows["0"]))))
 
 
-def test_two_processes_that_fill_one_cache_read_the_same_rows(bases, tmp_path):
-    """Seven words to each sentence."""
-    train_file = tmp_path / "new.txt"  # in no cache yet
+def test_two_processes_that_fill_the_same_cache_read_the_same_rows(bases, tmp_path):
+    """Each sentence has seven words, so the expected counts are known."""
+    train_file = tmp_path / "new.txt"  # not in the cache yet
     train_file.write_text("\n".join(SENTENCES * 20) + "\n", encoding="utf-8")
-    together, counts = CONTEXT.Barrier(2), CONTEXT.Queue()
-    arguments = (str(train_file), str(bases["bert"]), together, counts)
+    barrier, counts = CONTEXT.Barrier(2), CONTEXT.Queue()
+    arguments = (str(train_file), str(bases["bert"]), barrier, counts)
     processes = [CONTEXT.Process(target=_count_tokens, args=arguments) for _ in range(2)]
     for process in processes:
         process.start()
@@ -60,7 +60,7 @@ def save_numbered(directory: Path, number: int) -> None:
     replace_directory(directory, directory.with_name("best"))
 
 
-def test_a_reader_finds_a_whole_repository_or_none(tmp_path):
+def test_a_reader_finds_a_complete_repository_or_none(tmp_path):
     save_numbered(tmp_path / "partial", 0)
     finished = threading.Event()
 
@@ -76,13 +76,13 @@ def test_a_reader_finds_a_whole_repository_or_none(tmp_path):
             values = load_file(tmp_path / "best" / "model.safetensors")["a"]
         except FileNotFoundError:
             continue
-        assert len(set(values.tolist())) == 1, "half of one model, half of another"
+        assert len(set(values.tolist())) == 1, "the reader found a mix of two models"
         seen.add(values[0].item())
     writer.join()
     assert len(seen) > 1
 
 
-def test_a_replacement_cut_off_between_its_renamings_is_undone(tmp_path):
+def test_a_replacement_interrupted_between_its_renames_is_undone(tmp_path):
     save_numbered(tmp_path / "partial", 1)
     (tmp_path / "best").rename(tmp_path / "best.old")
     recover_directory(tmp_path / "best")
@@ -90,7 +90,7 @@ def test_a_replacement_cut_off_between_its_renamings_is_undone(tmp_path):
     recover_directory(tmp_path / "best")  # nothing to do
 
 
-def test_a_file_that_cannot_be_replaced_stays(tmp_path):
+def test_a_failed_replacement_keeps_the_old_file(tmp_path):
     path = tmp_path / "results.json"
     replace_file(path, "old")
     with pytest.raises(UnicodeEncodeError):

@@ -8,8 +8,8 @@ import numpy as np
 
 from ..data.texts import stream_texts
 from ..errors import UserError
-from ..evaluation.encoded import Encode
 from ..evaluation.encoders import load_encoder
+from ..evaluation.sentence_vectors import Encode
 from ..quickstart.world import make_world
 from .race import machine, race
 

@@ -11,8 +11,8 @@ import torch
 from csezoo.modeling.encoding import load_tokenizer
 
 from ..errors import UserError
-from ..evaluation.encoded import Encode
 from ..evaluation.encoders import load_checkpoint, load_encoder, plain_encoder
+from ..evaluation.sentence_vectors import Encode
 from ..evaluation.significance import spearman
 from ..evaluation.suites import evaluate_tasks
 from ..evaluation.tasks.senteval import find_senteval, read_subset

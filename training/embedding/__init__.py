@@ -1,4 +1,4 @@
-"""A file of any size to vectors, in shards.
+"""Embedding a file of any size into shards of vectors.
 
-May know encoders of evaluation.
+May import the encoders of evaluation, and data.
 """

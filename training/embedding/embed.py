@@ -1,4 +1,4 @@
-"""Embedding a file: window after window of it becomes a shard, on any number of processes."""
+"""Embed a file: each window of rows becomes one shard, on any number of processes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tqdm.auto import tqdm
 
 from ..data.texts import stream_texts
 from ..errors import UserError, one_line
-from ..evaluation.encoded import Encode, checked
+from ..evaluation.sentence_vectors import Encode, check_vectors
 from ..evaluation.tasks.sts import unit_vectors
 from .shards import finished_shards, shard_names, write_shard
 
-# What embeddings depend on. A shard of another size would leave rows out or hold them twice.
+# What the embeddings depend on. Shards of another size would skip rows or repeat them.
 DECISIVE = ("model_sha256", "pooling", "dtype", "normalize", "text_sha256", "shard_size", "format")
 
 
@@ -33,57 +33,57 @@ def embed_file(
     shard_size: int = 10_000,
     progress: bool = False,
 ) -> tuple[int, int]:
-    """Write the embeddings of a file's texts, in its order, to the shards of a directory.
+    """Embed the texts of a file and write the vectors, in the file's order, to shards in a directory.
 
-    Processes that `accelerate launch` started share the work. Every window of `shard_size` rows is sorted, encoded and
-    written by itself: memory does not grow with the file, and a shard is the same whichever process makes it, in
-    whichever call. Those that are there are kept.
+    Each window of `shard_size` rows is sorted, encoded and written separately. Memory therefore does not grow with the
+    file, and a shard does not depend on the process or the call that writes it. Processes started by
+    `accelerate launch` share the work. Finished shards are kept.
 
     Args:
-        encode, receipt: as `load_encoder` gives them.
-        file, column: as of `stream_texts`.
-        directory: a new one, or one that the same call has begun.
+        encode, receipt: as returned by `load_encoder`.
+        file, column: as for `stream_texts`.
+        directory: a new directory, or that of an interrupted call with the same arguments.
         normalize: scale every vector to length one.
         file_format: a key of `shards.FORMATS`.
-        shard_size: rows.
-        progress: show a bar, of this process's rows.
+        shard_size: rows per shard.
+        progress: show a bar over the rows of this process.
 
     Returns:
-        Rows of the file, and its shards.
+        The number of rows and the number of shards.
 
     Raises:
-        UserError: a row cannot be read, the directory holds something else, or a vector is not finite.
+        UserError: a row cannot be read, the directory contains other embeddings, or a vector is not finite.
     """
     rows, text_sha256 = survey(stream_texts(file, column))
     if rows == 0:
-        raise UserError(f"{file} holds no texts")
+        raise UserError(f"{file} contains no texts; give a file with at least one text")
     choices = {"normalize": normalize, "text_sha256": text_sha256, "shard_size": shard_size, "format": file_format}
-    origin = {**receipt, **choices}
+    shard_receipt = {**receipt, **choices}
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"to: {directory} cannot be made ({one_line(error)})") from error
+        raise UserError(f"to: {directory} cannot be created ({one_line(error)})") from error
     names = shard_names(rows, shard_size, file_format)
-    finished = finished_shards(directory, origin, DECISIVE)
+    finished = finished_shards(directory, shard_receipt, DECISIVE)
     state = PartialState()
-    # By number, not by what is missing: that is no longer the same when the next process looks.
+    # Shards are assigned by number. The missing ones change while other processes write.
     numbers = range(state.process_index, len(names), state.num_processes)
-    own = {number: min(shard_size, rows - number * shard_size) for number in numbers}
-    missing = {number: size for number, size in own.items() if names[number] not in finished}
-    there = sum(own.values()) - sum(missing.values())
-    with tqdm(total=sum(own.values()), initial=there, desc="Texts", unit="", disable=not progress) as bar:
+    sizes = {number: min(shard_size, rows - number * shard_size) for number in numbers}
+    missing = {number: size for number, size in sizes.items() if names[number] not in finished}
+    done = sum(sizes.values()) - sum(missing.values())
+    with tqdm(total=sum(sizes.values()), initial=done, desc="Texts", unit="", disable=not progress) as bar:
         for number, texts in enumerate(windows(stream_texts(file, column), shard_size)):
             if number in missing:
-                embeddings = checked(np.asarray(encode(texts), dtype=np.float32), texts)
+                embeddings = check_vectors(np.asarray(encode(texts), dtype=np.float32), texts)
                 if normalize:
                     embeddings = unit_vectors(embeddings).astype(np.float32)
-                write_shard(directory / names[number], number * shard_size, texts, embeddings, origin)
+                write_shard(directory / names[number], number * shard_size, texts, embeddings, shard_receipt)
                 bar.update(len(texts))
     return rows, len(names)
 
 
 def survey(texts: Iterable[str]) -> tuple[int, str]:
-    """Read all texts once, so that a bad row is found before the work: their number and a checksum.
+    """Read all texts once, so that a bad row is found before any work; return their number and checksum.
 
     Example:
         >>> survey(["a", "b"]) == survey(["a\\nb"])
@@ -98,7 +98,7 @@ def survey(texts: Iterable[str]) -> tuple[int, str]:
 
 
 def windows(texts: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Runs of `size` texts, the last one shorter.
+    """Yield lists of `size` consecutive texts; the last may be shorter.
 
     Example:
         >>> list(windows("abcde", 2))

@@ -1,4 +1,4 @@
-"""Embeddings on disk: files of so many rows each, Parquet or safetensors, that say what they are made from."""
+"""Shards: files of embeddings in Parquet or safetensors, each with its receipt in the metadata."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from safetensors.numpy import save
 from ..errors import UserError, one_line
 from ..files import replace_file
 
-KEY = "csezoo"  # of the origin in a file's metadata
+KEY = "csezoo"  # of the receipt in the metadata
 
 
 def shard_names(rows: int, shard_size: int, file_format: str) -> list[str]:
-    """The files of a directory, in the order of their rows: their names sort, and tell if one is missing.
+    """Return the file names of all shards in the order of their rows. The names sort, and show whether one is missing.
 
     Example:
         >>> shard_names(25, 10, "parquet")
@@ -30,22 +30,22 @@ def shard_names(rows: int, shard_size: int, file_format: str) -> list[str]:
     return [f"part-{number:05d}-of-{count:05d}.{file_format}" for number in range(count)]
 
 
-def parquet(first_row: int, texts: list[str], embeddings: np.ndarray, origin: str) -> bytes:
-    """A table of `row` (from 0), `text` and `embedding` (`fixed_size_list<float32>[H]`)."""
+def parquet(first_row: int, texts: list[str], embeddings: np.ndarray, receipt: str) -> bytes:
+    """Return a Parquet file with the columns `row` (from 0), `text`, `embedding` (`fixed_size_list<float32>[H]`)."""
     rows = pa.array(range(first_row, first_row + len(texts)), pa.int64())
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(embeddings.ravel()), embeddings.shape[1])
     columns = {"row": rows, "text": pa.array(texts, pa.string()), "embedding": vectors}
     file = pa.BufferOutputStream()
-    # Numbers that hardly repeat: neither a dictionary nor compression makes them smaller.
-    table = pa.table(columns).replace_schema_metadata({KEY: origin})
+    # The numbers hardly repeat: neither a dictionary nor compression makes them smaller.
+    table = pa.table(columns).replace_schema_metadata({KEY: receipt})
     pq.write_table(table, file, use_dictionary=False, compression={**dict.fromkeys(columns, "none"), "text": "zstd"})
     return file.getvalue().to_pybytes()
 
 
-def safetensors(first_row: int, texts: list[str], embeddings: np.ndarray, origin: str) -> bytes:
-    """The tensors `row` (from 0, int64) and `embedding` `(rows, H)`, float32; it holds no text."""
+def safetensors(first_row: int, texts: list[str], embeddings: np.ndarray, receipt: str) -> bytes:
+    """Return a safetensors file with `row` (from 0, int64) and `embedding` (`(rows, H)`, float32), but no texts."""
     rows = np.arange(first_row, first_row + len(texts))
-    return save({"row": rows, "embedding": np.ascontiguousarray(embeddings)}, {KEY: origin})
+    return save({"row": rows, "embedding": np.ascontiguousarray(embeddings)}, {KEY: receipt})
 
 
 FORMATS: dict[str, Callable[[int, list[str], np.ndarray, str], bytes]] = {
@@ -54,45 +54,53 @@ FORMATS: dict[str, Callable[[int, list[str], np.ndarray, str], bytes]] = {
 }
 
 
-def write_shard(path: Path, first_row: int, texts: list[str], embeddings: np.ndarray, origin: dict) -> None:
-    """Write a file whole or not at all: no reader takes note of a hidden one that is not finished.
+def write_shard(path: Path, first_row: int, texts: list[str], embeddings: np.ndarray, receipt: dict) -> None:
+    """Write a complete shard or nothing. An unfinished shard is a hidden file, which readers skip.
 
     Args:
-        path: its suffix says the format.
-        origin: what its embeddings depend on, kept in its metadata.
+        path: its suffix selects the format.
+        first_row: the row of the first text in the embedded file, from 0.
+        receipt: what the embeddings depend on, kept in the metadata.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: the file cannot be written.
     """
-    content = FORMATS[path.suffix[1:]](first_row, texts, embeddings, json.dumps(origin))
+    content = FORMATS[path.suffix[1:]](first_row, texts, embeddings, json.dumps(receipt))
     try:
         replace_file(path, content)
-        for left in path.parent.glob(f".{path.name}.*.partial"):  # by a process that was killed
+        for left in path.parent.glob(f".{path.name}.*.partial"):  # by a killed process
             left.unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"to: {path} cannot be written ({one_line(error)})") from error
 
 
-def finished_shards(directory: Path, origin: dict, decisive: tuple[str, ...]) -> set[str]:
-    """The names of the files that are there and need not be made again.
+def finished_shards(directory: Path, receipt: dict, decisive: tuple[str, ...]) -> set[str]:
+    """Return the names of the shards that a directory already contains.
 
     Args:
-        decisive: keys of `origin` in which all must agree.
+        receipt: what the new embeddings depend on.
+        decisive: keys of `receipt` in which the existing shards must agree with it.
 
     Raises:
-        UserError: a file is none of these, or was made from something else.
+        UserError: a file is not a shard, or its receipt differs in a decisive key.
     """
-    found = [path for path in directory.glob("*") if path.suffix[1:] in FORMATS and not path.name.startswith(".")]
-    for path in sorted(found):
-        made_from = read_origin(path)
-        if other := [key for key in decisive if made_from.get(key) != origin[key]]:
-            name, before = other[0].removesuffix("_sha256"), made_from.get(other[0])
-            raise UserError(f"to: {directory} holds embeddings of another {name} ({before}), give another --to")
-    return {path.name for path in found}
+    paths = [path for path in directory.glob("*") if path.suffix[1:] in FORMATS and not path.name.startswith(".")]
+    for path in sorted(paths):
+        existing = read_receipt(path)
+        if differing := [key for key in decisive if existing.get(key) != receipt[key]]:
+            name, value = differing[0].removesuffix("_sha256"), existing.get(differing[0])
+            raise UserError(
+                f"to: {directory} contains embeddings made with another {name} ({value}); choose another --to"
+            )
+    return {path.name for path in paths}
 
 
-def read_origin(path: Path) -> dict:
-    """What a file's embeddings are made from."""
+def read_receipt(path: Path) -> dict:
+    """Return the receipt of a shard: what its embeddings depend on.
+
+    Raises:
+        UserError: the file is not a shard.
+    """
     try:
         if path.suffix == ".parquet":
             metadata = {key.decode(): value for key, value in (pq.read_schema(path).metadata or {}).items()}
@@ -101,4 +109,4 @@ def read_origin(path: Path) -> dict:
                 metadata = file.metadata() or {}
         return json.loads(metadata[KEY])
     except (OSError, KeyError, ValueError, ArrowException, SafetensorError) as error:
-        raise UserError(f"to: {path} is no file of embeddings of `csezoo encode`, give another --to") from error
+        raise UserError(f"to: {path} was not written by `csezoo encode`; choose another --to") from error

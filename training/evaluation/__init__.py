@@ -1,6 +1,6 @@
-"""Any encoder on any suite of tasks, every result with its receipt.
+"""Evaluation of any encoder on suites of tasks; every result carries its receipt.
 
-May know loading and recipes; it never trains a model of the zoo.
+May import loading and recipes. It never trains a model of the zoo.
 """
 
 from .suites import evaluate, evaluate_tasks

@@ -1,4 +1,4 @@
-"""Any model as an encoder: a zoo checkpoint, a transformers encoder with a pooling, a sentence-transformers model."""
+"""Load any model as an encoder: a zoo checkpoint, a plain transformers encoder, a sentence-transformers model."""
 
 from __future__ import annotations
 
@@ -26,49 +26,52 @@ from ..loading.backbones import SAFELY, load_backbone
 from ..loading.sizes import longest_input, refuse_oversized, refuse_oversized_checkpoint
 from ..loading.templates import serving_tokenizer, template_token_ids
 from ..loading.tokenizers import load_tokenizer
-from .encoded import CountingEncoder
+from .sentence_vectors import CountingEncoder
 
-# What decides a model's vectors, beside its weights.
+# The files, beside the weights, on which a model's vectors depend.
 DECISIVE: tuple[str, ...] = ("config.json", "tokenizer.json", "tokenizer_config.json")
 DECISIVE += ("vocab.txt", "vocab.json", "merges.txt")
 DECISIVE += ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
-PLAIN_POOLINGS = tuple(mode for mode in POOLING_MODES if mode != "prompt")  # a plain encoder has no prompt
+PLAIN_POOLINGS = tuple(mode for mode in POOLING_MODES if mode != "prompt")  # only the zoo has prompts
 
 
 def load_encoder(
     model: str, *, pooling: str | None = None, batch_size: int = 128, dtype: str = "float32", progress: bool = False
 ) -> tuple[CountingEncoder, dict[str, Any]]:
-    """A function from texts to vectors, and what a receipt says of it.
+    """Load a model as a function from texts to vectors, with its receipt.
 
     Args:
         model: directory or Hub id.
-        pooling: for a plain transformers encoder, which has none of its own.
-        batch_size: most texts a forward pass.
+        pooling: for a plain transformers encoder; other models define their pooling themselves.
+        batch_size: maximum number of texts per forward pass.
         dtype: of the weights.
         progress: show a bar.
 
     Raises:
-        UserError: the model cannot be loaded, or a pooling is missing or given in vain.
+        UserError: the model cannot be loaded, its pooling is missing, or one is given to a model that defines it.
     """
     if config_model_type(model) in METHODS:
         _refuse_pooling(model, pooling)
         encoder = load_checkpoint(model, dtype)
-        encode = _zoo(encoder, _own_tokenizer(encoder, model), batch_size, progress)
-        return encode, _receipt(model, encoder.config.pooling, dtype, batch_size, "csezoo")
+        encode = _counting_encoder(encoder, _checkpoint_tokenizer(encoder, model), batch_size, progress)
+        return encode, _encoder_receipt(model, encoder.config.pooling, dtype, batch_size, "csezoo")
     if _file(model, "modules.json"):
         _refuse_pooling(model, pooling)
         return _sentence_transformer(model, batch_size, dtype, progress)
     if pooling is None:
-        raise UserError(f"{model} is a plain encoder: give --pooling {', '.join(PLAIN_POOLINGS)}")
+        raise UserError(
+            f"{model} is a plain encoder, which needs a pooling: give --pooling {', '.join(PLAIN_POOLINGS)}"
+        )
     encoder, tokenizer = plain_encoder(model, pooling, dtype)
-    return _zoo(encoder, tokenizer, batch_size, progress), _receipt(model, pooling, dtype, batch_size, "transformers")
+    receipt = _encoder_receipt(model, pooling, dtype, batch_size, "transformers")
+    return _counting_encoder(encoder, tokenizer, batch_size, progress), receipt
 
 
 def load_checkpoint(model: str, dtype: str = "float32") -> SentenceEncoderModel:
-    """A serving model of the zoo, by the code that is installed: the checkpoint's own is not run.
+    """Load a serving model of the zoo with the installed code; code in the checkpoint is not run.
 
     Raises:
-        UserError: it cannot be loaded.
+        UserError: the model cannot be loaded.
     """
     try:
         refuse_oversized_checkpoint(model)
@@ -77,19 +80,23 @@ def load_checkpoint(model: str, dtype: str = "float32") -> SentenceEncoderModel:
         raise UserError(f"{model} could not be loaded ({one_line(error)})") from error
 
 
-def _own_tokenizer(encoder: SentenceEncoderModel, model: str) -> PreTrainedTokenizerBase:
+def _checkpoint_tokenizer(encoder: SentenceEncoderModel, model: str) -> PreTrainedTokenizerBase:
     try:
         return encoding.load_tokenizer(encoder)
     except (OSError, ValueError) as error:
-        raise UserError(f"{model} has no tokenizer that can be read ({one_line(error)})") from error
+        raise UserError(f"{model}: its tokenizer could not be read ({one_line(error)})") from error
 
 
 def plain_encoder(
     model: str, pooling: str, dtype: str = "float32"
 ) -> tuple[SentenceEncoderModel, PreTrainedTokenizerFast]:
-    """A transformers encoder without training: its backbone under a pooling, with a tokenizer."""
+    """Load a transformers encoder as it is: its backbone with a pooling, and its tokenizer.
+
+    Raises:
+        UserError: the pooling is unknown, or the model cannot be loaded.
+    """
     if pooling not in PLAIN_POOLINGS:
-        raise UserError(f"pooling: {pooling!r} is none of {', '.join(PLAIN_POOLINGS)}")
+        raise UserError(f"pooling: {pooling!r} must be one of {', '.join(PLAIN_POOLINGS)}")
     backbone = load_backbone(model, dtype=dtype)
     tokenizer = load_tokenizer(model)
     try:
@@ -102,7 +109,7 @@ def plain_encoder(
     return encoder, serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=longest)
 
 
-def _zoo(
+def _counting_encoder(
     encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase, batch_size: int, progress: bool
 ) -> CountingEncoder:
     encoder.to("cuda" if torch.cuda.is_available() else "cpu").eval()  # type: ignore[arg-type]  # as above
@@ -124,13 +131,13 @@ def _sentence_transformer(
         from sentence_transformers import SentenceTransformer, __version__
     except ImportError:
         raise UserError(f'{model} needs sentence-transformers: pip install "sentence-transformers>=6"') from None
-    if int(__version__.split(".")[0]) < 6:  # it would run the code of a local directory
+    if int(__version__.split(".")[0]) < 6:  # older versions run the code of a local directory
         raise UserError(f'{model} needs a newer sentence-transformers: pip install "sentence-transformers>=6"')
     folders = _module_folders(model)
     for folder in folders:
         if _file(model, f"{folder}/pytorch_model.bin") and not _file(model, f"{folder}/model.safetensors"):
             raise UserError(
-                f"{model}: {folder}/pytorch_model.bin is a pickle, which is never read: save it as safetensors"
+                f"{model}: {folder}/pytorch_model.bin is a pickle, which is never read; save the module as safetensors"
             )
     for folder in ("", *folders):
         if config := _file(model, Path(folder, "config.json").as_posix()):
@@ -144,34 +151,34 @@ def _sentence_transformer(
     def encode(texts: list[str]) -> np.ndarray:
         return encoder.encode(texts, batch_size=batch_size, show_progress_bar=progress)
 
-    receipt = _receipt(model, "its own", dtype, batch_size, "sentence-transformers")
+    receipt = _encoder_receipt(model, "its own", dtype, batch_size, "sentence-transformers")
     receipt["sentence_transformers"] = __version__
     return CountingEncoder(encode, partial(_count_tokens, encoder.tokenizer)), receipt
 
 
 def _refuse_oversized_module(model: str, config: Path) -> None:
-    said = _json(config)
-    if "model_type" in said:
-        made = AutoConfig.from_pretrained(config.parent, trust_remote_code=False)
-        refuse_oversized(model, said, lambda: AutoModel.from_config(made, trust_remote_code=False))
-    elif "in_features" in said:
-        refuse_oversized(model, said, lambda: torch.nn.Linear(said["in_features"], said["out_features"]))
+    content = _json(config)
+    if "model_type" in content:
+        loaded = AutoConfig.from_pretrained(config.parent, trust_remote_code=False)
+        refuse_oversized(model, content, lambda: AutoModel.from_config(loaded, trust_remote_code=False))
+    elif "in_features" in content:
+        refuse_oversized(model, content, lambda: torch.nn.Linear(content["in_features"], content["out_features"]))
 
 
-def _receipt(model: str, pooling: str, dtype: str, batch_size: int, kind: str) -> dict[str, Any]:
-    about = {"pooling": pooling, "dtype": dtype, "batch_size": batch_size, "kind": kind, "device": device()}
-    return {**about, **identify(model)}
+def _encoder_receipt(model: str, pooling: str, dtype: str, batch_size: int, kind: str) -> dict[str, Any]:
+    settings = {"pooling": pooling, "dtype": dtype, "batch_size": batch_size, "kind": kind, "device": device()}
+    return {**settings, **model_receipt(model)}
 
 
-def identify(model: str) -> dict[str, str | None]:
-    """Which model it is, wherever it lies: two with the same files are the same.
+def model_receipt(model: str) -> dict[str, str | None]:
+    """Return the part of a receipt that identifies the model by its files, wherever they are stored.
 
     Args:
-        model: directory or Hub id, loaded before.
+        model: directory or Hub id of a model that has been loaded before.
 
     Returns:
-        `model_sha256`, a checksum of names and contents of its weights, configuration and tokenizer files, and
-        `model_revision`, the commit of a Hub repository.
+        `model_sha256`, a checksum of the names and contents of the weights, configuration and tokenizer files, and
+        `model_revision`, the commit of a Hub repository (None for a directory).
     """
     folders = _module_folders(model)
     names = (*DECISIVE, *(f"{folder}/config.json" for folder in folders))
@@ -189,32 +196,36 @@ def identify(model: str) -> dict[str, str | None]:
 
 
 def _module_folders(model: str) -> list[str]:
-    """Where a sentence-transformers model has its modules; none in any other model."""
+    """Return the folders of the modules of a sentence-transformers model; of any other model, none."""
     modules = _file(model, "modules.json")
     folders = [module["path"] for module in _json(modules) if module["path"]] if modules else []
     if outside := [folder for folder in folders if not is_inside(folder)]:
-        raise UserError(f"{model}: modules.json names {outside[0]}, which is outside of it")
+        raise UserError(f"{model}: modules.json names {outside[0]}, which is outside of the model")
     return folders
 
 
 def _refuse_pooling(model: str, pooling: str | None) -> None:
     if pooling is not None:
-        raise UserError(f"--pooling {pooling}: {model} brings its own pooling, leave the option out")
+        raise UserError(f"--pooling {pooling}: {model} defines its pooling itself; omit the option")
 
 
 def config_model_type(model: str) -> str:
-    """What a directory's or Hub repository's configuration calls its model; empty where only sentence-transformers
-    can read it.
+    """Return the `model_type` of a directory or Hub repository; empty if only sentence-transformers can read it.
+
+    Raises:
+        UserError: there is no such model, or its configuration is not valid.
     """
     path = _file(model, "config.json")
     if path is not None:
-        said = _json(path)
-        if not isinstance(said, dict):
-            raise UserError(f"{path} is no configuration but a {type(said).__name__}")
-        return said.get("model_type", "")
+        config = _json(path)
+        if not isinstance(config, dict):
+            raise UserError(f"{path}: expected a JSON object, got {type(config).__name__}")
+        return config.get("model_type", "")
     if _file(model, "modules.json"):
         return ""
-    raise UserError(f"{model} is neither a directory with a model nor a model on the Hub that can be reached")
+    raise UserError(
+        f"{model} is neither a directory with a model nor a model on the Hub that can be reached; check the name"
+    )
 
 
 def _json(path: Path) -> Any:
@@ -225,7 +236,7 @@ def _json(path: Path) -> Any:
 
 
 def _file(model: str, name: str) -> Path | None:
-    """A file of a directory or a Hub repository, or None."""
+    """Return the path of a file in a directory or Hub repository, or None if it does not exist."""
     if Path(model).is_dir():
         path = Path(model) / name
         return path if path.is_file() else None

@@ -1,4 +1,4 @@
-"""Results as text: averages and tables."""
+"""Format results as text: averages and tables."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ AVERAGE = "average of the tests"
 
 
 def tests_only(results: list[dict]) -> list[dict]:
-    """Results on test pairs: dev pairs choose models and take no part in an average."""
+    """Return the results without those on dev: dev pairs choose models, so they are not part of an average."""
     return [result for result in results if result["task"] not in (DEV_TASK, "dev")]
 
 
 def average(results: list[dict]) -> float:
-    """Unweighted mean over the tests, the papers' "Avg."; of dev alone where there are no tests."""
+    """Return the unweighted mean over the tests, "Avg." in the papers. Without tests, it is the mean over dev."""
     return float(np.mean([result["value"] for result in tests_only(results) or results]))
 
 
 def format_table(rows: list[tuple[str, list[dict]]]) -> str:
-    """The usual table: a line per model, a column per task, the average of several last; two decimals.
+    """Format the usual table with two decimals: a line per model, a column per task, and the average of several tasks.
 
     Example:
         >>> print(format_table([("ours", [{"task": "STS12", "value": 72.366}, {"task": "STS13", "value": 80.0}])]))
@@ -29,7 +29,7 @@ def format_table(rows: list[tuple[str, list[dict]]]) -> str:
     """
     header = ["model", *(result["task"] for result in rows[0][1]), "Avg."]
     lines = [[name, *(f"{r['value']:.2f}" for r in results), f"{average(results):.2f}"] for name, results in rows]
-    if len(header) == 3:  # the average of one task is that task
+    if len(header) == 3:  # one task needs no average
         header, lines = header[:-1], [line[:-1] for line in lines]
     widths = [max(len(line[column]) for line in [header, *lines]) for column in range(len(header))]
     return "\n".join(
@@ -39,21 +39,21 @@ def format_table(rows: list[tuple[str, list[dict]]]) -> str:
 
 
 def format_report(model: str, results: list[dict]) -> str:
-    """What `evaluate` prints: a table for each suite of scores, a line for each other measure, neighbours of queries.
+    """Format what `csezoo evaluate` prints: a table per suite of scores, a line per other measure, a list per query.
 
     Args:
-        model: how to call it.
-        results: of `evaluate`, with their `suite`.
+        model: name to print.
+        results: as returned by `evaluate`, with their `suite`.
     """
     blocks = []
     for suite in dict.fromkeys(result["suite"] for result in results):
-        own = [result for result in results if result["suite"] == suite]
+        rows = [result for result in results if result["suite"] == suite]
         if suite not in ("geometry", "retrieval", "cost"):
-            blocks.append(format_table([(model, own)]))
+            blocks.append(format_table([(model, rows)]))
             continue
-        for result in own:
+        for result in rows:
             if result["metric"] == "neighbours":
-                nearest = [f"    {found['cosine']:.2f}  {found['sentence']}" for found in result["value"]]
+                nearest = [f"    {near['cosine']:.2f}  {near['sentence']}" for near in result["value"]]
                 blocks.append("\n".join([f"  {result['query']}", *nearest]))
             else:
                 blocks.append(f"{result['task']}  {result['metric']}  {result['value']:.3f}")

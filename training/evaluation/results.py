@@ -1,4 +1,4 @@
-"""Results files that grow: whole at every moment, and what they hold is never changed."""
+"""Results files: results are only ever added, and a reader always finds a complete file."""
 
 from __future__ import annotations
 
@@ -10,46 +10,48 @@ from ..files import replace_file
 
 
 class ResultsFile:
-    """`{"model": …, "results": […]}`, which results of one model are added to.
+    """A file `{"model": …, "results": […]}` with results of one model.
 
     Args:
-        path: a results file to go on with, or where a new one shall be.
-        model: how a new file calls the model.
-        sha256: the checksum of its files, `model_sha256` in its results.
+        path: a results file to continue, or the path of a new one.
+        model: the name of the model in a new file.
+        sha256: the checksum of the model's files, `model_sha256` in its results.
 
     Raises:
-        UserError: `path` is there and is no results file, or holds results of a model of other files.
+        UserError: `path` exists but is not a results file, or contains results of a model with other files.
     """
 
     def __init__(self, path: str | Path, model: str, sha256: str):
         self.path, self.model, self.sha256 = Path(path), model, sha256
-        self.read()  # what cannot be gone on with is refused before the work
+        self.read()  # an unusable file is refused before the work
 
     def read(self) -> dict:
-        """The whole content."""
+        """Read the complete content."""
         if not self.path.exists():
             return {"model": self.model, "results": []}
         try:
             content = json.loads(self.path.read_text(encoding="utf-8"))
-            name, owners = content["model"], {result.get("model_sha256") for result in content["results"]}
+            name, checksums = content["model"], {result.get("model_sha256") for result in content["results"]}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"out: {self.path} is no results file ({one_line(error)}), give another --out") from error
-        if owners - {self.sha256}:
-            raise UserError(f"out: {self.path} holds results of another model ({name}), give another --out")
+            raise UserError(
+                f"out: {self.path} is not a results file ({one_line(error)}); choose another --out"
+            ) from error
+        if checksums - {self.sha256}:
+            raise UserError(f"out: {self.path} contains results of another model ({name}); choose another --out")
         return content
 
     def find(self, key: dict) -> list[dict]:
-        """The results that have every item of `key`, wherever the model's files came from."""
+        """Return the results that have every item of `key`, except that the model's commit on the Hub may differ."""
         wanted = {name: value for name, value in key.items() if name != "model_revision"}
         return [result for result in self.read()["results"] if wanted.items() <= result.items()]
 
     def add(self, results: list[dict]) -> None:
-        """Append results; a reader finds the file before or after it, never half of it.
+        """Append results. A reader finds the file as it was before or after, never half of it.
 
         Raises:
             UserError: the file cannot be written.
         """
-        content = self.read()  # anew: another process may have added to it
+        content = self.read()  # again, because another process may have added results
         content["results"] += results
         try:
             replace_file(self.path, json.dumps(content, indent=2) + "\n")

@@ -9,13 +9,13 @@ from scipy.stats import rankdata
 from tqdm.auto import tqdm
 
 from ..errors import UserError
-from .encoded import Encode
+from .sentence_vectors import Encode
 from .suites import Task, encode_once
 from .tasks.sts import PairTask
 
 
 def pearson(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Pearson correlation (× 100) of each row of `first` (r, n) with the same row of `second` (r, n).
+    """Return the Pearson correlation (× 100) of each row of `first` (r, n) with the same row of `second` (r, n).
 
     Example:
         >>> pearson(np.array([[1.0, 2.0, 3.0]]), np.array([[2.0, 4.0, 6.0]]))
@@ -26,7 +26,7 @@ def pearson(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Spearman correlation (× 100) of each row of `first` (r, n) with the same row of `second` (r, n).
+    """Return the Spearman correlation (× 100) of each row of `first` (r, n) with the same row of `second` (r, n).
 
     Example:
         >>> spearman(np.array([[1.0, 2.0, 3.0]]), np.array([[2.0, 4.0, 9.0]]))
@@ -47,20 +47,20 @@ def paired_bootstrap(
     resamples: int = 1000,
     seed: int = 0,
 ) -> dict[str, float]:
-    """How sure the difference of two encoders' scores on the same pairs is.
+    """Estimate how certain the difference of two encoders' scores on the same pairs is.
 
-    The pairs are drawn anew, with replacement, and both encoders are scored on every draw.
+    The pairs are resampled with replacement, and both encoders are scored on each resample.
 
     Args:
-        first, second: `(n,)` similarities that the two encoders give the pairs.
-        gold: `(n,)` scores.
+        first, second: `(n,)` similarities of the pairs by the two encoders.
+        gold: `(n,)` gold scores.
         metric: `spearman` or `pearson`.
-        resamples: draws.
-        seed: of the draws.
+        resamples: number of resamples.
+        seed: of the resampling.
 
     Returns:
-        `difference`, first minus second in correlation × 100; `low` and `high`, the middle 95 % of it over the draws;
-        and `p`, twice the share of draws on the other side of zero (at least 1 / resamples).
+        `difference`, the first correlation minus the second, × 100; `low` and `high`, the middle 95 % of it over the
+        resamples; and `p`, twice the share of resamples on the other side of zero (at least 1 / resamples).
 
     References:
         Berg-Kirkpatrick, Burkett, Klein 2012, "An Empirical Investigation of Statistical Significance in NLP".
@@ -73,7 +73,7 @@ def paired_bootstrap(
     correlation = CORRELATIONS[metric]
     generator = np.random.default_rng(seed)
     drawn = []
-    for start in range(0, resamples, 100):  # a hundred draws at a time
+    for start in range(0, resamples, 100):  # a hundred at a time
         draws = generator.integers(len(gold), size=(min(100, resamples - start), len(gold)))
         drawn.append(correlation(first[draws], gold[draws]) - correlation(second[draws], gold[draws]))
     differences = np.concatenate(drawn)
@@ -91,20 +91,23 @@ def paired_bootstrap(
 def compare(
     first: Encode, second: Encode, tasks: Sequence[Task], *, resamples: int = 1000, progress: bool = False
 ) -> list[dict]:
-    """The paired bootstrap on each task.
+    """Compare two encoders by the paired bootstrap on each task.
 
     Args:
         first, second: texts to vectors.
-        tasks: of `sts`.
-        resamples: draws a task.
+        tasks: pairs with gold scores, such as the tasks of the suite `sts`.
+        resamples: number of resamples per task.
         progress: show a bar.
 
     Returns:
-        For each task its name, both encoders' scores, and `paired_bootstrap`'s figures.
+        For each task its name, both encoders' scores, and the figures of `paired_bootstrap`.
+
+    Raises:
+        UserError: a task has no pairs with gold scores.
     """
     pair_tasks = [task for task in tasks if isinstance(task, PairTask)]
     if len(pair_tasks) < len(tasks):
-        raise UserError("suite: encoders are compared on pairs with gold scores, not on other tasks")
+        raise UserError("suite: encoders are compared on pairs with gold scores only; choose a suite such as sts")
     tables = [encode_once(encode, pair_tasks) for encode in (first, second)]
     compared = []
     for task in tqdm(pair_tasks, desc="Resampling", disable=not progress):

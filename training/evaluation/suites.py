@@ -1,4 +1,4 @@
-"""Evaluation of any encoder on sentence pairs, every result with its receipt."""
+"""Evaluate any encoder on suites of tasks; every result carries its receipt."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tqdm.auto import tqdm
 
 from ..environment import versions
 from ..errors import UserError
-from .encoded import Encode, Encoded
 from .results import ResultsFile
+from .sentence_vectors import Encode, SentenceVectors
 from .tasks.encoding_cost import CostTask, load_cost
 from .tasks.geometry import GeometryTask, load_geometry
 from .tasks.multilingual import load_chinese, load_spanish, load_sts17
@@ -47,27 +47,27 @@ def evaluate(
     pairs: Sequence[str] = (),
     file: ResultsFile | None = None,
 ) -> dict:
-    """Run suites of tasks on any encoder, one task after another; a bar on a terminal counts them.
+    """Evaluate an encoder on suites, one task after another. On a terminal, a bar counts the tasks.
 
     Args:
-        encode: texts to vectors, `list[str] -> (n, d)`. Each distinct sentence is asked for once.
-        suites: of `sts` (STS12–16, STSBenchmark, SICK-R, all pairs of a task in one Spearman), `sts-dev`, `transfer`
-            (MR, CR, SUBJ, MPQA, SST2, TREC, MRPC in SentEval's protocol), `transfer-fast` (SimCSE's quicker one),
-            `sts-length` (SICK-R by the words of the shorter sentence), `sts-multilingual` (SemEval-2017 task 1 in
-            eleven pairs of languages, Pearson), `sts-spanish` (SemEval-2014 task 10, Pearson), `chinese` (BQ, LCQMC),
+        encode: texts to vectors, `list[str] -> (n, d)`. Each distinct sentence is encoded once.
+        suites: any of `sts` (STS12–16, STSBenchmark, SICK-R; one Spearman over all pairs of a task), `sts-dev`,
+            `transfer` (MR, CR, SUBJ, MPQA, SST2, TREC, MRPC in SentEval's protocol), `transfer-fast` (SimCSE's faster
+            one), `sts-length` (SICK-R by the words of the shorter sentence), `sts-multilingual` (SemEval-2017 task 1,
+            eleven language pairs, Pearson), `sts-spanish` (SemEval-2014 task 10, Pearson), `chinese` (BQ, LCQMC),
             `geometry` (alignment, uniformity, anisotropy), `retrieval` (recall@1, 5, 10 on STS-B test) and `cost`
             (time, tokens per second and memory of encoding).
         data: `hub` or a directory in SentEval's layout.
-        receipt: what the caller knows about the encoder (pooling, dtype), kept in every result.
+        receipt: what the vectors depend on, as far as the caller knows (pooling, dtype); copied to every result.
         queries: sentences whose nearest neighbours `retrieval` shows.
-        pairs: CSV files of your own (sentence1, sentence2, score), each a task of the suite `pairs`.
-        file: results are added to it task by task; a task that it holds under the same receipt is taken from it.
+        pairs: CSV files with the columns sentence1, sentence2, score; each becomes a task of the suite `pairs`.
+        file: the results file to add to, task by task. A task with the same receipt is read from it, not run again.
 
     Returns:
         `{"results": [{"suite", "task", "metric", "value", …receipt}]}`, values times 100.
 
     Raises:
-        UserError: an unknown suite, missing or damaged data, an encoder that gives one vector to everything.
+        UserError: a suite is unknown, data is missing or damaged, or the encoder returns one vector for all sentences.
 
     Example:
         >>> from csezoo.training.evaluation import evaluate_tasks
@@ -78,56 +78,60 @@ def evaluate(
         100.0
     """
     if queries and "retrieval" not in suites:
-        raise UserError("queries: their neighbours are shown by the suite retrieval, name it too")
+        raise UserError("queries: only the suite retrieval shows neighbours; add retrieval to --suite")
     loaded = load_suites(suites, data)
     if pairs:
         loaded["pairs"] = [load_pairs_file(path) for path in pairs]
     for query in queries or []:
         searches = cast(RetrievalTask, loaded["retrieval"][0])
         loaded["retrieval"].append(NeighboursTask(searches.pairs, query))
-    vectors, results = Encoded(encode), []
+    vectors, results = SentenceVectors(encode), []
     tasks = [(suite, task) for suite, tasks in loaded.items() for task in tasks]
     for suite, task in tqdm(tasks, desc="Tasks", disable=not sys.stderr.isatty()):
-        about = full_receipt(task, receipt)
-        made = file.find({"suite": suite, "task": task.name, **about}) if file else []
-        if not made:
+        task_receipt = full_receipt(task, receipt)
+        rows = file.find({"suite": suite, "task": task.name, **task_receipt}) if file else []
+        if not rows:
             vectors.add(task.sentences())
-            made = [{"suite": suite, **result, **about} for result in task.results(vectors)]
+            rows = [{"suite": suite, **result, **task_receipt} for result in task.results(vectors)]
             if file:
-                file.add(made)
-        results += made
+                file.add(rows)
+        results += rows
     return {"results": results}
 
 
 def load_suites(suites: Sequence[str], data: str) -> dict[str, list[Task]]:
-    """The tasks of each suite, read once."""
+    """Read the tasks of each suite; a suite named twice is read once.
+
+    Raises:
+        UserError: a suite is unknown, or its data is missing or damaged.
+    """
     if unknown := [suite for suite in suites if suite not in SUITES]:
-        raise UserError(f"suite: {unknown[0]!r} is none of {', '.join(SUITES)}")
+        raise UserError(f"suite: {unknown[0]!r} must be one of {', '.join(SUITES)}")
     return {suite: list(SUITES[suite](data)) for suite in dict.fromkeys(suites)}
 
 
 def evaluate_tasks(encode: Encode, tasks: Sequence[Task], *, receipt: dict | None = None) -> list[dict]:
-    """Results of each task with their receipts; all distinct sentences of the tasks are encoded in one call."""
+    """Return the results of each task with their receipts. All distinct sentences are encoded in one call."""
     return score(tasks, encode_once(encode, tasks), receipt)
 
 
-def score(tasks: Sequence[Task], vectors: Encoded, receipt: dict | None) -> list[dict]:
-    """Results of each task with their receipts."""
+def score(tasks: Sequence[Task], vectors: SentenceVectors, receipt: dict | None) -> list[dict]:
+    """Return the results of each task with their receipts."""
     results = []
     for task in tasks:
-        about = full_receipt(task, receipt)
-        results += [{**result, **about} for result in task.results(vectors)]
+        task_receipt = full_receipt(task, receipt)
+        results += [{**result, **task_receipt} for result in task.results(vectors)]
     return results
 
 
-def encode_once(encode: Encode, tasks: Sequence[Task]) -> Encoded:
-    """The vectors of all distinct sentences of the tasks."""
-    vectors = Encoded(encode)
+def encode_once(encode: Encode, tasks: Sequence[Task]) -> SentenceVectors:
+    """Encode all distinct sentences of the tasks in one call."""
+    vectors = SentenceVectors(encode)
     vectors.add({sentence for task in tasks for sentence in task.sentences()})
     return vectors
 
 
 def full_receipt(task: Task, receipt: dict | None) -> dict[str, object]:
-    """What a task's score depends on: its data, the encoder, the versions."""
-    own = task.receipt()
-    return {**own, **check_release(task.name, own), **(receipt or {}), "versions": versions()}
+    """Return everything that a task's score depends on: its data, the encoder, the library versions."""
+    data = task.receipt()
+    return {**data, **check_release(task.name, data), **(receipt or {}), "versions": versions()}

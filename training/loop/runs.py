@@ -25,7 +25,7 @@ from ..evaluation.encoders import load_encoder
 from ..evaluation.report import AVERAGE, average, format_table, tests_only
 from ..evaluation.suites import encode_once, score
 from ..evaluation.tasks.sts import DEV_TASK, STS_TASKS, PairTask, load_pairs_file, load_task
-from ..files import locked, recover_directory, replace_directory, room_for_run, write_json
+from ..files import locked, recover_directory, replace_directory, report_full_disk, write_json
 from ..pictures.captions import PICTURES
 from ..pictures.vectors import draw_similarities
 from ..publishing.repository import save_card
@@ -51,7 +51,7 @@ def run_recipe(recipe: Recipe, *, show: bool = True) -> dict:
     """
     output = Path(recipe.output_dir or f"runs/{recipe.name}")
     accelerator = make_accelerator(recipe, output)
-    with locked(output) if accelerator.is_main_process else nullcontext(), room_for_run(output):
+    with locked(output) if accelerator.is_main_process else nullcontext(), report_full_disk(output):
         results = _run_seeds(recipe, output, accelerator)
     if show and accelerator.is_main_process:
         print(summary(results, output), flush=True)

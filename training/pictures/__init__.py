@@ -1,4 +1,4 @@
-"""Everything that is drawn: curves of a run, portraits of a model, weakened tokens, benchmarks.
+"""Pictures: curves of a run, portraits of a model, weakened tokens, benchmarks.
 
-May know evaluation; matplotlib is imported where it draws.
+May import evaluation. Each function that draws imports matplotlib itself.
 """

@@ -1,4 +1,4 @@
-"""What benchmarks measured."""
+"""Pictures of the benchmarks' results."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 def draw_scaling(axes: dict[str, dict[str, dict]], path: str | Path) -> None:
-    """Training rows per second along each axis: every run a dot, the line through the medians.
+    """Draw training rows per second along each axis: a dot for each run, a line through the medians.
 
     Args:
-        axes: of `benchmark_scaling`'s report.
+        axes: the axes of the report of `csezoo benchmark scaling`.
         path: of the PNG file.
     """
     from matplotlib.figure import Figure
@@ -28,22 +28,22 @@ def draw_scaling(axes: dict[str, dict[str, dict]], path: str | Path) -> None:
 
 
 def draw_soak(programs: dict[str, dict], path: str | Path) -> None:
-    """Memory of each program over its time, and below it its open files.
+    """Draw the memory of each program over time, and below it the number of open files.
 
     Args:
-        programs: of `benchmark_soak`'s report.
+        programs: the programs of the report of `csezoo benchmark soak`.
         path: of the PNG file.
     """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4 * len(programs), 4), dpi=150, layout="constrained")
     panels = figure.subplots(2, len(programs), squeeze=False, sharex="col", sharey="row")
-    for (above, below), (name, made) in zip(panels.T, programs.items(), strict=True):
-        above.plot(made["second"], [rss / 2**20 for rss in made["rss"]], color="C0")
-        below.plot(made["second"], made["files"], color="C1")
+    for (above, below), (name, samples) in zip(panels.T, programs.items(), strict=True):
+        above.plot(samples["second"], [rss / 2**20 for rss in samples["rss"]], color="C0")
+        below.plot(samples["second"], samples["files"], color="C1")
         above.set_title(name)
         below.set_xlabel("seconds")
-    for panel in panels.flat:  # after all are drawn: they share their axes
+    for panel in panels.flat:  # only after all are drawn, because they share axes
         panel.set_ylim(bottom=0)
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(axis="y", alpha=0.3)

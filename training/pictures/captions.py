@@ -1,10 +1,10 @@
-"""The pictures that a card shows."""
+"""Captions of the pictures on a model card."""
 
 from __future__ import annotations
 
-# Those that a card shows where they lie beside it, with what they show.
+# A card shows those of these files that are in its directory.
 PICTURES = {
-    "training_curves.png": "Loss and dev score over the updates; the star is the checkpoint that was chosen",
+    "training_curves.png": "Loss and dev score over the updates; the star marks the chosen checkpoint",
     "similarities.png": "Cosine similarities of pairs at each gold score",
     "prefix_tuning.png": "Representation divergence δ and weight convergence κ while the prefixes are tuned",
     "layers.png": "The score of every layer under every pooling",

@@ -1,4 +1,4 @@
-"""Curves over the updates of a run."""
+"""Curves of a run over its updates."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 
 
 def draw_prefix_tuning(metrics: Path) -> None:
-    """δ and κ over the updates of the stage on labelled pairs, as `prefix_tuning.png` beside the metrics (DiffAug's
-    figure 3). Nothing is drawn where they were not measured.
+    """Draw δ and κ over the updates of the stage on labelled pairs (figure 3 of DiffAug).
+
+    The picture is `prefix_tuning.png`, beside the metrics. Without measurements nothing is drawn.
 
     Args:
-        metrics: a run's `metrics.jsonl`; a line with `delta` has `kappa` too, where there are prefixes.
+        metrics: a run's `metrics.jsonl`. A line with `delta` also has `kappa` if the model has prefixes.
     """
     lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     lines = [line for line in lines if "delta" in line]
@@ -32,7 +33,9 @@ def draw_prefix_tuning(metrics: Path) -> None:
 
 
 def draw_training_curves(metrics: Path) -> None:
-    """Loss and dev score over a run's updates, the chosen checkpoint marked, as `training_curves.png` beside them.
+    """Draw the loss and the dev score over a run's updates, and mark the chosen checkpoint.
+
+    The picture is `training_curves.png`, beside the metrics. Without losses and scores nothing is drawn.
 
     Args:
         metrics: a run's `metrics.jsonl`.
@@ -52,7 +55,7 @@ def draw_training_curves(metrics: Path) -> None:
         axes.set_ylabel(name)
         axes.grid(alpha=0.3)
         if points is scores:
-            step, best = max(scores, key=lambda point: (point[1], -point[0]))  # the first of equals
+            step, best = max(scores, key=lambda point: (point[1], -point[0]))  # of equal scores, the first
             axes.plot([step], [best], marker="*", markersize=14, color="C3", linestyle="none")
             axes.set_title(f"chosen: {best:.2f} after {step} updates", fontsize=10)
         elif min(loss for _, loss in losses) > 0:

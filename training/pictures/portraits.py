@@ -1,4 +1,4 @@
-"""Pictures of an encoder on STS-B: how its similarities spread, where pairs of sentences lie, what its layers know."""
+"""Pictures of an encoder on STS-B: the spread of its similarities, pairs of sentences on a plane, scores by layer."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ POOLINGS = ["cls", "mean", "max"]
 
 
 def similarities_picture(model: str, pooling: str | None, data: str, path: str | Path) -> None:
-    """The cosines of STS-B test's pairs at each gold score."""
+    """Draw the cosines of the pairs of STS-B test at each gold score."""
     encode, _ = load_encoder(model, pooling=pooling)
     task = load_task("STSBenchmark", data)
     draw_similarities(task.similarities(encode_once(encode, [task])), np.array(task.scores), path, title=task.name)
 
 
 def pairs_picture(model: str, pooling: str | None, data: str, path: str | Path, *, each: int = 20) -> None:
-    """Pairs of STS-B dev that mean the same (score 5) and unrelated ones (score 0), the first so many of each."""
+    """Draw pairs of STS-B dev: the first `each` with the same meaning (score 5), the first `each` unrelated (0)."""
     encode, _ = load_encoder(model, pooling=pooling)
     task = load_task(DEV_TASK, data)
     chosen = [[pair for pair, score in zip(task.pairs, task.scores, strict=True) if score == gold] for gold in (5, 0)]
     if not all(chosen):
-        raise UserError(f"{DEV_TASK} has no pairs of score 5 or 0 to draw")
+        raise UserError(f"{DEV_TASK}: the picture needs pairs with score 5 and with score 0; give the released data")
     pairs = [pair for kind in chosen for pair in kind[:each]]
     alike = np.array([True] * len(chosen[0][:each]) + [False] * len(chosen[1][:each]))
     vectors = encode_once(encode, [PairTask("pairs", pairs, [0.0] * len(pairs), task.source)])
@@ -41,20 +41,20 @@ def pairs_picture(model: str, pooling: str | None, data: str, path: str | Path, 
 
 
 def layers_picture(model: str, pooling: str | None, data: str, path: str | Path) -> None:
-    """The score on STS-B test of every layer under every pooling; of a checkpoint of the zoo, its bare backbone."""
+    """Draw the score on STS-B test of every layer with every pooling. A zoo checkpoint is reduced to its backbone."""
     if pooling is not None:
-        raise UserError(f"--pooling {pooling}: all poolings are drawn, leave the option out")
+        raise UserError(f"--pooling {pooling}: the picture shows all poolings; omit the option")
     draw_layers(layer_scores(model, load_task("STSBenchmark", data)), POOLINGS, path)
 
 
 @torch.no_grad()
 def layer_scores(model: str, task: PairTask, *, batch_size: int = 128) -> np.ndarray:
-    """Spearman × 100 of each layer's output, the embedding layer's first, under `POOLINGS`: `(layers, poolings)`.
+    """Return Spearman × 100 of each layer, the embedding layer first, with each of `POOLINGS`: `(layers, poolings)`.
 
     Args:
         model: directory or Hub id.
         task: pairs with gold scores.
-        batch_size: most texts a forward pass.
+        batch_size: maximum number of texts per forward pass.
     """
     encoder, tokenizer = plain_encoder(model, "cls")
     encoder.to("cuda" if torch.cuda.is_available() else "cpu")  # type: ignore[arg-type]  # a decorator hides `self`
@@ -72,7 +72,7 @@ def layer_scores(model: str, task: PairTask, *, batch_size: int = 128) -> np.nda
 
     def score(table: np.ndarray) -> float:
         similarities = task.similarities(lambda texts: table[[rows[text] for text in texts]])
-        # The embedding layer's [CLS] is the same for every sentence: it orders nothing.
+        # [CLS] of the embedding layer is the same for every sentence: its correlation counts as 0.
         return 0.0 if np.ptp(similarities) < 1e-9 else float(spearman(similarities[None], gold[None])[0])
 
     return np.array([[score(table) for table in modes] for modes in vectors])

@@ -1,4 +1,4 @@
-"""What a model's vectors look like: similarities at each gold score, pairs on a plane, scores of every layer."""
+"""Pictures of a model's vectors: similarities at each gold score, pairs on a plane, scores of every layer."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 
 
 def draw_similarities(similarities: np.ndarray, scores: np.ndarray, path: str | Path, *, title: str = "") -> None:
-    """How the cosines of pairs spread at each gold score, as in DiffCSE's figure 2: a violin each fifth of the scale.
+    """Draw the spread of cosines at each gold score (figure 2 of DiffCSE), one violin per fifth of the scale.
 
     Args:
         similarities: `(n,)` cosines.
         scores: `(n,)` gold scores on any scale.
         path: of the PNG file.
-        title: what the pairs are.
+        title: of the picture, such as the name of the data.
     """
     from matplotlib.figure import Figure
 
@@ -34,11 +34,11 @@ def draw_similarities(similarities: np.ndarray, scores: np.ndarray, path: str | 
 
 
 def draw_pairs(vectors: np.ndarray, alike: np.ndarray, path: str | Path) -> None:
-    """Pairs of sentences on a plane by t-SNE, as in SG-OPT's figure 5: a line joins the two sentences of a pair.
+    """Draw pairs of sentences on a plane by t-SNE (figure 5 of SG-OPT). A line joins the two sentences of a pair.
 
     Args:
         vectors: `(n, 2, d)`, the two sentences of each pair.
-        alike: `(n,)` whether they mean the same.
+        alike: `(n,)`, whether the two mean the same.
         path: of the PNG file.
     """
     from matplotlib.figure import Figure
@@ -63,7 +63,7 @@ def draw_pairs(vectors: np.ndarray, alike: np.ndarray, path: str | Path) -> None
 
 
 def draw_layers(scores: np.ndarray, poolings: list[str], path: str | Path) -> None:
-    """A heat map of scores by layer and pooling (SG-OPT's figure 1); the best layer of each pooling is framed.
+    """Draw a heat map of scores by layer and pooling (figure 1 of SG-OPT), with the best layer of each pooling framed.
 
     Args:
         scores: `(layers, poolings)`, the embedding layer first.

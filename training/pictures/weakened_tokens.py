@@ -1,4 +1,4 @@
-"""Which tokens L2P-CSR weakens."""
+"""Picture of the tokens that L2P-CSR weakens."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class WeakenedView:
-    """A view of a sentence, and where it is weakened.
+    """A view of a sentence, with its weakened tokens.
 
     Args:
         tokens: the n tokens as text.
-        weakened: `(K, n)`, at each of the K perturbed layers (the embedding layer first) how much of each token is
-            taken: 1 where the token mask weakens it, 0 where it does not, between for continuous masks.
+        weakened: `(K, n)`, how much each of the K perturbed layers (the embedding layer first) weakens each token: 1
+            where the token mask weakens it, 0 where it does not, and between the two for continuous masks.
     """
 
     tokens: list[str]
@@ -27,21 +27,21 @@ class WeakenedView:
 
 
 def draw_weakened_tokens(sentences: dict[str, list[WeakenedView]], path: str | Path) -> None:
-    """Which tokens are weakened at which layer: a panel for each sentence, in it a heat map for each of its views.
+    """Draw which tokens each layer weakens: a panel per sentence, with a heat map for each of its views.
 
-    Tokens run along one axis and layers up the other, from the embedding layer on; grey is weakened, as in figure 3 of
-    the L2P-CSR paper.
+    Tokens are on the horizontal axis. Layers are on the vertical axis, with the embedding layer at the bottom.
+    Weakened tokens are grey, as in figure 3 of the L2P-CSR paper.
 
     Args:
-        sentences: titles to views.
+        sentences: the views of each sentence, by the title of its panel.
         path: of the PNG file.
     """
-    from matplotlib.figure import Figure  # without pyplot: no window system is looked for
+    from matplotlib.figure import Figure  # not pyplot, which looks for a window system
     from matplotlib.patches import Patch
 
     views = [view for its_views in sentences.values() for view in its_views]
     longest = max(len(view.tokens) for view in views)
-    # In inches: a cell's side, what stands below and left of a heat map, the line above a sentence's own.
+    # In inches: the side of a cell, the space below and left of a heat map, the title above a panel.
     cell, below, left, title = 0.36, 0.75, 1.6, 0.4
     heights = [[cell * len(view.weakened) + below for view in its_views] for its_views in sentences.values()]
     panel_heights = [sum(its_heights) + title for its_heights in heights]
@@ -60,15 +60,15 @@ def draw_weakened_tokens(sentences: dict[str, list[WeakenedView]], path: str | P
 
 
 def _heat_map(axes: Axes, view: WeakenedView, *, columns: float) -> None:
-    """Square cells, of one size in all heat maps of a picture, however short the sentence."""
+    """Draw square cells of one size for all heat maps of a picture, however short the sentence."""
     layers, tokens = view.weakened.shape
-    # A full 1 is grey, not black.
+    # 1 is drawn grey, not black.
     axes.pcolormesh(view.weakened, cmap="Greys", vmin=0, vmax=1.6, edgecolors="black", linewidth=0.6, clip_on=False)
     axes.set_xlim(0, columns)
     axes.set_aspect("equal", anchor="W")
     axes.set_xticks(np.arange(tokens) + 0.5, view.tokens, rotation=45, ha="right", rotation_mode="anchor", fontsize=9)
     for text in axes.get_xticklabels():
-        text.set_parse_math(False)  # a dollar is a dollar
+        text.set_parse_math(False)  # a dollar sign is not a formula
     names = ["embedding", *(f"layer {number}" for number in range(1, layers))]
     axes.set_yticks(np.arange(layers) + 0.5, names, fontsize=9)
     axes.tick_params(length=0)

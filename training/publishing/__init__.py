@@ -1,4 +1,4 @@
 """A finished repository: saved, fingerprinted, audited, published, exported.
 
-May know cards; it never trains.
+May import cards; it never trains.
 """

@@ -20,9 +20,9 @@ from csezoo.modeling import masked_language_modeling
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 
 from ..errors import UserError
-from ..evaluation.encoded import Encode
 from ..evaluation.encoders import load_encoder, plain_encoder
 from ..evaluation.report import format_table
+from ..evaluation.sentence_vectors import Encode
 from ..evaluation.suites import evaluate_tasks
 from ..evaluation.tasks.sts import load_pairs_file, unit_vectors
 from ..files import locked, replace_directory

@@ -1,6 +1,6 @@
 """Recipes: the declaration of their keys, reading and checking them, help texts, and the YAML files by method.
 
-May know `csezoo.modeling`, `errors` and `files`, and nothing else of training.
+May import `csezoo.modeling`, `errors` and `files`, and nothing else of training.
 """
 
 from .help import comments, describe_keys, describe_recipe, reference

@@ -1,4 +1,4 @@
-"""`csezoo encode`: a file's embeddings in its order, whole shards only, the same however often it was interrupted."""
+"""`csezoo encode` writes embeddings in the order of the file, in complete shards, the same after any interruption."""
 
 import gzip
 import json
@@ -18,7 +18,7 @@ from transformers import AutoModel
 
 from csezoo.training.cli.parser import main
 from csezoo.training.embedding.embed import embed_file
-from csezoo.training.embedding.shards import read_origin
+from csezoo.training.embedding.shards import read_receipt
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import load_encoder
 from tests.conftest import SENTENCES
@@ -30,7 +30,7 @@ RECEIPT = {"model_sha256": "0" * 64, "pooling": "letters", "dtype": "float32"}
 
 
 def letters(texts):
-    """An encoder: how often each letter occurs."""
+    """A toy encoder that counts letters."""
     return np.array([[text.count(letter) for letter in "abcdefg"] for text in texts], np.float32)
 
 
@@ -50,7 +50,7 @@ def file(tmp_path):
     return path
 
 
-def test_parquet_holds_row_text_and_embedding_in_the_order_of_the_file(model, file, tmp_path, capsys):
+def test_parquet_contains_row_text_and_embedding_in_file_order(model, file, tmp_path, capsys):
     out = tmp_path / "out"
     main(["encode", str(model), str(file), "--to", str(out), "--shard_size", "10"])
     assert capsys.readouterr().out == f"{out}: 24 embeddings in 3 files\n"
@@ -61,24 +61,24 @@ def test_parquet_holds_row_text_and_embedding_in_the_order_of_the_file(model, fi
     np.testing.assert_allclose(np.stack(frame.embedding), expected, atol=1e-6)
     loaded = datasets.load_dataset("parquet", data_dir=str(out), split="train", cache_dir=str(tmp_path / "cache"))
     assert loaded["text"][:] == TEXTS and loaded.features["embedding"].length == 32
-    origin = read_origin(out / "part-00000-of-00003.parquet")
-    assert origin["model_sha256"] == load_encoder(str(model))[1]["model_sha256"] and origin["pooling"] == "cls"
+    receipt = read_receipt(out / "part-00000-of-00003.parquet")
+    assert receipt["model_sha256"] == load_encoder(str(model))[1]["model_sha256"] and receipt["pooling"] == "cls"
 
 
-def test_safetensors_holds_row_and_embedding(model, file, tmp_path):
+def test_safetensors_contains_row_and_embedding(model, file, tmp_path):
     out = tmp_path / "out"
     options = ["--format", "safetensors", "--normalize", "--shard_size", "20", "--dtype", "bfloat16"]
     main(["encode", str(model), str(file), "--to", str(out), *options])
     shards = [load_file(path) for path in sorted(out.iterdir())]
     assert np.concatenate([shard["row"] for shard in shards]).tolist() == list(range(24))
-    found = np.concatenate([shard["embedding"] for shard in shards])
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+    written = np.concatenate([shard["embedding"] for shard in shards])
+    assert written.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(written, axis=1), 1, atol=1e-6)
     expected = AutoModel.from_pretrained(model).encode(TEXTS, normalize_embeddings=True)
-    np.testing.assert_allclose(found, expected, atol=0.05)
+    np.testing.assert_allclose(written, expected, atol=0.05)
 
 
-def test_a_plain_encoder_and_one_of_sentence_transformers(bases, file, tmp_path):
+def test_a_plain_encoder_and_a_sentence_transformers_model_agree(bases, file, tmp_path):
     main(["encode", str(bases["bert"]), str(file), "--to", str(tmp_path / "plain"), "--pooling", "mean"])
     SentenceTransformer(str(bases["bert"])).save(str(tmp_path / "model"))
     main(["encode", str(tmp_path / "model"), str(file), "--to", str(tmp_path / "theirs")])
@@ -87,7 +87,7 @@ def test_a_plain_encoder_and_one_of_sentence_transformers(bases, file, tmp_path)
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".csv", ".tsv", ".jsonl", ".parquet", ".txt.gz", ".csv.gz"])
-def test_every_kind_of_file_gives_the_same_shards(suffix, tmp_path):
+def test_every_file_format_yields_the_same_shards(suffix, tmp_path):
     frame, path = pd.DataFrame({"id": range(len(TEXTS)), "text": TEXTS}), tmp_path / f"texts{suffix}"
     if suffix == ".parquet":
         frame.to_parquet(path)
@@ -100,9 +100,9 @@ def test_every_kind_of_file_gives_the_same_shards(suffix, tmp_path):
         }[f".{suffix.split('.')[1]}"].encode()
         path.write_bytes(gzip.compress(content) if suffix.endswith(".gz") else content)
     assert embed_file(letters, RECEIPT, str(path), tmp_path / "out", shard_size=7) == (24, 4)
-    found = pd.read_parquet(tmp_path / "out")
-    assert found.text.tolist() == TEXTS
-    np.testing.assert_array_equal(np.stack(found.embedding), letters(TEXTS))
+    frame = pd.read_parquet(tmp_path / "out")
+    assert frame.text.tolist() == TEXTS
+    np.testing.assert_array_equal(np.stack(frame.embedding), letters(TEXTS))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_every_kind_of_file_gives_the_same_shards(suffix, tmp_path):
         ("a.doc", b"one\n", {}, "must end in one of .txt, .csv"),
     ],
 )
-def test_what_cannot_be_read_is_named_before_anything_is_written(tmp_path, name, content, options, line):
+def test_an_unreadable_row_is_reported_before_anything_is_written(tmp_path, name, content, options, line):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError) as error:
         embed_file(letters, RECEIPT, str(tmp_path / name), tmp_path / "out", **options)
@@ -138,14 +138,18 @@ def test_what_cannot_be_read_is_named_before_anything_is_written(tmp_path, name,
 @pytest.mark.parametrize(
     ("receipt", "options", "line"),
     [
-        ({"model_sha256": "1" * 64}, {}, f"holds embeddings of another model ({'0' * 64}), give another --to"),
-        ({"pooling": "words"}, {}, "holds embeddings of another pooling (letters)"),
-        ({}, {"normalize": True}, "holds embeddings of another normalize (False)"),
-        ({}, {"shard_size": 20}, "holds embeddings of another shard_size (10)"),
-        ({}, {"file_format": "safetensors"}, "holds embeddings of another format (parquet)"),
+        (
+            {"model_sha256": "1" * 64},
+            {},
+            f"contains embeddings made with another model ({'0' * 64}); choose another --to",
+        ),
+        ({"pooling": "words"}, {}, "contains embeddings made with another pooling (letters)"),
+        ({}, {"normalize": True}, "contains embeddings made with another normalize (False)"),
+        ({}, {"shard_size": 20}, "contains embeddings made with another shard_size (10)"),
+        ({}, {"file_format": "safetensors"}, "contains embeddings made with another format (parquet)"),
     ],
 )
-def test_a_directory_of_another_run_is_refused_and_left_as_it_is(file, tmp_path, receipt, options, line):
+def test_a_directory_with_other_embeddings_is_refused_and_left_unchanged(file, tmp_path, receipt, options, line):
     out = tmp_path / "out"
     embed_file(letters, RECEIPT, str(file), out, shard_size=10)
     before = contents(out)
@@ -154,7 +158,7 @@ def test_a_directory_of_another_run_is_refused_and_left_as_it_is(file, tmp_path,
     assert line in str(error.value) and contents(out) == before
 
 
-def test_a_file_that_was_changed_is_refused_and_one_that_was_moved_is_not(file, tmp_path):
+def test_a_changed_file_is_refused_and_a_moved_or_compressed_one_is_not(file, tmp_path):
     out = tmp_path / "out"
     embed_file(letters, RECEIPT, str(file), out)
     (tmp_path / "texts.txt.gz").write_bytes(gzip.compress(file.read_bytes()))
@@ -165,17 +169,17 @@ def test_a_file_that_was_changed_is_refused_and_one_that_was_moved_is_not(file, 
 
 
 @pytest.mark.parametrize("name", ["table.parquet", "weights.safetensors"])
-def test_a_directory_with_files_of_others_is_refused(file, tmp_path, name):
+def test_a_directory_with_foreign_files_is_refused(file, tmp_path, name):
     out = tmp_path / "out"
     out.mkdir()
     (out / name).write_bytes(b"not a shard")
-    with pytest.raises(UserError, match=f"{name} is no file of embeddings"):
+    with pytest.raises(UserError, match=f"{name} was not written by `csezoo encode`"):
         embed_file(letters, RECEIPT, str(file), out)
-    with pytest.raises(UserError, match="cannot be made"):
+    with pytest.raises(UserError, match="cannot be created"):
         embed_file(letters, RECEIPT, str(file), file)
 
 
-def test_killed_half_way_the_same_command_makes_what_is_missing(model, tmp_path):
+def test_after_a_kill_the_same_command_writes_only_the_missing_shards(model, tmp_path):
     file, out = tmp_path / "texts.txt", tmp_path / "out"
     file.write_text("\n".join(SENTENCES * 5) + "\n", encoding="utf-8")
     command = ["encode", str(model), str(file), "--shard_size", "10", "--to"]
@@ -185,18 +189,19 @@ def test_killed_half_way_the_same_command_makes_what_is_missing(model, tmp_path)
         time.sleep(0.005)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    whole = {path.name: path.stat().st_mtime_ns for path in out.glob("part-*")}
-    assert 3 <= len(whole) < 96
-    left = out / ".part-00095-of-00096.parquet.1.partial"
-    left.write_bytes(b"half of a sh")
-    assert len(pd.read_parquet(out)) == 10 * len(whole), "readers pass over what is not whole"
+    complete = {path.name: path.stat().st_mtime_ns for path in out.glob("part-*")}
+    assert 3 <= len(complete) < 96
+    (out / ".part-00095-of-00096.parquet.1.partial").write_bytes(b"half of a sh")
+    assert len(pd.read_parquet(out)) == 10 * len(complete), "readers skip unfinished shards"
     main([*command, str(out)])
-    assert {name: (out / name).stat().st_mtime_ns for name in whole} == whole, "what is there is not done again"
+    assert {name: (out / name).stat().st_mtime_ns for name in complete} == complete, (
+        "finished shards are not rewritten"
+    )
     main([*command, str(tmp_path / "at-once")])
     assert contents(out) == contents(tmp_path / "at-once")
 
 
-def test_two_processes_write_what_one_writes(model, file, tmp_path):
+def test_two_processes_write_the_same_files_as_one(model, file, tmp_path):
     command = ["encode", str(model), str(file), "--shard_size", "7", "--to"]
     launch = [*LAUNCH_TWO[:-1], "csezoo.training.cli", *command, str(tmp_path / "two")]
     environment = {**os.environ, "ACCELERATE_USE_CPU": "true"}
@@ -208,12 +213,12 @@ def test_two_processes_write_what_one_writes(model, file, tmp_path):
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path):
-    """The vectors of 40,000 lines more are 80 MiB."""
+    """The second file has 40,000 more lines; their vectors take 80 MiB."""
     code = """
 import json, resource, sys
 from pathlib import Path
 import numpy as np
-from csezoo.training.embedding import embed_file
+from csezoo.training.embedding.embed import embed_file
 receipt = {"model_sha256": "", "pooling": "", "dtype": "float32"}
 peaks = []
 for lines in (20_000, 60_000):

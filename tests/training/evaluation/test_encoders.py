@@ -1,4 +1,4 @@
-"""Every kind of model as an encoder, and a finished repository as a stranger loads it."""
+"""Every kind of model loads as an encoder, and a finished repository loads without this project."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from csezoo.modeling.pooling import pool
 from csezoo.training.errors import UserError
-from csezoo.training.evaluation.encoders import identify, load_encoder
+from csezoo.training.evaluation.encoders import load_encoder, model_receipt
 from csezoo.training.loop.building import build
 from csezoo.training.publishing.repository import save_repository
 from csezoo.training.recipes import load_recipe
@@ -45,7 +45,7 @@ RESULTS = [
 
 @pytest.fixture(scope="module")
 def repositories(bases, train_file, tmp_path_factory):
-    """Finished repositories by backbone and pooling, as training writes them from a local base and a local file."""
+    """Finished repositories by backbone and pooling, as training saves them with a local base and a local file."""
     directories = {}
     for (kind, pooling), name in RECIPES.items():
         torch.manual_seed(0)
@@ -58,12 +58,12 @@ def repositories(bases, train_file, tmp_path_factory):
     return directories
 
 
-def same(found, expected, atol=1e-6):
-    np.testing.assert_allclose(np.asarray(found), np.asarray(expected), atol=atol, rtol=0)
+def same(actual, expected, atol=1e-6):
+    np.testing.assert_allclose(np.asarray(actual), np.asarray(expected), atol=atol, rtol=0)
 
 
 def refusal(*arguments, **options) -> str:
-    """The one line a user reads."""
+    """The error message, which must be one line."""
     with pytest.raises(UserError) as error:
         load_encoder(*arguments, **options)
     assert "\n" not in str(error.value)
@@ -71,7 +71,7 @@ def refusal(*arguments, **options) -> str:
 
 
 @pytest.mark.parametrize("pooling", ["cls", "prompt"])
-def test_a_checkpoint_of_the_zoo_encodes_as_its_model_does(repositories, kind, pooling):
+def test_a_zoo_checkpoint_encodes_like_its_model(repositories, kind, pooling):
     directory = repositories[kind, pooling]
     encode, receipt = load_encoder(str(directory), batch_size=4)
     assert receipt.items() >= {"pooling": pooling, "dtype": "float32", "kind": "csezoo"}.items()
@@ -82,7 +82,7 @@ def test_a_checkpoint_of_the_zoo_encodes_as_its_model_does(repositories, kind, p
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_a_plain_encoder_is_pooled_as_asked(kind, base, pooling):
+def test_a_plain_encoder_uses_the_given_pooling(kind, base, pooling):
     encode, receipt = load_encoder(str(base), pooling=pooling, batch_size=4)
     assert receipt.items() >= {"pooling": pooling, "dtype": "float32", "kind": "transformers"}.items()
     tokenizer, model = AutoTokenizer.from_pretrained(base), AutoModel.from_pretrained(base).eval()
@@ -93,7 +93,7 @@ def test_a_plain_encoder_is_pooled_as_asked(kind, base, pooling):
     same(encode(TEXTS), pool(states, batch["attention_mask"], pooling))
 
 
-def test_a_sentence_transformers_model_encodes_as_it_does_itself(base, tmp_path):
+def test_a_sentence_transformers_model_encodes_like_the_library(base, tmp_path):
     transformer = Transformer(str(base), max_seq_length=32)
     SentenceTransformer(modules=[transformer, Pooling(32, "mean")]).save(str(tmp_path / "model"))
     encode, receipt = load_encoder(str(tmp_path / "model"), batch_size=4)
@@ -102,36 +102,38 @@ def test_a_sentence_transformers_model_encodes_as_it_does_itself(base, tmp_path)
         sentence_transformers_version,
     )
     same(encode(TEXTS), SentenceTransformer(str(tmp_path / "model")).encode(TEXTS))
-    assert "brings its own pooling" in refusal(str(tmp_path / "model"), pooling="mean")
+    assert "defines its pooling itself" in refusal(str(tmp_path / "model"), pooling="mean")
 
 
 @pytest.mark.parametrize("which", ["plain", "zoo", "sentence-transformers"])
-def test_a_model_is_identified_by_the_files_that_decide_its_vectors(base, repositories, kind, tmp_path, which):
+def test_a_model_receipt_depends_exactly_on_the_files_that_determine_the_vectors(
+    base, repositories, kind, tmp_path, which
+):
     model, copy = tmp_path / "model", tmp_path / "copy"
     if which == "sentence-transformers":
         modules = [Transformer(str(base)), Pooling(32, "mean"), Dense(32, 8)]
         SentenceTransformer(modules=modules).save(str(model))
     else:
         shutil.copytree({"plain": base, "zoo": repositories[kind, "cls"]}[which], model)
-    identity = identify(str(model))
-    assert identity["model_revision"] is None
+    receipt = model_receipt(str(model))
+    assert receipt["model_revision"] is None
     decisive = {"config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"}
     for file in [file for file in model.rglob("*") if file.suffix in (".json", ".safetensors", ".md", ".py")]:
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(model, copy)
-        assert identify(str(copy)) == identity, "wherever it lies"
+        assert model_receipt(str(copy)) == receipt, "the place does not matter"
         with (copy / file.relative_to(model)).open("a") as content:
             content.write(" ")
         if file.name in decisive:
-            assert identify(str(copy)) != identity, file
+            assert model_receipt(str(copy)) != receipt, file
         elif file.suffix in (".md", ".py"):
-            assert identify(str(copy)) == identity, file
+            assert model_receipt(str(copy)) == receipt, file
 
 
-def test_a_model_on_the_hub_is_identified_with_its_commit(bases, tmp_path):
+def test_the_receipt_of_a_model_on_the_hub_has_its_commit(bases, tmp_path):
     code = """
 import json
-from csezoo.training.evaluation.encoders import identify, load_encoder
+from csezoo.training.evaluation.encoders import load_encoder
 print(json.dumps([load_encoder(model, pooling="cls")[1] for model in {models}]))
 """
     files = {file.name: file.read_bytes() for file in bases["bert"].iterdir()}
@@ -146,24 +148,24 @@ print(json.dumps([load_encoder(model, pooling="cls")[1] for model in {models}]))
             assert there["model_sha256"] == here["model_sha256"]
 
 
-def test_weights_may_be_read_in_another_type(repositories):
+def test_weights_can_be_loaded_in_another_dtype(repositories):
     directory = str(repositories["bert", "cls"])
     encode, receipt = load_encoder(directory, dtype="bfloat16")
     assert receipt["dtype"] == "bfloat16" and encode(TEXTS).dtype == np.float32
     same(encode(TEXTS), load_encoder(directory)[0](TEXTS), atol=0.1)
 
 
-def test_what_cannot_be_loaded_is_named_with_the_way_out(bases, repositories, tmp_path):
+def test_a_model_that_cannot_be_loaded_is_named_with_the_way_out(bases, repositories, tmp_path):
     plain, zoo = str(bases["bert"]), str(repositories["bert", "cls"])
-    assert f"{plain} is a plain encoder: give --pooling cls, mean, max" in refusal(plain)
+    assert f"{plain} is a plain encoder, which needs a pooling: give --pooling cls, mean, max" in refusal(plain)
     assert "--pooling mean" in refusal(zoo, pooling="mean") and zoo in refusal(zoo, pooling="mean")
-    assert "pooling: 'median' is none of cls" in refusal(plain, pooling="median")
+    assert "pooling: 'median' must be one of cls" in refusal(plain, pooling="median")
     for unknown in (str(tmp_path), str(tmp_path / "nowhere"), "zoo/nothing-here"):
         assert f"{unknown} is neither a directory with a model nor a model on the Hub" in refusal(unknown)
 
 
 @pytest.mark.parametrize("which", ["plain", "zoo"])
-def test_damaged_weights_are_an_error_of_one_line(bases, repositories, tmp_path, which):
+def test_damaged_weights_are_a_one_line_error(bases, repositories, tmp_path, which):
     source, options = {"plain": (bases["bert"], {"pooling": "cls"}), "zoo": (repositories["bert", "cls"], {})}[which]
     for file in source.iterdir():
         content = file.read_bytes()
@@ -171,7 +173,7 @@ def test_damaged_weights_are_an_error_of_one_line(bases, repositories, tmp_path,
     assert str(tmp_path) in refusal(str(tmp_path), **options)
 
 
-def test_sentence_transformers_loads_every_repository_where_the_zoo_is_not_installed(repositories, tmp_path):
+def test_sentence_transformers_loads_every_repository_without_csezoo(repositories, tmp_path):
     directories = [str(directory) for directory in repositories.values()]
     code = f"""
 import json
@@ -180,28 +182,30 @@ from sentence_transformers import __version__ as sentence_transformers_version
 models = [SentenceTransformer(directory, trust_remote_code=True) for directory in {directories}]
 print(json.dumps([model.encode({TEXTS}).tolist() for model in models]))
 """
-    found = run_without_csezoo(code, tmp_path)
-    for directory, vectors in zip(directories, found, strict=True):
+    results = run_without_csezoo(code, tmp_path)
+    for directory, vectors in zip(directories, results, strict=True):
         same(vectors, load_encoder(directory)[0](TEXTS))
 
 
 @pytest.mark.parametrize(("kind", "pooling"), RECIPES)
-def test_the_card_says_what_the_hub_reads(repositories, kind, pooling):
+def test_the_card_has_the_metadata_the_hub_reads(repositories, kind, pooling):
     card = ModelCard.load(repositories[kind, pooling] / "README.md")
     assert (card.data.license, card.data.language) == ("apache-2.0", "en")
     assert (card.data.library_name, card.data.pipeline_tag) == ("transformers", "sentence-similarity")
     assert {"sentence-transformers", "simcse"} <= set(card.data.tags)
     assert card.data.model_name == RECIPES[kind, pooling]
-    found = [(r.dataset_name, r.dataset_type, r.dataset_revision, r.metric_value) for r in card.data.eval_results]
-    assert found == [(r["task"], r["dataset"], r["revision"], round(r["value"], 2)) for r in RESULTS]
+    shown = [(r.dataset_name, r.dataset_type, r.dataset_revision, r.metric_value) for r in card.data.eval_results]
+    assert shown == [(r["task"], r["dataset"], r["revision"], round(r["value"], 2)) for r in RESULTS]
     for result in RESULTS:
         assert f"| {result['task']} | {result['dataset']} | {result['rows']} | {result['value']:.2f} |" in card.text
 
 
-def test_a_repository_names_no_directory_of_the_machine_it_was_made_on(repositories, bases, train_file):
+def test_a_repository_contains_no_path_of_the_training_machine(repositories, bases, train_file):
     paths = [str(bases["bert"].parent), str(bases["roberta"].parent), str(train_file.parent)]
     for directory in repositories.values():
         for file in directory.iterdir():
             content = file.read_bytes()
             assert not [path for path in paths if path.encode() in content], file.name
-        assert json.loads((directory / "config.json").read_text(encoding="utf-8"))["auto_map"], "it carries its code"
+        assert json.loads((directory / "config.json").read_text(encoding="utf-8"))["auto_map"], (
+            "the repository contains its code"
+        )

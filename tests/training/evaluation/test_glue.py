@@ -1,4 +1,4 @@
-"""Fine-tuning on GLUE: what is read, how a text is marked, what is learnt, what the result says."""
+"""Fine-tuning on GLUE: reading the tasks, tokenizing, training, results and their receipts."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from tests.hub_server import Commit, HubServer
 from tests.training.evaluation.tasks.test_sts import write
 
 QUICK = FineTuning(learning_rate=5e-3, epochs=6, batch_size=16)
-# A line of each task's files as GLUE distributes them, and its header.
+# The header and a line of each task's files, as GLUE distributes them.
 LINES = {
     "CoLA": (None, "gj04\t{label}\t*\t{first}"),
     "SST-2": ("sentence\tlabel", "{first} \t{label}"),
@@ -51,13 +51,13 @@ def texts(n):
 
 def write_part(directory, name, part, rows, labels):
     header, line = LINES[name]
-    made = (texts(n) for n in range(rows))
-    lines = [line.format(first=first, second=second, label=labels[label]) for first, second, label in made]
+    examples = (texts(n) for n in range(rows))
+    lines = [line.format(first=first, second=second, label=labels[label]) for first, second, label in examples]
     write(directory / name / f"{part}.tsv", [*([header] if header else []), *lines])
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_every_task_is_read_in_glues_own_layout(tmp_path, monkeypatch, name):
+def test_every_task_is_read_from_glues_layout(tmp_path, monkeypatch, name):
     monkeypatch.setitem(ROWS, name, dict.fromkeys(ROWS[name], 20))
     labels = TASKS[name].labels or ("0.5", "4.75")
     for part in ROWS[name]:
@@ -65,15 +65,15 @@ def test_every_task_is_read_in_glues_own_layout(tmp_path, monkeypatch, name):
     task = load_glue_task(name, str(tmp_path))
     assert list(task.parts) == list(ROWS[name])
     for examples in task.parts.values():
-        for n, (found, label) in enumerate(examples):
+        for n, (sides, label) in enumerate(examples):
             first, second, is_cat = texts(n)
             quoted = f'"{first}' if name == "MRPC" else first
-            assert found == ((quoted, second) if len(found) == 2 else (first,))
+            assert sides == ((quoted, second) if len(sides) == 2 else (first,))
             assert label == (is_cat if TASKS[name].labels else float(labels[is_cat]))
     assert (task.receipt()["dataset"], task.receipt()["rows"]) == (f"GLUE {name}", dict.fromkeys(ROWS[name], 20))
 
 
-def test_lines_of_qqp_that_break_off_are_left_out(tmp_path, monkeypatch):
+def test_cut_off_lines_of_qqp_are_left_out(tmp_path, monkeypatch):
     monkeypatch.setitem(ROWS, "QQP", {"train": None, "dev": 20})
     for part in ("train", "dev"):
         write_part(tmp_path, "QQP", part, 20, ("0", "1"))
@@ -85,13 +85,16 @@ def test_lines_of_qqp_that_break_off_are_left_out(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "part"),
     [
-        (lambda lines: lines[:-1], "RTE: 276 examples in dev, 277 expected"),
-        (lambda lines: [lines[0], lines[1].replace("entailment", "yes"), *lines[2:]], "dev.tsv, line 2: no text with"),
-        (lambda lines: [*lines[:4], "0\tcut", *lines[5:]], "dev.tsv, line 5: 2 columns are too few"),
-        (lambda lines: [lines[0].replace("label", "gold"), *lines[1:]], "dev.tsv has no column label"),
+        (lambda lines: lines[:-1], "RTE: expected 277 examples in dev, got 276"),
+        (
+            lambda lines: [lines[0], lines[1].replace("entailment", "yes"), *lines[2:]],
+            "dev.tsv, line 2: expected a text with one of the labels entailment",
+        ),
+        (lambda lines: [*lines[:4], "0\tcut", *lines[5:]], "dev.tsv, line 5: expected at least 4 columns, got 2"),
+        (lambda lines: [lines[0].replace("label", "gold"), *lines[1:]], "dev.tsv: no column label"),
     ],
 )
-def test_damaged_files_are_refused_and_located(tmp_path, change, part):
+def test_damaged_files_are_refused_with_the_place_of_the_damage(tmp_path, change, part):
     for name, rows in ROWS["RTE"].items():
         write_part(tmp_path, "RTE", name, rows, TASKS["RTE"].labels)
     path = tmp_path / "RTE" / "dev.tsv"
@@ -101,10 +104,10 @@ def test_damaged_files_are_refused_and_located(tmp_path, change, part):
     assert part in str(error.value)
 
 
-def test_what_is_missing_or_unknown_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"RTE/train.tsv is missing: is this a directory in GLUE's layout"):
+def test_a_missing_file_or_unknown_task_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"RTE/train.tsv is missing; --data must be a directory in GLUE's layout"):
         load_glue_task("RTE", str(tmp_path))
-    with pytest.raises(UserError, match="'SST2' is none of CoLA, SST-2"):
+    with pytest.raises(UserError, match="'SST2' must be one of CoLA, SST-2"):
         load_glue_task("SST2", str(tmp_path))
     with pytest.raises(UserError, match="nyu-mll/glue could not be loaded from the Hub"):
         load_glue_task("RTE", "hub")
@@ -116,29 +119,29 @@ def test_settings_out_of_range_are_refused(values):
         FineTuning(**values)
 
 
-def test_metrics_are_glues():
+def test_metrics_are_those_of_glue():
     logits = np.array([[0, 1], [0, 1], [0, 1], [1, 0], [1, 0], [0, 1]], float)
     labels = np.array([1, 1, 0, 0, 1, 1])  # 3 true positives, 1 false, 1 true negative, 1 false
     assert measure("MRPC", logits, labels) == pytest.approx({"accuracy": 100 * 4 / 6, "f1": 100 * 6 / 8})
     matthews = (3 * 1 - 1 * 1) / np.sqrt(4 * 4 * 2 * 2)
     assert measure("CoLA", logits, labels) == pytest.approx({"matthews": 100 * matthews})
     scores = np.array([[1.0], [2.0], [4.0]])
-    found = measure("STS-B", scores, np.array([1.0, 2.0, 3.0]))
+    measured = measure("STS-B", scores, np.array([1.0, 2.0, 3.0]))
     pearson = 100 * np.corrcoef(scores[:, 0], [1, 2, 3])[0, 1]
-    assert found == pytest.approx({"pearson": pearson, "spearman": 100})
+    assert measured == pytest.approx({"pearson": pearson, "spearman": 100})
 
 
 @pytest.mark.filterwarnings("ignore:An input array is constant")
-def test_a_classifier_that_says_one_thing_scores_no_correlation():
+def test_constant_predictions_have_correlation_0():
     assert measure("STS-B", np.ones((3, 1)), np.arange(3.0)) == {"pearson": 0, "spearman": 0}
     assert measure("CoLA", np.ones((3, 2)), np.arange(3) % 2) == {"matthews": 0}
 
 
 @pytest.fixture(scope="module")
 def checkpoint(bases, tmp_path_factory):
-    """Makes checkpoints of the zoo with a prompt, by backbone."""
+    """A function that saves a zoo checkpoint with a prompt, by backbone."""
 
-    def made(kind):
+    def save(kind):
         prompt = ['This sentence of "{sentence}" means{mask}.']
         recipe = make_recipe({"base_model": str(bases[kind]), "name": "tiny", "pooling": "prompt", "prompts": prompt})
         built = build(recipe)
@@ -146,18 +149,18 @@ def checkpoint(bases, tmp_path_factory):
         save_repository(directory, built.model.model, built.serving_tokenizer, recipe, [])
         return str(directory)
 
-    return made
+    return save
 
 
-def test_a_pair_is_marked_as_the_backbones_family_marks_it_without_the_prompt(base, kind, checkpoint):
+def test_a_zoo_tokenizer_encodes_pairs_like_the_base_tokenizer(base, kind, checkpoint):
     model = checkpoint(kind)
-    own, ours = load_tokenizer(str(base)), pair_tokenizer(model, classifier(model, 2).config)
+    theirs, ours = load_tokenizer(str(base)), pair_tokenizer(model, classifier(model, 2).config)
     for sides in (SENTENCES[:1], SENTENCES[:2]):
-        expected = own(*sides)
-        assert dict(ours(*sides)) == {name: expected[name] for name in own.model_input_names}
+        expected = theirs(*sides)
+        assert dict(ours(*sides)) == {name: expected[name] for name in theirs.model_input_names}
 
 
-def test_the_backbone_is_the_encoders_and_the_head_is_fresh(base, kind, checkpoint):
+def test_the_classifier_has_the_encoders_backbone_and_a_new_head(base, kind, checkpoint):
     torch.manual_seed(0)
     plain = classifier(str(base), 3).state_dict()
     zoo = classifier(checkpoint(kind), 3).state_dict()
@@ -173,17 +176,17 @@ def test_the_backbone_is_the_encoders_and_the_head_is_fresh(base, kind, checkpoi
 
 
 def cats(name, rows, labels):
-    """A task in which the first text's animal decides."""
+    """A task whose label depends on the animal in the first text."""
     sides = len(TASKS[name].texts)
-    made = [texts(n) for n in range(sum(rows.values()))]
-    examples = [((first, second)[:sides], labels[is_cat]) for first, second, is_cat in made]
+    pairs = [texts(n) for n in range(sum(rows.values()))]
+    examples = [((first, second)[:sides], labels[is_cat]) for first, second, is_cat in pairs]
     ends = np.cumsum(list(rows.values()))
     parts = {part: examples[end - count : end] for (part, count), end in zip(rows.items(), ends, strict=True)}
     return GlueTask(name, parts, "here")
 
 
 @pytest.mark.parametrize("name", ["CoLA", "RTE", "STS-B"])
-def test_what_can_be_learnt_is_learnt(bases, name):
+def test_a_simple_task_is_learnt(bases, name):
     labels = (0, 1) if TASKS[name].labels else (0.0, 5.0)
     results = finetune(str(bases["bert"]), cats(name, {"train": 240, "dev": 60}, labels), 1, QUICK)
     assert [result["metric"] for result in results] == list(TASKS[name].metrics)
@@ -193,14 +196,14 @@ def test_what_can_be_learnt_is_learnt(bases, name):
         assert {"seed": 1, "tested": 60, "rows": {"train": 240, "dev": 60}, "epochs": 6}.items() <= result.items()
 
 
-def test_a_seed_decides_everything(checkpoint):
+def test_a_run_depends_only_on_its_seed(checkpoint):
     model, task = checkpoint("roberta"), cats("STS-B", {"train": 64, "dev": 50}, (0.0, 5.0))
     settings = FineTuning(learning_rate=1e-3, epochs=1)
     first, again, other = (finetune(model, task, seed, settings)[0]["value"] for seed in (1, 1, 2))
     assert first == again != other
 
 
-def test_a_share_of_dev_chooses_the_epoch_and_the_rest_tests(bases):
+def test_dev_share_chooses_the_epoch_and_the_rest_of_dev_tests_it(bases):
     rows = {"train": 120, "dev_matched": 50, "dev_mismatched": 30}
     settings = FineTuning(learning_rate=3e-3, epochs=2, batch_size=16, dev_share=0.1)
     results = finetune(str(bases["bert"]), cats("MNLI", rows, (0, 2)), 1, settings)
@@ -226,33 +229,33 @@ def test_glue_from_the_command_line(bases, tmp_path, capsys):
         assert {"metric", "dataset", "sha256", "rows", "learning_rate", "versions", "dtype"} <= result.keys()
 
 
-def test_what_the_results_file_holds_is_not_done_again_and_stays(bases, tmp_path, capsys):
+def test_runs_in_the_results_file_are_kept_and_not_repeated(bases, tmp_path, capsys):
     for part, rows in ROWS["WNLI"].items():
         write_part(tmp_path, "WNLI", part, rows, ("0", "1"))
     out = tmp_path / "glue.json"
 
     def results(*options, model="bert"):
-        told = ["--data", str(tmp_path), "--out", str(out), *options]
-        main(["glue", str(bases[model]), "--tasks", "WNLI", *told])
+        arguments = ["--data", str(tmp_path), "--out", str(out), *options]
+        main(["glue", str(bases[model]), "--tasks", "WNLI", *arguments])
         return json.loads(out.read_text(encoding="utf-8"))["results"]
 
     results("--seeds", "1", "--epochs", "1")
     report = json.loads(out.read_text(encoding="utf-8"))
-    report["results"][0]["value"] = -1.0  # as no run gives it
+    report["results"][0]["value"] = -1.0  # no run returns this
     out.write_text(json.dumps(report), encoding="utf-8")
     first, second = results("--seeds", "1", "2", "--epochs", "1")
     assert (first["seed"], first["value"], second["seed"]) == (1, -1.0, 2) and second["value"] >= 0
     again = results("--seeds", "1", "2", "--epochs", "2")
     assert again[:2] == [first, second]
-    assert [(made["seed"], made["epochs"]) for made in again[2:]] == [(1, 2.0), (2, 2.0)], "other settings"
-    values = [made["value"] for made in again[2:]]
+    assert [(result["seed"], result["epochs"]) for result in again[2:]] == [(1, 2.0), (2, 2.0)], "other settings"
+    values = [result["value"] for result in again[2:]]
     cell = f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
     assert read_rows(str(out)) == [("bert", {"GLUE WNLI": cell})], "the newest settings, both seeds"
     content = out.read_bytes()
     capsys.readouterr()
     with pytest.raises(SystemExit, match="2"):
         results("--seeds", "1", model="roberta")
-    assert "holds results of another model" in capsys.readouterr().err and out.read_bytes() == content
+    assert "contains results of another model" in capsys.readouterr().err and out.read_bytes() == content
 
 
 FROM_THE_HUB = """
@@ -273,12 +276,12 @@ def test_tasks_from_the_hub_are_read_at_the_pinned_commit(tmp_path):
         paths = "".join(f"  - split: {split}\n    path: {config}/{split}.jsonl\n" for split in splits)
         configs.append(f"- config_name: {config}\n  data_files:\n{paths}")
         for split, rows in splits.items():
-            made = [{"sentence1": f"a {n} ", "sentence2": "b", "label": label(n)} for n in range(rows)]
-            files[f"{config}/{split}.jsonl"] = "\n".join(map(json.dumps, made)).encode()
+            lines = [{"sentence1": f"a {n} ", "sentence2": "b", "label": label(n)} for n in range(rows)]
+            files[f"{config}/{split}.jsonl"] = "\n".join(map(json.dumps, lines)).encode()
     files["README.md"] = ("---\nconfigs:\n" + "".join(configs) + "---\n").encode()
     with HubServer() as hub:
         hub.repos[repository] = [Commit(revision, "pinned", files)]
-        hub.commit(repository, "a later one", {})
+        hub.commit(repository, "a later commit", {})
         environment = {**os.environ, **hub.environment(tmp_path / "hf")}
         code = [sys.executable, "-c", FROM_THE_HUB]
         done = subprocess.run(code, env=environment, capture_output=True, text=True, timeout=500)

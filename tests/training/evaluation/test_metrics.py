@@ -1,4 +1,4 @@
-"""The metrics as modules of `evaluate` that need neither the zoo nor the network, against plain formulae."""
+"""The metrics are modules of `evaluate` that need neither csezoo nor the network; they match plain formulas."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def compute(name, **more):
     return module(keep_in_memory=True).compute(**{**arguments, **more})
 
 
-def test_every_metric_loads_where_the_zoo_is_not_installed(tmp_path):
+def test_every_metric_loads_without_csezoo(tmp_path):
     (directory,) = metrics.__path__
     cases = {f"{directory}/{name}": arguments for name, (_, arguments) in CASES.items()}
     code = f"""
@@ -38,20 +38,20 @@ print(json.dumps([evaluate.load(path).compute(**arguments) for path, arguments i
     assert run_without_csezoo(code, tmp_path) == [compute(name) for name in CASES]
 
 
-def test_sts_is_both_correlations_times_100():
+def test_sts_returns_both_correlations_times_100():
     predictions, references = CASES["sts"][1].values()
     assert compute("sts") == pytest.approx(
         {"spearman": spearman(predictions, references), "pearson": 100 * np.corrcoef(predictions, references)[0, 1]}
     )
 
 
-def test_alignment_and_uniformity_are_those_of_the_objectives():
+def test_alignment_and_uniformity_equal_the_objectives():
     first, second = torch.from_numpy(FIRST), torch.from_numpy(SECOND)
     assert compute("alignment")["alignment"] == pytest.approx(objectives.alignment(first, second).item(), abs=1e-12)
     assert compute("uniformity")["uniformity"] == pytest.approx(objectives.uniformity(first).item(), abs=1e-12)
 
 
-def test_a_zero_vector_has_cosine_0_with_all():
+def test_a_zero_vector_has_cosine_0_with_every_vector():
     vectors = [[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
     measured = Uniformity(keep_in_memory=True).compute(predictions=vectors)
     assert measured["anisotropy"] == 0.0 and np.isfinite(measured["uniformity"])
@@ -66,9 +66,9 @@ def test_anisotropy_is_the_mean_cosine_of_all_pairs():
     assert compute("uniformity")["anisotropy"] == pytest.approx(expected, abs=1e-12)
 
 
-def test_recall_counts_those_that_nothing_beyond_the_rank_is_closer_than():
+def test_recall_counts_candidates_with_rank_k_or_better():
     ranks = [sum(other > row[i] for other in row) + 1 for i, row in enumerate(FIRST @ SECOND.T)]
     expected = {f"recall@{k}": 100 * np.mean([rank <= k for rank in ranks]) for k in (1, 3)}
     assert compute("recall", ranks=(1, 3)) == pytest.approx(expected)
     tied = Recall(keep_in_memory=True).compute(predictions=[[0.5, 0.5, -np.inf]], references=[1], ranks=(1,))
-    assert tied == {"recall@1": 100.0}, "equals are not closer"
+    assert tied == {"recall@1": 100.0}, "a tied candidate does not lower the rank"

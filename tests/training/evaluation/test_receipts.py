@@ -1,4 +1,4 @@
-"""What every result says of how it came about, and that it comes about the same way again."""
+"""Every result carries a complete receipt and can be reproduced exactly."""
 
 import json
 import os
@@ -33,7 +33,7 @@ print(json.dumps(evaluate_tasks(encode, tasks, receipt=receipt)))
 
 @pytest.fixture(scope="module")
 def twice(bases, dev_file) -> list[str]:
-    """Results of every kind of task, from two processes that hash strings differently."""
+    """Results of every kind of task from two processes with different string hashing."""
 
     def run(seed):
         command = [sys.executable, "-W", "ignore", "-c", EVALUATE, str(bases["bert"]), str(dev_file)]
@@ -43,12 +43,12 @@ def twice(bases, dev_file) -> list[str]:
     return [run("1"), run("2")]
 
 
-def test_two_processes_give_the_same_to_the_last_bit(twice):
+def test_two_processes_return_identical_results(twice):
     first, second = twice
     assert first == second and len(json.loads(first)) == 1 + 3 + 3 + 1 + 2
 
 
-def test_every_result_has_its_whole_receipt(twice):
+def test_every_result_has_a_complete_receipt(twice):
     data = {"dataset", "revision", "rows", "sha256", "aggregation"}
     encoder = {"pooling", "dtype", "kind", "device", "model_sha256", "model_revision"}
     for result in json.loads(twice[0]):
@@ -58,8 +58,8 @@ def test_every_result_has_its_whole_receipt(twice):
             assert (result["seed"], result["protocol"]) == (1111, "SentEval fast")
 
 
-def test_a_receipt_is_known_before_the_task_is_run():
+def test_a_receipt_is_known_before_the_task_runs():
     task = TransferTask("toy", {"train": [(("a",), 0)], "test": [(("b",), 1)]}, "here")
     receipt = full_receipt(task, {"pooling": "cls"})
     assert receipt["rows"] == {"train": 1, "test": 1} and receipt["aggregation"] == "all"
-    assert receipt == json.loads(json.dumps(receipt)), "and reads back from a file as it is"
+    assert receipt == json.loads(json.dumps(receipt)), "it is unchanged after a round trip through a file"

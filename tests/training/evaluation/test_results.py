@@ -1,4 +1,4 @@
-"""Results files: what is finished is kept and not done again, what is another model's is refused."""
+"""Results files: finished results are kept and not repeated; results of another model are refused."""
 
 import json
 import shutil
@@ -18,13 +18,13 @@ RECEIPT = {"pooling": "letters", "dtype": "float32", "model_sha256": "0" * 64, "
 
 
 class Letters:
-    """An encoder: how often each letter occurs. Keeps what it was asked for; may break at its n-th call."""
+    """A toy encoder that counts letters. It records its calls and can be interrupted after the first n of them."""
 
-    def __init__(self, breaks: int | None = None):
-        self.calls, self.breaks = [], breaks
+    def __init__(self, interrupted_after: int | None = None):
+        self.calls, self.interrupted_after = [], interrupted_after
 
     def __call__(self, texts):
-        if len(self.calls) == self.breaks:
+        if len(self.calls) == self.interrupted_after:
             raise KeyboardInterrupt
         self.calls.append(texts)
         return np.array([[text.count(letter) for letter in "abcdefg"] for text in texts], np.float32)
@@ -32,7 +32,7 @@ class Letters:
 
 @pytest.fixture
 def data(tmp_path):
-    """STS-B dev and test, that share no sentence, with the released row counts."""
+    """STS-B dev and test with the released row counts and no sentence in common."""
     generator = np.random.default_rng(0)
     folder = tmp_path / "data" / "STS" / "STSBenchmark"
     folder.mkdir(parents=True)
@@ -50,7 +50,7 @@ def out(tmp_path):
 
 @pytest.fixture
 def run(data, out):
-    """Evaluate letters on suites, into one file."""
+    """A function that evaluates `Letters` on suites and adds the results to one file."""
 
     def evaluate_into(*suites, encode=None, **options):
         file = ResultsFile(out, "letters", RECEIPT["model_sha256"])
@@ -64,7 +64,7 @@ def stored(out) -> list[dict]:
     return json.loads(out.read_text(encoding="utf-8"))["results"]
 
 
-def test_a_second_run_takes_its_results_from_the_file(run, out):
+def test_a_second_run_reads_its_results_from_the_file(run, out):
     suites, queries = ("sts-dev", "geometry", "retrieval"), ["abc", "gg"]
     first = run(*suites, queries=queries)
     content = out.read_bytes()
@@ -74,23 +74,23 @@ def test_a_second_run_takes_its_results_from_the_file(run, out):
     assert again.calls == [] and out.read_bytes() == content
 
 
-def test_what_is_new_is_added_and_encoded_alone(run, out, data):
+def test_only_new_tasks_are_encoded_and_added(run, out, data):
     (dev,) = run("sts-dev")
     encode = Letters()
-    made = run("sts-dev", "retrieval", "geometry", encode=encode, queries=["not in it"])
-    assert stored(out) == made and made[0] == dev
-    asked = [sentence for texts in encode.calls for sentence in texts]
-    assert set(asked) == load_task("STSBenchmark", str(data)).sentences() | {"not in it"}
-    assert len(asked) == len(set(asked)), "each once"
+    results = run("sts-dev", "retrieval", "geometry", encode=encode, queries=["not in it"])
+    assert stored(out) == results and results[0] == dev
+    encoded = [sentence for texts in encode.calls for sentence in texts]
+    assert set(encoded) == load_task("STSBenchmark", str(data)).sentences() | {"not in it"}
+    assert len(encoded) == len(set(encoded)), "each sentence once"
 
 
-def test_an_interrupted_run_keeps_its_finished_tasks_and_goes_on(run, out):
-    whole = run("sts-dev", "geometry", "retrieval")
+def test_an_interrupted_run_keeps_its_finished_tasks_and_continues(run, out):
+    complete = run("sts-dev", "geometry", "retrieval")
     out.unlink()
     with pytest.raises(KeyboardInterrupt):
-        run("sts-dev", "geometry", "retrieval", encode=Letters(breaks=1))
-    assert stored(out) == whole[:1]
-    assert run("sts-dev", "geometry", "retrieval") == whole == stored(out)
+        run("sts-dev", "geometry", "retrieval", encode=Letters(interrupted_after=1))
+    assert stored(out) == complete[:1]
+    assert run("sts-dev", "geometry", "retrieval") == complete == stored(out)
 
 
 @pytest.mark.parametrize(
@@ -113,18 +113,20 @@ def test_changed_data_is_another_result(run, out, data):
     assert first["sha256"] != second["sha256"] and first["task"] == second["task"] == DEV_TASK
 
 
-def test_where_the_same_files_came_from_does_not_matter(run, out):
+def test_the_hub_commit_of_the_same_files_does_not_matter(run, out):
     first = run("sts-dev")
-    assert run("sts-dev", encode=Letters(breaks=0), receipt={**RECEIPT, "model_revision": "a" * 40}) == first
+    assert (
+        run("sts-dev", encode=Letters(interrupted_after=0), receipt={**RECEIPT, "model_revision": "a" * 40}) == first
+    )
 
 
-def test_whatever_else_a_file_says_stays(run, out):
+def test_other_keys_of_the_file_are_kept(run, out):
     out.write_text(json.dumps({"model": "mine", "note": "kept", "results": []}), encoding="utf-8")
     results = run("sts-dev")
     assert json.loads(out.read_text(encoding="utf-8")) == {"model": "mine", "note": "kept", "results": results}
 
 
-def test_a_reader_finds_a_whole_file_at_every_moment(out):
+def test_a_reader_always_finds_a_complete_file(out):
     def add():
         file = ResultsFile(out, "letters", "0")
         for n in range(50):
@@ -138,39 +140,41 @@ def test_a_reader_finds_a_whole_file_at_every_moment(out):
             seen.append(len(stored(out)))
     writer.join()
     assert seen == sorted(seen) and len(stored(out)) == 50
-    assert list(out.parent.iterdir()) == [out], "nothing is left beside it"
+    assert list(out.parent.iterdir()) == [out], "no partial file is left"
 
 
 @pytest.mark.parametrize(
     "content",
     [b"", b"{", b"[]", b"3", b'{"results": []}', b'{"model": "m"}', b'{"model": "m", "results": [1]}', b"\xff\xfe"],
 )
-def test_what_is_no_results_file_is_refused_and_left_alone(out, content):
+def test_any_other_file_is_refused_and_left_unchanged(out, content):
     out.write_bytes(content)
-    with pytest.raises(UserError, match="is no results file .*, give another --out") as error:
+    with pytest.raises(UserError, match="is not a results file .*; choose another --out") as error:
         ResultsFile(out, "letters", "0")
     assert "\n" not in str(error.value) and out.read_bytes() == content
 
 
-def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
+def test_a_file_that_cannot_be_written_is_a_one_line_error(tmp_path):
     with pytest.raises(UserError, match=r"out: .*/none/result.json cannot be written \(.*No such file"):
         ResultsFile(tmp_path / "none" / "result.json", "letters", "0").add([])
 
 
 def test_results_of_another_model_are_refused(run, out):
     run("sts-dev")
-    with pytest.raises(UserError, match=r"result.json holds results of another model \(letters\), give another --out"):
+    with pytest.raises(
+        UserError, match=r"result.json contains results of another model \(letters\); choose another --out"
+    ):
         ResultsFile(out, "other", "1" * 64)
 
 
-def test_the_command_knows_a_model_by_its_files(bases, data, out, tmp_path, capsys):
+def test_the_command_identifies_a_model_by_its_files(bases, data, out, tmp_path, capsys):
     model = shutil.copytree(bases["bert"], tmp_path / "model")
     options = ["--pooling", "cls", "--suite", "sts-dev", "--data", str(data), "--out", str(out)]
     main(["evaluate", str(model), *options])
     (first,) = stored(out)
     assert first["model_revision"] is None and len(first["model_sha256"]) == 64
     moved = model.rename(tmp_path / "moved")
-    (moved / "README.md").write_text("A card decides no vector.", encoding="utf-8")
+    (moved / "README.md").write_text("A card does not change any vector.", encoding="utf-8")
     main(["evaluate", str(moved), *options])
     assert stored(out) == [first]
     weights = moved / "model.safetensors"
@@ -179,4 +183,4 @@ def test_the_command_knows_a_model_by_its_files(bases, data, out, tmp_path, caps
     with pytest.raises(SystemExit) as stop:
         main(["evaluate", str(moved), *options])
     assert stop.value.code == 2 and stored(out) == [first]
-    assert f"error: out: {out} holds results of another model ({model})" in capsys.readouterr().err
+    assert f"error: out: {out} contains results of another model ({model})" in capsys.readouterr().err

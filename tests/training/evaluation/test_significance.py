@@ -1,4 +1,4 @@
-"""The paired bootstrap and the tables."""
+"""The paired bootstrap, and tables of results."""
 
 import json
 
@@ -22,27 +22,27 @@ def scores():
     return gold + generator.normal(0, 1, 400), gold + generator.normal(0, 1.6, 400), gold
 
 
-def test_spearman_is_scipys_with_ties(scores):
+def test_spearman_equals_scipys_with_ties(scores):
     first, second, gold = scores
     ours = spearman(np.stack([first, np.round(second)]), np.stack([gold, gold]))
     assert ours == pytest.approx([100 * spearmanr(a, gold).statistic for a in (first, np.round(second))])
 
 
-def test_bootstrap_draws_the_same_pairs_for_both(scores):
+def test_the_bootstrap_resamples_the_same_pairs_for_both_encoders(scores):
     first, second, gold = scores
-    made = paired_bootstrap(first, second, gold, resamples=300, seed=3)
+    bootstrap = paired_bootstrap(first, second, gold, resamples=300, seed=3)
     generator, differences = np.random.default_rng(3), []
     for _ in range(3):
         for draw in generator.integers(400, size=(100, 400)):
             pair = [spearmanr(values[draw], gold[draw]).statistic for values in (first, second)]
             differences.append(100 * (pair[0] - pair[1]))
     exact = 100 * (spearmanr(first, gold).statistic - spearmanr(second, gold).statistic)
-    assert made["difference"] == pytest.approx(exact)
-    assert (made["low"], made["high"]) == pytest.approx(tuple(np.percentile(differences, (2.5, 97.5))))
-    assert made["low"] < exact < made["high"]
+    assert bootstrap["difference"] == pytest.approx(exact)
+    assert (bootstrap["low"], bootstrap["high"]) == pytest.approx(tuple(np.percentile(differences, (2.5, 97.5))))
+    assert bootstrap["low"] < exact < bootstrap["high"]
 
 
-def test_a_clear_difference_is_significant_and_none_is_not(scores):
+def test_a_clear_difference_is_significant_and_no_difference_is_not(scores):
     first, second, gold = scores
     assert paired_bootstrap(first, second, gold)["p"] <= 0.01
     assert paired_bootstrap(second, first, gold)["p"] <= 0.01
@@ -56,9 +56,9 @@ def letters(texts):
 def test_encoders_are_compared_on_every_task():
     pairs = list(zip(SENTENCES[:50], SENTENCES[30:80], strict=True))
     task = PairTask("toy", pairs, [float(len(a) - len(b)) for a, b in pairs], "here")
-    (made,) = compare(letters, lambda texts: letters(texts) ** 2, [task], resamples=20)
-    assert made["task"] == "toy"
-    assert made["difference"] == pytest.approx(made["first"] - made["second"])
+    (result,) = compare(letters, lambda texts: letters(texts) ** 2, [task], resamples=20)
+    assert result["task"] == "toy"
+    assert result["difference"] == pytest.approx(result["first"] - result["second"])
     with pytest.raises(UserError, match="compared on pairs with gold scores"):
         compare(letters, letters, [RetrievalTask(task)])
 

@@ -1,4 +1,4 @@
-"""Scores against an independent Spearman in float64, and what is said of encoders that cannot be scored."""
+"""Scores match an independent Spearman in float64; an encoder that cannot be scored gets a clear error."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from csezoo.training.evaluation.tasks.sts import DEV_TASK, PairTask, unit_vector
 
 
 def ranks(values) -> np.ndarray:
-    """From 1; equal values share the mean of their ranks."""
+    """Ranks from 1; equal values share the mean of their ranks."""
     values = np.asarray(values, np.float64)
     smaller = (values[:, None] > values).sum(1)
     equal = (values[:, None] == values).sum(1)
@@ -21,7 +21,7 @@ def ranks(values) -> np.ndarray:
 
 
 def spearman(x, y) -> float:
-    """Times 100."""
+    """Spearman correlation times 100."""
     x, y = (ranks(values) - (len(values) + 1) / 2 for values in (x, y))
     return 100 * (x @ y) / np.sqrt((x @ x) * (y @ y))
 
@@ -33,7 +33,7 @@ def cosine(first, second) -> float:
 
 
 class Letters:
-    """An encoder: how often each letter occurs. Many pairs tie, and "…" is a zero vector. Keeps what it was given."""
+    """A toy encoder that counts letters. Many pairs tie, and "…" is a zero vector. It records its calls."""
 
     def __init__(self):
         self.calls = []
@@ -51,11 +51,11 @@ def tasks() -> list[PairTask]:
     """Two tasks that share sentences, with ties in the gold scores and in the similarities."""
     generator = np.random.default_rng(0)
     words = [*"abcde", "aa", "bbb", "aaabbbb", "bbbcccc", "…"]  # cosines of 0, 0.48, 0.6, 0.8 and 1, exact in floats
-    made = []
+    tasks = []
     for name in ("one", "two"):
         pairs = [tuple(generator.choice(words, 2).tolist()) for _ in range(80)]
-        made.append(PairTask(name, pairs, generator.integers(0, 6, 80).astype(float).tolist(), "here"))
-    return made
+        tasks.append(PairTask(name, pairs, generator.integers(0, 6, 80).astype(float).tolist(), "here"))
+    return tasks
 
 
 def test_the_score_is_spearman_of_the_cosines_times_100(tasks):
@@ -68,7 +68,7 @@ def test_the_score_is_spearman_of_the_cosines_times_100(tasks):
         assert (result["task"], result["metric"]) == (task.name, "spearman")
 
 
-def test_the_score_is_exact_where_nothing_ties():
+def test_the_score_is_exact_without_ties():
     generator = np.random.default_rng(1)
     vectors = {str(n): generator.normal(size=16).astype(np.float32) for n in range(200)}
     pairs = [(str(n), str((n * 7 + 3) % 200)) for n in range(200)]
@@ -85,14 +85,14 @@ def test_every_distinct_sentence_is_encoded_once_for_all_tasks(tasks):
     assert sorted(texts) == sorted({sentence for task in tasks for pair in task.pairs for sentence in pair})
 
 
-def test_the_cosine_of_a_zero_vector_counts_as_0():
+def test_the_cosine_of_a_zero_vector_is_0():
     vectors = unit_vectors(np.array([[3, 4], [0, 0]], np.float32))
     assert vectors.tolist() == [[0.6, 0.8], [0.0, 0.0]] and vectors.dtype == np.float64
     task = PairTask("zero", [("a", "a"), ("a", "…"), ("ab", "b")], [5.0, 0.0, 3.0], "here")
     assert evaluate_tasks(Letters(), [task])[0]["value"] == 100.0
 
 
-def test_every_result_carries_a_receipt(tasks):
+def test_every_result_has_a_receipt(tasks):
     given = {"pooling": "cls", "dtype": "float32"}
     for task, result in zip(tasks, evaluate_tasks(Letters(), tasks, receipt=given), strict=True):
         assert {**task.receipt(), **given, "aggregation": "all", "similarity": "cosine"}.items() <= result.items()
@@ -112,12 +112,12 @@ def with_nan(texts):
         (lambda texts: Letters()(texts)[1:], ["shape (9, 5) for 10 sentences"]),
         (lambda texts: Letters()(texts)[:, 0], ["shape (10,)"]),
         (lambda texts: Letters()(texts)[None], ["shape (1, 10, 5)"]),
-        (lambda texts: np.ones((len(texts), 4)), ["one: all similarities are equal", "one vector to every sentence"]),
+        (lambda texts: np.ones((len(texts), 4)), ["one: all similarities are equal", "one vector for every sentence"]),
         (lambda texts: np.zeros((len(texts), 4)), ["one: all similarities are equal"]),
     ],
     ids=["nan", "infinite", "a row short", "one number each", "another axis", "constant", "zero"],
 )
-def test_an_encoder_that_cannot_be_scored_gets_one_clear_line(tasks, encode, parts):
+def test_an_encoder_that_cannot_be_scored_is_a_one_line_error(tasks, encode, parts):
     with np.errstate(all="ignore"), pytest.raises(UserError) as error:
         evaluate_tasks(encode, tasks)
     for part in parts:
@@ -125,7 +125,7 @@ def test_an_encoder_that_cannot_be_scored_gets_one_clear_line(tasks, encode, par
     assert "\n" not in str(error.value)
 
 
-def test_a_suite_is_run_from_a_directory_and_an_unknown_one_is_named(tmp_path):
+def test_a_suite_is_read_from_a_directory_and_an_unknown_suite_is_refused(tmp_path):
     generator = np.random.default_rng(2)
     sentences = ["".join(generator.choice(list("abcde"), 9)) for _ in range(3000)]
     lines = [f"g\tf\ty\t{n}\t{n % 6}\t{sentences[2 * n]}\t{sentences[2 * n + 1]}" for n in range(1500)]
@@ -134,7 +134,7 @@ def test_a_suite_is_run_from_a_directory_and_an_unknown_one_is_named(tmp_path):
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     (result,) = evaluate(Letters(), ["sts-dev"], str(tmp_path), receipt={"kind": "letters"})["results"]
     assert (result["task"], result["rows"], result["kind"]) == (DEV_TASK, 1500, "letters")
-    with pytest.raises(UserError, match="'stss' is none of sts, sts-dev"):
+    with pytest.raises(UserError, match="'stss' must be one of sts, sts-dev"):
         evaluate(Letters(), ["sts-dev", "stss"], str(tmp_path))
 
 
@@ -157,15 +157,15 @@ def plain_cls(directory: str, texts: list[str]) -> np.ndarray:
     return torch.cat([state[:, 0] for state in states]).numpy()
 
 
-def test_a_real_encoder_scores_what_an_independent_implementation_scores(real_data):
+def test_a_real_encoder_gets_the_score_of_an_independent_implementation(real_data):
     directory, senteval = str(real_data / "base" / "minilm-mlm"), real_data / "data" / "senteval"
     encode, receipt = load_encoder(directory, pooling="cls")
     vectors = {}
 
     def recorded(texts):
-        found = encode(texts)
-        vectors.update(zip(texts, found, strict=True))
-        return found
+        batch = encode(texts)
+        vectors.update(zip(texts, batch, strict=True))
+        return batch
 
     (result,) = evaluate(recorded, ["sts-dev"], str(senteval), receipt=receipt)["results"]
     file = senteval / "downstream" / "STS" / "STSBenchmark" / "sts-dev.csv"

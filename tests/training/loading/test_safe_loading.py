@@ -90,7 +90,7 @@ def test_a_module_path_outside_the_model_is_refused(copy):
     edit_json(copy / "config.json", model_type="bert")
     modules = [{"idx": 0, "name": "0", "path": "../elsewhere", "type": "sentence_transformers.models.Transformer"}]
     (copy / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
-    with pytest.raises(UserError, match="modules.json names ../elsewhere, which is outside of it"):
+    with pytest.raises(UserError, match="modules.json names ../elsewhere, which is outside of the model"):
         load_encoder(str(copy))
 
 

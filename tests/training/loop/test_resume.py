@@ -101,7 +101,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(bases, train_fil
     code, err = train_in_child(command_line(broken), tmp_path, AtRecord("step 3", fill_disk))
     assert code == 2 and "Traceback" not in err
     last = err.strip().splitlines()[-1]
-    assert last.startswith(f"error: output_dir: {tmp_path / 'broken'} could not be written, File too large: make room")
+    assert last.startswith(f"error: output_dir: {tmp_path / 'broken'} could not be written (File too large); free")
     assert [path.name for path in (tmp_path / "broken").glob("checkpoints/step-*")] == ["step-00000002"]
     code, err = train_in_child(command_line(broken), tmp_path)
     assert code == 0 and "resumed from" in err

@@ -1,4 +1,4 @@
-"""The pictures of a run and of an encoder: drawn, and of what they should be."""
+"""The pictures of a run and of an encoder are drawn, and the layer scores are correct."""
 
 import json
 
@@ -42,7 +42,7 @@ def test_similarities_and_pairs_are_drawn(tmp_path):
 
 
 @pytest.mark.parametrize("scores", [[0.0, 0.25, 0.5, 1.0], [3.0, 3.0, 3.0, 3.0]])
-def test_few_pairs_on_any_scale_are_drawn(tmp_path, scores):
+def test_a_few_pairs_on_any_scale_are_drawn(tmp_path, scores):
     draw_similarities(np.array([0.1, 0.2, 0.9, 0.7]), np.array(scores), tmp_path / "similarities.png")
     assert is_png(tmp_path / "similarities.png")
 
@@ -54,18 +54,18 @@ def test_portraits_from_the_command_line(real_data, bases, tmp_path, of):
     assert is_png(tmp_path / "p.png")
 
 
-def test_another_format_is_refused(capsys):
+def test_a_format_other_than_png_is_refused(capsys):
     with pytest.raises(SystemExit):
         main(["portrait", "nowhere", "--of", "pairs", "--out", "p.pdf"])
     assert "out: p.pdf is no PNG file" in capsys.readouterr().err
 
 
-def test_layer_scores_are_those_of_the_pooled_hidden_states(bases):
+def test_layer_scores_match_the_pooled_hidden_states(bases):
     pairs = list(zip(SENTENCES[:40], SENTENCES[20:60], strict=True))
     task = PairTask("toy", pairs, [float(i % 6) for i in range(40)], "here")
     scores = layer_scores(str(bases["bert"]), task, batch_size=16)
     assert scores.shape == (4, 3)
-    assert scores[0, 0] == 0, "the embedding layer's [CLS] knows nothing of the sentence"
+    assert scores[0, 0] == 0, "[CLS] of the embedding layer is the same for every sentence"
     for column, pooling in ((0, "cls"), (1, "mean"), (2, "max")):
         encode, _ = load_encoder(str(bases["bert"]), pooling=pooling)
         assert scores[-1, column] == pytest.approx(evaluate_tasks(encode, [task])[0]["value"], abs=1e-3)

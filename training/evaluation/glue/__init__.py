@@ -1,4 +1,4 @@
-"""Fine-tuning on GLUE's tasks.
+"""Fine-tuning on the tasks of GLUE.
 
-May know the rest of evaluation.
+May import the rest of evaluation.
 """

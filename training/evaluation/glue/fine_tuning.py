@@ -1,7 +1,7 @@
-"""Fine-tuning on GLUE: what an encoder is worth where its weights may move.
+"""Fine-tune an encoder on GLUE, to measure it as a starting point for further training.
 
-L2P-CSR (table 4) reports WNLI, QNLI, QQP, SST-2 and STS-B; SG-OPT (table 10) QNLI, SST-2, CoLA, MRPC and RTE. Both
-compare their encoder with the BERT it was trained from and neither says how it was fine-tuned.
+L2P-CSR (table 4) reports WNLI, QNLI, QQP, SST-2 and STS-B; SG-OPT (table 10) reports QNLI, SST-2, CoLA, MRPC and RTE.
+Both compare their encoder with the BERT it was trained from. Neither says how it was fine-tuned.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from ...errors import UserError
 from ...loading.backbones import load_backbone
 from ...loading.sizes import longest_input
 from ...loading.tokenizers import load_tokenizer
-from ..encoders import identify
+from ..encoders import model_receipt
 from ..results import ResultsFile
 from ..tasks.transfer import Example
 from .data import TASKS, GlueTask, load_glue_task
 
 
 def _defined(correlation: float) -> float:
-    """A correlation; 0 where all predictions are equal, as Matthews' is there."""
+    """Return a correlation, or 0 if all predictions are equal, as `matthews_corrcoef` does."""
     return float(np.nan_to_num(correlation))
 
 
@@ -64,18 +64,18 @@ METRICS = {
 
 @dataclass(frozen=True)
 class FineTuning:
-    """How to fine-tune. The defaults are within BERT's own grid for GLUE (Devlin et al. 2019, section 4.1).
+    """The settings of fine-tuning. The defaults are within BERT's grid for GLUE (Devlin et al. 2019, section 4.1).
 
     Args:
         learning_rate: of AdamW, falling linearly to 0.
         epochs: over the training set.
-        batch_size: examples an update on one device; each further GPU adds as many.
-        max_length: word pieces of an example.
-        dev_share: the share of the dev set, its first rows, that chooses the epoch; the others test. SG-OPT: 0.1. At 0
-            the last epoch is tested on all.
+        batch_size: examples per update and device.
+        max_length: maximum number of word pieces of an example.
+        dev_share: the share of the dev set, from its first row, that chooses the epoch; the other rows test it. SG-OPT
+            uses 0.1. With 0, the last epoch is tested on all rows.
 
     Raises:
-        UserError: a value out of its range.
+        UserError: a value is out of range.
     """
 
     learning_rate: float = 2e-5
@@ -89,20 +89,22 @@ class FineTuning:
             if not 0 < value < math.inf and name != "dev_share":
                 raise UserError(f"{name}: {value} must be above 0")
         if self.max_length < 8:
-            raise UserError(f"max_length: {self.max_length} leaves nothing to two texts and their special tokens")
+            raise UserError(
+                f"max_length: {self.max_length} leaves no room for two texts and their special tokens; give at least 8"
+            )
         if not 0 <= self.dev_share < 1:
             raise UserError(f"dev_share: {self.dev_share} must be at least 0 and below 1")
 
 
 def classifier(model: str, classes: int) -> PreTrainedModel:
-    """A fresh classification head on an encoder; what is fresh is drawn from torch's state.
+    """Put a new classification head on an encoder. New weights are drawn with torch's random state.
 
     Args:
-        model: a checkpoint of the zoo, whose backbone is taken, or any encoder that transformers has a classifier for.
-        classes: 1 for a score.
+        model: a checkpoint of the zoo, whose backbone is used, or any encoder for which transformers has a classifier.
+        classes: number of classes; 1 for a score.
 
     Raises:
-        UserError: the model cannot be loaded, or is of another kind.
+        UserError: the model cannot be loaded, or transformers has no classifier for it.
     """
     backbone = load_backbone(model, dtype=torch.float32)
     backbone.config.num_labels = classes
@@ -110,36 +112,38 @@ def classifier(model: str, classes: int) -> PreTrainedModel:
         network = AutoModelForSequenceClassification.from_config(backbone.config)
     except ValueError as error:
         raise UserError(f"{model}: transformers has no classifier for {backbone.config.model_type}") from error
-    # Not strict because of the pooler: BERT's classifier has one that the zoo's backbones lack, RoBERTa's has none.
+    # Not strict, because of the pooler: BERT's classifier has one, the zoo's backbones have none.
     network.base_model.load_state_dict(backbone.state_dict(), strict=False)
     return network
 
 
 def pair_tokenizer(model: str, config: PretrainedConfig) -> PreTrainedTokenizerBase:
-    """An encoder's tokenizer, which puts the marks of its family around one text or two.
+    """Load a tokenizer that puts the special tokens of the backbone's family around one text or two.
 
-    That of a checkpoint of the zoo is made for single sentences, inside its prompt if it has one: it gets BERT's or
-    RoBERTa's marks instead.
+    The tokenizer of a checkpoint of the zoo is for single sentences, inside a prompt if the model has one. Here it
+    gets the special tokens of BERT or RoBERTa instead.
 
     Args:
         model: directory or Hub id.
-        config: of its backbone.
+        config: of the backbone.
     """
     tokenizer = load_tokenizer(model)
     if AutoConfig.from_pretrained(model, trust_remote_code=False).model_type in METHODS:
-        marks = ((tokenizer.sep_token, tokenizer.sep_token_id), (tokenizer.cls_token, tokenizer.cls_token_id))
+        special_tokens = ((tokenizer.sep_token, tokenizer.sep_token_id), (tokenizer.cls_token, tokenizer.cls_token_id))
         is_bert = config.model_type == "bert"  # else RoBERTa or a relative of it
         backend = tokenizer.backend_tokenizer
-        backend.post_processor = (BertProcessing if is_bert else RobertaProcessing)(*marks)
-        if isinstance(backend.pre_tokenizer, ByteLevel):  # inside a prompt the first word had a space before it
+        backend.post_processor = (BertProcessing if is_bert else RobertaProcessing)(*special_tokens)
+        if isinstance(backend.pre_tokenizer, ByteLevel):  # inside a prompt, a space precedes the first word
             backend.pre_tokenizer = ByteLevel(add_prefix_space=False)
         if is_bert:
             tokenizer.model_input_names = [*tokenizer.model_input_names, "token_type_ids"]
     return tokenizer
 
 
-def tokenize(examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, max_length: int) -> datasets.Dataset:
-    """Examples as word pieces with their labels, the longer text cut first."""
+def tokenize_examples(
+    examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> datasets.Dataset:
+    """Tokenize examples and keep their labels. Of two texts, the longer one is truncated first."""
     texts, labels = zip(*examples, strict=True)
     sides = {str(side): [each[side] for each in texts] for side in range(len(texts[0]))}
 
@@ -151,10 +155,10 @@ def tokenize(examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, ma
 
 
 def measure(name: str, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """A task's metrics, times 100.
+    """Return the metrics of a task, times 100.
 
     Args:
-        name: of `TASKS`.
+        name: a key of `TASKS`.
         logits: `(n, classes)`, or `(n, 1)` predicted scores.
         labels: `(n,)`.
 
@@ -167,7 +171,7 @@ def measure(name: str, logits: np.ndarray, labels: np.ndarray) -> dict[str, floa
 
 
 class _Bars(ProgressCallback):
-    """Bars alone: the figures are in the results."""
+    """Progress bars without logged numbers, which are in the results."""
 
     def on_log(self, *_: Any, **__: Any) -> None:
         pass
@@ -178,25 +182,25 @@ def finetune(model: str, task: GlueTask, seed: int, settings: FineTuning, *, pro
 
     Args:
         model: directory or Hub id.
-        seed: of the head, the order of the examples and dropout.
+        seed: of the new head, the order of the examples and dropout.
         progress: show bars.
 
     Returns:
-        A result for each metric, times 100, with its receipt.
+        A result for each metric, times 100, with its receipt (`receipt`).
 
     Raises:
-        UserError: the model cannot be loaded, or `dev_share` leaves no example.
+        UserError: the model cannot be loaded, or `dev_share` selects no example.
     """
     set_seed(seed)
     network = classifier(model, len(TASKS[task.name].labels) or 1)
     tokenizer = pair_tokenizer(model, network.config)
     longest = min(settings.max_length, longest_input(network.config))
-    train, *devs = (tokenize(examples, tokenizer, longest) for examples in task.parts.values())
-    first = int(settings.dev_share * len(devs[0]))
-    if settings.dev_share and not first:
-        raise UserError(f"dev_share: {settings.dev_share} of {len(devs[0])} examples is none")
-    chooser, devs[0] = devs[0].select(range(first)), devs[0].select(range(first, len(devs[0])))
-    when = "epoch" if first else "no"
+    train, *devs = (tokenize_examples(examples, tokenizer, longest) for examples in task.parts.values())
+    chooser_rows = int(settings.dev_share * len(devs[0]))
+    if settings.dev_share and not chooser_rows:
+        raise UserError(f"dev_share: {settings.dev_share} of {len(devs[0])} examples is none; give a larger share")
+    chooser, devs[0] = devs[0].select(range(chooser_rows)), devs[0].select(range(chooser_rows, len(devs[0])))
+    when = "epoch" if chooser_rows else "no"
     with tempfile.TemporaryDirectory() as directory:
         trainer = Trainer(
             network,
@@ -212,7 +216,7 @@ def finetune(model: str, task: GlueTask, seed: int, settings: FineTuning, *, pro
                 save_only_model=True,
                 dataloader_pin_memory=torch.cuda.is_available(),
                 save_total_limit=1,
-                load_best_model_at_end=bool(first),
+                load_best_model_at_end=bool(chooser_rows),
                 metric_for_best_model=TASKS[task.name].metrics[0],
                 logging_strategy="no",
                 report_to="none",
@@ -220,25 +224,27 @@ def finetune(model: str, task: GlueTask, seed: int, settings: FineTuning, *, pro
             ),
             data_collator=DataCollatorWithPadding(tokenizer),
             train_dataset=train,
-            eval_dataset=chooser if first else None,
-            compute_metrics=lambda made: measure(task.name, np.asarray(made.predictions), np.asarray(made.label_ids)),
+            eval_dataset=chooser if chooser_rows else None,
+            compute_metrics=lambda output: measure(
+                task.name, np.asarray(output.predictions), np.asarray(output.label_ids)
+            ),
         )
         trainer.remove_callback(PrinterCallback)
         if progress:
             trainer.add_callback(_Bars)
         trainer.train()
         scores = [trainer.evaluate(dev) for dev in devs]
-    about = receipt(task, seed, settings)
+    task_receipt = receipt(task, seed, settings)
     names = [f"GLUE {task.name}"] if len(devs) == 1 else [f"GLUE {task.name}-m", f"GLUE {task.name}-mm"]
     return [
-        {"task": name, "metric": metric, "value": score[f"eval_{metric}"], "tested": len(dev), **about}
+        {"task": name, "metric": metric, "value": score[f"eval_{metric}"], "tested": len(dev), **task_receipt}
         for name, score, dev in zip(names, scores, devs, strict=True)
         for metric in TASKS[task.name].metrics
     ]
 
 
 def receipt(task: GlueTask, seed: int, settings: FineTuning) -> dict[str, Any]:
-    """What a result depends on beside the model."""
+    """Return what a result depends on beside the model: data, seed, settings, library versions."""
     return {**task.receipt(), "seed": seed, **asdict(settings), "dtype": "float32", "versions": versions()}
 
 
@@ -256,20 +262,20 @@ def run_glue(
 
     Args:
         model: directory or Hub id, of the zoo or of transformers.
-        names: of `TASKS`.
+        names: keys of `TASKS`.
         data: `hub`, or a directory in GLUE's layout.
-        seeds: each a run of its own.
-        settings: the default ones if None.
-        out: a results file of the model, new or to go on with. Each run's results are added to it; a run that it holds
-            under the same receipt is taken from it.
+        seeds: one run per task for each.
+        settings: defaults if None.
+        out: a results file of the model, new or existing. The results of each run are added to it. A run with the same
+            receipt is read from it instead of done again.
         progress: show bars.
 
     Returns:
         A result for each task, seed and metric, times 100, with its receipt.
 
     Raises:
-        UserError: as `load_glue_task`, `finetune` and `ResultsFile`, or a seed out of range, before the first task is
-            trained.
+        UserError: as for `load_glue_task`, `finetune` and `ResultsFile`, or a seed is out of range. What can be
+            checked before the first run is checked there.
     """
     settings = settings or FineTuning()
     if wrong := [seed for seed in seeds if not 0 <= seed < 2**32]:
@@ -277,16 +283,18 @@ def run_glue(
     if not progress:
         datasets.disable_progress_bars()
     tasks = [load_glue_task(name, data) for name in dict.fromkeys(names)]
-    load_backbone(model)  # what cannot be is refused before the work, what can is identified
-    identity = identify(model)
-    file = ResultsFile(out, model, str(identity["model_sha256"])) if out else None
+    load_backbone(model)  # a model that cannot be loaded is refused before the work
+    model_part = model_receipt(model)
+    file = ResultsFile(out, model, str(model_part["model_sha256"])) if out else None
     results = []
     for task in tasks:
         for seed in dict.fromkeys(seeds):
-            made = file.find({**receipt(task, seed, settings), **identity}) if file else []
-            if not made:
-                made = [{**result, **identity} for result in finetune(model, task, seed, settings, progress=progress)]
+            rows = file.find({**receipt(task, seed, settings), **model_part}) if file else []
+            if not rows:
+                rows = [
+                    {**result, **model_part} for result in finetune(model, task, seed, settings, progress=progress)
+                ]
                 if file:
-                    file.add(made)
-            results += made
+                    file.add(rows)
+            results += rows
     return results

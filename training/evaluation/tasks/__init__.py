@@ -1,4 +1,4 @@
-"""The tasks of the suites: their data, their protocols, their metrics.
+"""The tasks of the suites: their data, protocols and metrics.
 
-May know loading, and the metrics; no task knows a model.
+May import the metrics. A task never knows a model, only the vectors of its sentences.
 """

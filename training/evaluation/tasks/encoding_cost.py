@@ -1,4 +1,4 @@
-"""What encoding costs on this machine: time, tokens per second, memory."""
+"""Measure the cost of encoding on this machine: time, tokens per second, memory."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from dataclasses import dataclass
 import torch
 
 from ...environment import peak_device_bytes, peak_rss_bytes
-from ..encoded import CountingEncoder, Encoded
+from ..sentence_vectors import CountingEncoder, SentenceVectors
 from .sts import PairTask, load_task
 
 
 @dataclass
 class CostTask:
-    """The sentences of the pairs, each once, encoded in one call; nothing of it is kept for other tasks.
+    """The cost of encoding the distinct sentences of the pairs in one call.
 
-    Another run gives other figures: those of one machine, as busy as it was.
+    The numbers depend on the machine and on what else it is doing, so they differ from run to run. The vectors are not
+    kept for other tasks.
 
     Args:
-        pairs: whose sentences are encoded.
-        repeats: calls after a first one that warms up; the median counts.
+        pairs: the pairs whose sentences are encoded.
+        repeats: number of timed calls, after one call to warm up. The result is their median.
     """
 
     pairs: PairTask
@@ -32,10 +33,10 @@ class CostTask:
         return f"{self.pairs.name} cost"
 
     def sentences(self) -> set[str]:
-        return set()  # none is looked up: encoding is what is measured
+        return set()  # no vector is looked up, because encoding itself is measured
 
-    def results(self, vectors: Encoded) -> list[dict]:
-        """Seconds of one call, sentences (and tokens, where the encoder counts them) per second, peak memory."""
+    def results(self, vectors: SentenceVectors) -> list[dict]:
+        """Measure seconds per call, sentences and (if the encoder counts them) tokens per second, and peak memory."""
         encode, texts = vectors.encode, sorted(self.pairs.sentences())
         seconds = []
         for _ in range(self.repeats + 1):
@@ -47,8 +48,8 @@ class CostTask:
         if isinstance(encode, CountingEncoder):
             values["tokens per second"] = encode.count_tokens(texts) / median
         values["peak RSS, GiB"] = peak_rss_bytes() / 2**30
-        if (held := peak_device_bytes()) is not None:
-            values["peak GPU memory, GiB"] = held / 2**30
+        if (peak := peak_device_bytes()) is not None:
+            values["peak GPU memory, GiB"] = peak / 2**30
         return [{"task": self.name, "metric": name, "value": value} for name, value in values.items()]
 
     def receipt(self) -> dict[str, object]:
@@ -56,5 +57,5 @@ class CostTask:
 
 
 def load_cost(data: str) -> list[CostTask]:
-    """The cost of encoding the sentences of STS-B test."""
+    """Return the cost of encoding the sentences of STS-B test, as a task."""
     return [CostTask(load_task("STSBenchmark", data))]

@@ -1,4 +1,4 @@
-"""How a space of embeddings is shaped: alignment, uniformity, anisotropy, on STS-B test."""
+"""Measure the shape of an embedding space on STS-B test: alignment, uniformity, anisotropy."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .sts import PairTask, Vectors, load_task
 
 @dataclass
 class GeometryTask:
-    """Measures of the embeddings themselves; each is smaller where the space is better, and none is times 100.
+    """Measures of the embeddings themselves. For each, smaller is better; none is multiplied by 100.
 
-    `alignment` is over the pairs of a gold score above 4 (as in SimCSE; DiffCSE, which reports it too, does not say
-    which pairs it took); `uniformity` over all pairs of the sentences, in each place they stand (Wang, Isola 2020);
-    `anisotropy` is the mean cosine of those pairs (Ethayarajh 2019).
+    `alignment` is over the pairs with a gold score above 4, as in SimCSE. (DiffCSE reports it too, but does not say
+    for which pairs.) `uniformity` is over all pairs of sentences in the data, repeated sentences included (Wang, Isola
+    2020). `anisotropy` is the mean cosine of the same pairs (Ethayarajh 2019).
 
     Args:
-        pairs: with gold scores.
-        positive: pairs above this score count as positive.
+        pairs: pairs with gold scores.
+        positive: pairs with a higher score are positive.
     """
 
     pairs: PairTask
@@ -46,5 +46,5 @@ class GeometryTask:
 
 
 def load_geometry(data: str) -> list[GeometryTask]:
-    """The measures on STS-B test."""
+    """Return the measures on STS-B test, as a task."""
     return [GeometryTask(load_task("STSBenchmark", data))]

@@ -1,4 +1,4 @@
-"""Pairs in other languages than English: BQ and LCQMC, STS 2017 in eleven pairs of languages, STS 2014 in Spanish."""
+"""Read pairs in other languages than English: BQ, LCQMC, STS 2017 in eleven language pairs, STS 2014 in Spanish."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHINESE = {
 }
 CHINESE_ROWS = {"BQ": 10000, "LCQMC": 12500}
 STS17 = ("mteb/sts17-crosslingual-sts", "faeb762787bd10488a50c8b5be4a3b82e411949c", "test")
-# The pairs of languages of STS2017-extended (Reimers, Gurevych 2020): SemEval's six and four translated ones.
+# The language pairs of STS2017-extended (Reimers, Gurevych 2020): six of SemEval and four translated ones.
 STS17_ROWS = {
     languages: 250
     for languages in (
@@ -27,18 +27,18 @@ SPANISH_ROWS = {"news": 480, "wikipedia": 324}
 
 
 def load_chinese(data: str) -> list[PairTask]:
-    """BQ and LCQMC, test: is it the same question, 0 or 1, by Spearman of the cosine.
+    """Read the test pairs of BQ and LCQMC: the same question or not (1 or 0), scored by Spearman of the cosine.
 
-    PrdSimCSE (table 6) translates both into English by machine and publishes neither the translations nor the metric;
-    its scores below 50 on BQ, half of whose labels are 1, are no accuracies. These are the Chinese originals: score a
-    translation of your own with `csezoo evaluate --pairs`.
+    PrdSimCSE (table 6) machine-translates both into English, and publishes neither the translations nor the metric.
+    The metric is not accuracy, since half of the labels of BQ are 1 and the scores are below 50. This function reads
+    the Chinese originals; to score your own translation, use `csezoo evaluate --pairs`.
 
     Args:
         data: `hub`, or a directory with the files as distributed, `BQ/BQ.test.data` and `LCQMC/LCQMC.test.data`:
             sentence, sentence and label, tab-separated, without a header.
 
     Raises:
-        UserError: the data is missing or damaged (its row count is known).
+        UserError: the data is missing or does not have the released row count.
     """
     tasks = []
     for name, rows in CHINESE_ROWS.items():
@@ -51,17 +51,17 @@ def load_chinese(data: str) -> list[PairTask]:
 
 
 def load_sts17(data: str) -> list[PairTask]:
-    """SemEval-2017 task 1 by pair of languages, by Pearson of the cosine as in the task and in SG-OPT (table 3).
+    """Read SemEval-2017 task 1, one task per language pair, scored by Pearson as in SemEval and in SG-OPT (table 3).
 
     SG-OPT reports tracks 1, 3 and 5: `STS17 ar-ar`, `STS17 es-es` and `STS17 en-en`.
 
     Args:
-        data: `hub` (eleven pairs of languages, Korean among them), or a directory that holds the ten of the archive
-            STS2017-extended as `STS/STS2017-extended/STS.en-en.txt` and so on: sentence, sentence and score,
+        data: `hub` (eleven language pairs, with Korean), or a directory with the ten files of the archive
+            STS2017-extended, `STS/STS2017-extended/STS.en-en.txt` and so on: sentence, sentence and score,
             tab-separated.
 
     Raises:
-        UserError: the data is missing or damaged (its row count is known).
+        UserError: the data is missing or does not have the released row count.
     """
     tasks = []
     for languages, rows in (STS17_HUB_ROWS if data == "hub" else STS17_ROWS).items():
@@ -75,21 +75,21 @@ def load_sts17(data: str) -> list[PairTask]:
 
 
 def load_spanish(data: str) -> list[PairTask]:
-    """SemEval-2014 task 10 in Spanish, news and Wikipedia, by Pearson of the cosine as in the task and in SG-OPT.
+    """Read SemEval-2014 task 10 in Spanish, news and Wikipedia, scored by Pearson as in SemEval and in SG-OPT.
 
-    SemEval takes the mean of the two parts' correlations weighted by their pairs; SG-OPT (table 2) does not say what
-    it takes. Here it is all pairs together, as everywhere in the zoo.
+    SemEval averages the correlations of the two parts, weighted by their number of pairs. SG-OPT (table 2) does not
+    say how it aggregates. Here all pairs are scored together, as everywhere in the zoo.
 
     Args:
-        data: a directory that holds the release's files in `STS/STS14-es-test/`: `STS.input.news.txt`,
-            `STS.gs.news.txt` and the same of `wikipedia`.
+        data: a directory with the release's files in `STS/STS14-es-test/`: `STS.input.news.txt`, `STS.gs.news.txt`
+            and the same for `wikipedia`.
 
     Raises:
-        UserError: the data is missing or damaged (its row counts are known), or `data` is `hub`, which has none.
+        UserError: the data is missing or does not have the released row counts, or `data` is `hub`, which lacks them.
     """
     if data == "hub":
         raise UserError(
-            "STS14-es: no data set on the Hub holds these 804 pairs, give --data DIR with STS/STS14-es-test/ inside"
+            "STS14-es: no data set on the Hub contains these 804 pairs; give --data DIR with STS/STS14-es-test/ inside"
         )
     senteval = find_senteval(data)
     folder = senteval.root / "STS" / "STS14-es-test"

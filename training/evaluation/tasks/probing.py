@@ -1,8 +1,8 @@
-"""Logistic regression on frozen embeddings as SentEval trains it, all folds and penalties at once.
+"""Train logistic regression on frozen embeddings by SentEval's protocol, with all folds and penalties at once.
 
 SentEval fits one small classifier after another: Adam on shuffled batches, early stopping on held-out accuracy, a grid
-of L2 penalties, nested folds. Those of one task differ in their rows and their penalty alone, so here they are one
-batched matrix product: the same updates in the same order, in a fraction of the time.
+of L2 penalties, nested folds. The classifiers of a task differ only in their rows and their penalty. Here one batched
+matrix product updates them all: the same updates in the same order, in a fraction of the time.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Split = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Protocol:
-    """How SentEval is told to train its classifiers.
+    """SentEval's settings for training its classifiers.
 
     Args:
-        folds: of cross-validation, inner and outer.
-        optimizer: `adam` (rate 1e-3) or `rmsprop` (rate 1e-2), with the defaults of torch.
-        batch_size: rows an update.
-        tenacity: checks without a better held-out accuracy before it stops.
+        folds: folds of cross-validation, inner and outer.
+        optimizer: `adam` (learning rate 1e-3) or `rmsprop` (1e-2), otherwise with torch's defaults.
+        batch_size: rows per update.
+        tenacity: checks without a better held-out accuracy before training stops.
         epoch_size: epochs between two checks.
     """
 
@@ -48,17 +48,21 @@ PROTOCOLS = {
 
 
 def stratified_folds(labels: np.ndarray, folds: int) -> list[Split]:
-    """SentEval's folds: shuffled, stratified, always the same."""
+    """Return SentEval's folds: shuffled with a fixed seed, and stratified."""
     splitter = StratifiedKFold(n_splits=folds, shuffle=True, random_state=SEED)
     return list(splitter.split(np.zeros(len(labels)), labels))
 
 
 def nested_folds(features: np.ndarray, labels: np.ndarray, protocol: Protocol) -> tuple[float, float]:
-    """Accuracies (× 100) of nested cross-validation: of the inner folds' best penalty, and on the outer folds.
+    """Score by nested cross-validation: the inner folds choose the penalty, the outer folds test it.
 
     Args:
         features: `(n, d)`.
         labels: `(n,)`, numbers from 0.
+        protocol: SentEval's settings.
+
+    Returns:
+        Mean accuracy (× 100) of the chosen penalties on the inner folds, and on the outer folds.
     """
     outer = stratified_folds(labels, protocol.folds)
     inner = [
@@ -76,7 +80,7 @@ def nested_folds(features: np.ndarray, labels: np.ndarray, protocol: Protocol) -
 def folds_then_test(
     features: np.ndarray, labels: np.ndarray, train: np.ndarray, test: np.ndarray, protocol: Protocol
 ) -> tuple[float, float]:
-    """Accuracies (× 100) on the folds of the training rows, which choose the penalty, and on the test rows."""
+    """Return the accuracy (× 100) on folds of the training rows, which choose the penalty, and on the test rows."""
     folds = [(train[fit], train[held]) for fit, held in stratified_folds(labels[train], protocol.folds)]
     scores = fit(features, labels, folds, np.tile(PENALTIES, (len(folds), 1)), protocol)[1]
     dev = np.round(100 * scores.mean(0), 2)
@@ -87,7 +91,7 @@ def folds_then_test(
 def dev_then_test(
     features: np.ndarray, labels: np.ndarray, train: np.ndarray, dev: np.ndarray, test: np.ndarray, protocol: Protocol
 ) -> tuple[float, float]:
-    """Accuracies (× 100) on given dev rows, which choose the penalty, and on the test rows."""
+    """Return the accuracy (× 100) on the dev rows, which choose the penalty, and on the test rows."""
     weights, scores = fit(features, labels, [(train, dev)], np.array([PENALTIES]), protocol)
     best = int(scores[0].argmax())
     chosen = [part[:, :, best : best + 1] for part in weights]
@@ -97,7 +101,7 @@ def dev_then_test(
 def _fit_and_test(
     features: np.ndarray, labels: np.ndarray, splits: list[Split], penalties: np.ndarray, protocol: Protocol
 ) -> np.ndarray:
-    """Fit each split's training rows but a twentieth, which stops it early; accuracy on its test rows."""
+    """Train on each split's training rows, with a twentieth held out for early stopping; return its test accuracy."""
     random = [np.random.RandomState(SEED) for _ in splits]
     shuffled = [train[generator.permutation(len(train))] for (train, _), generator in zip(splits, random, strict=True)]
     held = [(rows[len(rows) // 20 :], rows[: len(rows) // 20]) for rows in shuffled]
@@ -113,13 +117,14 @@ def fit(
     protocol: Protocol,
     random: list[np.random.RandomState] | None = None,
 ) -> tuple[list[torch.Tensor], np.ndarray]:
-    """Train a classifier for each split and penalty, each until its own held-out accuracy has stopped rising.
+    """Train a classifier for each split and penalty, each until its held-out accuracy has stopped rising.
 
     Args:
         features: `(n, d)`.
-        splits: rows to train on and rows held out.
+        splits: for each split, rows to train on and rows held out.
         penalties: `(splits, P)`, the optimizer's weight decay.
-        random: where each split's shuffling goes on, if something was drawn before.
+        protocol: SentEval's settings.
+        random: the generator that shuffles each split; a new one with SentEval's seed by default.
 
     Returns:
         Weights `(splits, d, P, classes)` and biases `(splits, 1, P, classes)` at the best check, and its held-out
@@ -139,7 +144,7 @@ def fit(
     best, best_scores = [part.clone() for part in weights], torch.full((count, grid), -1.0, dtype=torch.float64)
     checks_without = torch.zeros(count, grid, dtype=torch.long)
     running = torch.ones(count, grid, dtype=torch.bool)
-    alive = torch.arange(count)  # splits of which some classifier is still trained
+    alive = torch.arange(count)  # splits with a classifier that is still training
     bar = {"desc": f"Fitting {count * grid} classifiers", "leave": None, "disable": not sys.stderr.isatty()}
     for _ in trange(0, MAX_EPOCHS + 1, protocol.epoch_size, **bar):
         for _ in range(protocol.epoch_size):
@@ -168,7 +173,7 @@ def _epoch(
     optimizer: _Optimizer,
     batch_size: int,
 ) -> None:
-    """One pass over each split's rows in its own order; splits may differ in length by a few rows."""
+    """Make one pass over each split's rows in the given order. Splits may differ in length by a few rows."""
     longest = max(map(len, orders))
     padded = torch.from_numpy(np.stack([np.pad(order, (0, longest - len(order))) for order in orders]))
     real = torch.from_numpy(np.stack([np.arange(longest) < len(order) for order in orders]))
@@ -188,16 +193,18 @@ def _epoch(
 def accuracies(
     features: np.ndarray, labels: np.ndarray, rows: list[np.ndarray], weights: list[torch.Tensor]
 ) -> np.ndarray:
-    """Share of each split's rows that each of its classifiers gets right, `(splits, P)`."""
-    made = []
+    """Return the share of each split's rows that each of its classifiers predicts correctly, `(splits, P)`."""
+    shares = []
     for index, weight, bias in zip(rows, *weights, strict=True):
         logits = (torch.from_numpy(features[index]) @ weight.flatten(1)).unflatten(1, weight.shape[1:]) + bias
-        made.append((logits.argmax(-1) == torch.from_numpy(labels[index])[:, None]).double().mean(0))  # (m, P) to (P,)
-    return torch.stack(made).numpy()
+        shares.append(
+            (logits.argmax(-1) == torch.from_numpy(labels[index])[:, None]).double().mean(0)
+        )  # (m, P) to (P,)
+    return torch.stack(shares).numpy()
 
 
 class _Optimizer:
-    """Adam or RMSprop as torch has them, on stacked classifiers with a penalty each; a split without rows rests."""
+    """torch's Adam or RMSprop on stacked classifiers, each with its penalty. A split without rows is not updated."""
 
     def __init__(self, name: str, weights: list[torch.Tensor], penalties: torch.Tensor):
         self.name, self.weights, self.penalties = name, weights, penalties[:, None, :, None]
@@ -206,7 +213,7 @@ class _Optimizer:
         self.steps = torch.zeros(len(penalties), 1, 1, 1)
 
     def keep(self, splits: torch.Tensor) -> list[torch.Tensor]:
-        """Go on with some of the splits alone; their weights."""
+        """Keep the state of these splits only; return their weights."""
         self.penalties, self.steps = self.penalties[splits], self.steps[splits]
         self.first, self.second = [part[splits] for part in self.first], [part[splits] for part in self.second]
         self.weights = [part[splits] for part in self.weights]

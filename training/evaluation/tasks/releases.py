@@ -1,9 +1,9 @@
-"""Checksums of the tasks in SentEval's files as they were released, by which altered data is noticed."""
+"""Checksums of the tasks in SentEval's files as released, to detect altered data."""
 
 from __future__ import annotations
 
-# Of sentences and labels as `receipt()` digests them. STS12–16 and the transfer tasks are the same in every copy that
-# was compared; copies of STS-B, SICK and MRPC differ in how they were tokenised.
+# Checksums of sentences and labels, as in `receipt()`. STS12–16 and the transfer tasks are the same in every copy that
+# was compared. Copies of STS-B, SICK and MRPC differ in their tokenisation.
 RELEASED = {
     "STS12": "d4ca46a4c65fd2ec365b586ab0cfb6fdb488eb0e73e59b659be093cf983fe541",
     "STS13": "520180e37314c5e85bd88c16ae66b1bfe22a11101d896b682828f3ae623074d7",
@@ -24,11 +24,12 @@ RELEASED = {
 
 
 def check_release(task: str, receipt: dict) -> dict[str, bool]:
-    """What a receipt says of its data beside the checksum: `as_released`, where the release's is known.
+    """Compare a task's checksum with that of the release; return `as_released`, or nothing if no checksum is known.
 
     Args:
-        task: its name.
-        receipt: with `dataset` and `sha256`. MTEB's data sets have their pinned revision instead, and another text.
+        task: name of the task.
+        receipt: the task's receipt with `dataset` and `sha256`. MTEB's data sets are not compared: their text differs,
+            and a pinned revision identifies them.
 
     Example:
         >>> check_release("MR", {"dataset": "SentEval MR", "sha256": "0" * 64})

@@ -1,4 +1,4 @@
-"""Retrieval on STS-B test (DiffCSE, section 6): find the other half of a pair among all sentences."""
+"""Retrieval on STS-B test (DiffCSE, section 6): find the other sentence of a pair among all sentences."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from .sts import PairTask, Vectors, load_task, unit_vectors
 
 @dataclass
 class RetrievalTask:
-    """Every sentence of the pairs that mean the same looks for its other half.
+    """Recall of the other sentence of a pair, for the pairs that mean the same.
 
-    The corpus is all sentences of all pairs, duplicates included, without the query's own place; rank is one plus the
-    number of places that are closer by cosine. The recall is over both directions of each pair (the paper's three
-    figures are multiples of 1 / 194, so it did the same with its 97 pairs).
+    Each sentence of such a pair is a query. The corpus is all sentences of all pairs, duplicates included, except the
+    query itself. The rank of the wanted sentence is one plus the number of sentences with a higher cosine. Both
+    directions of a pair count. (The paper's three numbers are multiples of 1 / 194, so it also used both directions of
+    its 97 pairs.)
 
     Args:
-        pairs: with gold scores.
+        pairs: pairs with gold scores.
         equal: the gold score of pairs that mean the same.
     """
 
@@ -34,17 +35,17 @@ class RetrievalTask:
         return self.pairs.sentences()
 
     def results(self, vectors: Vectors) -> list[dict]:
-        """Recall@1, 5 and 10 (× 100)."""
-        corpus = [sentence for pair in self.pairs.pairs for sentence in pair]  # places 2i and 2i + 1 are pair i
-        places = unit_vectors(vectors(corpus))
+        """Return recall@1, 5 and 10 (× 100)."""
+        corpus = [sentence for pair in self.pairs.pairs for sentence in pair]  # rows 2i and 2i + 1 are pair i
+        rows = unit_vectors(vectors(corpus))
         equal = np.flatnonzero(np.array(self.pairs.scores) == self.equal)
         query = np.concatenate([2 * equal, 2 * equal + 1])
         wanted = np.concatenate([2 * equal + 1, 2 * equal])
-        similarity = places[query] @ places.T
+        similarity = rows[query] @ rows.T
         similarity[np.arange(len(query)), query] = -np.inf
         values = Recall(keep_in_memory=True).compute(predictions=similarity, references=wanted)
-        about = {"queries": len(query), "corpus": len(corpus)}
-        return [{"task": self.name, "metric": name, "value": value, **about} for name, value in values.items()]
+        sizes = {"queries": len(query), "corpus": len(corpus)}
+        return [{"task": self.name, "metric": name, "value": value, **sizes} for name, value in values.items()]
 
     def receipt(self) -> dict[str, object]:
         return self.pairs.receipt()
@@ -52,11 +53,11 @@ class RetrievalTask:
 
 @dataclass
 class NeighboursTask:
-    """The three sentences of the pairs that are nearest to a sentence of one's own, itself left out.
+    """The three nearest neighbours of a query.
 
     Args:
-        pairs: their sentences, each once, are the corpus.
-        query: the sentence.
+        pairs: the corpus is their distinct sentences, without the query.
+        query: a sentence of the user.
     """
 
     pairs: PairTask
@@ -70,7 +71,7 @@ class NeighboursTask:
         return self.pairs.sentences() | {self.query}
 
     def results(self, vectors: Vectors) -> list[dict]:
-        """One result, whose value lists sentences and cosines, the nearest first."""
+        """Return one result, whose value is a list of sentences with their cosines, nearest first."""
         others = sorted(self.pairs.sentences() - {self.query})
         cosine = unit_vectors(vectors(others)) @ unit_vectors(vectors([self.query]))[0]
         nearest = [{"sentence": others[i], "cosine": float(cosine[i])} for i in np.argsort(-cosine)[:3]]
@@ -81,5 +82,5 @@ class NeighboursTask:
 
 
 def load_retrieval(data: str) -> list[RetrievalTask]:
-    """The retrieval task on STS-B test."""
+    """Return the retrieval task on STS-B test."""
     return [RetrievalTask(load_task("STSBenchmark", data))]

@@ -1,4 +1,4 @@
-"""SentEval's files: the directory or the Hub's archive that holds them, and the lines of one of them."""
+"""Find SentEval's files in a directory or in an archive on the Hub, and read their lines."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from huggingface_hub import cached_assets_path, hf_hub_download
 from ...errors import UserError, one_line
 from ...hub import is_inside
 
-# SimCSE's copy. Which commit answers is in every receipt, and the rows of every task are counted: an early commit held
-# twenty of SUBJ's 5,000 subjective sentences.
+# SimCSE's copy. Every receipt contains its commit, and the rows of every task are counted: in an early commit, SUBJ
+# had only twenty of its 5,000 subjective sentences.
 REPOSITORY, ARCHIVE = "princeton-nlp/datasets-for-simcse", "senteval.tar"
 
 
 class SentEval(NamedTuple):
-    """Where SentEval's files are.
+    """The place of SentEval's files.
 
     Args:
-        root: the directory that holds `STS/`, `SICK/`, `MR/` and the others.
-        name: of the layout or the Hub's repository, for receipts, which are read on other machines.
+        root: the directory with `STS/`, `SICK/`, `MR/` and the others.
+        name: the layout or the Hub repository, for receipts, in which a local path would mean nothing.
         revision: the commit on the Hub.
     """
 
@@ -37,10 +37,10 @@ class SentEval(NamedTuple):
 
 
 def find_senteval(data: str) -> SentEval:
-    """SentEval's files.
+    """Find SentEval's files.
 
     Args:
-        data: `hub`, or a directory in SentEval's layout: itself or its parent, `downstream/` inside.
+        data: `hub`, or a directory in SentEval's layout, or the directory with `downstream/` inside.
 
     Raises:
         UserError: there is no such directory, or the Hub cannot be reached.
@@ -50,12 +50,12 @@ def find_senteval(data: str) -> SentEval:
     directory = Path(data)
     root = directory / "downstream" if (directory / "downstream").is_dir() else directory
     if not root.is_dir():
-        raise UserError(f"{directory} is not a directory in SentEval's layout (with STS/ and SICK/ inside)")
+        raise UserError(f"{directory} is not a directory in SentEval's layout; give one with STS/ and SICK/ inside")
     return SentEval(root)
 
 
 def _from_hub() -> SentEval:
-    """The archive of the newest commit, extracted once into the cache of `huggingface_hub`."""
+    """Download the newest archive and extract it once, into the cache of `huggingface_hub`."""
     try:
         archive = Path(hf_hub_download(REPOSITORY, ARCHIVE, repo_type="dataset"))
     except (OSError, ValueError) as error:
@@ -72,24 +72,24 @@ def _from_hub() -> SentEval:
                 with tarfile.open(archive) as files:
                     extract(files, extracted)
             except (tarfile.TarError, EOFError) as error:
-                raise UserError(f"{archive} is damaged ({one_line(error)}): remove it and try again") from error
+                raise UserError(f"{archive} is damaged ({one_line(error)}); remove it and try again") from error
             try:
                 extracted.rename(root)
             except OSError:
-                if not root.is_dir():  # else another process was quicker
+                if not root.is_dir():  # otherwise another process was faster
                     raise
     return SentEval(root, REPOSITORY, commit)
 
 
 def extract(files: tarfile.TarFile, directory: Path) -> None:
-    """Write the regular files of an archive; `extractall` has no safe filter before Python 3.11.4.
+    """Extract the regular files of an archive. (`extractall` has no safe filter before Python 3.11.4.)
 
     Raises:
-        tarfile.TarError: a name leaves the directory, or is a link or a device.
+        tarfile.TarError: a member is outside of the directory, or is a link or a device.
     """
     for member in files:
         if not is_inside(member.name) or not (member.isfile() or member.isdir()):
-            raise tarfile.TarError(f"{member.name} is outside of it, or no file")
+            raise tarfile.TarError(f"{member.name} is outside of the archive or not a regular file")
         if member.isfile():
             path = directory / member.name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,15 +98,15 @@ def extract(files: tarfile.TarFile, directory: Path) -> None:
 
 
 def respaced(sentence: str) -> str:
-    """SentEval's text: tokens split at white space and joined by single spaces."""
+    """Split a sentence at white space and join the tokens by single spaces, as SentEval does."""
     return " ".join(sentence.split())
 
 
 def finite(score: str | float) -> float:
-    """A score as a number.
+    """Convert a score to a number.
 
     Raises:
-        ValueError: it is none, or not finite.
+        ValueError: it is not a finite number.
     """
     if not math.isfinite(float(score)):
         raise ValueError
@@ -114,10 +114,10 @@ def finite(score: str | float) -> float:
 
 
 def read_text(path: Path, encoding: str = "utf-8-sig") -> str:
-    """A file's text.
+    """Read a text file.
 
     Raises:
-        UserError: it is not in this encoding.
+        UserError: the file is not in this encoding.
     """
     try:
         return path.read_text(encoding=encoding)
@@ -128,35 +128,37 @@ def read_text(path: Path, encoding: str = "utf-8-sig") -> str:
 def numbered_lines(
     path: Path, encoding: str = "utf-8-sig", layout: str = "SentEval's layout"
 ) -> list[tuple[int, str]]:
-    """The lines of a file of SentEval's, counted from 1.
+    """Read the lines of one of SentEval's files, numbered from 1.
 
     Raises:
-        UserError: there is no such file, or it is not in this encoding.
+        UserError: the file does not exist, or is not in this encoding.
     """
     if not path.is_file():
-        raise UserError(f"{path} is missing: is this a directory in SentEval's layout?")
+        raise UserError(f"{path} is missing; the data directory must be in SentEval's layout")
     return list(enumerate(read_text(path, encoding).removesuffix("\n").split("\n"), start=1))
 
 
 def read_pair(path: Path, number: int, line: str, columns: tuple[int, int, int]) -> tuple[str, str, float]:
-    """First sentence, second sentence and score of a line of tab-separated columns.
+    """Read the first sentence, second sentence and score from a line of tab-separated columns.
 
     Raises:
-        UserError: the line does not hold them.
+        UserError: a column is missing, or the score is not a finite number.
     """
     cells = line.split("\t")
     try:
         first, second, score = (cells[column] for column in columns)
         return respaced(first), respaced(second), finite(score)
     except (IndexError, ValueError):
-        raise UserError(f"{path}, line {number}: no sentence pair with a score") from None
+        raise UserError(f"{path}, line {number}: expected a sentence pair with a score") from None
 
 
 def read_subset(folder: Path, subset: str) -> list[tuple[str, str, float]]:
-    """One sub-set of a year of STS; a pair whose gold line is empty was not scored and is left out."""
+    """Read one sub-set of a year of STS. Pairs with an empty line instead of a gold score are left out."""
     sentences, gold = folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"
     pairs, scores = numbered_lines(sentences), numbered_lines(gold)
     if len(pairs) != len(scores):
-        raise UserError(f"{sentences} has {len(pairs)} lines, {gold.name} {len(scores)}: the data is damaged")
+        raise UserError(
+            f"{sentences} has {len(pairs)} lines, but {gold.name} has {len(scores)}; download the data again"
+        )
     scored = [(number, line, score) for (number, line), (_, score) in zip(pairs, scores, strict=True) if score.strip()]
     return [read_pair(sentences, number, f"{score}\t{line}", (1, 2, 0)) for number, line, score in scored]

@@ -1,4 +1,4 @@
-"""The STS tasks: pairs of sentences with gold scores, from a directory in SentEval's layout or from the Hub."""
+"""The STS tasks: pairs of sentences with gold scores, from the Hub or from a directory in SentEval's layout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...errors import UserError
 from ..metrics.sts.sts import STS
 from .senteval import find_senteval, finite, numbered_lines, read_pair, read_subset, read_text, respaced
 
-# A task asks for the vectors of its sentences: `list[str] -> (n, d)`, float32.
+# Looks up the vectors of sentences: `list[str] -> (n, d)`, float32.
 Vectors = Callable[[list[str]], np.ndarray]
 
 SUBSETS = {
@@ -40,8 +40,8 @@ ROWS = {
     DEV_TASK: 1500,
     "STSBenchmark-train": 5749,
 }
-# The pinned revisions MTEB evaluates on; one split holds all pairs of a year, the "all" setting. Its SICK-R is train,
-# trial and test together: the 4,927 test pairs, which the papers use, are read from SentEval's archive instead.
+# The revisions that MTEB pins. One split contains all pairs of a year (the "all" setting). MTEB's SICK-R is train,
+# trial and test together; the papers use the 4,927 test pairs, which are therefore read from SentEval's archive.
 HUB = {
     "STS12": ("mteb/sts12-sts", "a0d554a64d88156834ff5ae9920b964011b16384", "test"),
     "STS13": ("mteb/sts13-sts", "7e90230a92c190f1bf69ae9002b8cea547a64cca", "test"),
@@ -56,13 +56,13 @@ HUB = {
 
 @dataclass
 class PairTask:
-    """Sentence pairs with gold similarities.
+    """Sentence pairs with gold scores.
 
     Args:
-        name: a task name of the zoo.
+        name: of the task.
         pairs: the two sentences of each pair.
-        scores: gold similarity of each pair, on the task's own scale.
-        source, revision: where the pairs came from.
+        scores: gold score of each pair, on the scale of the task.
+        source, revision: the data set they were read from.
         metric: `spearman` or `pearson`.
     """
 
@@ -77,20 +77,26 @@ class PairTask:
         return {sentence for pair in self.pairs for sentence in pair}
 
     def similarities(self, vectors: Vectors) -> np.ndarray:
-        """The cosine of each pair, `(n,)` in float64."""
+        """Return the cosine of each pair, `(n,)` in float64."""
         first, second = (unit_vectors(vectors([pair[side] for pair in self.pairs])) for side in (0, 1))
         return (first * second).sum(1)
 
     def results(self, vectors: Vectors) -> list[dict]:
-        """Correlation (× 100) of the cosine with the gold score, all pairs together."""
+        """Return the correlation (× 100) of the cosine with the gold score over all pairs.
+
+        Raises:
+            UserError: all similarities are equal.
+        """
         scores = STS(keep_in_memory=True).compute(predictions=self.similarities(vectors), references=self.scores)
         value = scores[self.metric]
         if math.isnan(value):
-            raise UserError(f"{self.name}: all similarities are equal, the encoder gives one vector to every sentence")
+            raise UserError(
+                f"{self.name}: all similarities are equal; the encoder returns one vector for every sentence"
+            )
         return [{"task": self.name, "metric": self.metric, "value": value, "similarity": "cosine"}]
 
     def receipt(self) -> dict[str, object]:
-        """What identifies the pairs (source, revision, rows, checksum), and that all are scored together."""
+        """Return what identifies the pairs (source, revision, rows, checksum), and that all are scored together."""
         digest = hashlib.sha256()
         for (first, second), score in zip(self.pairs, self.scores, strict=True):
             digest.update(f"{first}\t{second}\t{score:g}\n".encode())
@@ -104,7 +110,7 @@ class PairTask:
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:
-    """Float64 vectors of length one; a zero vector stays zero (its cosine counts as 0, as in SentEval).
+    """Scale vectors to length one in float64. A zero vector stays zero, so its cosine is 0, as in SentEval.
 
     Example:
         >>> unit_vectors(np.array([[3.0, 4.0], [0.0, 0.0]]))
@@ -124,21 +130,21 @@ def load_task(name: str, data: str) -> PairTask:
         data: `hub`, or a directory in SentEval's layout.
 
     Raises:
-        UserError: the data is missing or damaged (its row count is known).
+        UserError: the data is missing or does not have the released row count.
     """
     task = from_hub(name, *HUB[name]) if data == "hub" and name in HUB else _from_files(name, data)
     return counted(task, ROWS[name])
 
 
 def counted(task: PairTask, expected: int) -> PairTask:
-    """The task, if it has the rows it was released with.
+    """Return the task after checking that it has the released number of rows.
 
     Raises:
-        UserError: it has not.
+        UserError: it has another number of rows.
     """
     if len(task.pairs) != expected:
         raise UserError(
-            f"{task.name}: {len(task.pairs)} pairs in {task.source}, {expected} expected: the data is damaged"
+            f"{task.name}: expected {expected} pairs in {task.source}, got {len(task.pairs)}; download the data again"
         )
     return task
 
@@ -146,7 +152,7 @@ def counted(task: PairTask, expected: int) -> PairTask:
 def from_hub(
     name: str, repository: str, revision: str, split: str, config: str | None = None, metric: str = "spearman"
 ) -> PairTask:
-    """Pairs of a data set on the Hub with the columns sentence1, sentence2, score.
+    """Read pairs from a data set on the Hub with the columns sentence1, sentence2, score.
 
     Args:
         name: of the task.
@@ -154,9 +160,9 @@ def from_hub(
         metric: of the task.
 
     Raises:
-        UserError: the Hub cannot be reached, or a row is no pair with a score.
+        UserError: the Hub cannot be reached, or a row is not a pair with a score.
     """
-    import datasets  # half a second, and only this door needs it
+    import datasets  # it takes half a second, and only this function needs it
 
     try:
         rows = datasets.load_dataset(repository, config, split=split, revision=revision)
@@ -170,7 +176,9 @@ def from_hub(
         try:
             pairs.append((respaced(row["sentence1"]), respaced(row["sentence2"]), finite(row["score"])))
         except (AttributeError, TypeError, ValueError):
-            raise UserError(f"{name}: {repository}, row {number} of {split}: no sentence pair with a score") from None
+            raise UserError(
+                f"{name}: {repository}, row {number} of {split}: expected a sentence pair with a score"
+            ) from None
     return pair_task(name, pairs, repository, revision, metric)
 
 
@@ -191,12 +199,12 @@ def _from_files(name: str, data: str) -> PairTask:
 def pair_task(
     name: str, rows: list[tuple[str, str, float]], source: str, revision: str | None = None, metric: str = "spearman"
 ) -> PairTask:
-    """A task from rows of first sentence, second sentence, score."""
+    """Make a task from rows of first sentence, second sentence, score."""
     return PairTask(name, [row[:2] for row in rows], [row[2] for row in rows], source, revision, metric)
 
 
 def split_by_length(task: PairTask, words: int = 8) -> list[PairTask]:
-    """The pairs whose shorter sentence has at most so many words, and the others (PrdSimCSE, table 11).
+    """Split a task into pairs whose shorter sentence has at most `words` words, and the others (PrdSimCSE, table 11).
 
     Example:
         >>> task = PairTask("toy", [("a b c", "d"), ("a b", "c d e")], [1.0, 2.0], "example")
@@ -213,23 +221,23 @@ def split_by_length(task: PairTask, words: int = 8) -> list[PairTask]:
 
 
 def load_lengths(data: str) -> list[PairTask]:
-    """SICK-R, whole and split by length."""
+    """Read SICK-R: all pairs, and the two parts of a split by length."""
     task = load_task("SICK-R", data)
     return [task, *split_by_length(task)]
 
 
 def load_pairs_file(path: str) -> PairTask:
-    """Pairs from a CSV file with the columns sentence1, sentence2, score.
+    """Read pairs from a CSV file with the columns sentence1, sentence2, score.
 
     Raises:
-        UserError: there is no such file, or a line of it is no pair with a score.
+        UserError: the file does not exist, a line is not a pair with a score, or fewer than two scores differ.
     """
     file = Path(path)
     if not file.is_file():
-        raise UserError(f"{file} does not exist")
+        raise UserError(f"{file} does not exist; give a CSV file with the columns sentence1, sentence2, score")
     reader = csv.DictReader(io.StringIO(read_text(file)))
     if missing := [c for c in ("sentence1", "sentence2", "score") if c not in (reader.fieldnames or [])]:
-        raise UserError(f"{file} has no column {', '.join(missing)}: sentence1, sentence2 and score are needed")
+        raise UserError(f"{file} has no column {', '.join(missing)}; it needs sentence1, sentence2 and score")
     try:
         numbered = [(reader.line_num, row) for row in reader]
     except csv.Error as error:  # a quote that never closes
@@ -237,12 +245,12 @@ def load_pairs_file(path: str) -> PairTask:
     rows = []
     for number, row in numbered:
         if None in row.values() or None in row:
-            raise UserError(f"{file}, line {number}: not as many cells as the header has")
+            raise UserError(f"{file}, line {number}: the number of cells differs from the header")
         try:
             rows.append((respaced(row["sentence1"]), respaced(row["sentence2"]), finite(row["score"])))
         except ValueError:
             raise UserError(f"{file}, line {number}: score {row['score']!r} is not a number") from None
     task = pair_task(file.stem, rows, file.name)
     if len(set(task.scores)) < 2:
-        raise UserError(f"{file} holds {len(set(task.scores))} different scores, a correlation needs at least two")
+        raise UserError(f"{file} has {len(set(task.scores))} different scores; a correlation needs at least two")
     return task

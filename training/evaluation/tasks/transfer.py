@@ -1,4 +1,4 @@
-"""The seven transfer tasks of SentEval: how well a logistic regression on frozen embeddings classifies."""
+"""The seven transfer tasks of SentEval: classification by logistic regression on frozen embeddings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS = {
     "TREC": {"train": 5452, "test": 500},
     "MRPC": {"train": 4076, "test": 1725},
 }
-# Positive file first: its examples are labelled 1.
+# The examples of the first file have label 1.
 POLARITY = {
     "MR": ("rt-polarity.pos", "rt-polarity.neg"),
     "CR": ("custrev.pos", "custrev.neg"),
@@ -31,19 +31,19 @@ POLARITY = {
     "MPQA": ("mpqa.pos", "mpqa.neg"),
 }
 QUESTIONS = {"ABBR": 0, "DESC": 1, "ENTY": 2, "HUM": 3, "LOC": 4, "NUM": 5}
-Example = tuple[tuple[str, ...], float]  # one sentence or two, and the class (in GLUE's STS-B the score)
+Example = tuple[tuple[str, ...], float]  # one sentence or two, and the class (the score in GLUE's STS-B)
 
 
 @dataclass
 class TransferTask:
-    """Labelled sentences, or pairs of them, in SentEval's order.
+    """Labelled sentences, or labelled pairs of sentences, in SentEval's order.
 
     Args:
-        name: of `TRANSFER_TASKS`.
-        parts: `all`, or `train` (and `dev`) and `test`: examples sorted as SentEval sorts them, which its folds and
-            batches depend on.
-        source: where they came from.
-        protocol: of `probing.PROTOCOLS`: `default` is SentEval's, `fast` the one SimCSE used while it was developed.
+        name: one of `TRANSFER_TASKS`.
+        parts: examples by part: `all`, or `train` (and `dev`) and `test`. They are in SentEval's order, on which its
+            folds and batches depend.
+        source, revision: the data set they were read from.
+        protocol: a key of `probing.PROTOCOLS`: `default` is SentEval's, `fast` is the one SimCSE used in development.
     """
 
     name: str
@@ -56,7 +56,7 @@ class TransferTask:
         return {text for examples in self.parts.values() for texts, _ in examples for text in texts}
 
     def results(self, vectors: Vectors) -> list[dict]:
-        """Test accuracy (× 100), and beside it the held-out accuracy that chose the penalty."""
+        """Return the test accuracy (× 100), with the held-out accuracy that chose the penalty as `dev`."""
         examples = [example for part in self.parts.values() for example in part]
         first, *second = (vectors([texts[side] for texts, _ in examples]) for side in range(len(examples[0][0])))
         features = np.hstack([abs(first - second[0]), first * second[0]]) if second else first
@@ -83,7 +83,7 @@ class TransferTask:
 
 
 def examples_receipt(parts: dict[str, list[Example]], source: str, revision: str | None) -> dict[str, object]:
-    """What identifies labelled examples: source, revision, rows of each part and a checksum of texts and labels."""
+    """Return what identifies labelled examples: source, revision, rows per part, checksum of texts and labels."""
     digest = hashlib.sha256()
     for part, examples in parts.items():
         for texts, label in examples:
@@ -96,13 +96,13 @@ def load_transfer_task(name: str, data: str, protocol: str = "default") -> Trans
     """Read a task.
 
     Args:
-        name: of `TRANSFER_TASKS`.
+        name: one of `TRANSFER_TASKS`.
         data: `hub`, or a directory in SentEval's layout.
-        protocol: of `probing.PROTOCOLS`.
+        protocol: a key of `probing.PROTOCOLS`.
 
     Raises:
-        UserError: the data is missing or damaged: its row counts are known (a release once shipped SUBJ with twenty
-            subjective sentences).
+        UserError: the data is missing or does not have the released row counts. (A release once shipped SUBJ with only
+            twenty subjective sentences.)
     """
     senteval = find_senteval(data)
     if name in POLARITY:
@@ -120,14 +120,15 @@ def load_transfer_task(name: str, data: str, protocol: str = "default") -> Trans
     for part, expected in ROWS[name].items():
         if len(parts[part]) != expected:
             raise UserError(
-                f"{name}: {len(parts[part])} examples in {folder} ({part}), {expected} expected: the data is damaged"
+                f"{name}: expected {expected} examples in {folder} ({part}), got {len(parts[part])}; "
+                "download the data again"
             )
     parts = {part: in_order(examples) for part, examples in parts.items()}
     return TransferTask(name, parts, senteval.source(folder), protocol, senteval.revision)
 
 
 def in_order(examples: list[Example]) -> list[Example]:
-    """Examples as SentEval sorts them, by tokens and label; then only, a text without any becomes a full stop.
+    """Sort examples as SentEval does, by number of tokens and label. Afterwards, an empty text becomes a full stop.
 
     Example:
         >>> in_order([(("b",), 0), (("",), 1), (("a",), 0)])
@@ -151,19 +152,19 @@ def _questions(path: Path) -> list[Example]:
     for number, line in numbered_lines(path, "latin-1"):
         kind, _, question = line.partition(":")
         if kind not in QUESTIONS:
-            raise UserError(f"{path}, line {number}: {kind[:20]!r} is none of {', '.join(QUESTIONS)}")
+            raise UserError(f"{path}, line {number}: {kind[:20]!r} must be one of {', '.join(QUESTIONS)}")
         examples.append(((respaced(question.partition(" ")[2]),), QUESTIONS[kind]))
     return examples
 
 
 def _paraphrases(path: Path) -> list[Example]:
-    _, *examples = numbered_lines(path)  # the first names the columns
+    _, *examples = numbered_lines(path)  # the first line is the header
     return [_example(path, number, line.split("\t"), (3, 4), 0) for number, line in examples]
 
 
 def _example(path: Path, number: int, cells: list[str], texts: tuple[int, ...], label: int) -> Example:
-    """Sentences and a class 0 or 1 from a line of tab-separated columns."""
+    """Read the sentences and the class, 0 or 1, from a line of tab-separated columns."""
     try:
         return tuple(respaced(cells[column]) for column in texts), {"0": 0, "1": 1}[cells[label].strip()]
     except (IndexError, KeyError):
-        raise UserError(f"{path}, line {number}: no sentence with a label 0 or 1") from None
+        raise UserError(f"{path}, line {number}: expected a sentence with the label 0 or 1") from None

@@ -1,11 +1,11 @@
-"""What encoding costs: measured on calls of its own, in figures that fit each other."""
+"""The cost of encoding is measured on separate calls, and its numbers are consistent."""
 
 import pytest
 import torch
 
 from csezoo.training.cli.parser import main
-from csezoo.training.evaluation.encoded import Encoded
 from csezoo.training.evaluation.encoders import load_encoder
+from csezoo.training.evaluation.sentence_vectors import SentenceVectors
 from csezoo.training.evaluation.tasks.encoding_cost import CostTask
 from csezoo.training.evaluation.tasks.sts import PairTask
 from csezoo.training.loading.sizes import longest_input
@@ -19,32 +19,32 @@ def figures(results) -> dict[str, float]:
     return {result["metric"]: result["value"] for result in results}
 
 
-def test_every_sentence_is_encoded_once_a_call_and_the_first_call_does_not_count(base):
+def test_every_call_encodes_each_sentence_once_and_the_first_call_is_not_timed(base):
     encode, _ = load_encoder(str(base), pooling="mean")
     calls = []
     encode.encode, inner = lambda texts: calls.append(texts) or inner(texts), encode.encode
-    cost = figures(CostTask(PAIRS, repeats=3).results(Encoded(encode)))
+    cost = figures(CostTask(PAIRS, repeats=3).results(SentenceVectors(encode)))
     assert calls == [sorted(SENTENCES[:3])] * 4
     assert cost["sentences per second"] == pytest.approx(3 / cost["seconds"])
-    # Seven words and two special tokens each, one word a piece.
+    # Seven words, a token each, and two special tokens per sentence.
     assert encode.count_tokens(SENTENCES[:3]) >= 27
     assert cost["tokens per second"] == pytest.approx(encode.count_tokens(SENTENCES[:3]) / cost["seconds"])
     assert 0.05 < cost["peak RSS, GiB"] < 100
 
 
-def test_tokens_of_a_plain_function_are_not_known():
-    assert "tokens per second" not in figures(CostTask(PAIRS).results(Encoded(lambda texts: texts)))
+def test_a_plain_function_has_no_tokens_per_second():
+    assert "tokens per second" not in figures(CostTask(PAIRS).results(SentenceVectors(lambda texts: texts)))
 
 
-def test_the_receipt_names_what_the_figures_depend_on():
+def test_the_receipt_names_repeats_and_threads():
     assert {"repeats": 3, "threads": torch.get_num_threads()}.items() <= CostTask(PAIRS, repeats=3).receipt().items()
 
 
-def test_tokens_are_counted_as_the_model_reads_them(base, kind):
+def test_tokens_are_counted_after_truncation(base, kind):
     encode, _ = load_encoder(str(base), pooling="mean")
     assert encode.count_tokens(["the cat " * 1000]) == longest_input(tiny_config(kind))
 
 
-def test_cost_is_a_suite_of_the_command(base, senteval, capsys):  # noqa: F811
+def test_cost_is_a_suite_of_csezoo_evaluate(base, senteval, capsys):  # noqa: F811
     main(["evaluate", str(base), "--pooling", "mean", "--suite", "cost", "--data", str(senteval)])
     assert "STSBenchmark cost  tokens per second" in capsys.readouterr().out

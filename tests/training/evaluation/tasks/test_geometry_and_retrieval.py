@@ -1,4 +1,4 @@
-"""Measures of the space, retrieval and lengths, against plain loops; their reports."""
+"""Geometry, retrieval and the split by length match plain loops; their reports show the numbers."""
 
 import json
 
@@ -37,8 +37,8 @@ def test_recall_counts_both_directions_of_the_pairs_that_mean_the_same():
     ranks = []
     for i, score in enumerate(PAIRS.scores):
         for query, wanted in ((2 * i, 2 * i + 1), (2 * i + 1, 2 * i)) if score == 5 else ():
-            own = cosine(corpus[query], corpus[wanted])
-            closer = sum(cosine(corpus[query], other) > own + 1e-12 for j, other in enumerate(corpus) if j != query)
+            pair = cosine(corpus[query], corpus[wanted])
+            closer = sum(cosine(corpus[query], other) > pair + 1e-12 for j, other in enumerate(corpus) if j != query)
             ranks.append(closer + 1)
     assert len(ranks) == 10
     results = evaluate_tasks(encode, [RetrievalTask(PAIRS)])
@@ -48,17 +48,17 @@ def test_recall_counts_both_directions_of_the_pairs_that_mean_the_same():
         assert (result["queries"], result["corpus"], result["rows"]) == (10, 60, 30)
 
 
-def test_a_query_shows_its_three_nearest_sentences_without_itself():
+def test_a_query_shows_its_three_nearest_neighbours_without_itself():
     (result,) = evaluate_tasks(encode, [NeighboursTask(PAIRS, "s4")])
     others = {sentence for pair in PAIRS.pairs for sentence in pair} - {"s4"}
     expected = sorted(others, key=lambda other: -cosine("s4", other))[:3]
-    assert [found["sentence"] for found in result["value"]] == expected
+    assert [near["sentence"] for near in result["value"]] == expected
     assert result["value"][0]["cosine"] == pytest.approx(cosine("s4", expected[0]))
     shown = format_report("m", [{"suite": "retrieval", **result}])
     assert shown.splitlines()[0].strip() == "s4" and expected[0] in shown
 
 
-def test_geometry_is_the_formulae_over_places():
+def test_geometry_follows_the_formulas_with_repeated_sentences():
     unit = {name: vector.astype(float) / np.linalg.norm(vector.astype(float)) for name, vector in VECTORS.items()}
     places = [unit[a] for a, _ in PAIRS.pairs] + [unit[b] for _, b in PAIRS.pairs]
     pairs = [(places[i], places[j]) for i in range(len(places)) for j in range(i)]
@@ -79,8 +79,8 @@ def test_pairs_are_split_by_the_words_of_their_shorter_sentence():
     assert (long.pairs, long.scores) == ([task.pairs[1]], [2.0])
 
 
-def test_queries_need_their_suite():
-    with pytest.raises(UserError, match="shown by the suite retrieval, name it too"):
+def test_queries_need_the_retrieval_suite():
+    with pytest.raises(UserError, match="only the suite retrieval shows neighbours; add retrieval to --suite"):
         evaluate(encode, ["sts"], "nowhere", queries=["a"])
 
 

@@ -1,4 +1,4 @@
-"""BQ, LCQMC, STS 2017 and Spanish STS 2014: what is read, by which metric it is scored, what is refused."""
+"""BQ, LCQMC, STS 2017 and Spanish STS 2014: reading the data, the metric, damaged data."""
 
 import json
 import os
@@ -21,13 +21,13 @@ LANGUAGES = ("ar-ar", "en-ar", "es-es", "es-en", "en-en", "en-tr", "en-de", "fr-
 
 
 def pair(place, n):
-    """Two sentences in which the letters a and b say how similar they are."""
+    """Two sentences whose similarity depends on the letters a and b."""
     return f"{place} {n}  {'a' * (n % 7)}", f"{place} {n} {'b' * (n % 5)}\u00a0a"
 
 
 @pytest.fixture
 def directory(tmp_path):
-    """The files as they are distributed."""
+    """A directory with the files as distributed."""
     for name, rows in CHINESE_ROWS.items():
         write(tmp_path / name / f"{name}.test.data", ["\t".join([*pair("好", n), str(n % 2)]) for n in range(rows)])
     for languages in LANGUAGES:
@@ -44,7 +44,7 @@ def letters(texts):
     return np.array([[text.count(letter) for letter in "abe"] for text in texts], np.float32)
 
 
-def test_every_task_is_read_whole_and_in_order(directory):
+def test_every_task_is_read_completely_and_in_order(directory):
     chinese, sts17, spanish = (load(str(directory)) for load in (load_chinese, load_sts17, load_spanish))
     assert {task.name: len(task.pairs) for task in chinese} == CHINESE_ROWS
     assert [task.name for task in sts17] == [f"STS17 {languages}" for languages in LANGUAGES]
@@ -68,10 +68,10 @@ def test_semeval_is_scored_by_pearson_and_the_questions_by_spearman(directory):
 
 def test_models_are_compared_by_the_metric_of_the_task(directory):
     (task,) = load_spanish(str(directory))
-    (made,) = compare(letters, lambda texts: letters(texts) ** 2, [task], resamples=20)
-    assert made["first"] == pytest.approx(task.results(letters)[0]["value"])
+    (result,) = compare(letters, lambda texts: letters(texts) ** 2, [task], resamples=20)
+    assert result["first"] == pytest.approx(task.results(letters)[0]["value"])
     spearman = PairTask("toy", task.pairs, task.scores, "here")
-    assert compare(letters, letters, [spearman], resamples=20)[0]["first"] != made["first"]
+    assert compare(letters, letters, [spearman], resamples=20)[0]["first"] != result["first"]
 
 
 @pytest.mark.parametrize(
@@ -81,20 +81,30 @@ def test_models_are_compared_by_the_metric_of_the_task(directory):
             load_chinese,
             "BQ/BQ.test.data",
             lambda lines: lines[1:],
-            "BQ: 9999 pairs in SentEval BQ/BQ.test.data",
+            "BQ: expected 10000 pairs in SentEval BQ/BQ.test.data, got 9999",
         ),
-        (load_chinese, "LCQMC/LCQMC.test.data", lambda lines: ["no label", *lines[1:]], "LCQMC.test.data, line 1: no"),
-        (load_sts17, "STS/STS2017-extended/STS.en-tr.txt", lambda lines: lines[:-1], "STS17 en-tr: 249 pairs"),
+        (
+            load_chinese,
+            "LCQMC/LCQMC.test.data",
+            lambda lines: ["no label", *lines[1:]],
+            "LCQMC.test.data, line 1: expected",
+        ),
+        (
+            load_sts17,
+            "STS/STS2017-extended/STS.en-tr.txt",
+            lambda lines: lines[:-1],
+            "STS17 en-tr: expected 250 pairs",
+        ),
         (
             load_spanish,
             "STS/STS14-es-test/STS.gs.news.txt",
             lambda lines: lines[:-1],
-            "480 lines, STS.gs.news.txt 479",
+            "has 480 lines, but STS.gs.news.txt has 479",
         ),
-        (load_spanish, "STS/STS14-es-test/STS.gs.news.txt", lambda lines: ["", *lines[1:]], "803 pairs"),
+        (load_spanish, "STS/STS14-es-test/STS.gs.news.txt", lambda lines: ["", *lines[1:]], "got 803"),
     ],
 )
-def test_damaged_data_is_refused_and_located(directory, load, file, change, part):
+def test_damaged_data_is_refused_with_the_place_of_the_damage(directory, load, file, change, part):
     path = directory / file
     lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     path.write_text("\n".join(change(lines)) + "\n", encoding="utf-8")
@@ -103,7 +113,7 @@ def test_damaged_data_is_refused_and_located(directory, load, file, change, part
     assert part in str(error.value)
 
 
-def test_spanish_is_not_on_the_hub():
+def test_spanish_needs_a_directory():
     with pytest.raises(UserError, match="STS14-es: no data set on the Hub .* give --data DIR"):
         load_spanish("hub")
 
@@ -140,7 +150,7 @@ def test_every_configuration_is_read_from_the_hub_at_its_pinned_commit(tmp_path)
     files |= {f"{name}/test.jsonl": served(count) for name, count in rows.items()}
     with HubServer() as hub:
         hub.repos[repository] = [Commit(revision, "pinned", files)]
-        hub.commit(repository, "a later one", {})
+        hub.commit(repository, "a later commit", {})
         name, revision, _ = CHINESE["BQ"]
         hub.repos[name] = [Commit(revision, "pinned", {"test.jsonl": served(10000, broken=41)})]
         environment = {**os.environ, **hub.environment(tmp_path / "hf")}
@@ -150,4 +160,4 @@ def test_every_configuration_is_read_from_the_hub_at_its_pinned_commit(tmp_path)
     tasks, error = map(json.loads, done.stdout.splitlines())
     assert {name: receipt["rows"] for name, _, receipt in tasks} == {f"STS17 {name}": n for name, n in rows.items()}
     assert {(metric, r["dataset"], r["revision"]) for _, metric, r in tasks} == {("pearson", *STS17[:2])}
-    assert error == "BQ: C-MTEB/BQ, row 42 of test: no sentence pair with a score"
+    assert error == "BQ: C-MTEB/BQ, row 42 of test: expected a sentence pair with a score"

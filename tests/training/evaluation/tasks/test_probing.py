@@ -1,4 +1,4 @@
-"""The batched classifiers against the same protocol written plainly, one classifier after another."""
+"""The batched classifiers match the same protocol written as a plain loop over classifiers."""
 
 import numpy as np
 import pytest
@@ -17,14 +17,14 @@ RNG = np.random.default_rng(0)
 
 
 def data(rows, classes, dimensions=6):
-    """Classes that overlap, so that accuracies differ between folds and penalties."""
+    """Overlapping classes, so that accuracies differ between folds and penalties."""
     labels = RNG.integers(classes, size=rows)
     features = RNG.normal(size=(rows, dimensions)) + 0.8 * RNG.normal(size=(classes, dimensions))[labels]
     return features.astype(np.float32), labels
 
 
 def train_one(x, y, held_x, held_y, classes, penalty, protocol, random):
-    """SentEval's loop: check every few epochs, keep the best, stop after so many checks that were not better."""
+    """SentEval's loop: check every few epochs, keep the best weights, stop after `tenacity` checks without a gain."""
     torch.manual_seed(1111)
     model = torch.nn.Linear(x.shape[1], classes)
     kinds = {"adam": (torch.optim.Adam, 1e-3), "rmsprop": (torch.optim.RMSprop, 1e-2)}
@@ -82,7 +82,7 @@ SMALL = [
 
 
 @pytest.mark.parametrize("protocol", SMALL, ids=lambda protocol: protocol.optimizer)
-def test_nested_folds_are_those_of_one_classifier_after_another(protocol):
+def test_nested_folds_match_a_plain_loop(protocol):
     x, y = data(97, 2)
     dev, test = [], []
     for train, outside in stratified_folds(y, protocol.folds):
@@ -94,7 +94,7 @@ def test_nested_folds_are_those_of_one_classifier_after_another(protocol):
 
 
 @pytest.mark.parametrize("protocol", SMALL, ids=lambda protocol: protocol.optimizer)
-def test_folds_then_test(protocol):
+def test_folds_then_test_matches_a_plain_loop(protocol):
     x, y = data(120, 4)
     train, test = np.arange(83), np.arange(83, 120)
     means = mean_over_folds(x[train], y[train], 4, protocol)
@@ -104,13 +104,13 @@ def test_folds_then_test(protocol):
 
 
 @pytest.mark.parametrize("protocol", SMALL, ids=lambda protocol: protocol.optimizer)
-def test_dev_then_test(protocol):
+def test_dev_then_test_matches_a_plain_loop(protocol):
     x, y = data(120, 2)
     train, dev, test = np.split(np.arange(120), [70, 90])
     fitted = [
         train_one(x[train], y[train], x[dev], y[dev], 2, penalty, protocol, np.random.RandomState(1111))
         for penalty in PENALTIES
     ]
-    model, best = max(fitted, key=lambda made: made[1])
+    model, best = max(fitted, key=lambda fit: fit[1])
     expected = (100 * best, 100 * score(model, x[test], y[test]))
     assert dev_then_test(x, y, train, dev, test, protocol) == pytest.approx(expected, abs=1e-6)

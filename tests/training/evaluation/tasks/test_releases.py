@@ -1,4 +1,4 @@
-"""Data that is not as it was released is noticed, however many rows it has."""
+"""Altered data is detected, even with the released number of rows."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from csezoo.training.evaluation.tasks.sts import HUB, STS_TASKS, load_task
 from tests.training.evaluation.tasks.test_sts import senteval  # noqa: F401 (a fixture)
 
 
-def test_the_data_measured_on_is_as_released(real_data):
+def test_the_real_data_is_as_released(real_data):
     data = str(real_data / "data" / "senteval")
     tasks = [task for suite in ("sts", "sts-dev", "transfer") for task in SUITES[suite](data)]
     assert {task.name for task in tasks} == RELEASED.keys()
@@ -17,17 +17,17 @@ def test_the_data_measured_on_is_as_released(real_data):
 
 
 @pytest.mark.parametrize("change", [lambda pair: pair[::-1], lambda pair: (pair[0] + ".", pair[1])])
-def test_one_changed_sentence_is_noticed(real_data, change):
+def test_one_changed_sentence_is_detected(real_data, change):
     task = load_task("STS13", str(real_data / "data" / "senteval"))
     task.pairs[7] = change(task.pairs[7])
     assert full_receipt(task, None)["as_released"] is False
 
 
-def test_made_up_data_is_scored_with_a_warning(bases, senteval, capsys):  # noqa: F811
+def test_altered_data_is_scored_with_a_warning(bases, senteval, capsys):  # noqa: F811
     main(["evaluate", str(bases["roberta"]), "--pooling", "mean", "--suite", "sts", "--data", str(senteval)])
-    said = capsys.readouterr().err
-    assert [f"warning: {name}: its data is not as released" in said for name in STS_TASKS] == [True] * len(STS_TASKS)
+    err = capsys.readouterr().err
+    assert [f"warning: {name}: its data is not as released" in err for name in STS_TASKS] == [True] * len(STS_TASKS)
 
 
-def test_a_pinned_data_set_of_the_hub_has_its_revision_instead():
+def test_data_sets_from_the_hub_are_those_of_mteb():
     assert {repository.split("/")[0] for repository, *_ in HUB.values()} == {"mteb"}

@@ -1,4 +1,4 @@
-"""SentEval's archive on the Hub: downloaded by the real client from the loopback server, extracted once, receipted."""
+"""SentEval's archive on the Hub: downloaded from a local server, extracted once, named in receipts."""
 
 import io
 import json
@@ -55,7 +55,7 @@ def archive(*members: tuple[str, bytes]) -> bytes:
 
 @pytest.fixture
 def released(hub, senteval, cr):  # noqa: F811
-    """The repository with an archive as released: the tasks' directories at its top."""
+    """The repository with an archive as released, with the tasks' directories at the top level."""
     paths = [senteval / "downstream" / "SICK" / "SICK_test_annotated.txt", *sorted((cr / "CR").iterdir())]
     content = archive(*((f"{path.parent.name}/{path.name}", path.read_bytes()) for path in paths))
     return hub.commit(REPOSITORY, "SentEval's data", {ARCHIVE: content})
@@ -72,36 +72,36 @@ def read(process):
     return json.loads(out.splitlines()[-1])
 
 
-def test_tasks_from_the_hub_are_those_of_a_directory_and_name_the_commit(hub, released, senteval, cr, tmp_path):  # noqa: F811
+def test_tasks_from_the_hub_equal_those_of_a_directory_and_name_the_commit(hub, released, senteval, cr, tmp_path):  # noqa: F811
     sick, custrev = read(start(hub, tmp_path, RECEIPTS))
-    here = {"revision": released.id}
+    commit = {"revision": released.id}
     assert sick == {
         **load_task("SICK-R", str(senteval)).receipt(),
-        **here,
+        **commit,
         "dataset": f"{REPOSITORY} SICK/SICK_test_annotated.txt",
     }
-    assert custrev == {**load_transfer_task("CR", str(cr)).receipt(), **here, "dataset": f"{REPOSITORY} CR"}
+    assert custrev == {**load_transfer_task("CR", str(cr)).receipt(), **commit, "dataset": f"{REPOSITORY} CR"}
 
 
-def test_the_archive_is_downloaded_and_extracted_once_even_by_two_at_a_time(hub, released, tmp_path):
+def test_two_processes_at_once_download_and_extract_the_archive_once(hub, released, tmp_path):
     both = [start(hub, tmp_path), start(hub, tmp_path)]
     (root, name, revision), second = map(read, both)
     assert second == [root, name, revision] == [root, REPOSITORY, released.id]
-    made = Path(root).stat().st_mtime_ns
+    extracted = Path(root).stat().st_mtime_ns
     assert read(start(hub, tmp_path)) == second
     assert hub.requests.count(f"GET /datasets/{REPOSITORY}/resolve/main/{ARCHIVE}") == 1
-    assert Path(root).stat().st_mtime_ns == made
-    assert [path.name for path in Path(root).parent.iterdir()] == ["senteval"], "nothing half-made is left"
+    assert Path(root).stat().st_mtime_ns == extracted
+    assert [path.name for path in Path(root).parent.iterdir()] == ["senteval"], "no partial directory is left"
 
 
 @pytest.mark.parametrize("content", [b"<html>", archive(("../outside.txt", b"x"))], ids=["no tar", "escapes"])
-def test_an_archive_that_is_damaged_or_malicious_is_refused_whole(hub, tmp_path, content):
+def test_a_damaged_or_malicious_archive_is_refused_completely(hub, tmp_path, content):
     hub.commit(REPOSITORY, "broken", {ARCHIVE: content})
     error = read(start(hub, tmp_path))
     assert ARCHIVE in error and "is damaged" in error and "remove it and try again" in error
     assert not [path for path in (tmp_path / "hf" / "assets").rglob("*") if path.is_file()]
 
 
-def test_a_hub_without_it_leads_to_a_directory(hub, tmp_path):
+def test_without_the_archive_the_error_suggests_a_directory(hub, tmp_path):
     error = read(start(hub, tmp_path))
     assert REPOSITORY in error and "give a directory in SentEval's layout instead" in error and "\n" not in error

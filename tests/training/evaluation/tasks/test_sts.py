@@ -1,4 +1,4 @@
-"""The STS tasks read from a directory in SentEval's layout, from the Hub, and from a file of one's own."""
+"""The STS tasks from a directory in SentEval's layout, from the Hub, and from a user's file."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from csezoo.training.errors import UserError
 from csezoo.training.evaluation.tasks.senteval import REPOSITORY
 from csezoo.training.evaluation.tasks.sts import DEV_TASK, HUB, STS_TASKS, load_pairs_file, load_task
 
-# Pairs of each sub-set, as released: SentEval leaves out STS13's SMT (licence).
+# Pairs of each sub-set as released. SentEval leaves out STS13's SMT because of its licence.
 YEARS = {
     "STS12": {"MSRpar": 750, "MSRvid": 750, "SMTeuroparl": 459, "surprise.OnWN": 750, "surprise.SMTnews": 399},
     "STS13": {"FNWN": 189, "headlines": 750, "OnWN": 561},
@@ -29,7 +29,7 @@ PARTLY_SCORED = ("STS15", "STS16")
 
 
 def text(*where) -> tuple[str, str]:
-    """Two sentences that no other pair has; with the white space that releases have."""
+    """Two sentences that are in no other pair, with irregular white space as in the releases."""
     place = " ".join(map(str, where))
     return f"first  of {place} ", f"second of\u00a0{place}"
 
@@ -45,7 +45,7 @@ def senteval(tmp_path):
 
 
 def write_senteval(directory):
-    """Every file SentEval reads for STS, with as many rows as released."""
+    """Write every file SentEval reads for STS, with the released number of rows."""
     root = directory / "downstream"
     for year, subsets in YEARS.items():
         folder = root / "STS" / f"{year}-en-test"
@@ -54,15 +54,15 @@ def write_senteval(directory):
             for n in range(count):
                 pairs.append("\t".join(text(year, subset, n)))
                 scores.append(str(n % 6))
-                if year in PARTLY_SCORED and n % 2 == 0:  # an unscored pair after it, in the last line too
+                if year in PARTLY_SCORED and n % 2 == 0:  # an unscored pair follows, also in the last line
                     pairs.append("\t".join(text("unscored", n)))
                     scores.append("")
-            if year == "STS16":  # it names its sources after the sentences
+            if year == "STS16":  # its lines end with the sources
                 pairs = [f"{pair}\tsource one\tsource two" for pair in pairs]
             write(folder / f"STS.input.{subset}.txt", pairs)
             write(folder / f"STS.gs.{subset}.txt", scores)
     for part, count in (("dev", 1500), ("test", 1379), ("train", 5)):
-        # Quotes are literal, even where they open and do not close.
+        # Quotes are literal, even if they are not closed.
         pairs = [("genre", "file", "year", str(n), f"{n % 6}.500", f'"{part} {n}', 'a "b" c') for n in range(count)]
         write(root / "STS" / "STSBenchmark" / f"sts-{part}.csv", map("\t".join, pairs))
     rows = [(str(n), *text("SICK", n), f"{1 + n % 4}.6", "NEUTRAL") for n in range(4927)]
@@ -80,17 +80,17 @@ def test_every_task_has_the_rows_it_was_released_with(senteval, name):
     task = load_task(name, str(senteval))
     assert task.name == name
     assert len(task.pairs) == len(task.scores) == len(set(task.pairs)) == ROWS[name]
-    assert load_task(name, str(senteval / "downstream")) == task, "the directory itself or its parent"
+    assert load_task(name, str(senteval / "downstream")) == task, "the directory or its parent"
 
 
 @pytest.mark.parametrize("year", YEARS)
-def test_all_sub_sets_of_a_year_stand_in_one_task_without_the_unscored_pairs(senteval, year):
+def test_a_year_is_one_task_of_all_sub_sets_without_unscored_pairs(senteval, year):
     task = load_task(year, str(senteval))
     expected = [(respaced(text(year, s, n)), float(n % 6)) for s, count in YEARS[year].items() for n in range(count)]
     assert list(zip(task.pairs, task.scores, strict=True)) == expected
 
 
-def test_quotes_of_sts_b_are_text(senteval):
+def test_quotes_in_sts_b_are_literal(senteval):
     for name, part in ((DEV_TASK, "dev"), ("STSBenchmark", "test")):
         task = load_task(name, str(senteval))
         assert task.pairs[7] == (f'"{part} 7', 'a "b" c')
@@ -117,17 +117,17 @@ def score_unreadable(lines):
 @pytest.mark.parametrize(
     ("name", "pattern", "change", "parts"),
     [
-        ("STSBenchmark", "STSBenchmark/sts-test.csv", without_a_row, ["1378 pairs", "1379 expected"]),
+        ("STSBenchmark", "STSBenchmark/sts-test.csv", without_a_row, ["expected 1379 pairs", "got 1378"]),
         ("STS12", "STS12-en-test/STS.input.MSRvid.txt", without_a_row, ["749", "750", "MSRvid"]),
         ("STS12", "STS12-en-test/STS.gs.MSRvid.txt", without_a_row, ["750", "749", "MSRvid"]),
-        ("STS13", "STS13-en-test/STS.*.FNWN.txt", without_a_row, ["1499 pairs", "1500 expected"]),
+        ("STS13", "STS13-en-test/STS.*.FNWN.txt", without_a_row, ["expected 1500 pairs", "got 1499"]),
         ("STSBenchmark", "STSBenchmark/sts-test.csv", second_sentence_lost, ["sts-test.csv, line 10"]),
         ("STS14", "STS14-en-test/STS.input.images.txt", second_sentence_lost, ["input.images.txt, line 10"]),
         ("STS14", "STS14-en-test/STS.gs.images.txt", score_unreadable, ["images.txt, line 10"]),
         (DEV_TASK, "STSBenchmark/sts-dev.csv", lambda lines: ["\ufffd"], ["sts-dev.csv, line 1"]),
     ],
 )
-def test_damaged_data_is_refused_and_located(senteval, name, pattern, change, parts):
+def test_damaged_data_is_refused_with_the_place_of_the_damage(senteval, name, pattern, change, parts):
     for path in (senteval / "downstream" / "STS").glob(pattern):
         lines = path.read_text(encoding="utf-8").split("\n")
         path.write_text("\n".join(change(lines)), encoding="utf-8")
@@ -148,7 +148,7 @@ def test_a_missing_file_or_directory_is_named(senteval, tmp_path):
 
 
 @pytest.mark.parametrize("name", [*STS_TASKS, DEV_TASK])
-def test_the_hub_out_of_reach_leads_to_a_directory(name):
+def test_without_the_hub_the_error_suggests_a_directory(name):
     with pytest.raises(UserError) as error:
         load_task(name, "hub")
     repository = REPOSITORY if name == "SICK-R" else HUB[name][0]
@@ -157,7 +157,7 @@ def test_the_hub_out_of_reach_leads_to_a_directory(name):
 
 
 @pytest.mark.parametrize("name", HUB)
-def test_hub_data_are_pinned_to_a_commit(name):
+def test_data_sets_on_the_hub_are_pinned_to_a_commit(name):
     assert len(HUB[name][1]) == 40
 
 
@@ -173,7 +173,7 @@ def test_a_receipt_identifies_the_pairs_and_not_the_machine(senteval, name):
     assert task.receipt()["sha256"] != receipt["sha256"]
 
 
-def test_a_file_of_ones_own_may_quote_and_order_its_columns(tmp_path):
+def test_a_users_csv_file_may_have_quotes_and_any_column_order(tmp_path):
     path = tmp_path / "pairs.csv"
     path.write_text('\ufeffscore,sentence1,id,sentence2\n4,"a, b",1,c  d\n0.5,"say ""hi""",2,NA\n', encoding="utf-8")
     task = load_pairs_file(str(path))
@@ -187,14 +187,14 @@ def test_a_file_of_ones_own_may_quote_and_order_its_columns(tmp_path):
         (b"sentence1,sentence2\na,b\n", "has no column score"),
         (b"sentence1,sentence2,score\na,b,1\nc,d,high\n", "line 3: score 'high' is not a number"),
         (b"sentence1,sentence2,score\na,b,nan\nc,d,1\n", "line 2: score 'nan' is not a number"),
-        (b"score,sentence1,sentence2\n1,a\n", "line 2: not as many cells"),
-        (b"sentence1,sentence2,score\na,b,c,1\n", "line 2: not as many cells"),
-        (b"sentence1,sentence2,score\na,b,1\nc,d,1\n", "1 different scores, a correlation needs at least two"),
+        (b"score,sentence1,sentence2\n1,a\n", "line 2: the number of cells differs"),
+        (b"sentence1,sentence2,score\na,b,c,1\n", "line 2: the number of cells differs"),
+        (b"sentence1,sentence2,score\na,b,1\nc,d,1\n", "1 different scores; a correlation needs at least two"),
         (b"sentence1,sentence2,score\nd\xe9j\xe0,b,1\n", "not UTF-8"),
         (b'sentence1,sentence2,score\n"a,b,1\n' + 20000 * b"c,d,2.5\n", "field larger than field limit"),
     ],
 )
-def test_a_file_of_pairs_that_cannot_be_used_is_named_with_the_reason(tmp_path, content, part):
+def test_an_unusable_file_of_pairs_is_named_with_the_reason(tmp_path, content, part):
     path = tmp_path / "pairs.csv"
     path.write_bytes(content)
     with pytest.raises(UserError) as error:

@@ -1,4 +1,4 @@
-"""The transfer tasks: what is read, in which order, what is refused, and the result with its receipt."""
+"""The transfer tasks: reading and order of the examples, damaged data, results with their receipts."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from csezoo.training.evaluation.tasks.transfer import ROWS, TRANSFER_TASKS, Tran
 
 
 def letters(texts):
-    """Counts of a few letters."""
+    """A toy encoder that counts a few letters."""
     return np.array([[text.count(letter) for letter in "aeiou "] for text in texts], np.float32)
 
 
@@ -32,7 +32,7 @@ def test_examples_are_sorted_by_length_and_label(cr):
     assert examples[0] == (("oo b \xe9",), 0), "tokens joined by single spaces, latin-1"
 
 
-def test_an_empty_line_is_sorted_as_no_token_and_read_as_a_full_stop(cr):
+def test_an_empty_line_is_sorted_first_and_becomes_a_full_stop(cr):
     file = cr / "CR" / "custrev.pos"
     _, _, *others = file.read_text(encoding="latin-1").split("\n")
     file.write_text("\n".join(["*", " ", *others]), encoding="latin-1")
@@ -40,18 +40,18 @@ def test_an_empty_line_is_sorted_as_no_token_and_read_as_a_full_stop(cr):
     assert examples[:2] == [((".",), 1), (("*",), 1)]
 
 
-def test_the_result_is_test_accuracy_with_dev_beside_it_and_a_receipt(cr):
+def test_the_result_has_test_accuracy_dev_accuracy_and_a_receipt(cr):
     task = load_transfer_task("CR", str(cr), "fast")
     (result,) = evaluate_tasks(letters, [task], receipt={"pooling": "cls"})
     assert (result["task"], result["metric"], result["protocol"]) == ("CR", "accuracy", "SentEval fast")
     assert result["value"] > 95 and result["dev"] > 95
     assert result["rows"] == {"all": 3775} and len(result["sha256"]) == 64
     assert result["dataset"] == "SentEval CR" and result["pooling"] == "cls"
-    assert evaluate_tasks(letters, [task], receipt={"pooling": "cls"}) == [result], "the same twice"
+    assert evaluate_tasks(letters, [task], receipt={"pooling": "cls"}) == [result], "the result is reproducible"
 
 
 def small(parts, pair=False):
-    """A task of a few random sentences."""
+    """A task with a few random sentences."""
     generator = np.random.default_rng(0)
 
     def text():
@@ -66,7 +66,7 @@ def small(parts, pair=False):
     )
 
 
-def test_each_kind_of_task_takes_its_own_path():
+def test_the_parts_of_a_task_select_the_protocol():
     protocol = PROTOCOLS["fast"]
     for parts in ({"all": 60}, {"train": 60, "test": 20}, {"train": 60, "dev": 20, "test": 20}):
         task = small(parts)
@@ -81,7 +81,7 @@ def test_each_kind_of_task_takes_its_own_path():
         assert (result["dev"], result["value"]) == pytest.approx(expected, abs=1e-9)
 
 
-def test_a_pair_is_its_difference_and_its_product():
+def test_the_features_of_a_pair_are_difference_and_product():
     task = small({"train": 60, "test": 20}, pair=True)
     examples = [example for part in task.parts.values() for example in part]
     a, b = (letters([texts[side] for texts, _ in examples]) for side in (0, 1))
@@ -95,27 +95,27 @@ def test_a_pair_is_its_difference_and_its_product():
 def test_a_damaged_file_is_refused_by_its_row_count(cr):
     file = cr / "CR" / "custrev.neg"
     file.write_text("\n".join(file.read_text(encoding="latin-1").splitlines()[:20]) + "\n", encoding="latin-1")
-    with pytest.raises(UserError, match="CR: 2427 examples .* 3775 expected: the data is damaged"):
+    with pytest.raises(UserError, match="CR: expected 3775 examples .* got 2427; download the data again"):
         load_transfer_task("CR", str(cr))
 
 
-def test_bad_lines_are_named_with_file_and_line(tmp_path):
+def test_a_bad_line_is_reported_with_file_and_number(tmp_path):
     (tmp_path / "TREC").mkdir()
     (tmp_path / "TREC" / "train_5500.label").write_text("HUM:ind Who ?\nWHO:ind Who ?\n", encoding="latin-1")
-    with pytest.raises(UserError, match=r"train_5500.label, line 2: 'WHO' is none of ABBR"):
+    with pytest.raises(UserError, match=r"train_5500.label, line 2: 'WHO' must be one of ABBR"):
         load_transfer_task("TREC", str(tmp_path))
     (tmp_path / "SST" / "binary").mkdir(parents=True)
     (tmp_path / "SST" / "binary" / "sentiment-train").write_text("fine\t1\nbad\n", encoding="utf-8")
-    with pytest.raises(UserError, match="sentiment-train, line 2: no sentence with a label 0 or 1"):
+    with pytest.raises(UserError, match="sentiment-train, line 2: expected a sentence with the label 0 or 1"):
         load_transfer_task("SST2", str(tmp_path))
 
 
-def test_what_is_missing_says_what_to_give(tmp_path):
+def test_missing_data_and_unknown_suites_say_what_to_give(tmp_path):
     with pytest.raises(UserError, match=r"could not be loaded from the Hub .* give a directory .* --data DIR"):
         load_transfer_task("MR", "hub")
-    with pytest.raises(UserError, match="rt-polarity.pos is missing: is this a directory in SentEval's layout"):
+    with pytest.raises(UserError, match="rt-polarity.pos is missing; the data directory must be in SentEval's layout"):
         load_transfer_task("MR", str(tmp_path))
-    with pytest.raises(UserError, match="'transfers' is none of sts, sts-dev, transfer, transfer-fast"):
+    with pytest.raises(UserError, match="'transfers' must be one of sts, sts-dev, transfer, transfer-fast"):
         evaluate(letters, ["transfers"], str(tmp_path))
 
 

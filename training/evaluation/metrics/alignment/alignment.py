@@ -1,17 +1,17 @@
-"""How far the two vectors of a positive pair lie apart."""
+"""Alignment: the mean squared distance between the two vectors of a positive pair."""
 
 import datasets
 import evaluate
 import numpy as np
 
 _DESCRIPTION = """
-Mean squared distance of positive pairs on the unit sphere (Wang and Isola 2020, equation 1); smaller is better.
+Mean squared distance of positive pairs on the unit sphere (Wang and Isola 2020, equation 1). Smaller is better.
 """
 
 _KWARGS_DESCRIPTION = """
 Args:
-    predictions: vectors, of any length.
-    references: the vector of each one's positive.
+    predictions: one vector of each pair, of any length.
+    references: the other vector of each pair.
 
 Returns:
     alignment: from 0 to 4.
@@ -34,7 +34,7 @@ _CITATION = """
 
 
 class Alignment(evaluate.Metric):
-    """`evaluate` module of the alignment of positive pairs."""
+    """The alignment of positive pairs as a module of `evaluate`."""
 
     def _info(self) -> evaluate.MetricInfo:
         vectors = datasets.List(datasets.Value("float64"))
@@ -51,6 +51,6 @@ class Alignment(evaluate.Metric):
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """Vectors of length one; a zero vector stays zero."""
+    """Scale vectors to length one; a zero vector stays zero."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(norms == 0, 1, norms)

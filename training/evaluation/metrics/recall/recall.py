@@ -1,22 +1,22 @@
-"""How often a search finds what it looks for among the first few."""
+"""Recall@k: how often a search finds the wanted candidate among the first k."""
 
 import datasets
 import evaluate
 import numpy as np
 
 _DESCRIPTION = """
-Recall@k of searches that look for one candidate each, times 100. A candidate's rank is one plus the number of those
+Recall@k, times 100, of searches for one candidate each. The rank of a candidate is one plus the number of candidates
 that are more similar to the query.
 """
 
 _KWARGS_DESCRIPTION = """
 Args:
-    predictions: for each query, its similarities with all candidates; -inf takes a candidate out.
-    references: for each query, the place of the candidate it looks for.
-    ranks: the values of k, 1, 5 and 10 by default.
+    predictions: for each query, its similarities with all candidates; -inf excludes a candidate.
+    references: for each query, the index of the wanted candidate.
+    ranks: the values of k; 1, 5 and 10 by default.
 
 Returns:
-    recall@k: the share of queries, times 100, whose candidate has rank k or better; one for each k.
+    recall@k: for each k, the percentage of queries whose wanted candidate has rank k or better.
 
 Example:
     >>> import evaluate
@@ -27,7 +27,7 @@ Example:
 
 
 class Recall(evaluate.Metric):
-    """`evaluate` module of recall@k."""
+    """Recall@k as a module of `evaluate`."""
 
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(

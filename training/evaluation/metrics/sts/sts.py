@@ -1,4 +1,4 @@
-"""Correlation of predicted similarities with gold scores, as the STS tasks report it."""
+"""Correlation of predicted similarities with gold scores, as reported for the STS tasks."""
 
 import warnings
 
@@ -7,16 +7,16 @@ import evaluate
 from scipy.stats import ConstantInputWarning, pearsonr, spearmanr
 
 _DESCRIPTION = """
-Spearman and Pearson correlation between predicted similarities and gold scores, times 100. Ties get their mean rank.
+Spearman and Pearson correlation between predicted similarities and gold scores, times 100. Ties share their mean rank.
 """
 
 _KWARGS_DESCRIPTION = """
 Args:
-    predictions: similarities, one a pair.
-    references: gold scores, one a pair.
+    predictions: similarities, one per pair.
+    references: gold scores, one per pair.
 
 Returns:
-    spearman, pearson: correlations times 100; nan where all predictions are equal.
+    spearman, pearson: correlations times 100; nan if all predictions are equal.
 
 Example:
     >>> import evaluate
@@ -36,10 +36,10 @@ _CITATION = """
 
 
 class STS(evaluate.Metric):
-    """`evaluate` module of the STS correlations."""
+    """The STS correlations as a module of `evaluate`."""
 
     def _info(self) -> evaluate.MetricInfo:
-        # float64: in float32 similarities that differ would tie.
+        # float64, because in float32 some different similarities would tie.
         features = {"predictions": datasets.Value("float64"), "references": datasets.Value("float64")}
         return evaluate.MetricInfo(
             description=_DESCRIPTION,
@@ -50,7 +50,7 @@ class STS(evaluate.Metric):
 
     def _compute(self, predictions: list, references: list) -> dict[str, float]:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConstantInputWarning)  # of equal predictions: nan says it
+            warnings.simplefilter("ignore", ConstantInputWarning)  # equal predictions give nan
             return {
                 "spearman": 100 * float(spearmanr(predictions, references).statistic),
                 "pearson": 100 * float(pearsonr(predictions, references).statistic),

@@ -1,4 +1,4 @@
-"""How evenly vectors spread in all directions."""
+"""Uniformity and anisotropy: how evenly vectors are spread over all directions."""
 
 import datasets
 import evaluate
@@ -7,7 +7,7 @@ from scipy.spatial.distance import pdist
 
 _DESCRIPTION = """
 Uniformity, the log of the mean Gaussian potential over all pairs of vectors on the unit sphere (Wang and Isola 2020,
-equation 2, t = 2), and anisotropy, the mean cosine of those pairs (Ethayarajh 2019); smaller is better.
+equation 2, t = 2), and anisotropy, the mean cosine of the same pairs (Ethayarajh 2019). Smaller is better for both.
 """
 
 _KWARGS_DESCRIPTION = """
@@ -42,7 +42,7 @@ _CITATION = """
 
 
 class Uniformity(evaluate.Metric):
-    """`evaluate` module of uniformity and anisotropy."""
+    """Uniformity and anisotropy as a module of `evaluate`."""
 
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
@@ -56,7 +56,7 @@ class Uniformity(evaluate.Metric):
         vectors = np.array(predictions)
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         unit = vectors / np.where(norms == 0, 1, norms)  # a zero vector stays zero
-        # The cosines of all ordered pairs, less each vector with itself.
+        # The sum of the cosines of all ordered pairs, without those of a vector with itself.
         total = np.square(unit.sum(0)).sum() - np.square(unit).sum()
         return {
             "uniformity": float(np.log(np.exp(-2 * pdist(unit, "sqeuclidean")).mean())),

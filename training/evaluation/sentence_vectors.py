@@ -1,0 +1,61 @@
+"""Vectors of sentences: encode each sentence once, then look its vector up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import UserError
+
+Encode = Callable[[list[str]], np.ndarray]
+
+
+@dataclass
+class CountingEncoder:
+    """An encoder that can also count the tokens it reads.
+
+    Args:
+        encode: texts to vectors, `list[str] -> (n, d)`.
+        count_tokens: texts to the number of tokens the model reads, without padding.
+    """
+
+    encode: Encode
+    count_tokens: Callable[[list[str]], int]
+
+    def __call__(self, texts: list[str]) -> np.ndarray:
+        return self.encode(texts)
+
+
+class SentenceVectors:
+    """The float32 vectors of the sentences added so far. Call it to look them up, `list[str] -> (n, d)`."""
+
+    def __init__(self, encode: Encode):
+        self.encode = encode
+        self.rows: dict[str, np.ndarray] = {}
+
+    def add(self, sentences: set[str]) -> None:
+        """Encode the sentences that have no vector yet, in one call."""
+        new = sorted(sentences - self.rows.keys())
+        if new:
+            self.rows |= zip(new, check_vectors(np.asarray(self.encode(new), dtype=np.float32), new), strict=True)
+
+    def __call__(self, texts: list[str]) -> np.ndarray:
+        return np.stack([self.rows[text] for text in texts])
+
+
+def check_vectors(vectors: np.ndarray, sentences: list[str]) -> np.ndarray:
+    """Return the vectors after checking that there is one finite vector for each sentence.
+
+    Raises:
+        UserError: the shape does not fit the sentences, or a vector is not finite.
+    """
+    if vectors.ndim != 2 or len(vectors) != len(sentences):
+        raise UserError(
+            f"encode returned shape {vectors.shape} for {len(sentences)} sentences; it must return one vector per text"
+        )
+    if not np.isfinite(vectors).all():
+        bad = sentences[int(np.flatnonzero(~np.isfinite(vectors).all(1))[0])]
+        raise UserError(f"encode returned a vector that is not finite for {bad[:80]!r}; check the model's weights")
+    return vectors
