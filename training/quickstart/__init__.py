@@ -1,4 +1,4 @@
-"""The embedded default: a small English world, a base model trained on it, a run of SimCSE.
+"""The recipe `quickstart`, which needs no download: a small English world, a base model and a SimCSE run on it.
 
-May know every wing above.
+May know every wing except `benchmarks` and `cli`.
 """
