@@ -1,4 +1,4 @@
 """Model cards and their tables, the numbers of the papers, and the static website.
 
-May import `recipes`, `evaluation` and `pictures`; reads results, measures nothing.
+May know `recipes`, `evaluation` and `pictures`; reads results, measures nothing.
 """
