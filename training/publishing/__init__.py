@@ -1,4 +1,4 @@
-"""A finished repository: saved, fingerprinted, audited, published, exported.
+"""Save, fingerprint, audit, publish and export finished repositories.
 
-May know cards; it never trains.
+May know `cards`; trains nothing.
 """
