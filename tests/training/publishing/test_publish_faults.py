@@ -18,7 +18,7 @@ def assert_complete(done, hub):
 
 
 def assert_nothing_visible(hub):
-    """There is no repository, or one without files of ours."""
+    """There is no repository, or one without the files of the run."""
     assert all(len(commits) == 1 and list(commits[0].files) == [".gitattributes"] for commits in hub.repos.values())
     assert not hub.refs.get(REPO)
 
