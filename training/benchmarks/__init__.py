@@ -1,4 +1,4 @@
-"""How fast and how large: each benchmark times two ways to do one thing.
+"""Benchmarks of speed and memory: most time csezoo against the usual way to do the same work.
 
-May import every wing above.
+May import every wing except `cli`.
 """

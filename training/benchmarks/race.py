@@ -1,4 +1,4 @@
-"""Two ways to do one thing, timed in turns; the report and the machine."""
+"""Time two ways to do the same work in turns, describe the machine, and format the report."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from ..errors import UserError
 
 
 def race(ours: Callable[[], object], usual: Callable[[], object], *, repeats: int = 5) -> dict[str, Any]:
-    """Time two ways to do one thing, in turns, so that a busy machine slows both.
+    """Time two ways to do the same work in turns, so that a busy machine slows down both.
 
     Args:
-        ours, usual: the two.
-        repeats: turns; which of them goes first alternates.
+        ours, usual: the two functions.
+        repeats: number of turns. In every turn both run; the first to run alternates.
 
     Returns:
-        `seconds`, those of each turn of both; `median` of both; `ratio`, our median to the usual one; and `cpu_ratio`,
-        that of processor time, which other processes disturb less.
+        `seconds`, of every turn of both; `median`, of both; `ratio`, our median divided by the usual one; `cpu_ratio`,
+        the same of processor time, which other processes disturb less.
 
     Raises:
         UserError: fewer than one turn.
 
     Example:
-        >>> made = race(lambda: None, lambda: time.sleep(0.01), repeats=3)
-        >>> len(made["seconds"]["usual"]), made["ratio"] < 0.5, made["cpu_ratio"] > 0
+        >>> figures = race(lambda: None, lambda: time.sleep(0.01), repeats=3)
+        >>> len(figures["seconds"]["usual"]), figures["ratio"] < 0.5, figures["cpu_ratio"] > 0
         (3, True, True)
     """
     if repeats < 1:
@@ -52,18 +52,18 @@ def race(ours: Callable[[], object], usual: Callable[[], object], *, repeats: in
 
 
 def machine() -> dict[str, object]:
-    """What the figures were taken on."""
-    about = {"device": device(), "system": platform.platform(), "cpus": os.cpu_count()}
-    return {**about, "threads": torch.get_num_threads(), "versions": versions()}
+    """Return device, system, processors, threads and library versions, for the report."""
+    hardware = {"device": device(), "system": platform.platform(), "cpus": os.cpu_count()}
+    return {**hardware, "threads": torch.get_num_threads(), "versions": versions()}
 
 
 def format_benchmark(report: dict) -> str:
-    """What `benchmark` prints, a line for each of its sets where it has some.
+    """Return the text of a report: one line, or one line for each set, point or program in it.
 
     Example:
         >>> figures = {"median": {"ours": 6.0, "usual": 10.0}, "seconds": {"ours": [6.0]}, "ratio": 0.6}
         >>> print(format_benchmark({**figures, "cpu_ratio": 0.59, "benchmark": "sts", "speedup": 1.7}))
-        sts: 6.00 s against 10.00 s (medians of 1), ratio 0.600 (of processor time 0.590); 1.70 times the sentences
+        sts: 6.00 s against 10.00 s (medians of 1), ratio 0.600 (of processor time 0.590); 1.70 times the speed
     """
     if "sets" in report:
         sets = {f"{report['benchmark']}, {name}": figures for name, figures in report["sets"].items()}
@@ -71,30 +71,30 @@ def format_benchmark(report: dict) -> str:
     if "axes" in report:
         points = [(axis, value, point) for axis, values in report["axes"].items() for value, point in values.items()]
         return "\n".join(
-            f"{axis} {value}: {point['rows per second']:.1f} rows a second" for axis, value, point in points
+            f"{axis} {value}: {point['rows per second']:.1f} rows per second" for axis, value, point in points
         )
     if "programs" in report:
-        return "\n".join(_format_program(name, made) for name, made in report["programs"].items())
+        return "\n".join(_format_program(name, program) for name, program in report["programs"].items())
     median, turns = report["median"], len(report["seconds"]["ours"])
     line = (
         f"{report['benchmark']}: {median['ours']:.2f} s against {median['usual']:.2f} s (medians of {turns}), "
         f"ratio {report['ratio']:.3f} (of processor time {report['cpu_ratio']:.3f})"
     )
-    return line + "".join(f"; {said.format(report[key])}" for key, said in SAID.items() if key in report)
+    return line + "".join(f"; {text.format(report[key])}" for key, text in DETAILS.items() if key in report)
 
 
-def _format_program(name: str, made: dict) -> str:
-    memory, growth = max(made["rss"]) / 2**20, made["growth"]["rss"] / 2**20
+def _format_program(name: str, program: dict) -> str:
+    memory, growth = max(program["rss"]) / 2**20, program["growth"]["rss"] / 2**20
     return (
-        f"{name}: {memory:,.0f} MiB and {max(made['files'])} open files at most; the last quarter of its time holds "
-        f"{growth:+,.1f} MiB and {made['growth']['files']:+,.0f} files against the second"
+        f"{name}: at most {memory:,.0f} MiB and {max(program['files'])} open files; from the second quarter of the "
+        f"time to the last: {growth:+,.1f} MiB, {program['growth']['files']:+,.0f} files"
     )
 
 
-# What some benchmarks say beside their times.
-SAID = {
-    "difference": "they differ by {:.1e} at most",
+# What some benchmarks report besides their times.
+DETAILS = {
+    "difference": "largest difference {:.1e}",
     "floor": "{:.3f} by counted operations",
-    "speedup": "{:.2f} times the sentences",
+    "speedup": "{:.2f} times the speed",
     "seconds for 10^6 sentences": "10^6 sentences in {:,.0f} s",
 }

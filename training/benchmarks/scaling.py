@@ -1,4 +1,4 @@
-"""How the cost of training grows: with batch, length, processes and inner steps."""
+"""Benchmark of scaling: the speed of training by batch size, length, processes and inner steps."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ AXES = {
 def benchmark_scaling(
     recipe: Recipe, *, axes: Sequence[str] = (), steps: int = 5, repeats: int = 5
 ) -> dict[str, object]:
-    """Training rows per second along one value at a time, every other as the recipe has it.
+    """Measure training rows per second while one value of the recipe changes.
 
-    Every point is a run of its own, launched as a user would, whose updates alone are timed. Each process has the
-    same share of the cores at every point: one process never has the cores of two.
+    Every point is a separate run, launched as a user would launch it. Only its optimizer steps are timed. A process
+    has the same number of threads at every point, so that one process never uses the cores of two.
 
     Args:
-        recipe: of any method.
-        axes: of `AXES`; all that the method has unless given.
-        steps: updates a run.
-        repeats: runs of each point, all points in turn; the median counts.
+        recipe: a recipe of any method.
+        axes: names out of `AXES`; all that the method has by default.
+        steps: optimizer steps of a run.
+        repeats: runs of each point; all points are run once, then all again. The median counts.
 
     Returns:
-        `axes`: of each, its values with `rows per second`, the median, and of every run; the machine, and the threads
-        of a process.
+        `axes`: for each value of each axis, the median of `rows per second` and the figures of all runs; the machine,
+        with the threads of a process.
 
     Raises:
-        UserError: an unknown axis, fewer than one step or turn, or a run failed, with the last line it said.
+        UserError: an unknown axis, fewer than one step or repeat, or a run failed (with the last line it printed).
     """
     possible = [axis for axis in AXES if axis != "inner_steps" or "inner_steps" in recipe.to_dict()]
     if unknown := [axis for axis in axes if axis not in possible]:
-        raise UserError(f"axes: {unknown[0]!r} is none of {', '.join(possible)}, which {recipe.method} has")
+        raise UserError(f"axes: {unknown[0]!r} must be one of {', '.join(possible)} for {recipe.method}")
     if min(steps, repeats) < 1:
         raise UserError(f"steps: {steps} and repeats: {repeats} must be at least 1")
     points = [(axis, value) for axis in axes or possible for value in AXES[axis]]
@@ -75,7 +75,7 @@ def benchmark_scaling(
 
 
 def rows_per_second(recipe: Recipe, axis: str, value: int, steps: int, threads: int) -> float:
-    """What a run of so many updates says of its speed."""
+    """Run a recipe for some optimizer steps and return the speed in its results."""
     processes = value if axis == "processes" else 1
     keys = {"max_steps": steps, "eval_data": "none", "report_to": "none", "seeds": recipe.seeds[:1]}
     if axis != "processes":

@@ -1,4 +1,4 @@
-"""Soak: the memory and the open files of a long run and of a long file's encoding, which must not grow."""
+"""Soak test: memory and open files must not grow during a long run or while a long file is encoded."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from .race import machine
 
 @dataclass
 class Sample:
-    """What a program and its workers held at one moment.
+    """Memory and open files of a program and its workers at one moment.
 
     Args:
-        second: since it was started.
-        rss: resident bytes.
+        second: seconds since the program started.
+        rss: resident memory in bytes.
         files: open file descriptors.
     """
 
@@ -40,20 +40,20 @@ class Sample:
 def benchmark_soak(
     recipe: Recipe, *, steps: int = 3000, lines: int = 1_000_000, every: float = 1.0
 ) -> dict[str, object]:
-    """A run of so many updates, then its model on a file of so many lines, each watched from outside.
+    """Train a recipe, then encode a file with its model, and sample the memory of both processes from outside.
 
     Args:
-        recipe: of any method; its sentences, repeated, are the lines.
-        steps: updates.
-        lines: of the file, which `csezoo encode` turns into Parquet.
-        every: seconds between two looks.
+        recipe: a recipe of any method. The file consists of its sentences, repeated.
+        steps: optimizer steps.
+        lines: lines of the file, which `csezoo encode` turns into Parquet.
+        every: seconds between two samples.
 
     Returns:
-        `programs`: of `training` and `encoding`, `second`, `rss` and `files` of each look, and `growth`, as of
+        `programs`: for `training` and `encoding`, `second`, `rss` and `files` of every sample, and `growth`, see
         `summary`; the machine.
 
     Raises:
-        UserError: the run or the encoding failed, with the last line it said; or `every` is not above 0.
+        UserError: training or encoding failed (with the last line it printed), or `every` is not above 0.
     """
     if not 0 < every < math.inf:
         raise UserError(f"every: {every} must be above 0")
@@ -79,17 +79,17 @@ def benchmark_soak(
 
 
 def watch(module: list[str], every: float) -> list[Sample]:
-    """Run a module's command and look at it from time to time.
+    """Run a module with arguments and sample its memory and open files until it ends.
 
     Raises:
-        UserError: it failed, with the last line it said.
+        UserError: it failed (with the last line it printed).
     """
     samples: list[Sample] = []
     started = time.perf_counter()
-    with TemporaryFile("w+") as said, tqdm(desc=module[0], unit=" looks", disable=not sys.stderr.isatty()) as bar:
-        program = psutil.Popen([sys.executable, "-m", *module], stdout=subprocess.DEVNULL, stderr=said)
+    with TemporaryFile("w+") as errors, tqdm(desc=module[0], unit=" samples", disable=not sys.stderr.isatty()) as bar:
+        program = psutil.Popen([sys.executable, "-m", *module], stdout=subprocess.DEVNULL, stderr=errors)
         while program.poll() is None:
-            with suppress(psutil.NoSuchProcess):  # it or a worker has just ended
+            with suppress(psutil.NoSuchProcess):  # the program or a worker has just ended
                 family = [program, *program.children(recursive=True)]
                 rss = sum(process.memory_info().rss for process in family)
                 files = sum(process.num_fds() for process in family)
@@ -97,18 +97,18 @@ def watch(module: list[str], every: float) -> list[Sample]:
             bar.update()
             time.sleep(every)
         if program.returncode != 0:
-            said.seek(0)
-            raise UserError(f"{module[0]} failed: {said.read().strip().splitlines()[-1]}")
+            errors.seek(0)
+            raise UserError(f"{module[0]} failed: {errors.read().strip().splitlines()[-1]}")
     return samples
 
 
 def summary(samples: list[Sample]) -> dict[str, object]:
-    """Samples as columns, and how much more the last quarter of them holds than the second.
+    """Return the samples as columns, and the `growth` from the second quarter of them to the last, by medians.
 
-    The first quarter warms up: libraries are loaded, caches and the allocator reach their size.
+    The first quarter is the warm-up: libraries are loaded, caches and the allocator reach their size.
 
     Raises:
-        UserError: too few samples.
+        UserError: fewer than four samples.
 
     Example:
         >>> summary([Sample(float(second), 100 + second, 7) for second in range(8)])["growth"]
@@ -116,7 +116,9 @@ def summary(samples: list[Sample]) -> dict[str, object]:
     """
     quarter = len(samples) // 4
     if not quarter:
-        raise UserError(f"every: {len(samples)} looks are too few, look more often or let it run longer")
+        raise UserError(
+            f"every: {len(samples)} samples are too few; give a smaller --every, or more --steps and --lines"
+        )
     columns = {name: [asdict(sample)[name] for sample in samples] for name in ("second", "rss", "files")}
     growth = {
         name: statistics.median(columns[name][-quarter:]) - statistics.median(columns[name][quarter : 2 * quarter])

@@ -1,4 +1,4 @@
-"""Benchmarks: a part of the zoo timed against the usual way to do the same work, in turns in one process."""
+"""Benchmark of evaluation: the suite `sts` against encoding the same pairs the way SentEval does."""
 
 from __future__ import annotations
 
@@ -20,41 +20,42 @@ from ..evaluation.tasks.sts import STS_TASKS, SUBSETS, PairTask, load_task, unit
 from .race import machine, race
 
 Row = tuple[str, str, float]  # two sentences and their gold score
-SENTEVAL_BATCH = 128  # as SimCSE's evaluation, and all that follow it, set it
+SENTEVAL_BATCH = 128  # the batch size of SimCSE's evaluation script, and of those based on it
 
 
 def benchmark_sts(
     model: str, pooling: str | None, data: str, *, tasks: Sequence[str] = STS_TASKS, repeats: int = 5
 ) -> dict[str, object]:
-    """The suite `sts` against the way a SentEval run encodes the same pairs with the same encoder.
+    """Time the suite `sts` against the way SentEval encodes the same pairs with the same encoder.
 
-    SentEval encodes task by task and sub-set by sub-set, both sides of 128 pairs at a time; it sorts the sub-sets of
-    STS12–16 by length and leaves STS-B and SICK-R as they are. What it encodes beside the scored pairs (train and dev
-    of STS-B and SICK) is left out here, in its favour.
+    SentEval encodes task by task and sub-set by sub-set, both sides of 128 pairs at a time. It sorts the sub-sets of
+    STS12–16 by length, but not STS-B and SICK-R. SentEval also encodes the train and dev pairs of STS-B and SICK; this
+    benchmark leaves them out, in favour of SentEval.
 
     Args:
-        model, pooling: as of `load_encoder`; of the zoo, or a plain encoder.
+        model, pooling: as for `load_encoder`; a model of the zoo, or a plain encoder.
         data: a directory in SentEval's layout.
-        tasks: names; those of the suite unless fewer are given.
-        repeats: turns.
+        tasks: names of tasks; all of the suite by default.
+        repeats: how often each side is timed.
 
     Returns:
-        `race`'s figures; `difference`, the largest between the two ways' scores; the encoder's receipt; the machine.
+        The figures of `race`; `difference`, the largest between the scores of the two sides; the receipt of the
+        encoder; the machine.
 
     Raises:
-        UserError: the data is missing or damaged, a task is none of the suite, or the model cannot be loaded.
+        UserError: the data is missing or damaged, a task is not in the suite, or the model cannot be loaded.
     """
     if unknown := [name for name in tasks if name not in STS_TASKS]:
-        raise UserError(f"tasks: {unknown[0]!r} is none of {', '.join(STS_TASKS)}")
+        raise UserError(f"tasks: {unknown[0]!r} must be one of {', '.join(STS_TASKS)}")
     root = find_senteval(data).root
     suite = [load_task(name, data) for name in tasks]
     usual = [senteval_order(task, root) for task in suite]
     encode, receipt = load_encoder(model, pooling=pooling, batch_size=SENTEVAL_BATCH)
     if receipt["kind"] == "sentence-transformers":
-        raise UserError(f"{model} brings modules of sentence-transformers: give a model of the zoo or a plain one")
+        raise UserError(f"{model} is a sentence-transformers model; give a model of the zoo or a plain encoder")
     encode_batch = plain_pass(model, pooling)
     for warm in (encode, encode_batch):
-        warm(sorted(suite[0].sentences())[:SENTEVAL_BATCH])  # the first pass of a process is slower than any other
+        warm(sorted(suite[0].sentences())[:SENTEVAL_BATCH])  # the first forward pass of a process is the slowest
     scores: dict[str, list[float]] = {}
 
     def run_suite() -> None:
@@ -76,7 +77,7 @@ def benchmark_sts(
 
 
 def plain_pass(model: str, pooling: str | None) -> Encode:
-    """A batch as evaluation scripts encode it: tokenised and padded as it comes, one forward pass."""
+    """Return a function that encodes a batch as evaluation scripts do: padded, in its order, in one forward pass."""
     if pooling is None:
         encoder = load_checkpoint(model).eval()
         tokenizer = load_tokenizer(encoder)
@@ -93,7 +94,7 @@ def plain_pass(model: str, pooling: str | None) -> Encode:
 
 
 def senteval_order(task: PairTask, root: Path) -> list[list[Row]]:
-    """The sub-sets of a task, each with its pairs in the order that SentEval encodes them in."""
+    """Return the sub-sets of a task, each with its pairs in the order in which SentEval encodes them."""
     if task.name not in SUBSETS:
         return [[(*pair, score) for pair, score in zip(task.pairs, task.scores, strict=True)]]
     folder = root / "STS" / f"{task.name}-en-test"
@@ -102,7 +103,7 @@ def senteval_order(task: PairTask, root: Path) -> list[list[Row]]:
 
 
 def score_as_senteval(encode: Encode, subsets: list[list[Row]]) -> float:
-    """Spearman × 100 over all sub-sets, encoded batch by batch, first one side, then the other."""
+    """Return Spearman × 100 over all sub-sets. Of every batch, the first sentences are encoded, then the second."""
     cosines: list[np.ndarray] = []
     gold: list[float] = []
     for rows in subsets:

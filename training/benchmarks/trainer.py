@@ -1,4 +1,4 @@
-"""Training against the trainer of sentence-transformers: same model, sentences, loss, batch and precision."""
+"""Benchmark of training against the sentence-transformers trainer: same model, sentences, loss, batch, precision."""
 
 from __future__ import annotations
 
@@ -23,29 +23,31 @@ from .training import Updates
 
 
 def benchmark_trainer(recipe: Recipe, *, steps: int = 25, repeats: int = 5) -> dict[str, object]:
-    """One pass of unsupervised SimCSE over the first sentences of the data, by this project and by the other.
+    """Time unsupervised SimCSE on the first sentences of the data, with csezoo and with sentence-transformers.
 
-    Both train the same base model on `steps` batches of the same sentences, anchor and positive the same, with InfoNCE
-    of the recipe's temperature and AdamW; loading the model and, here, tokenising are before the clock starts
-    (sentence-transformers tokenises batch by batch). Peak memory is of a process of its own each, all of it.
+    Both train the same base model on `steps` batches of the same sentences, where each sentence is its own positive,
+    with InfoNCE at the recipe's temperature and AdamW. Loading the model is not timed. csezoo tokenises the texts
+    before the clock starts, sentence-transformers batch by batch while it runs. Peak memory is measured in a new
+    process for each.
 
     Args:
-        recipe: of SimCSE, unsupervised; `length_window` and `max_length` are what is worth comparing.
+        recipe: a recipe of unsupervised SimCSE. The values worth varying are `length_window` and `max_length`.
         steps: batches.
-        repeats: turns.
+        repeats: how often each side is timed.
 
     Returns:
-        `race`'s figures; `speedup`, our sentences per second to theirs; `sentences per second` and `peak bytes` of
-        both, the latter of the GPU's memory where there is one; the machine.
+        The figures of `race`; `speedup`, our sentences per second divided by theirs; `sentences per second` and `peak
+        bytes` of both, of GPU memory if there is a GPU; the machine.
 
     Raises:
-        UserError: another method, a projection or a prompt, or sentence-transformers is not installed.
+        UserError: the recipe has another method, a projection, a prompt or accumulated batches, or
+            sentence-transformers is not installed.
     """
     different = recipe.method != "simcse" or recipe.gradient_accumulation_steps > 1
     if different or any(recipe.model.get(key, "none") != "none" for key in ("projection", "prompts")):
         raise UserError(
-            "benchmark trainer: sentence-transformers has no other method than plain SimCSE: give a recipe of simcse "
-            "and --projection none"
+            "benchmark trainer: sentence-transformers can only train plain SimCSE; give a recipe of simcse and "
+            "--projection none, without prompts and accumulation"
         )
     precision = choose_precision(recipe.mixed_precision) or "no"
     recipe = replace(recipe, max_train_sentences=steps * recipe.batch_size, mixed_precision=precision)
@@ -69,13 +71,13 @@ def benchmark_trainer(recipe: Recipe, *, steps: int = 25, repeats: int = 5) -> d
 
 
 def prepare_ours(recipe: Recipe, steps: int) -> Callable[[], None]:
-    """Our training, ready to run."""
+    """Return a function that trains with csezoo; everything else is done before."""
     return Updates(recipe, steps).run
 
 
 def prepare_usual(recipe: Recipe, steps: int) -> Callable[[], None]:
-    """The other's training of the same, ready to run."""
-    base_model = cast(str, recipe.base_model)  # our own was built from it
+    """Return a function that trains the same with sentence-transformers."""
+    base_model = cast(str, recipe.base_model)  # not None: prepare_ours has built a model from it
     model = sentence_transformer(base_model, recipe.model.get("pooling", "cls"), recipe.max_length)
     from sentence_transformers import SentenceTransformerTrainer
     from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
@@ -110,7 +112,7 @@ CONTENDERS = {"ours": prepare_ours, "usual": prepare_usual}
 
 
 def peak_of(name: str, recipe: Recipe, steps: int) -> int:
-    """The most memory that a fresh process holds while it prepares and trains."""
+    """Return the peak memory of a new process that prepares and trains."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(_train_and_measure, name, recipe, steps).result()
 

@@ -1,4 +1,4 @@
-"""What a method's training costs beside the encoder passes that its mathematics needs."""
+"""Benchmark of training: the time of optimizer steps against that of the encoder passes the method needs."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from .race import machine, race
 
 @dataclass
 class EncoderPass:
-    """One call of an encoder, and what its result was differentiated by.
+    """One call of an encoder, and the backward pass it needs.
 
     Args:
-        encoder: the module called.
-        inputs: its arguments.
-        prefixes: keys and values `(2, rows, heads, l, H / heads)` that each layer was given, if any.
-        needs: `parameters`, a backward pass to the weights; `masks`, one that ends at the embedding layer's output and
-            gives no weight a gradient; `nothing`, none.
+        encoder: the module that was called.
+        inputs: the arguments of the call.
+        prefixes: keys and values `(2, rows, heads, l, H / heads)` of each layer, if the call had any.
+        needs: `parameters`: a backward pass to the weights; `masks`: one that ends at the output of the embedding
+            layer and computes no gradient of a weight; `nothing`: no backward pass.
     """
 
     encoder: nn.Module
@@ -46,20 +46,20 @@ class EncoderPass:
     needs: str
 
     def run(self) -> None:
-        """The same call again, and a backward pass from the first position of its last layer."""
+        """Repeat the call, and run a backward pass from the first position of the last layer."""
         with torch.set_grad_enabled(self.needs != "nothing"):
             with embeddings_alone(self.encoder) if self.needs == "masks" else nullcontext():
                 cache = {"past_key_values": DynamicCache(self.prefixes)} if self.prefixes else {}
                 hidden = self.encoder(**self.inputs, **cache)[0]
                 if self.needs != "nothing":
-                    # Not a constant: its gradient through a layer norm would be zero throughout.
+                    # Not a constant gradient: a layer norm would turn it into zeros.
                     first = hidden[:, 0]
                     first.backward(torch.linspace(-1, 1, first.shape[-1]).to(first).expand_as(first))
 
 
 @contextmanager
 def embeddings_alone(encoder: nn.Module) -> Iterator[None]:
-    """While it lasts, a backward pass through the encoder ends at what its embedding layer gave out."""
+    """End backward passes through the encoder at the output of its embedding layer, inside a `with` block."""
     trained = [parameter for parameter in encoder.parameters() if parameter.requires_grad]
     embeddings = encoder.get_submodule("embeddings")
     handle = embeddings.register_forward_hook(lambda module, inputs, output: output.requires_grad_())
@@ -74,17 +74,17 @@ def embeddings_alone(encoder: nn.Module) -> Iterator[None]:
 
 
 def encoders(model: nn.Module) -> list[nn.Module]:
-    """The transformers models inside a training model: backbone, twin, generator, discriminator."""
-    found: dict[str, nn.Module] = {}
+    """Return the transformers models inside a training model: backbone, twin, generator, discriminator."""
+    outermost: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
         ours = isinstance(module, SentenceEncoderPreTrainedModel) or not isinstance(module, PreTrainedModel)
-        if not ours and not any(name.startswith(f"{outer}.") for outer in found):
-            found[name] = module
-    return list(found.values())
+        if not ours and not any(name.startswith(f"{outer}.") for outer in outermost):
+            outermost[name] = module
+    return list(outermost.values())
 
 
 def record_passes(model: nn.Module, run: Callable[[], object]) -> list[EncoderPass]:
-    """Every encoder pass that `run` makes."""
+    """Return every encoder pass that `run` makes."""
     passes: list[EncoderPass] = []
 
     def record(encoder: nn.Module, arguments: tuple, inputs: dict[str, Any]) -> None:
@@ -104,7 +104,7 @@ def record_passes(model: nn.Module, run: Callable[[], object]) -> list[EncoderPa
 
 
 def needed_passes(model: ForContrastiveLearning, batch: dict[str, Any]) -> list[EncoderPass]:
-    """The encoder passes of one update, with what each is differentiated by.
+    """Return the encoder passes of one optimizer step, each with the backward pass it needs.
 
     Example:
         >>> from transformers import BertConfig
@@ -113,23 +113,23 @@ def needed_passes(model: ForContrastiveLearning, batch: dict[str, Any]) -> list[
         >>> model = L2PCSRForContrastiveLearning(L2PCSRConfig(backbone_config=tiny, inner_steps=2))
         >>> ids = torch.tensor([[[1, 2], [1, 2]], [[3, 4], [3, 4]]])  # 2 sentences, 2 views, 2 tokens
         >>> batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        >>> [made.needs for made in needed_passes(model, batch)]
+        >>> [encoder_pass.needs for encoder_pass in needed_passes(model, batch)]
         ['masks', 'masks', 'parameters']
     """
     passes = record_passes(model, lambda: model(**batch))
     views = [batch[name][:, : model.config.encoded_views] for name in ("input_ids", "attention_mask")]
     inner = record_passes(model, lambda: model.learn_views(*views))
-    for made in passes[: len(inner)]:
-        made.needs = "masks"
+    for encoder_pass in passes[: len(inner)]:
+        encoder_pass.needs = "masks"
     return passes
 
 
 class Updates:
-    """A recipe's first contrastive updates, as a run makes them: batches from the data, passes, clipping, optimizer.
+    """The first contrastive optimizer steps of a recipe, as a run makes them: batches, passes, clipping, optimizer.
 
     Args:
-        recipe: of any method.
-        steps: updates; each `run` makes as many, over the same batches.
+        recipe: a recipe of any method.
+        steps: optimizer steps of every `run`, always over the same batches.
 
     Raises:
         UserError: the recipe cannot be trained, or fewer than one step.
@@ -167,25 +167,28 @@ class Updates:
 
 
 def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> dict[str, object]:
-    """Updates of the contrastive stage, as a run makes them, against the encoder passes in them alone.
+    """Time optimizer steps of the contrastive stage against the encoder passes they need.
 
-    An update is the batch from the data, forward and backward pass, clipping, optimizer and schedule. Its encoder
-    passes are recorded and made again by themselves on the same inputs: same padded tokens, same precision.
+    A step consists of the batch from the data, forward and backward passes, clipping, optimizer and schedule. Its
+    encoder passes are recorded, then repeated alone on the same inputs: same padded tokens, same precision.
 
     Args:
-        recipe: of any method.
-        steps: updates a turn, over as many batches.
-        repeats: turns.
+        recipe: a recipe of any method.
+        steps: optimizer steps per turn.
+        repeats: how often each side is timed.
 
     Returns:
-        `race`'s figures, where `ratio` is the training overhead R; `floor`, R* of counted operations: those of an
-        update to those of its passes; `passes` of an update, each with its rows and tokens; the batches' sentences and
-        padded tokens, and each a second; operations a second, and their share of those a single large matrix product
-        makes in this precision; the seconds that an epoch of 10^6 sentences would take; the peak memory of updates
-        alone, of the GPU where there is one; the machine.
+        * the figures of `race`, where `ratio` is the training overhead R;
+        * `floor`, R*: the counted operations of a step divided by those of its passes;
+        * `passes`: the passes of a step, each with its rows and tokens;
+        * the sentences and padded tokens of the batches, in total and per second;
+        * operations per second, and their share of what one large matrix product reaches in this precision;
+        * the seconds that 10^6 sentences would take;
+        * the peak memory of the steps, of the GPU if there is one;
+        * the machine.
 
     Raises:
-        UserError: the recipe cannot be trained, or fewer than one step or turn.
+        UserError: the recipe cannot be trained, or fewer than one step or repeat.
     """
     updates = Updates(recipe, steps)
     model, accelerator = updates.built.model, updates.accelerator
@@ -194,15 +197,15 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
         passes = [needed_passes(model, batch) for batch in batches]
 
     def run_passes() -> None:
-        for one in passes:
+        for step in passes:
             with accelerator.autocast():
-                for encoder_pass in one:
+                for encoder_pass in step:
                     encoder_pass.run()
             model.zero_grad()
         if accelerator.device.type == "cuda":
             torch.cuda.synchronize()
 
-    updates.run()  # the first is slower than any other
+    updates.run()  # the first run is the slowest
     peak = peak_device_bytes() or peak_rss_bytes()
     counted = operations(updates.run)
     floor = counted / operations(run_passes)
@@ -219,7 +222,7 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
         "steps": steps,
         **figures,
         "floor": floor,
-        "passes": [describe(made) for made in passes[0]],
+        "passes": [describe(encoder_pass) for encoder_pass in passes[0]],
         "sentences": sentences,
         "padded tokens": tokens,
         "sentences per second": sentences / seconds,
@@ -233,20 +236,26 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
 
 
 def operations(run: Callable[[], None]) -> int:
-    """Floating-point operations of all matrix products in `run`, backward passes among them."""
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # fused attention is not counted
+    """Count the floating-point operations of all matrix products in `run`, including backward passes."""
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # it cannot count fused attention
         run()
     return counter.get_total_flops()
 
 
 def matmul_rate(accelerator: Accelerator) -> float:
-    """Floating-point operations a second of one large matrix product in the run's precision, the best of five."""
+    """Return the floating-point operations per second of a large matrix product, the best of five."""
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(accelerator.mixed_precision, torch.float32)
     size = 8192 if accelerator.device.type == "cuda" else 1024
     left, right = torch.randn(2, size, size, device=accelerator.device, dtype=dtype)
     return 2 * size**3 / min(product_seconds(left, right) for _ in range(5))
 
 
-def describe(made: EncoderPass) -> dict[str, object]:
-    rows, tokens = made.inputs["input_ids"].shape
-    return {"encoder": type(made.encoder).__name__, "needs": made.needs, "rows": rows, "tokens": tokens}
+def describe(encoder_pass: EncoderPass) -> dict[str, object]:
+    """Return encoder, backward pass, rows and tokens of an encoder pass, for the report."""
+    rows, tokens = encoder_pass.inputs["input_ids"].shape
+    return {
+        "encoder": type(encoder_pass.encoder).__name__,
+        "needs": encoder_pass.needs,
+        "rows": rows,
+        "tokens": tokens,
+    }

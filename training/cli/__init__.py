@@ -1,6 +1,6 @@
 """The `csezoo` command: the parser and the sub-commands, grouped by topic.
 
-May import every other wing; no wing may import it.
+May import every other wing; no wing may know it.
 """
 
 from .parser import main

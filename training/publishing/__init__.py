@@ -1,4 +1,4 @@
-"""A finished repository: saved, fingerprinted, audited, published, exported.
+"""Save, fingerprint, audit, publish and export finished repositories.
 
-May import cards; it never trains.
+May import `cards`; trains nothing.
 """

@@ -1,4 +1,4 @@
-"""What a remote-code repository could do to whoever trusts it, read from its files; nothing of it is run."""
+"""Audit a repository with remote code: find what its files could do to a user who trusts it, without running them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import NamedTuple
 from ..errors import one_line
 from ..hub import local_directory
 
-# What modelling code needs. Everything else an import names is a finding.
+# The modules that modelling code needs. An import of any other is a finding.
 LIBRARIES = {"torch", "transformers", "peft"}
 STANDARD = {"__future__", "abc", "collections", "contextlib", "copy", "dataclasses", "enum", "functools", "inspect"}
 STANDARD |= {"itertools", "math", "random", "typing", "warnings", "zlib"}
-# Modules that the allowed ones hold and that nobody needs to reach through them (`torch.os`).
+# Modules that the allowed ones import themselves. Reaching them that way (`torch.os`) is a finding.
 REACHED = {"builtins", "ctypes", "importlib", "io", "os", "pathlib", "pickle", "shutil", "socket", "subprocess", "sys"}
 LIBRARY_PARTS = {
     "torch.load": "reads pickles",
@@ -35,15 +35,15 @@ LIBRARY_PARTS = {
 BUILTINS = {
     "eval": "runs text as code",
     "exec": "runs text as code",
-    "compile": "makes code of text",
-    "__import__": "imports what no import names",
+    "compile": "turns text into code",
+    "__import__": "imports without an import statement",
     "open": "opens files",
     "breakpoint": "starts a debugger",
-    "globals": "reaches the interpreter's insides",
+    "globals": "reaches interpreter internals",
 }
 INSIDES = {"__builtins__", "__globals__", "__subclasses__", "__code__", "__loader__", "__reduce__", "__reduce_ex__"}
 INSIDES |= {"__import__", "__getattribute__"}
-# Wherever they come from.
+# Functions and methods that are findings under any module or object.
 FUNCTIONS = {
     **dict.fromkeys(("read_text", "read_bytes", "fromfile", "memmap"), "reads files"),
     **dict.fromkeys(("write_text", "write_bytes", "tofile", "unlink", "rmtree"), "changes files"),
@@ -51,7 +51,7 @@ FUNCTIONS = {
         ("hf_hub_download", "snapshot_download", "load_state_dict_from_url", "urlopen"), "downloads files"
     ),
     **dict.fromkeys(("push_to_hub", "upload_file", "upload_folder"), "uploads files"),
-    **dict.fromkeys(("exec_module", "load_module", "import_module"), "imports what no import names"),
+    **dict.fromkeys(("exec_module", "load_module", "import_module"), "imports without an import statement"),
     **dict.fromkeys(("system", "popen", "Popen"), "starts programs"),
 }
 PICKLES = {".bin", ".ckpt", ".dill", ".joblib", ".pickle", ".pkl", ".pt", ".pth"}
@@ -60,7 +60,7 @@ VOCABULARIES = {"tokenizer.json", "vocab.json"}  # their keys are tokens
 
 
 class Finding(NamedTuple):
-    """Something to read before a repository is trusted."""
+    """A line or a file to read before trusting a repository."""
 
     group: str
     file: str
@@ -73,14 +73,14 @@ class Finding(NamedTuple):
 
 
 def audit_repository(repository: str, revision: str | None = None) -> tuple[str, list[Finding]]:
-    """Look through a repository; of one on the Hub everything but the safetensors is downloaded.
+    """Audit a repository. From the Hub, everything but the safetensors files is downloaded.
 
     Args:
         repository: directory or Hub id.
         revision: branch, tag or commit on the Hub.
 
     Returns:
-        What was read, the directory or the repository at its commit, and what was found.
+        What was audited (the directory, or the repository at its commit) and the findings.
 
     Example:
         `audit_repository("somebody/their-model", "main")`
@@ -91,7 +91,7 @@ def audit_repository(repository: str, revision: str | None = None) -> tuple[str,
 
 
 def audit(directory: Path) -> list[Finding]:
-    """Everything that code, configurations and other files of a directory could do beyond computing vectors."""
+    """Return the findings in the code, the configurations and the other files of a directory."""
     files = {path.relative_to(directory).as_posix(): path for path in sorted(directory.rglob("*")) if path.is_file()}
     findings: list[Finding] = []
     for name, path in files.items():
@@ -107,11 +107,12 @@ def audit(directory: Path) -> list[Finding]:
 
 
 def audit_code(name: str, source: bytes, files: set[str]) -> Iterator[Finding]:
-    """Imports, calls and names of a Python file that reach beyond modelling.
+    """Find imports, calls and names in a Python file that modelling code does not need.
 
     Args:
         name: the file's path inside the repository.
-        files: all paths there, for its relative imports.
+        source: the file's content.
+        files: all paths in the repository, to check relative imports.
 
     Example:
         >>> [finding.why for finding in audit_code("a.py", b"from os import system", {"a.py"})]
@@ -122,7 +123,7 @@ def audit_code(name: str, source: bytes, files: set[str]) -> Iterator[Finding]:
     except (SyntaxError, ValueError, RecursionError) as error:
         yield Finding("code", name, None, f"is not valid Python ({one_line(error)})")
         return
-    imported: dict[str, str] = {}  # what each name of this file stands for
+    imported: dict[str, str] = {}  # each imported name, with its full dotted name
     modules = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -138,7 +139,7 @@ def audit_code(name: str, source: bytes, files: set[str]) -> Iterator[Finding]:
         elif isinstance(node, ast.ImportFrom):
             yield from _relative_import(name, node, files)
     for node in ast.walk(tree):
-        for why in _reasons(node, imported, modules):  # of expressions and functions, which have lines
+        for why in _reasons(node, imported, modules):  # reasons exist for nodes with a line number only
             yield Finding("code", name, node.lineno, why)  # type: ignore[attr-defined]
 
 
@@ -157,13 +158,13 @@ def _import(name: str, node: ast.stmt, dotted: str) -> Iterator[Finding]:
 
 def _relative_import(name: str, node: ast.ImportFrom, files: set[str]) -> Iterator[Finding]:
     if node.level > 1 or not node.module:
-        yield Finding("code", name, node.lineno, "imports from outside its directory, or by no name")
+        yield Finding("code", name, node.lineno, "imports from outside its directory, or a package without a name")
     elif Path(name).with_name(f"{node.module}.py").as_posix() not in files:
-        yield Finding("code", name, node.lineno, f"imports .{node.module}, which is not there")
+        yield Finding("code", name, node.lineno, f"imports .{node.module}, which does not exist")
 
 
 def _reasons(node: ast.AST, imported: dict[str, str], modules: set[str]) -> Iterator[str]:
-    """Why a node is a finding."""
+    """Yield the reasons why a node is a finding."""
     dotted = _dotted(node, imported)
     match node:
         case ast.Name(id=name, ctx=ast.Load()) if name in BUILTINS and name not in imported:
@@ -181,13 +182,13 @@ def _reasons(node: ast.AST, imported: dict[str, str], modules: set[str]) -> Iter
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name) | ast.FunctionDef(name=name) | ast.Constant(value=str(name)):
             if name in INSIDES:
-                yield f"{name}: reaches the interpreter's insides"
+                yield f"{name}: reaches interpreter internals"
 
 
 def _call_reasons(node: ast.Call, modules: set[str]) -> Iterator[str]:
     match node:
         case ast.Call(func=ast.Name("getattr"), args=[ast.Name(module), *_]) if module in modules:
-            yield f"getattr of {module}: reaches what no name shows"
+            yield f"getattr of {module}: hides which attribute it reads"
         case ast.Call(func=ast.Attribute(attr="from_pretrained"), args=[ast.Constant(other), *_]):
             yield f"loads another repository, {other!r}"
     if any(keyword.arg == "trust_remote_code" for keyword in node.keywords):
@@ -195,7 +196,7 @@ def _call_reasons(node: ast.Call, modules: set[str]) -> Iterator[str]:
 
 
 def _dotted(node: ast.AST, imported: dict[str, str]) -> str | None:
-    """`torch.nn.Linear` of an attribute of something imported."""
+    """Return the full name of an attribute of an imported module, such as `torch.nn.Linear`."""
     if isinstance(node, ast.Attribute):
         root = _dotted(node.value, imported)
         return root and f"{root}.{node.attr}"
@@ -203,7 +204,7 @@ def _dotted(node: ast.AST, imported: dict[str, str]) -> str | None:
 
 
 def audit_json(name: str, content: bytes, files: set[str]) -> Iterator[Finding]:
-    """Keys of a configuration that have other code loaded, or this one without being asked.
+    """Find keys of a configuration that load code from elsewhere, or load code without the user's consent.
 
     Example:
         >>> [finding.why for finding in audit_json("config.json", b'{"trust_remote_code": true}', set())]
@@ -216,7 +217,7 @@ def audit_json(name: str, content: bytes, files: set[str]) -> Iterator[Finding]:
         return
     if Path(name).name == "modules.json" and isinstance(value, list):
         types = [str(module.get("type")) for module in value if isinstance(module, dict)]
-        others = [one for one in types if not one.startswith("sentence_transformers.")]
+        others = [name for name in types if not name.startswith("sentence_transformers.")]
         yield from _references(name, "type", others, files)
     for key, inner in _items(value):
         if key == "auto_map" or key == "impl":
@@ -231,7 +232,7 @@ def audit_json(name: str, content: bytes, files: set[str]) -> Iterator[Finding]:
 
 
 def _references(name: str, key: str, references: list[str], files: set[str]) -> Iterator[Finding]:
-    """Classes that a configuration names: those of other repositories, and those whose file is not there."""
+    """Find classes that a configuration names in another repository, or in a file that does not exist."""
     for reference in references:
         module = reference.rpartition(".")[0].replace(".", "/")
         if "--" in reference:
@@ -241,7 +242,7 @@ def _references(name: str, key: str, references: list[str], files: set[str]) -> 
 
 
 def _items(value: object) -> Iterator[tuple[str, object]]:
-    """Every key of a JSON value, at any depth, with what it holds."""
+    """Yield every key of a JSON value, at any depth, with its value."""
     for inner in _values(value):
         if isinstance(inner, dict):
             yield from inner.items()
@@ -252,7 +253,7 @@ def _strings(value: object) -> list[str]:
 
 
 def _values(value: object) -> Iterator[object]:
-    """A JSON value and everything in it."""
+    """Yield a JSON value and all values in it, at any depth."""
     todo = [value]
     while todo:
         yield (inner := todo.pop())
@@ -260,19 +261,19 @@ def _values(value: object) -> Iterator[object]:
 
 
 def audit_bytes(name: str, path: Path) -> Iterator[Finding]:
-    """Pickles and compiled code, by their names and by their first bytes."""
+    """Find pickles and compiled code, by file name and by first bytes."""
     with path.open("rb") as file:
         start = file.read(256)
     if path.suffix == ".safetensors":
-        if start[8:9] != b"{":  # after the length of its header
-            yield Finding("pickle", name, None, "is no safetensors file, whatever its name says")
+        if start[8:9] != b"{":  # the first 8 bytes are the length of the JSON header
+            yield Finding("pickle", name, None, "is not a safetensors file, despite its name")
     elif path.suffix in PICKLES or (start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")):
-        yield Finding("pickle", name, None, "is a pickle: reading it runs what it says")
+        yield Finding("pickle", name, None, "is a pickle: loading it can run any code")
     elif start.startswith(b"\x93NUMPY") and b"O'" in start:
-        yield Finding("pickle", name, None, "is an array of pickled objects: reading it runs what they say")
+        yield Finding("pickle", name, None, "is an array of pickled objects: loading it can run any code")
     elif zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             if inside := [member for member in archive.namelist() if Path(member).suffix in PICKLES]:
-                yield Finding("pickle", name, None, f"holds pickles, {inside[0]} among them: reading them runs them")
+                yield Finding("pickle", name, None, f"contains pickles ({inside[0]}): loading them can run any code")
     elif path.suffix in COMPILED or start.startswith((b"\x7fELF", b"MZ")):
-        yield Finding("code", name, None, "is compiled code, which nobody can read")
+        yield Finding("code", name, None, "is compiled code, which cannot be reviewed")

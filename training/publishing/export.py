@@ -1,4 +1,4 @@
-"""The second door to a checkpoint: the same vectors for people and servers that allow no remote code."""
+"""Export a checkpoint as a repository without custom code, for users and servers that allow no remote code."""
 
 from __future__ import annotations
 
@@ -31,31 +31,32 @@ from .staging import PLACEHOLDER, finished_repository
 
 
 def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
-    """Write a checkpoint of the zoo as a repository without code, and check it where csezoo is not imported.
+    """Write a checkpoint of the zoo as a repository without custom code, and check its vectors without csezoo.
 
-    The directory holds a plain transformers model (`BertModel`, `RobertaModel`), its tokenizer with the prompt in it,
-    the modules of sentence-transformers that make a sentence's vector from the tokens', and a card with the lines that
-    do it. It is written whole, or, if it gives other vectors, not at all.
+    The directory contains a plain transformers model (`BertModel`, `RobertaModel`), its tokenizer with the prompt
+    built in, the sentence-transformers modules that turn token vectors into a sentence vector, and a card that shows
+    how to use it. If the vectors differ from the checkpoint's, nothing is written.
 
     Args:
         run: a run directory with `best/` in it, a repository directory, or a Hub id.
         to: a new or empty directory.
-        onnx: add `onnx/model.onnx`. Of a model without a plain form the directory then holds this, the tokenizer and
-            the card.
+        onnx: also write `onnx/model.onnx`. For a model without a plain form, write only this, the tokenizer and the
+            card.
 
     Returns:
-        For each way to use it the largest difference from the vectors of the full model, see `largest_difference`.
+        For each way to use the export, the largest difference from the vectors of the checkpoint, see
+        `largest_difference`.
 
     Raises:
-        UserError: `run` is no finished checkpoint of the zoo, it has no plain form, `to` holds something, a package
-            that is needed is missing, or the vectors differ by more than 1e-5.
+        UserError: `run` is not a finished checkpoint of the zoo, it has no plain form, `to` is not empty, a needed
+            package is missing, or the vectors differ by more than 1e-5.
 
     Example:
         `export("runs/quickstart", "quickstart-plain")`
     """
     target = Path(to).absolute()
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise UserError(f"--to: {to} is not an empty directory: give a new one, or delete what is there")
+        raise UserError(f"--to: {to} is not an empty directory; give a new one, or delete what is in it")
     if onnx:
         require_onnx()
     source = finished_repository(str(local_directory(run)))
@@ -64,10 +65,10 @@ def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
     reason = cast(SentenceEncoderConfig, encoder.config).needs_own_code
     if reason and not onnx:
         raise UserError(
-            f"{run} has no plain form: {reason}. Load it with trust_remote_code=True, or give --onnx for its graph"
+            f"{run} has no plain form: {reason}. Load it with trust_remote_code=True, or export it with --onnx"
         )
     if not reason and find_spec("sentence_transformers") is None:
-        raise UserError("export runs what it writes in sentence-transformers: pip install sentence-transformers")
+        raise UserError("export checks its result with sentence-transformers: pip install sentence-transformers")
     texts = _texts(tokenizer)
     expected = encoder.encode(texts, tokenizer)
     if encoder.config.pooling == "prompt":
@@ -77,7 +78,7 @@ def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
     try:
         partial.mkdir(parents=True)
     except OSError as error:
-        raise UserError(f"--to: {to} cannot be made ({one_line(error)})") from error
+        raise UserError(f"--to: {to} cannot be created ({one_line(error)})") from error
     try:
         with tqdm(total=3, desc="Exporting", disable=not sys.stderr.isatty()) as bar:
             if reason:
@@ -105,12 +106,15 @@ def _load(source: Path) -> tuple[SentenceEncoderModel, PreTrainedTokenizerFast]:
     except (OSError, ValueError) as error:
         raise UserError(f"{source} could not be loaded ({one_line(error)})") from error
     if not isinstance(encoder, SentenceEncoderModel):
-        raise UserError(f"{source} is no checkpoint of the zoo but a {type(encoder).__name__}, without code already")
+        raise UserError(
+            f"{source}: expected a checkpoint of the zoo, got a {type(encoder).__name__}; it needs no export, it has "
+            "no custom code"
+        )
     return encoder, tokenizer
 
 
 def _texts(tokenizer: PreTrainedTokenizerFast) -> list[str]:
-    """What every way to use an export is checked on: short, empty, with a mask token of its own, too long."""
+    """Return the texts on which an export is checked: short, empty, with a mask token in it, too long."""
     sentence = "A cat sits on the mat."
     return [
         sentence,
@@ -123,24 +127,26 @@ def _texts(tokenizer: PreTrainedTokenizerFast) -> list[str]:
 
 
 def check_export(directory: Path, ways: dict[str, str], texts: list[str], expected: np.ndarray) -> dict[str, float]:
-    """Run the card's own lines in a process that does not import csezoo.
+    """Run the code of the export's card in a process that does not import csezoo, and compare the vectors.
 
     Args:
-        ways: Python that makes `embeddings`, see `ways_to_use`.
-        expected: the vectors `(n, D)` of the full model.
+        directory: the export.
+        ways: Python that computes `embeddings`, by library, see `ways_to_use`.
+        texts: the texts to embed.
+        expected: their vectors `(n, D)` from the checkpoint.
 
     Returns:
         The largest difference of each way.
 
     Raises:
-        UserError: one is larger than 1e-5, or the lines fail.
+        UserError: a difference is larger than 1e-5, or the code fails.
     """
     path = json.dumps(str(directory))
-    lines = ["import json, sys", "given = json.load(sys.stdin)", "found = {}"]
+    lines = ["import json, sys", "texts = json.load(sys.stdin)", "results = {}"]
     for way, code in ways.items():
-        lines += [code.replace(f'"{PLACEHOLDER}"', path).replace(TEXTS, "texts = given")]
-        lines += [f"found[{way!r}] = embeddings.tolist()"]
-    lines += ['assert "csezoo" not in sys.modules', "print(json.dumps(found))"]
+        lines += [code.replace(f'"{PLACEHOLDER}"', path).replace(TEXTS, "")]
+        lines += [f"results[{way!r}] = embeddings.tolist()"]
+    lines += ['assert "csezoo" not in sys.modules', "print(json.dumps(results))"]
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", "\n".join(lines)],
         input=json.dumps(texts),
@@ -150,10 +156,13 @@ def check_export(directory: Path, ways: dict[str, str], texts: list[str], expect
         cwd=directory,
     )
     if done.returncode != 0:
-        raise UserError(f"the export could not be used and is not kept: {done.stderr.strip().splitlines()[-1]}")
-    found = json.loads(done.stdout.strip().splitlines()[-1])
-    differences = {way: largest_difference(np.asarray(vectors), expected) for way, vectors in found.items()}
+        raise UserError(f"the export does not run and was deleted: {done.stderr.strip().splitlines()[-1]}")
+    results = json.loads(done.stdout.strip().splitlines()[-1])
+    differences = {way: largest_difference(np.asarray(vectors), expected) for way, vectors in results.items()}
     for way, difference in differences.items():
         if not difference <= TOLERANCE:
-            raise UserError(f"the export differs from the model by {difference:.1g} in {way} and is not kept")
+            raise UserError(
+                f"the export was deleted: with {way} its vectors differ from the model's by {difference:.1g} "
+                f"({TOLERANCE:g} is allowed)"
+            )
     return differences

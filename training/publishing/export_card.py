@@ -1,4 +1,4 @@
-"""The card of an export: the checkpoint's own, with other ways to use it."""
+"""The card of an export: the checkpoint's card, with a new section on how to use it."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ WORDS = {
     "max": "the maximum of the last layer's token vectors, feature by feature",
     "first_last_mean": "the mean of the token vectors of the first layer and the last",
     "last2_mean": "the mean of the token vectors of the last two layers",
-    "prompt": "the last layer's vector at the mask of the template that the tokenizer puts around a sentence",
+    "prompt": "the last layer's vector at the mask token of the template that the tokenizer puts around a sentence",
 }
 
 
 def ways_to_use(directory: Path, encoder: SentenceEncoderModel) -> dict[str, str]:
-    """Python that turns `texts` into `embeddings`, by the library that does it.
+    """Return Python code that turns `texts` into `embeddings`, by the library it uses.
 
     Args:
-        directory: the export, card aside.
-        encoder: the model that is exported.
+        directory: the export, without its card.
+        encoder: the exported model.
     """
     ways = {}
     if (directory / "modules.json").exists():
@@ -84,24 +84,24 @@ def _with_transformers(directory: Path, encoder: SentenceEncoderModel) -> str:
 
 
 def export_card(source: Path, encoder: SentenceEncoderModel, ways: dict[str, str], obstacle: str | None) -> ModelCard:
-    """The checkpoint's card with its section on use replaced.
+    """Return the checkpoint's card with its section on use replaced.
 
     Args:
         source: the card of the checkpoint.
-        encoder: the model that is exported.
+        encoder: the exported model.
         ways: see `ways_to_use`.
-        obstacle: why there is no plain form, if there is none.
+        obstacle: why the model has no plain form; `None` if it has one.
     """
     plain = type(encoder.backbone).__name__
     if obstacle:
-        what = f"The whole model as an ONNX file. There is no plain `{plain}` of it: {obstacle}."
+        what = f"This is the complete model as an ONNX file. It cannot be a plain `{plain}`: {obstacle}."
     else:
-        layers = ", through the layers in `*_Dense`" if affine_layers(encoder) else ""
+        layers = ", passed through the layers in `*_Dense`" if affine_layers(encoder) else ""
         what = (
-            f"A plain `{plain}`, without code of its own. A sentence's vector is {WORDS[encoder.config.pooling]}"
-            f"{layers}; the backbone's own pooler has no part in it and is zero."
+            f"This is a plain `{plain}` without custom code. A sentence's vector is {WORDS[encoder.config.pooling]}"
+            f"{layers}. The pooler of `{plain}` is not used; its weights are zero."
         )
-    use = [f"## Use\n\n{what} The vectors are those of the model it was exported from."]
+    use = [f"## Use\n\n{what} The vectors are the same as those of the model it was exported from."]
     use += [f"With {way}:\n\n```python\n{code}\n```" for way, code in ways.items()]
     section = "\n\n".join(use) + "\n\n"
     card = ModelCard.load(source)

@@ -1,4 +1,4 @@
-"""Fingerprints: written into a repository when it is saved, compared with it wherever it went."""
+"""Fingerprints: write one into a repository when it is saved, and compare the repository with it later."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ..errors import UserError, one_line
 from ..evaluation.encoders import config_model_type, load_checkpoint
 from ..hub import differing_files, local_directory, sha256
 
-# Short and long, in both cases, with accents, digits, signs and characters that no tokenizer here has pieces for. The
-# last is longer than any of BERT's family reads.
+# Short and long sentences, lower and upper case, accents, digits, signs, and characters without word pieces in any of
+# the zoo's tokenizers. The last sentence is longer than any encoder of the BERT family reads.
 SENTENCES = [
     "Yes",
     "A cat sits on the mat.",
@@ -29,15 +29,15 @@ SENTENCES = [
     "  two  spaces,\ta tab and don't-split hy-phens ",
     " ".join(["the river runs past the old house and the small horse sees it"] * 80),
 ]
-DIGITS = 7  # of a float32
+DIGITS = 7  # significant digits, as many as a float32 has
 
 
 def write_fingerprint(directory: Path, model_class: type[SentenceEncoderModel]) -> None:
-    """Load a repository as it lies there, on the CPU and in float32, and store beside it what it gives.
+    """Load a saved repository on the CPU in float32, and store its checksums, token ids and vectors in it.
 
     Args:
-        directory: with everything in it that is not to change any more; the card is written afterwards.
-        model_class: the serving model's.
+        directory: the repository, complete except for its card, which has no checksum.
+        model_class: the class of the serving model.
     """
     model = model_class.from_pretrained(directory, dtype=torch.float32)
     token_ids = tokenize_sentences(load_tokenizer(model), SENTENCES)
@@ -54,17 +54,17 @@ def write_fingerprint(directory: Path, model_class: type[SentenceEncoderModel]) 
 
 
 def verify_repository(repository: str, revision: str | None = None) -> list[str]:
-    """Compare a repository with its fingerprint: checksums, token ids, vectors. Its own code is not run.
+    """Compare a repository with its fingerprint: checksums, token ids, vectors. Code in the repository is not run.
 
     Args:
         repository: directory or Hub id.
         revision: branch, tag or commit on the Hub.
 
     Returns:
-        What was compared, a line each.
+        One line for each comparison.
 
     Raises:
-        UserError: what differs, all of it on one line.
+        UserError: something differs; all differences are in one line.
 
     Example:
         `verify_repository("runs/quickstart/best")`
@@ -72,10 +72,10 @@ def verify_repository(repository: str, revision: str | None = None) -> list[str]
     directory = local_directory(repository, revision)
     fingerprint = _read_fingerprint(directory, repository)
     problems = differing_files(directory, fingerprint["files"])
-    lines = [f"files: {len(fingerprint['files'])} have the checksums that are stored"]
+    lines = [f"files: the checksums of {len(fingerprint['files'])} files are as stored"]
     try:
         if config_model_type(str(directory)) not in METHODS:
-            raise UserError("its model is none of the zoo's")
+            raise UserError("its model is not a model of the zoo")
         lines += load_checkpoint(str(directory)).verify()
     except (UserError, ValueError) as error:
         problems.append(str(error))
@@ -87,15 +87,18 @@ def verify_repository(repository: str, revision: str | None = None) -> list[str]
 def _read_fingerprint(directory: Path, repository: str) -> dict:
     path = directory / FINGERPRINT_NAME
     if not path.is_file():
-        raise UserError(f"{repository} has no {FINGERPRINT_NAME}: no model of the zoo, or saved before it had them")
+        raise UserError(
+            f"{repository} has no {FINGERPRINT_NAME}: it is not a model of the zoo, or an old version saved it; train "
+            "or publish it again"
+        )
     try:
         fingerprint = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{path} is not valid JSON ({one_line(error)})") from error
     if not isinstance(fingerprint, dict):
-        raise UserError(f"{path} is no fingerprint but a {type(fingerprint).__name__}")
+        raise UserError(f"{path}: expected a JSON object, got a {type(fingerprint).__name__}")
     if missing := {"files", "sentences", "token_ids", "embeddings"} - fingerprint.keys():
         raise UserError(f"{path} has no {', '.join(sorted(missing))}")
     if not isinstance(fingerprint["files"], dict):
-        raise UserError(f"{path}: files are no mapping of names to checksums")
+        raise UserError(f"{path}: files must map file names to checksums")
     return fingerprint

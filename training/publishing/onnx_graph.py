@@ -1,4 +1,4 @@
-"""A serving model as an ONNX file, which runs without this project, transformers or torch."""
+"""Write a serving model as an ONNX file, which runs without csezoo, transformers or torch."""
 
 from __future__ import annotations
 
@@ -19,24 +19,28 @@ INPUTS = ("input_ids", "attention_mask")
 OUTPUTS = ("last_hidden_state", "sentence_embedding")
 
 
-def largest_difference(found: np.ndarray, expected: np.ndarray) -> float:
-    """Between two arrays, as a share of the largest number in them where that exceeds 1.
+def largest_difference(actual: np.ndarray, expected: np.ndarray) -> float:
+    """Return the largest difference of two arrays, relative to the largest number in them if that exceeds 1.
 
     Example:
         >>> largest_difference(np.array([0.5, 50.0]), np.array([0.5, 40.0]))
         0.2
     """
-    return float(np.abs(found - expected).max() / max(1.0, np.abs(found).max(), np.abs(expected).max()))
+    return float(np.abs(actual - expected).max() / max(1.0, np.abs(actual).max(), np.abs(expected).max()))
 
 
 def require_onnx() -> None:
-    """Raise where what writes and runs an ONNX file is not installed, before any work."""
+    """Check that the packages that write and run ONNX files are installed.
+
+    Raises:
+        UserError: one is missing.
+    """
     if missing := [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]:
-        raise UserError(f"--onnx needs packages that are not there: pip install {' '.join(missing)}")
+        raise UserError(f"--onnx needs packages that are not installed: pip install {' '.join(missing)}")
 
 
 class Graph(nn.Module):
-    """What is traced: `(B, T)` ids and mask to the tokens' vectors `(B, T, H)` and the sentences' `(B, D)`."""
+    """The traced function: ids and mask `(B, T)` to token vectors `(B, T, H)` and sentence vectors `(B, D)`."""
 
     def __init__(self, encoder: nn.Module):
         super().__init__()
@@ -49,17 +53,20 @@ class Graph(nn.Module):
 
 @torch.no_grad()
 def write_onnx(file: Path, encoder: nn.Module, tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> None:
-    """Trace the whole serving model, its pooling and what follows it, and compare what ONNX Runtime makes of it.
+    """Trace the complete serving model, and compare its vectors under ONNX Runtime with the model's.
 
-    Inputs are `input_ids` and `attention_mask` `(batch, tokens)` of any sizes; outputs are `last_hidden_state` and
-    `sentence_embedding`. Everything is in the one file, of less than 2 GB.
+    Inputs are `input_ids` and `attention_mask` `(batch, tokens)` of any size; outputs are `last_hidden_state` and
+    `sentence_embedding`, after pooling and the layers that follow it. The one file contains the weights too, so it is
+    limited to 2 GB.
 
     Args:
-        encoder: in evaluation mode, on the CPU.
-        texts: to compare on, of different lengths: the first alone, the first two, all in one batch.
+        file: the file to write; its directory is created.
+        encoder: the serving model, in evaluation mode, on the CPU.
+        tokenizer: its tokenizer.
+        texts: texts of different lengths. The vectors are compared on the first text, on the first two, and on all.
 
     Raises:
-        UserError: the graph gives other vectors than the model, by more than `TOLERANCE`.
+        UserError: the vectors differ by more than `TOLERANCE`.
     """
     from onnxruntime import InferenceSession
 
@@ -69,9 +76,9 @@ def write_onnx(file: Path, encoder: nn.Module, tokenizer: PreTrainedTokenizerBas
 
     graph = Graph(encoder).eval()
     file.parent.mkdir(exist_ok=True)
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # of operators that only torchvision has
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns about operators of torchvision
     with warnings.catch_warnings():
-        for category in (FutureWarning, UserWarning):  # torch's, of parts of its own and of an axis named twice
+        for category in (FutureWarning, UserWarning):  # torch warns about its own parts, and an axis named twice
             warnings.simplefilter("ignore", category)
         torch.onnx.export(
             graph,
@@ -85,12 +92,15 @@ def write_onnx(file: Path, encoder: nn.Module, tokenizer: PreTrainedTokenizerBas
             verbose=False,
         )
     session = InferenceSession(file, providers=["CPUExecutionProvider"])
-    for some in (texts[:1], texts[:2], texts):
-        ids, mask = batch_of(some)
-        found = session.run(OUTPUTS, {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})
-        for name, expected, vectors in zip(OUTPUTS, graph(ids, mask), found, strict=True):
-            if name == "last_hidden_state":  # what stands at padding means nothing
+    for batch in (texts[:1], texts[:2], texts):
+        ids, mask = batch_of(batch)
+        outputs = session.run(OUTPUTS, {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})
+        for name, expected, vectors in zip(OUTPUTS, graph(ids, mask), outputs, strict=True):
+            if name == "last_hidden_state":  # vectors at padding mean nothing
                 expected, vectors = expected[mask.bool()], vectors[mask.bool().numpy()]
             difference = largest_difference(vectors, expected.numpy())
             if not difference <= TOLERANCE:
-                raise UserError(f"the ONNX file differs from the model by {difference:.1g} in {name}: nothing is kept")
+                raise UserError(
+                    f"the ONNX file was deleted: its {name} differs from the model's by {difference:.1g} "
+                    f"({TOLERANCE:g} is allowed)"
+                )

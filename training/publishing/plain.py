@@ -1,4 +1,4 @@
-"""A serving model without code of its own: a plain backbone, and sentence-transformers modules for what follows it."""
+"""Write a serving model without custom code: a plain backbone, then sentence-transformers modules."""
 
 from __future__ import annotations
 
@@ -31,39 +31,40 @@ TANH, RELU, IDENTITY = (
 def separate_template_mask(
     encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerFast
 ) -> PreTrainedTokenizerFast:
-    """Give the template of a prompt a mask token of its own, with the embedding of the backbone's.
+    """Replace the mask token in a prompt's template by a new token with the same embedding.
 
-    A model that pools the last mask token of a row can then be served by one that pools all tokens of an id: a mask
-    token written in a text is no longer one of them. The vectors stay as they were.
+    The zoo pools the last mask token of a text; sentence-transformers can only pool all tokens with a given id. With a
+    token of its own for the template, a mask token written in a text is not pooled. The vectors do not change.
 
     Args:
-        encoder: of `prompt` pooling; changed in place.
+        encoder: a model with `prompt` pooling; changed in place.
+        tokenizer: its tokenizer; not changed.
 
     Returns:
-        The tokenizer that goes with it.
+        The tokenizer with the new token.
     """
     config, tokenizer = encoder.config, copy.deepcopy(tokenizer)
     tokenizer.add_tokens([AddedToken(TEMPLATE_MASK, special=True, normalized=False)])
-    own = cast(int, tokenizer.convert_tokens_to_ids(TEMPLATE_MASK))
+    template_mask = cast(int, tokenizer.convert_tokens_to_ids(TEMPLATE_MASK))
     size = max(len(tokenizer), config.vocab_size)
     table = encoder.backbone.resize_token_embeddings(size, mean_resizing=False).weight
-    table[own] = table[config.mask_token_id]
+    table[template_mask] = table[config.mask_token_id]
     before, after = config.prompt_token_ids[0]
-    template = before, [own if token == config.mask_token_id else token for token in after]
-    config.mask_token_id, config.prompt_token_ids = own, [template]
+    template = before, [template_mask if token == config.mask_token_id else token for token in after]
+    config.mask_token_id, config.prompt_token_ids = template_mask, [template]
     return serving_tokenizer(tokenizer, template, max_length=tokenizer.model_max_length)
 
 
 def write_plain_model(directory: Path, encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerFast) -> None:
     """Write a plain transformers model, its tokenizer and the sentence-transformers modules on top of it.
 
-    The names of the modules and of their keys are those that every version of sentence-transformers knows.
+    Modules and keys have the names that every version of sentence-transformers knows.
 
     Args:
-        directory: is there and empty.
-        encoder: one that needs no code of its own (`needs_own_code`); of `prompt` pooling, one whose template has its
-            own mask.
-        tokenizer: its own.
+        directory: an existing, empty directory.
+        encoder: a model that needs no code of its own (`needs_own_code`). With `prompt` pooling, pass it through
+            `separate_template_mask` first.
+        tokenizer: its tokenizer.
     """
     plain_backbone(encoder).save_pretrained(directory)
     save_tokenizer(directory, tokenizer)
@@ -87,15 +88,16 @@ def write_plain_model(directory: Path, encoder: SentenceEncoderModel, tokenizer:
 
 @torch.no_grad()
 def plain_backbone(encoder: SentenceEncoderModel) -> PreTrainedModel:
-    """The backbone as its own class saves and loads it, with what a method adds to its weights (LoRA) in them.
+    """Return the backbone in its class of transformers, with what a method adds to its weights (LoRA) merged into it.
 
-    Its pooler, no part of the model, is zero: left out, transformers would draw one and warn at every loading.
+    The model does not use the pooler. It is set to zero: without one, transformers would initialise a random pooler
+    and warn at every load.
     """
     config = copy.deepcopy(encoder.backbone.config)
     config.output_hidden_states = encoder.config.pooling in ("first_last_mean", "last2_mean")
     plain = AutoModel.from_config(config)
-    lost, _ = plain.load_state_dict(encoder.backbone.state_dict(), strict=False)
-    for name in lost:
+    missing, _ = plain.load_state_dict(encoder.backbone.state_dict(), strict=False)
+    for name in missing:
         plain.get_parameter(name).zero_()
     encoder.add_to_plain(plain)
     return plain.eval()
@@ -104,10 +106,10 @@ def plain_backbone(encoder: SentenceEncoderModel) -> PreTrainedModel:
 def _modules_on_top(
     encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerFast
 ) -> Iterator[tuple[str, Mapping[str, object], dict[str, torch.Tensor]]]:
-    """Of each module after the backbone: its name, its configuration, its tensors."""
+    """Yield name, configuration and tensors of each module after the backbone."""
     config = encoder.config
     pooling, size, layers = config.pooling, config.hidden_size, config.num_hidden_layers
-    if pooling == "prompt":  # the mean of one token
+    if pooling == "prompt":  # a mean in which only the template's mask token has a weight
         vocabulary = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
         words = {"word_weights": {TEMPLATE_MASK: 1.0}, "unknown_word_weight": 0.0}
         yield "WordWeights", {"vocab": vocabulary, **words}, {}
@@ -132,7 +134,7 @@ def _modules_on_top(
 
 
 def affine_layers(encoder: SentenceEncoderModel) -> list[tuple[nn.Module, str]]:
-    """What a served vector goes through after pooling: affine maps, each with the activation that follows it."""
+    """Return the affine maps that a served vector passes after pooling, each with the activation that follows it."""
     projection, whitening = encoder.projection, encoder.whitening
     layers: list[tuple[nn.Module, str]] = []
     if isinstance(projection, TanhProjection):
@@ -147,7 +149,7 @@ def affine_layers(encoder: SentenceEncoderModel) -> list[tuple[nn.Module, str]]:
 
 @torch.no_grad()
 def matrix(affine: nn.Module, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weight `(k, size)` and bias `(k,)` of an affine map of vectors of that size, as a linear layer has them.
+    """Return weight `(k, size)` and bias `(k,)` of the linear layer that computes an affine map of vectors `(size,)`.
 
     Example:
         >>> weight, bias = matrix(Whitening(3, 2), 3)

@@ -1,4 +1,4 @@
-"""Publishing a finished model: checked, in one commit, and read back."""
+"""Publish a finished model: check it, push it in one commit, download it again and compare."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Operation = CommitOperationAdd | CommitOperationDelete
 
 WAYS_OUT = {
     401: "the token is not valid, log in again with `hf auth login` or set HF_TOKEN",
-    403: "the token may not write there, take one that may from https://huggingface.co/settings/tokens",
-    404: "check the spelling, and that the token may see the repository",
-    412: "somebody else changed it meanwhile, look at it and publish again",
+    403: "the token has no write access, create one that has at https://huggingface.co/settings/tokens",
+    404: "check the spelling, and whether the token can see the repository",
+    412: "somebody else changed it in the meantime, check it and publish again",
     429: "too many requests, wait and publish again",
 }
-# What the client raises; HTTPError is its HTTP library's, whichever that is. As text these may quote the token: only
-# `_explain` makes text of them.
+# What the client raises; HTTPError belongs to the HTTP library it uses. Their messages may quote the token, so only
+# `_explain` turns them into text.
 ERRORS = (HTTPError, OSError, RuntimeError, ValueError)
 
 
@@ -43,38 +43,46 @@ def publish(
     message: str | None = None,
     report: Callable[[str], None] = print,
 ) -> str:
-    """Make a Hub repository equal to a finished model in one commit, or in none if it already is, and read it back.
+    """Make a Hub repository equal to a finished model with one commit, then download it again and compare.
 
-    In this order: stage every file as it will be published; check them (card, audit, checksums); compare with what the
-    Hub has; load them in a process without csezoo and compare with the fingerprint; commit; download that commit and
-    compare every byte; tag it. Until the commit nothing is visible (of a new repository: that it is there, empty), and
-    the same call goes on after an interruption, whatever was reached; a pull request it would open again. Hidden files
-    are left alone, here and there.
+    The steps:
+
+    1. Stage every file as it will be published.
+    2. Check the files: card, audit, checksums.
+    3. Compare them with the files on the Hub. If nothing differs, there is no commit.
+    4. Load them in a process without csezoo and compare token ids and vectors with the fingerprint.
+    5. Commit.
+    6. Download the commit and compare the checksum of every file.
+    7. Tag the commit.
+
+    Nothing is visible before the commit, except that a new repository exists and is empty. After an interruption, the
+    same call completes the work; only a pull request would be opened a second time. Hidden files are neither uploaded
+    nor deleted.
 
     Args:
         run: a run directory with `best/` in it, or a repository directory itself.
-        to: `ORG/NAME`, made if it is not there; it takes the placeholder's place on the published card.
-        private: make a new repository private; one that is there must be.
+        to: `ORG/NAME`, created if it does not exist. The published card shows this name.
+        private: create the repository as a private one; an existing one must be private.
         create_pr: open a pull request with the commit instead of changing the main branch.
-        tag: a name for the commit.
-        message: of the commit.
-        report: is given what was checked and what changes, a line each.
+        tag: a tag for the commit.
+        message: the commit message.
+        report: called with one line for each check and for each file that changes.
 
     Returns:
         The URL of the commit or the pull request.
 
     Raises:
-        UserError: what is to be published is not in order, the name is none, or the Hub refuses, is out of reach, or
-            gives back something else.
+        UserError: a check fails, the name is not valid, the Hub refuses or cannot be reached, or the downloaded files
+            differ.
 
     Example:
         `publish("runs/quickstart", "my-name/my-model", private=True)`
     """
     if "/" not in to:
-        raise UserError(f"--to: {to!r} has no owner, give ORG/NAME")
+        raise UserError(f"--to: {to!r} has no owner; give ORG/NAME")
     if create_pr and tag:
-        raise UserError(f"--tag {tag}: a pull request has no place yet, tag it once it is merged")
-    logging.set_verbosity_error()  # the client's retries, with the signed addresses of uploads
+        raise UserError(f"--tag {tag}: a pull request cannot be tagged; tag the commit once it is merged")
+    logging.set_verbosity_error()  # else the client logs retries with the signed URLs of uploads
     if not sys.stderr.isatty():
         disable_progress_bars()
     api = HfApi(library_name="csezoo", token=True)
@@ -88,10 +96,10 @@ def publish(
         except ERRORS as error:
             raise UserError(_explain(error, to)) from None
         if private and known and not known.private:
-            raise UserError(f"{to} is public: make it private in its settings on the Hub, or leave --private out")
+            raise UserError(f"{to} is public; make it private in its settings on the Hub, or leave out --private")
         operations, plan = _compare(staged, {file.rfilename: file for file in known.siblings or []} if known else {})
         if known and tagged and (operations or tagged != known.sha):
-            raise UserError(f"--tag {tag}: {to} has it on another commit, give another name")
+            raise UserError(f"--tag {tag}: {to} has this tag on another commit; give another name")
         for line in plan:
             report(line)
         report(check_as_a_stranger(staged))
@@ -101,27 +109,28 @@ def publish(
             if tag and not tagged:
                 api.create_tag(to, tag=tag, revision=sha)
         except ERRORS as error:
-            raise UserError(f"the commit {sha} is there, publish again to go on: {_explain(error, to)}") from None
+            problem = _explain(error, to)
+            raise UserError(f"commit {sha} was made but not checked; publish again to finish: {problem}") from None
         return url
 
 
 def _find(api: HfApi, to: str) -> ModelInfo | None:
-    """What the Hub knows of a repository; `None` where there is none."""
+    """Return what the Hub knows about a repository; `None` if it does not exist."""
     try:
         return api.model_info(to, files_metadata=True)
     except HfHubHTTPError as error:
-        if error.response.status_code not in (401, 404):  # the Hub's ways to say that it is not there
+        if error.response.status_code not in (401, 404):  # the Hub answers either if there is no such repository
             raise
     return None
 
 
 def _tagged(api: HfApi, to: str, tag: str) -> str | None:
-    """The commit that has a tag."""
+    """Return the commit that has a tag; `None` if there is no such tag."""
     return {known.name: known.target_commit for known in api.list_repo_refs(to).tags}.get(tag)
 
 
 def _compare(staged: Path, there: dict[str, RepoSibling]) -> tuple[list[Operation], list[str]]:
-    """The operations that make a repository equal to the staged files, and a line for each."""
+    """Return the operations that make a repository equal to the staged files, and a line for each."""
     names = sorted(path.relative_to(staged).as_posix() for path in staged.rglob("*") if path.is_file())
     operations: list[Operation] = []
     plan = []
@@ -138,7 +147,7 @@ def _compare(staged: Path, there: dict[str, RepoSibling]) -> tuple[list[Operatio
 
 
 def _same(path: Path, there: RepoSibling) -> bool:
-    """Whether the Hub has this very file, by the checksum it gives: of the content (LFS), or Git's."""
+    """Return whether the Hub has the same file, by its checksum: SHA-256 of an LFS file, else Git's blob id."""
     if there.lfs:
         return sha256(path) == there.lfs.sha256
     return there.size == path.stat().st_size and git_hash(path.read_bytes()) == there.blob_id
@@ -153,18 +162,18 @@ def _commit(
     create_pr: bool,
     message: str | None,
 ) -> tuple[str, str, str]:
-    """Commit; the commit's hash, the revision to read it back by, and the URL to show."""
+    """Create the repository and the commit where needed; return the commit's hash, its revision, and a URL."""
     try:
         if known is None:
-            api.create_repo(to, private=private or None, exist_ok=True)  # None: as the organisation prefers
+            api.create_repo(to, private=private or None, exist_ok=True)  # None: the organisation's default
         elif not operations:
-            sha = cast(str, known.sha)  # of a repository that is there
+            sha = cast(str, known.sha)  # an existing repository has one
             return sha, sha, f"{constants.ENDPOINT}/{to}/commit/{sha}"
         commit = api.create_commit(
             to,
             operations,
             commit_message=message or "Publish with csezoo",
-            parent_commit=known.sha if known else None,  # what changes was decided from this state
+            parent_commit=known.sha if known else None,  # the operations are computed against this commit
             create_pr=create_pr,
         )
     except ERRORS as error:
@@ -173,29 +182,31 @@ def _commit(
 
 
 def _read_back(to: str, staged: Path, sha: str, revision: str, cache: Path) -> str:
-    """Download a commit into an empty cache and compare it with what was checked."""
+    """Download a commit into an empty cache and compare it with the staged files."""
     there = Path(snapshot_download(to, revision=revision, cache_dir=cache, token=True))
     if there.name != sha:
-        raise UserError(f"{to} has the commit {there.name} where {sha} was made: somebody else changed it, look at it")
+        raise UserError(
+            f"{to}: expected commit {sha}, downloaded {there.name}; somebody else changed the repository, check it"
+        )
     files = {path.relative_to(staged).as_posix(): sha256(path) for path in staged.rglob("*") if path.is_file()}
     if problems := differing_files(there, files):
-        raise UserError(f"the Hub gives back something else than the commit {sha}: {'; '.join(problems)}")
-    return f"checked   {len(files)} files downloaded again are those that were published"
+        raise UserError(f"the files downloaded from commit {sha} differ; publish again: {'; '.join(problems)}")
+    return f"checked   {len(files)} files, downloaded again, are the same"
 
 
 def _explain(error: BaseException, to: str) -> str:
-    """One line with the way out."""
-    # The client's, when a file's upload or download fails.
+    """Return one line that says what went wrong and how to fix it."""
+    # The client wraps what made an upload or a download fail.
     if isinstance(error, RuntimeError | LocalEntryNotFoundError) and error.__cause__:
         error = error.__cause__
     if isinstance(error, HfHubHTTPError):
         status = error.response.status_code
-        said = _one_line(error.server_message or error.response.reason_phrase)
-        way_out = WAYS_OUT.get(status, "publish again later" if status >= 500 else "mend that and publish again")
-        return f"the Hub refused {to} with {status} ({said}): {way_out}"
+        message = _one_line(error.server_message or error.response.reason_phrase)
+        way_out = WAYS_OUT.get(status, "publish again later" if status >= 500 else "fix that and publish again")
+        return f"the Hub refused {to} with {status} ({message}): {way_out}"
     if isinstance(error, HTTPError | JSONDecodeError):
-        return f"{constants.ENDPOINT} is out of reach ({type(error).__name__}): check the network and HF_ENDPOINT"
-    return f"{to} was not published: {_one_line(str(error))}"  # the client names the way out itself
+        return f"{constants.ENDPOINT} cannot be reached ({type(error).__name__}): check the network and HF_ENDPOINT"
+    return f"{to} was not published: {_one_line(str(error))}"  # the client's message names the way out
 
 
 def _one_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""A finished model as a Hub repository: weights, code, tokenizer, sentence-transformers files, fingerprint, card."""
+"""Write a finished model as a Hub repository: weights, code, tokenizer, modules, fingerprint, card."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ def save_repository(
     recipe: Recipe,
     results: list[dict],
 ) -> None:
-    """Write `directory` whole or not at all.
+    """Write a complete Hub repository. After an interruption, `directory` is either complete or unchanged.
 
     Args:
-        serving_model: of `csezoo.modeling`; its code travels with it.
+        directory: the repository; replaced if it exists.
+        serving_model: a model of `csezoo.modeling`; its code is copied into the repository.
         tokenizer: the serving tokenizer.
-        recipe: the run's, for the card.
+        recipe: the recipe of the run, for the card.
         results: what was measured so far, for the card.
     """
     partial = directory.with_name(directory.name + ".partial")
@@ -60,11 +61,11 @@ def save_card(
     summary: list[dict] | None = None,
     runs: Sequence[dict] = (),
 ) -> None:
-    """Write the repository's card, and beside it the pictures of its methods' ideas.
+    """Write the repository's card, and the pictures that explain its methods.
 
     Args:
-        directory: the repository; the card links the run's pictures that lie in it.
-        recipe, results, summary, runs: as of `model_card`.
+        directory: the repository; the card shows the pictures of the run that are in it.
+        recipe, results, summary, runs: as for `model_card`.
     """
     for picture in ideas(recipe):
         shutil.copy(picture, directory)
@@ -73,7 +74,7 @@ def save_card(
 
 
 def save_tokenizer(directory: Path, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write a tokenizer, the generic fast class under the name that every version of transformers knows."""
+    """Write a tokenizer, naming the generic fast class as every version of transformers knows it."""
     tokenizer.save_pretrained(directory)
     path = directory / "tokenizer_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
@@ -81,10 +82,13 @@ def save_tokenizer(directory: Path, tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def write_sentence_transformers_files(directory: Path, modules: list[dict], transformer: dict) -> None:
-    """Make `SentenceTransformer(directory)` run `modules` in turn.
+    """Write the files that make `SentenceTransformer(directory)` run `modules` one after the other.
 
     Args:
-        transformer: configuration of the first one. `TRANSFORMER` takes `pooler_output`, for nothing on top.
+        directory: the repository.
+        modules: content of `modules.json`.
+        transformer: configuration of the first module. `TRANSFORMER` returns `pooler_output`, so that no other module
+            is needed.
     """
     write_json(directory / "modules.json", modules)
     write_json(directory / "sentence_bert_config.json", transformer)

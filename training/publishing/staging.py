@@ -1,4 +1,4 @@
-"""What is about to be published: every file as it will lie on the Hub, checked as a stranger will meet it."""
+"""Stage the files that will be published, and check them as a new user will load them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .audit import audit
 NEEDED = ("config.json", "model.safetensors", "tokenizer.json", "fingerprint.json", "README.md")
 OF_THE_RUN = ("recipe.yaml", "results.json")
 METADATA = ("language", "library_name", "license", "pipeline_tag", "tags")
-PLACEHOLDER = "REPOSITORY"  # how the card calls the repository until it has a name
+PLACEHOLDER = "REPOSITORY"  # the repository's name on the card until it is published
 STRANGER = """
 import sys
 
-sys.modules["csezoo"] = None  # as where it is not installed
+sys.modules["csezoo"] = None  # as if it were not installed
 from transformers import AutoModel, AutoTokenizer
 from transformers.utils import logging
 
@@ -36,17 +36,17 @@ print(*model.verify(AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code
 
 
 def stage(run: str, to: str, staged: Path) -> None:
-    """Lay out what a run publishes: its `best/` with the recipe and the results beside it, or a repository directory.
+    """Stage the files of a run: those of its `best/`, the recipe and the results; or those of a repository directory.
 
-    Large files are linked. Hidden ones are left out.
+    Files are linked, not copied. Hidden files are left out.
 
     Args:
         run: a run directory with `best/` in it, or a repository directory itself.
-        to: takes the placeholder's place on the card.
+        to: `ORG/NAME`; it replaces the placeholder on the card.
         staged: an empty directory.
 
     Raises:
-        UserError: something is missing.
+        UserError: a file is missing.
     """
     directory = finished_repository(run)
     files = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*") if path.is_file()}
@@ -62,25 +62,25 @@ def stage(run: str, to: str, staged: Path) -> None:
 
 
 def finished_repository(run: str) -> Path:
-    """The repository of a finished run, its `best/`, or the repository directory that `run` is itself.
+    """Return the `best/` of a finished run, or `run` itself if it is a repository directory.
 
     Raises:
-        UserError: it lacks files, or the run is still going on.
+        UserError: files are missing, or the run is not finished.
     """
     directory = Path(run, "best") if Path(run, "best").is_dir() else Path(run)
     if missing := [name for name in NEEDED if not (directory / name).is_file()]:
-        raise UserError(f"{directory} has no {', '.join(missing)}: give a run directory with a finished best/ in it")
-    lost = [name for name in OF_THE_RUN if not Path(run, name).is_file()]
-    if lost and directory != Path(run):
+        raise UserError(f"{directory} has no {', '.join(missing)}; give a run directory with a finished best/ in it")
+    missing = [name for name in OF_THE_RUN if not Path(run, name).is_file()]
+    if missing and directory != Path(run):
         raise UserError(
-            f"{run} is not finished, it has no {', '.join(lost)}: run its training command again, it goes on where it "
-            "stopped"
+            f"{run} is not finished: it has no {', '.join(missing)}; run its training command again, it continues "
+            "where it stopped"
         )
     return directory
 
 
 def hidden(name: str) -> bool:
-    """Whether a file or a directory of its path is: Git's own, the Hub's `.gitattributes`."""
+    """Return whether a part of a path starts with a dot, as `.gitattributes` on the Hub does."""
     return any(part.startswith(".") for part in name.split("/"))
 
 
@@ -91,7 +91,7 @@ def _rewrite(link: Path, change: Callable[[str], str]) -> None:
 
 
 def _without_directories(recipe: str) -> str:
-    """Files of the author's machine by their names alone."""
+    """Replace absolute paths in a recipe, which mean nothing on another machine, by the names of the files."""
     values = yaml.safe_load(recipe)
     for key, value in values.items():
         if isinstance(value, str) and Path(value).is_absolute():
@@ -100,13 +100,13 @@ def _without_directories(recipe: str) -> str:
 
 
 def check_files(staged: Path) -> str:
-    """Card metadata, audit, and the checksums of the fingerprint: what can be known without loading anything.
+    """Check card metadata, audit and checksums, without loading the model.
 
     Returns:
-        What was found, on a line.
+        One line that says what was checked.
 
     Raises:
-        UserError: the first thing that is wrong.
+        UserError: the first problem.
     """
     try:
         card = ModelCard((staged / "README.md").read_text(encoding="utf-8")).data.to_dict()
@@ -116,20 +116,20 @@ def check_files(staged: Path) -> str:
     if missing := [key for key in METADATA if not card.get(key)]:
         raise UserError(f"README.md: its metadata has no {', '.join(missing)}")
     if findings := audit(staged):
-        raise UserError(f"{len(findings)} finding(s) of csezoo audit, {findings[0].file}: {findings[0].why}")
+        raise UserError(f"csezoo audit: {len(findings)} finding(s), first {findings[0].file}: {findings[0].why}")
     if problems := differing_files(staged, fingerprint["files"]):
-        raise UserError(f"the files are not those that were saved: {'; '.join(problems)}")
+        raise UserError(f"files have changed since they were saved: {'; '.join(problems)}")
     return f"checked   {len(fingerprint['files'])} checksums, card, audit"
 
 
 def check_as_a_stranger(staged: Path) -> str:
-    """Load and verify in a fresh process that has torch and transformers, but no csezoo, no Hub and no token.
+    """Load and verify the model in a new process with torch and transformers, but without csezoo, Hub and token.
 
     Returns:
-        What was found, on a line.
+        One line that says what was checked.
 
     Raises:
-        UserError: it does not load there, or does not give what it gave when it was saved.
+        UserError: the model does not load, or its token ids or vectors differ from the fingerprint.
     """
     with tempfile.TemporaryDirectory() as home:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
@@ -138,5 +138,5 @@ def check_as_a_stranger(staged: Path) -> str:
         done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         *_, last = done.stderr.splitlines() or [f"exit code {done.returncode}"]
-        raise UserError(f"a fresh process without csezoo could not load and verify it ({one_line(Exception(last))})")
-    return "checked   token ids and vectors, loaded in a fresh process without csezoo"
+        raise UserError(f"a new process without csezoo cannot load and verify the model ({one_line(Exception(last))})")
+    return "checked   token ids and vectors, loaded in a new process without csezoo"

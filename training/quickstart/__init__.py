@@ -1,4 +1,4 @@
-"""The embedded default: a small English world, a base model trained on it, a run of SimCSE.
+"""The recipe `quickstart`, which needs no download: a small English world, a base model and a SimCSE run on it.
 
-May import every wing above.
+May import every wing except `benchmarks` and `cli`.
 """

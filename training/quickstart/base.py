@@ -1,7 +1,9 @@
-"""The base encoder of the `quickstart` recipe: a WordPiece tokenizer and a small BERT, trained by masked language
-modelling on nothing but the sentences it is given. It stands in for `bert-base-uncased` where there is no network.
+"""The base encoder of the `quickstart` recipe: a WordPiece tokenizer and a small BERT.
 
-References: Devlin et al. 2019 (BERT: 15 % of the tokens, of which 80 / 10 / 10 % masked, replaced, kept).
+Both are trained from scratch on the given sentences, BERT by masked language modelling. The encoder replaces
+`bert-base-uncased` where there is no network.
+
+Reference: Devlin et al. 2019 (BERT): 15 % of the tokens, of which 80 / 10 / 10 % are masked, replaced and kept.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def train_tokenizer(sentences: list[str], vocab_size: int = 3000) -> BertTokenizer:
-    """A lower-cased WordPiece tokenizer of at most `vocab_size` pieces.
+    """Train a lower-casing WordPiece tokenizer with at most `vocab_size` pieces.
 
     Example:
         >>> train_tokenizer(["The chef chopped the onions.", "The chef sang."]).tokenize("Chef sang.")
@@ -36,7 +38,7 @@ def train_tokenizer(sentences: list[str], vocab_size: int = 3000) -> BertTokeniz
 
 
 def _batches(rows: list[list[int]], batch_size: int, rng: random.Random) -> list[list[list[int]]]:
-    """Shuffled batches of rows of about one length, so that little time goes to padding."""
+    """Return shuffled batches of rows of similar length, so that there is little padding."""
     rows = sorted(rows, key=lambda row: len(row) + rng.random())
     batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
     rng.shuffle(batches)
@@ -56,11 +58,12 @@ def train_base(
     learning_rate: float = 1e-3,
     vocab_size: int = 3000,
 ) -> None:
-    """Train the tokenizer and the encoder and write a complete transformers directory (BertForMaskedLM).
+    """Train tokenizer and encoder, and write a complete transformers directory (`BertForMaskedLM`).
 
-    The defaults take about a minute and a half on two processor cores for 30,000 sentences of the world. With one
-    tokenizer the result depends on the sentences and `seed` alone; the trainer of `tokenizers` numbers word pieces,
-    and breaks ties between them, otherwise in each process. The caller's random state is left as it was.
+    With the defaults and 30,000 sentences of the world this takes about 90 seconds on two processor cores. For a given
+    tokenizer the weights depend only on the sentences and `seed`. The tokenizer itself can differ between processes,
+    because the `tokenizers` library numbers word pieces in a different order each time. The random state of
+    the caller does not change.
 
     Example:
         >>> import tempfile
@@ -100,10 +103,10 @@ def train_base(
                 )
                 chosen = labels != -100
                 states = model.bert(corrupted, encoded["attention_mask"]).last_hidden_state  # (batch, tokens, hidden)
-                # The vocabulary is only predicted where it is asked for: a seventh of the work.
+                # Predict words only at the chosen tokens: a seventh of the work.
                 words = labels[chosen]
                 loss = F.cross_entropy(model.cls(states[chosen]), words)
-                # [CLS] alone must predict them too, so that it comes to sum up the sentence.
+                # [CLS] must predict the words too, so that it learns to summarise the sentence.
                 summary = states[:, :1].expand_as(states)[chosen]
                 loss = loss + F.cross_entropy(model.cls(summary), words)
                 loss.backward()

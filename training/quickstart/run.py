@@ -1,4 +1,4 @@
-"""The main job on an embedded default: a small English world, a small BERT, and unsupervised SimCSE on it."""
+"""The quickstart: make a small English world, train a small BERT on it, then unsupervised SimCSE."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ logger = logging.getLogger(__name__)
 
 
 def quickstart(overrides: dict[str, object]) -> None:
-    """Write the world, train the base, train the recipe `quickstart`, and show what changed.
+    """Write the world, train the base model, train the recipe `quickstart`, and print scores before and after.
 
-    The run's directory gets `world/` (sentences, graded pairs, triplets) and `base/` (tokenizer and masked language
-    model) beside a run's usual files. What is there and made by the same code from the same seed is used again.
+    Besides the usual files, the run directory contains `world/` (sentences, graded pairs, triplets) and `base/`
+    (tokenizer and masked language model). They are reused if the same code made them from the same seed.
 
     Args:
-        overrides: of the recipe's keys; the first of `seeds` makes the world and the base too.
+        overrides: keys of the recipe. The first of `seeds` is also the seed of the world and the base model.
     """
     recipe = load_recipe("quickstart", overrides)
     output = Path(recipe.output_dir or "runs/quickstart")
@@ -65,11 +65,11 @@ def _run(recipe: Recipe, output: Path, state: PartialState) -> None:
         claim(output, recipe)
         seed = recipe.seeds[0]
         cause = {"seed": seed, "code": _code(words, world)}
-        made = _once(world_directory, cause, lambda directory: write_world(make_world(seed=seed), directory))
+        changed = _once(world_directory, cause, lambda directory: write_world(make_world(seed=seed), directory))
         sentences = (world_directory / "train.txt").read_text(encoding="utf-8").splitlines()
         cause = {"seed": seed, "code": _code(words, world, base, masked_language_modeling)}
-        made |= _once(base_directory, cause, lambda directory: train_base(sentences, directory, seed=seed))
-        if made:  # a run on another world or base is no longer this run
+        changed |= _once(base_directory, cause, lambda directory: train_base(sentences, directory, seed=seed))
+        if changed:  # a run with another world or base model must not be resumed
             for name in RUN_FILES:
                 remove(output / name)
     state.wait_for_everyone()
@@ -79,13 +79,13 @@ def _run(recipe: Recipe, output: Path, state: PartialState) -> None:
 
 
 def _once(directory: Path, cause: dict[str, object], make: Callable[[Path], None]) -> bool:
-    """Make a directory unless the same cause already made it; true if it was made."""
+    """Make a directory unless the same cause already made it. Return whether it was made."""
     marker = directory / "made_from.json"
     if marker.is_file() and json.loads(marker.read_text(encoding="utf-8")) == cause:
         logger.info("%s is there and unchanged", directory)
         return False
     if directory.exists() and not marker.is_file():
-        raise UserError(f"{directory} exists and was not made by the quickstart: give another --output_dir")
+        raise UserError(f"{directory} exists and was not made by the quickstart; give another --output_dir")
     partial = directory.with_name(f"{directory.name}.partial")
     remove(partial)
     partial.mkdir(parents=True)
@@ -101,7 +101,7 @@ def _code(*modules: ModuleType) -> str:
 
 
 def report(recipe: Recipe, best: Path) -> str:
-    """Before and after on held-out pairs, neighbours of five sentences, and how to load the result."""
+    """Return the printed report: scores before and after, neighbours of five sentences, how to load the model."""
     task = load_pairs_file(cast(str, recipe.test_file))
     rows = []
     for pooling in ("cls", "mean"):
@@ -112,7 +112,7 @@ def report(recipe: Recipe, best: Path) -> str:
     return "\n".join(
         [
             "",
-            f"Spearman (x 100) on {len(task.pairs)} graded pairs of events never seen in training:",
+            f"Spearman (x 100) on {len(task.pairs)} graded pairs of sentences about events that training never saw:",
             format_table(rows),
             "",
             "Nearest neighbours:",
@@ -129,7 +129,7 @@ def _texts_only(encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerFas
 
 
 def neighbours(encode: Encode, sentences: list[str], queries: int = 5, nearest: int = 2) -> list[str]:
-    """The nearest other sentences of a few, by cosine."""
+    """Return lines with some of the sentences and, for each, the nearest other sentences by cosine."""
     vectors = unit_vectors(encode(sentences))
     lines = []
     for query in range(0, len(sentences), -(-len(sentences) // queries)):

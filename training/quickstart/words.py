@@ -1,7 +1,7 @@
 """The words of the `quickstart` world, by topic.
 
-First line of a topic: its places. Every other line: agents > action ~ opposite action > patients > qualities. "a/b"
-are synonyms; a noun, trait or quality that stands alone here may have its synonyms in SYNONYMS.
+The first line of a topic contains its places. Every other line is: agents > action ~ opposite action > patients >
+qualities. Synonyms are separated by "/". SYNONYMS contains further synonyms of nouns, traits and qualities.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ MISHAPS = {
     "burn",
     "break",
     "win",
-}  # nobody does these carefully, or is busy doing them
+}  # nobody does these carefully or is busy doing them
 
 
 LEADS = items(

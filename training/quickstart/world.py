@@ -1,9 +1,9 @@
 """A small English world for the `quickstart` recipe: sentences, graded pairs and NLI triplets, without a download.
 
-The world is made of *events*: somebody (agent) does something (action) to something (patient) somewhere (place). A
-sentence may add a time, a manner, a trait of the agent and a quality of the patient. A fact is stored as the synonyms
-that can word it, `"chop/slice/cut up"`, so two sentences mean the same when their facts are equal, however differently
-they read. The gold score of a pair is computed from the facts by `grade`, never from the words.
+The world consists of *events*: somebody (agent) does something (action) to something (patient) somewhere (place). A
+sentence may add a time, a manner, a trait of the agent and a quality of the patient. A fact is stored as the list of
+its synonyms, `"chop/slice/cut up"`. Two sentences mean the same if their facts are equal, whatever their words are.
+`grade` computes the gold score of a pair from the facts, never from the words.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .words import (
 
 
 class Event(NamedTuple):
-    """Who did what to whom: the unit that is held out, so that no dev or test event is ever told in training."""
+    """Who did what to whom. Events are split, so that no event of dev or test occurs in training."""
 
     topic: str
     agent: str
@@ -46,7 +46,7 @@ class Event(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """An event with its details; a detail that a sentence leaves out is None."""
+    """An event with its details; `None` for a detail that the sentence leaves out."""
 
     event: Event
     place: str | None = None
@@ -87,15 +87,15 @@ _read_topics()
 
 
 def grade(first: Frame, second: Frame) -> float:
-    """Similarity of two frames on the 0-5 scale of the STS and SICK guidelines, from their facts alone.
+    """Grade the similarity of two frames by their facts, on the 0-5 scale of the STS and SICK guidelines.
 
     | score | meaning |
     |---|---|
-    | 5 | the same event, in whatever words |
+    | 5 | the same event |
     | 4, 3.5 | one detail, or several, differ or are left out (time, manner, trait, quality; place left out) |
-    | 3, 2.5 | the same action on the same thing, but the agent or the place differs, or both |
-    | 2, 1.5 | another event, two or one of agent, action and patient in common; 2 too if only one is negated |
-    | 1 | the same topic only |
+    | 3, 2.5 | the same action on the same thing; the agent or the place differs, or both |
+    | 2, 1.5 | another event that shares two, or one, of agent, action and patient; also 2 if one is negated |
+    | 1 | only the same topic |
     | 0 | unrelated |
 
     Example:
@@ -120,7 +120,7 @@ def grade(first: Frame, second: Frame) -> float:
 
 
 def _choices(event: Event, detail: str) -> list[str]:
-    """What a detail of an event can be."""
+    """Return the possible values of a detail of an event."""
     weather, mishap = event.topic == "weather", event.action.split("/")[0] in MISHAPS
     return {
         "place": _PLACES[event.topic],
@@ -132,7 +132,7 @@ def _choices(event: Event, detail: str) -> list[str]:
 
 
 def _frame(rng: random.Random, event: Event) -> Frame:
-    """An event with a random selection of details."""
+    """Return an event with a random selection of details."""
     odds = {"place": 0.6, "time": 0.35, "manner": 0.2, "trait": 0.1, "quality": 0.2}
     details: dict[str, Any] = {d: rng.choice(_choices(event, d)) for d, p in odds.items() if rng.random() < p}
     return Frame(event, **details)
@@ -142,7 +142,7 @@ def _frame(rng: random.Random, event: Event) -> Frame:
 
 
 def _inflect(verb: str) -> tuple[str, str, str]:
-    """Past, participle and -ing form: "cut up" -> "cut up", "cut up", "cutting up"."""
+    """Return past, participle and -ing form of a verb: "cut up" -> "cut up", "cut up", "cutting up"."""
     base, *particle = verb.split()
     doubled = base + base[-1] if re.fullmatch(r"[^aeiou]*[aeiou][^aeiouwxy]", base) else base
     ing = (base[:-1] if re.search(r"[^e]e$", base) else doubled) + "ing"
@@ -163,7 +163,7 @@ def _article(phrase: str) -> str:
 
 
 def _say(rng: random.Random, frame: Frame) -> str:
-    """One wording of a frame: synonyms, word order, voice and lead-in are drawn at random."""
+    """Return a sentence for a frame, with random synonyms, word order, voice and lead-in."""
 
     def word(concept: str | None) -> str:
         return rng.choice(concept.split("/")) if concept else ""
@@ -218,7 +218,7 @@ CHANGES = {"wording": 20, "detail": 18, "importance": 17, "event": 15, "everythi
 
 
 def _change(rng: random.Random, frame: Frame, change: str, events: list[Event]) -> Frame | None:
-    """A frame that differs from `frame` by one kind of change and tells one of `events`; None if there is none."""
+    """Return a frame that differs from `frame` by one kind of change, or `None` if `events` has none that fits."""
     event = frame.event
     if change == "wording":
         return frame
@@ -232,7 +232,7 @@ def _change(rng: random.Random, frame: Frame, change: str, events: list[Event]) 
         return frame._replace(place=rng.choice(_choices(event, "place")))
 
     def fits(other: Event) -> bool:
-        same = [mine == its for mine, its in zip(event, other, strict=True)]
+        same = [ours == theirs for ours, theirs in zip(event, other, strict=True)]
         return {
             "importance": same == [True, False, True, True],
             "event": same[0] and any(same[1:]) and not (same[2] and same[3]),
@@ -246,7 +246,7 @@ def _change(rng: random.Random, frame: Frame, change: str, events: list[Event]) 
     other = rng.choice(candidates)
     if change == "importance":
         return frame._replace(event=other)
-    if change == "event" and rng.random() < 0.5:  # another event, told with the same circumstances
+    if change == "event" and rng.random() < 0.5:  # another event at the same place and time
         return _frame(rng, other)._replace(place=frame.place, time=frame.time)
     return _frame(rng, other)
 
@@ -266,20 +266,20 @@ def _pairs(rng: random.Random, events: list[Event], count: int) -> list[tuple[st
 
 
 def _triplet(rng: random.Random, events: list[Event]) -> tuple[str, str, str]:
-    """A premise, something that follows from it (fewer details) and something that it rules out."""
+    """Return a premise, a sentence that follows from it (fewer details) and one that contradicts it."""
     premise = _frame(rng, rng.choice(events))
-    kept: dict[str, Any] = {name: None for name in ("place", *DETAILS) if rng.random() < 0.3}
+    dropped: dict[str, Any] = {name: None for name in ("place", *DETAILS) if rng.random() < 0.3}
     reverse = premise.event._replace(action=_OPPOSITES.get(premise.event.action, ""))
-    if reverse in events and rng.random() < 0.5:  # a reverse that is held out stays untold
-        ruled_out = premise._replace(event=reverse)
+    if reverse in events and rng.random() < 0.5:  # the opposite event must not be held out for dev or test
+        contradiction = premise._replace(event=reverse)
     else:
-        ruled_out = premise._replace(negated=True)
-    return _say(rng, premise), _say(rng, premise._replace(**kept)), _say(rng, ruled_out)
+        contradiction = premise._replace(negated=True)
+    return _say(rng, premise), _say(rng, premise._replace(**dropped)), _say(rng, contradiction)
 
 
 @dataclass(frozen=True)
 class World:
-    """What `make_world` makes: training sentences, graded dev and test pairs, and NLI triplets."""
+    """Training sentences, graded dev and test pairs, and NLI triplets."""
 
     train: list[str]  # no duplicates
     dev: list[tuple[str, str, float]]  # sentence1, sentence2, score 0-5
@@ -288,10 +288,10 @@ class World:
 
 
 def make_world(seed: int = 42, sentences: int = 30000, pairs: int = 1000, triplets: int = 5000) -> World:
-    """Make a world; the same seed makes the same world.
+    """Make a world. The same seed always makes the same world.
 
-    The events are split 70 / 15 / 15: training sentences and triplets tell of the first share, dev and test pairs
-    (`pairs` each) of the second and third, so that who did what to whom in a test pair was never told before.
+    Events are split 70 / 15 / 15. Training sentences and triplets are about the first share, dev and test pairs
+    (`pairs` each) about the second and the third. So no event of a test pair occurs in training.
 
     Example:
         >>> world = make_world(sentences=100, pairs=10, triplets=5)

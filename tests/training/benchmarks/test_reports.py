@@ -1,4 +1,4 @@
-"""Benchmarks: the two sides do the same work, and the report says what was measured where."""
+"""In a benchmark both sides do the same work, and the report says what was measured on which machine."""
 
 import json
 
@@ -22,18 +22,18 @@ def letters(texts):
     return np.array([[text.count(letter) for letter in 'abcdefghij0123456789 "'] for text in texts], np.float32)
 
 
-def test_turns_alternate():
+def test_the_side_that_runs_first_alternates():
     done = []
-    made = race(lambda: done.append("ours"), lambda: done.append("usual"), repeats=3)
+    figures = race(lambda: done.append("ours"), lambda: done.append("usual"), repeats=3)
     assert done == ["ours", "usual", "usual", "ours", "ours", "usual"]
-    assert made["median"] == {name: sorted(times)[1] for name, times in made["seconds"].items()}
-    assert made["ratio"] == made["median"]["ours"] / made["median"]["usual"]
+    assert figures["median"] == {name: sorted(times)[1] for name, times in figures["seconds"].items()}
+    assert figures["ratio"] == figures["median"]["ours"] / figures["median"]["usual"]
     with pytest.raises(UserError, match="repeats: 0 must be at least 1"):
         race(lambda: None, lambda: None, repeats=0)
 
 
 @pytest.mark.parametrize("name", ["STS16", "STSBenchmark"])
-def test_senteval_scores_the_same_pairs_in_batches_of_one_side_of_a_sub_set(senteval, name):  # noqa: F811
+def test_senteval_s_order_has_small_batches_and_the_same_score(senteval, name):  # noqa: F811
     task, batches = load_task(name, str(senteval)), []
 
     def encode(texts):
@@ -49,7 +49,7 @@ def test_senteval_scores_the_same_pairs_in_batches_of_one_side_of_a_sub_set(sent
     assert score == pytest.approx(result["value"], abs=1e-9)
 
 
-def test_the_report_of_the_command(senteval, bases, tmp_path, capsys):  # noqa: F811
+def test_the_command_writes_a_report(senteval, bases, tmp_path, capsys):  # noqa: F811
     out = tmp_path / "report.json"
     model = ["--model", str(bases["roberta"]), "--pooling", "mean"]
     tasks = ["--tasks", "STS16", "STSBenchmark"]
@@ -63,7 +63,7 @@ def test_the_report_of_the_command(senteval, bases, tmp_path, capsys):  # noqa: 
 
 
 @pytest.mark.parametrize("which", ["zoo", "plain"])
-def test_encoding_is_timed_on_texts_of_mixed_and_of_one_length(which, bases, tmp_path, capsys):
+def test_encoding_is_timed_on_mixed_lengths_and_on_one_length(which, bases, tmp_path, capsys):
     out, file = tmp_path / "report.json", tmp_path / "texts.txt"
     file.write_text("".join(f"{' '.join(SENTENCES[: 1 + row % 5])}\n" for row in range(60)), encoding="utf-8")
     model = ["--model", str(tiny_repository(tmp_path / "model"))]
@@ -78,11 +78,11 @@ def test_encoding_is_timed_on_texts_of_mixed_and_of_one_length(which, bases, tmp
     assert f"ratio {mixed['ratio']:.3f} (of processor time {mixed['cpu_ratio']:.3f})" in shown[0]
 
 
-def test_what_cannot_be_raced_is_said(bases, tmp_path):
+def test_sides_that_cannot_be_compared_are_refused(bases, tmp_path):
     with pytest.raises(UserError, match="pooling: sentence-transformers has no first_last_mean"):
         benchmark_encoding(str(bases["bert"]), "first_last_mean")
     SentenceTransformer(str(bases["bert"])).save(str(tmp_path / "theirs"))
-    with pytest.raises(UserError, match="is encoded by sentence-transformers either way"):
+    with pytest.raises(UserError, match="so both sides would be the same"):
         benchmark_encoding(str(tmp_path / "theirs"), None)
-    with pytest.raises(UserError, match="sentence-transformers gives other vectors, off by"):
+    with pytest.raises(UserError, match="the vectors of sentence-transformers differ by"):
         race_encoders(letters, lambda texts: letters(texts) + 1, ["the cat"], repeats=1)

@@ -1,4 +1,4 @@
-"""What a repository could do to whoever trusts it is found in its files, without running any of it."""
+"""The audit finds what a repository could do to a user who trusts it, without running its code."""
 
 import json
 import pickle
@@ -26,8 +26,8 @@ def repository(published, tmp_path):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_published_code_imports_torch_transformers_and_peft_alone_and_has_no_findings(method, tmp_path):
-    """Nothing of the network, of files or of `eval` is in it either: those are findings, see below."""
+def test_the_zoo_s_own_repositories_have_no_findings(method, tmp_path):
+    """So their code imports only torch, transformers and peft, and uses neither network nor files nor `eval`."""
     assert audit(tiny_repository(tmp_path / method, method)) == []
 
 
@@ -54,27 +54,27 @@ def test_published_code_imports_torch_transformers_and_peft_alone_and_has_no_fin
         ("def f(vector):\n    vector.numpy().tofile('/tmp/x')", 2, "changes files"),
         ("eval('1')", 1, "eval: runs text as code"),
         ("run = exec", 1, "exec: runs text as code"),
-        ("compile('1', '', 'eval')", 1, "compile: makes code of text"),
-        ("__import__('os')", 1, "__import__: imports what no import names"),
+        ("compile('1', '', 'eval')", 1, "compile: turns text into code"),
+        ("__import__('os')", 1, "__import__: imports without an import statement"),
         ("open('/etc/passwd')", 1, "open: opens files"),
-        ("x = ().__class__.__base__.__subclasses__()", 1, "__subclasses__: reaches the interpreter's insides"),
-        ("x = getattr(f, '__globals__')", 1, "__globals__: reaches the interpreter's insides"),
-        ("class A:\n    def __reduce__(self):\n        pass", 2, "__reduce__: reaches the interpreter's insides"),
-        ("import torch\ngetattr(torch, 'lo' + 'ad')", 2, "getattr of torch: reaches what no name shows"),
+        ("x = ().__class__.__base__.__subclasses__()", 1, "__subclasses__: reaches interpreter internals"),
+        ("x = getattr(f, '__globals__')", 1, "__globals__: reaches interpreter internals"),
+        ("class A:\n    def __reduce__(self):\n        pass", 2, "__reduce__: reaches interpreter internals"),
+        ("import torch\ngetattr(torch, 'lo' + 'ad')", 2, "getattr of torch: hides which attribute it reads"),
         ("from transformers import AutoModel\nAutoModel.from_pretrained('a/b')", 2, "another repository, 'a/b'"),
         ("def f(m, n):\n    m.from_pretrained(n, trust_remote_code=True)", 2, "trusts other repositories"),
         ("k = {}\nk['trust_remote_code'] = True", 2, "trusts other repositories"),
-        ("from .nothere import x", 1, "imports .nothere, which is not there"),
+        ("from .nothere import x", 1, "imports .nothere, which does not exist"),
         ("from ..above import x", 1, "outside its directory"),
-        ("from . import above", 1, "by no name"),
+        ("from . import above", 1, "a package without a name"),
         ("def f(:", None, "is not valid Python"),
         ("x = '\0'", None, "is not valid Python"),
     ],
 )
-def test_code_that_reaches_beyond_modelling_is_found_with_its_line(source, line, why):
-    found = list(audit_code("m.py", source.encode(), {"m.py"}))
-    assert any(finding.line == line and why in finding.why for finding in found), found
-    assert {finding.file for finding in found} == {"m.py"}
+def test_code_that_modelling_does_not_need_is_a_finding_with_its_line(source, line, why):
+    findings = list(audit_code("m.py", source.encode(), {"m.py"}))
+    assert any(finding.line == line and why in finding.why for finding in findings), findings
+    assert {finding.file for finding in findings} == {"m.py"}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_code_that_reaches_beyond_modelling_is_found_with_its_line(source, line,
         '"""import os"""  # eval()',
     ],
 )
-def test_what_modelling_needs_is_no_finding(source):
+def test_code_that_modelling_needs_is_no_finding(source):
     assert list(audit_code("m.py", source.encode(), {"m.py", "other.py"})) == []
 
 
@@ -104,7 +104,7 @@ def test_what_modelling_needs_is_no_finding(source):
         ("generation_config.json", {"custom_generate": "evil/generate"}, "config", "the code of 'evil/generate'"),
     ],
 )
-def test_a_configuration_that_has_other_code_loaded_is_found(repository, name, change, group, why):
+def test_a_configuration_that_loads_code_from_elsewhere_is_a_finding(repository, name, change, group, why):
     path = repository / name
     before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     path.write_text(json.dumps(before | change), encoding="utf-8")
@@ -113,21 +113,21 @@ def test_a_configuration_that_has_other_code_loaded_is_found(repository, name, c
     assert why in finding.why
 
 
-def test_a_module_of_sentence_transformers_that_is_not_its_own_is_found():
+def test_a_foreign_class_among_sentence_transformers_modules_is_a_finding():
     modules = [{"type": "sentence_transformers.models.Pooling"}, {"type": "mine.Pooling"}, {"type": "e/c--m.Pooling"}]
-    own, foreign = audit_json("modules.json", json.dumps(modules).encode(), {"modules.json"})
-    assert "'mine.Pooling' is in no file" in own.why
+    missing, foreign = audit_json("modules.json", json.dumps(modules).encode(), {"modules.json"})
+    assert "'mine.Pooling' is in no file" in missing.why
     assert "'e/c--m.Pooling' is code of another repository" in foreign.why
     assert not list(audit_json("modules.json", json.dumps(modules[:2]).encode(), {"modules.json", "mine.py"}))
 
 
-def test_json_that_cannot_be_read_is_found():
+def test_json_that_cannot_be_read_is_a_finding():
     (broken,) = audit_json("config.json", b"{", set())
     (deep,) = audit_json("config.json", b"[" * 100_000, set())
     assert "is not valid JSON" in broken.why and "is not valid JSON" in deep.why
 
 
-def test_pickles_are_found_by_name_and_by_their_bytes(repository):
+def test_pickles_are_found_by_file_name_and_by_first_bytes(repository):
     torch.save({"a": torch.zeros(1)}, repository / "pytorch_model.bin")
     torch.save({"a": torch.zeros(1)}, repository / "weights.data")
     (repository / "harmless.txt").write_bytes(pickle.dumps({"a": 1}))
@@ -136,30 +136,30 @@ def test_pickles_are_found_by_name_and_by_their_bytes(repository):
     with zipfile.ZipFile(repository / "plain.zip", "w") as archive:
         archive.writestr("a.txt", "a")
     (repository / "renamed.safetensors").write_bytes(pickle.dumps({"a": 1}))
-    found = {finding.file: finding.group for finding in audit(repository)}
+    findings = {finding.file: finding.group for finding in audit(repository)}
     names = ("pytorch_model.bin", "weights.data", "harmless.txt", "objects.npy", "renamed.safetensors")
-    assert found == dict.fromkeys(names, "pickle")
+    assert findings == dict.fromkeys(names, "pickle")
 
 
-def test_safetensors_whose_header_has_a_pickle_s_length_are_none(tmp_path):
+def test_safetensors_that_begin_with_the_bytes_of_a_pickle_are_no_finding(tmp_path):
     header = b"{" + b" " * (0x0280 - 2) + b"}"
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     assert audit(tmp_path) == []
 
 
-def test_compiled_code_is_found(repository):
+def test_compiled_code_is_a_finding(repository):
     (repository / "fast.so").write_bytes(b"")
     (repository / "fast").write_bytes(b"\x7fELF")
     assert [finding.file for finding in audit(repository)] == ["fast", "fast.so"]
     assert all("compiled code" in finding.why for finding in audit(repository))
 
 
-def test_the_command_says_that_there_is_nothing(repository, capsys):
+def test_the_command_says_that_there_are_no_findings(repository, capsys):
     main(["audit", str(repository)])
     assert capsys.readouterr().out == f"no findings in {repository}\n"
 
 
-def test_the_command_prints_findings_and_ends_with_their_number_and_exit_code_2(repository, capsys):
+def test_the_command_prints_the_findings_their_number_and_exits_with_2(repository, capsys):
     with (repository / "pooling.py").open("a", encoding="utf-8") as file:
         file.write("import os\nos.system('ls')\n")
     with pytest.raises(SystemExit) as ended:

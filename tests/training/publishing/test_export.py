@@ -1,4 +1,4 @@
-"""The second door: a plain repository, an ONNX file, and what is refused."""
+"""An export has the checkpoint's vectors without its code: as a plain repository and as an ONNX file."""
 
 import json
 import os
@@ -31,7 +31,7 @@ from tests.hub_server import HubServer
 from tests.modeling.test_methods import CONFIGS, configure, train_one_step
 
 PROMPT = 'this sentence of "{sentence}" means {mask} .'
-# What the matrix of methods leaves out: a name, and what it changes of SimCSE.
+# Variants of SimCSE that the matrix of methods does not have: a name, and the keys it changes.
 VARIANTS = {
     "max": {"pooling": "max"},
     "first-last": {"pooling": "first_last_mean"},
@@ -46,7 +46,7 @@ TEXTS = [*SENTENCES[:3], "cat", "", "the small cat " * 40]
 
 
 def config_of(name: str, kind: str):
-    """The configuration of one of the matrix or of `VARIANTS`."""
+    """The configuration of a method of the matrix, or of one of `VARIANTS`."""
     changes = dict(VARIANTS.get(name, {}))
     if "prompts" in changes:
         changes["prompt_token_ids"] = [template_token_ids(tiny_tokenizer(kind), PROMPT)]
@@ -54,7 +54,7 @@ def config_of(name: str, kind: str):
 
 
 def serving(name: str, kind: str):
-    """A serving model, none of whose tensors is at its initial value, with its tokenizer."""
+    """A serving model after one training step, so that no tensor has its initial value, and its tokenizer."""
     config, tokenizer = config_of(name, kind), tiny_tokenizer(kind)
     model = train_one_step(config).model
     if config.whitening_size:
@@ -73,7 +73,7 @@ def save(directory: Path, name: str, kind: str) -> Path:
 
 @pytest.fixture(scope="module")
 def plain(kind, tmp_path_factory):
-    """Plain forms of all that have one, by name: their directories, their vectors, what a stranger makes of them."""
+    """All models that have a plain form: their directory, their vectors, and what a process without csezoo returns."""
     directory, expected = tmp_path_factory.mktemp("plain"), {}
     for name in sorted({*CONFIGS, *VARIANTS} - WITHOUT_PLAIN_FORM):
         model, tokenizer = serving(name, kind)
@@ -87,38 +87,38 @@ def plain(kind, tmp_path_factory):
 import json
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
-found = {{}}
+results = {{}}
 for name in {list(expected)}:
     _, info = AutoModel.from_pretrained(name, output_loading_info=True)
     misfits = [*info["missing_keys"], *info["unexpected_keys"], *info["mismatched_keys"]]
-    found[name] = [misfits, SentenceTransformer(name).encode({texts}).tolist()]
-print(json.dumps(found))
+    results[name] = [misfits, SentenceTransformer(name).encode({texts}).tolist()]
+print(json.dumps(results))
 """
     return directory, expected, run_without_csezoo(code, directory)
 
 
 @pytest.mark.parametrize("name", sorted({*CONFIGS, *VARIANTS} - WITHOUT_PLAIN_FORM))
-def test_sentence_transformers_gives_the_vectors_of_every_method_without_code_of_the_zoo(plain, name):
-    _, expected, found = plain
-    assert largest_difference(np.array(found[name][1]), expected[name]) <= 1e-5
+def test_sentence_transformers_returns_the_same_vectors_for_every_plain_form(plain, name):
+    _, expected, results = plain
+    assert largest_difference(np.array(results[name][1]), expected[name]) <= 1e-5
 
 
-def test_a_plain_model_fits_the_class_of_its_backbone_and_brings_no_code(plain, kind):
-    directory, expected, found = plain
+def test_a_plain_model_fits_the_class_of_its_backbone_and_has_no_custom_code(plain, kind):
+    directory, expected, results = plain
     for name in expected:
         config = json.loads((directory / name / "config.json").read_text(encoding="utf-8"))
         assert config["architectures"] == [{"bert": "BertModel", "roberta": "RobertaModel"}[kind]]
         assert "auto_map" not in config and not list((directory / name).glob("*.py"))
-        assert found[name][0] == [], "a tensor that a stranger's transformers would draw, or warn of"
+        assert results[name][0] == [], "a tensor that transformers would initialise or warn about"
 
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_PLAIN_FORM))
-def test_what_no_plain_encoder_can_do_is_named(name):
+def test_the_reason_for_having_no_plain_form_is_named(name):
     word = {"diffaug-adapter": "adapters", "denoised": "bias"}.get(name, "prefixes")
     assert word in config_of(name, "bert").needs_own_code
 
 
-def test_a_mask_token_written_in_a_text_is_not_the_template_s(plain, kind):
+def test_a_mask_token_in_a_text_is_not_taken_for_that_of_the_template(plain, kind):
     directory, *_ = plain
     tokenizer = AutoTokenizer.from_pretrained(directory / "prompt")
     ids = tokenizer(f"the {tokenizer.mask_token} cat").input_ids
@@ -127,14 +127,14 @@ def test_a_mask_token_written_in_a_text_is_not_the_template_s(plain, kind):
 
 @pytest.fixture(scope="module")
 def from_the_hub(tmp_path_factory):
-    """A prompt model, published, fetched by its id and exported by the command: its source, the export, the output."""
+    """A prompt model on the Hub, exported by the command: the checkpoint, the export, the command's output."""
     directory = tmp_path_factory.mktemp("hub")
     source = save(directory / "source", "prompt", "bert")
     command = [sys.executable, "-W", "ignore", "-m", "csezoo.training.cli", "export", "zoo/prompt"]
     with HubServer() as hub:
         hub.commit("zoo/prompt", "a model", {path.name: path.read_bytes() for path in source.iterdir()})
         done = subprocess.run(
-            [*command, "--to", "made/out", "--onnx"],
+            [*command, "--to", "exports/out", "--onnx"],
             cwd=directory,
             env={**os.environ, **hub.environment(directory / "hf")},
             capture_output=True,
@@ -142,26 +142,26 @@ def from_the_hub(tmp_path_factory):
             timeout=500,
         )
     assert done.returncode == 0, done.stderr
-    return source, directory / "made" / "out", done.stdout
+    return source, directory / "exports" / "out", done.stdout
 
 
-def test_the_command_says_what_gives_the_same_vectors_and_leaves_nothing_else(from_the_hub):
+def test_the_command_lists_every_way_to_use_the_export_and_leaves_no_other_files(from_the_hub):
     _, exported, shown = from_the_hub
     *ways, directory = shown.splitlines()
     assert [way.split("  ")[0] for way in ways] == ["sentence-transformers", "transformers alone", "ONNX Runtime"]
-    assert directory == "made/out" and list(exported.parent.iterdir()) == [exported]
+    assert directory == "exports/out" and list(exported.parent.iterdir()) == [exported]
 
 
-def test_the_lines_of_the_card_give_the_vectors_and_a_difference_is_refused(from_the_hub):
+def test_the_code_on_the_card_returns_the_vectors_and_a_difference_is_refused(from_the_hub):
     source, exported, _ = from_the_hub
     card = ModelCard.load(exported / "README.md")
     assert (card.data.library_name, card.data.license) == ("sentence-transformers", "apache-2.0")
-    assert "at the mask of the template" in card.text and "trust_remote_code" not in card.text
+    assert "at the mask token of the template" in card.text and "trust_remote_code" not in card.text
     blocks = dict(re.findall(r"With (.+?):\n\n```python\n(.+?)\n```", card.text, re.DOTALL))
     assert list(blocks) == ["sentence-transformers", "transformers alone", "ONNX Runtime"]
     expected = AutoModel.from_pretrained(source).encode(TEXTS)
     assert max(check_export(exported, blocks, TEXTS, expected).values()) <= 1e-5
-    with pytest.raises(UserError, match="differs from the model by 0.001 in ONNX Runtime and is not kept"):
+    with pytest.raises(UserError, match="with ONNX Runtime its vectors differ from the model's by 0.001"):
         check_export(exported, {"ONNX Runtime": blocks["ONNX Runtime"]}, TEXTS, expected * 1.001)
 
 
@@ -183,7 +183,7 @@ def test_an_export_can_be_evaluated(from_the_hub):
     np.testing.assert_allclose(encode(TEXTS), AutoModel.from_pretrained(source).encode(TEXTS), atol=1e-5, rtol=0)
 
 
-def test_prefixes_are_refused_with_the_reason_and_held_by_an_onnx_file(tmp_path, capsys):
+def test_a_model_with_prefixes_is_exported_as_onnx_only(tmp_path, capsys):
     source = save(tmp_path / "source", "diffaug", "roberta")
     capsys.readouterr()
     with pytest.raises(SystemExit) as stop:
@@ -200,7 +200,7 @@ def test_prefixes_are_refused_with_the_reason_and_held_by_an_onnx_file(tmp_path,
     assert "keys and values" in ModelCard.load(tmp_path / "out" / "README.md").text
 
 
-def test_what_cannot_be_exported_is_named_with_the_way_out(bases, tmp_path):
+def test_a_refused_export_names_the_problem_and_writes_nothing(bases, tmp_path):
     def refusal(run, to) -> str:
         with pytest.raises(UserError) as error:
             export(str(run), str(to))
@@ -214,7 +214,7 @@ def test_what_cannot_be_exported_is_named_with_the_way_out(bases, tmp_path):
     foreign = shutil.copytree(bases["bert"], tmp_path / "foreign")
     for name in ("README.md", "fingerprint.json"):
         (foreign / name).write_text("# A model\n", encoding="utf-8")
-    assert "no checkpoint of the zoo but a BertModel" in refusal(foreign, tmp_path / "out")
+    assert "expected a checkpoint of the zoo, got a BertModel" in refusal(foreign, tmp_path / "out")
     (tmp_path / "file").touch()
-    assert "--to: " in (said := refusal(source, tmp_path / "file" / "out")) and "cannot be made" in said
+    assert re.match("--to: .* cannot be created", refusal(source, tmp_path / "file" / "out"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "foreign", "source"]

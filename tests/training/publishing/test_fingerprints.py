@@ -1,4 +1,4 @@
-"""A repository is compared with its fingerprint, and what differs is named."""
+"""Verifying a repository compares it with its fingerprint and names every difference."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ PROMPT = {"pooling": "prompt", "prompts": ["this sentence : {sentence} means {ma
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """One repository each with nothing special, with a prompt, with prefixes, with a whitening."""
+    """Four repositories: SimCSE as it is, one with a prompt, one with prefixes, one with whitening."""
     directory = tmp_path_factory.mktemp("saved")
     return {
         "plain": tiny_repository(directory / "plain"),
@@ -31,7 +31,7 @@ def saved(tmp_path_factory):
 
 @pytest.fixture
 def copy(saved, tmp_path):
-    """Copies of them, for a test to poison."""
+    """Copies a repository, so that a test can change it."""
 
     def make(name):
         return shutil.copytree(saved[name], tmp_path / name)
@@ -51,7 +51,7 @@ def change_tensor(directory, name, change):
 
 
 def assert_differs(directory, *parts):
-    """All parts are named, on one line."""
+    """The repository is refused with all parts in one line."""
     with pytest.raises(UserError) as refused:
         verify_repository(str(directory))
     for part in parts:
@@ -60,14 +60,14 @@ def assert_differs(directory, *parts):
 
 
 @pytest.mark.parametrize("name", ["plain", "prompt", "prefixes", "whitening"])
-def test_a_repository_is_what_it_was_saved_as(saved, name):
+def test_an_unchanged_repository_is_verified(saved, name):
     files, tokens, vectors = verify_repository(str(saved[name]))
     assert files.startswith("files: ")
     assert "token ids: those of 8 sentences are as stored" in tokens
     assert "vectors: those of 8 sentences are as stored" in vectors
 
 
-def test_the_fingerprint_holds_short_and_truncated_sentences_and_unknown_characters(saved):
+def test_the_fingerprint_covers_short_and_truncated_sentences_and_unknown_characters(saved):
     fingerprint = json.loads((saved["plain"] / "fingerprint.json").read_text(encoding="utf-8"))
     lengths = [len(ids) for ids in fingerprint["token_ids"]]
     assert min(lengths) == 3 and max(lengths) == lengths[-1] == 64
@@ -84,7 +84,7 @@ def test_the_command_prints_a_line_for_each_comparison(saved, capsys):
     assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == ["files", "token ids", "vectors"]
 
 
-def test_the_command_ends_with_one_line_and_exit_code_2(copy, capsys):
+def test_a_changed_repository_ends_the_command_with_one_line_and_exit_code_2(copy, capsys):
     directory = copy("plain")
     change_tensor(directory, "backbone.embeddings.LayerNorm.bias", torch.zeros_like)
     with pytest.raises(SystemExit) as ended:
@@ -104,20 +104,20 @@ def test_the_command_ends_with_one_line_and_exit_code_2(copy, capsys):
         ("whitening", "whitening.mean"),
     ],
 )
-def test_a_zeroed_tensor_is_caught_in_the_file_and_in_the_vectors(copy, name, tensor):
+def test_a_zeroed_tensor_changes_a_checksum_and_all_vectors(copy, name, tensor):
     directory = copy(name)
     change_tensor(directory, tensor, torch.zeros_like)
     assert_differs(directory, "model.safetensors has another checksum", "8 of 8 vectors are off")
 
 
-def test_an_embedding_that_only_one_sentence_needs_is_named_with_it(copy):
+def test_a_change_that_affects_one_sentence_is_named_with_that_sentence(copy):
     directory = copy("plain")
     name = "backbone.embeddings.position_embeddings.weight"
     change_tensor(directory, name, lambda table: torch.cat([table[:40], torch.zeros_like(table[40:])]))
     assert_differs(directory, "1 of 8 vectors are off", "'the river runs past")
 
 
-def test_a_swapped_tokenizer_is_told_from_the_model(copy, saved):
+def test_a_changed_tokenizer_is_named_as_the_cause_not_the_model(copy, saved):
     directory = copy("plain")
     vocabulary = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
     ids = vocabulary["model"]["vocab"]
@@ -131,7 +131,7 @@ def test_a_swapped_tokenizer_is_told_from_the_model(copy, saved):
     assert_differs(directory, "tokenizer.json has another checksum", "other token ids for")
 
 
-def test_a_prompt_lost_from_the_tokenizer_is_caught(copy):
+def test_a_tokenizer_without_its_prompt_is_refused(copy):
     directory = copy("prompt")
     change_json(directory / "tokenizer.json", post_processor=None)
     assert_differs(directory, "tokenizer.json has another checksum", "other token ids for 'Yes'")
@@ -145,11 +145,11 @@ def test_a_prompt_lost_from_the_tokenizer_is_caught(copy):
         ("prefixes", {"prefix_length": 4}, "mis-shaped prefixes"),
         ("prefixes", {"prefix_length": 0}, "unexpected prefixes"),
         ("whitening", {"whitening_size": None}, "unexpected whitening.kernel"),
-        ("plain", {"model_type": "bert"}, "its model is none of the zoo's"),
+        ("plain", {"model_type": "bert"}, "its model is not a model of the zoo"),
         ("plain", {"pooling": "median"}, "'median' is none of"),
     ],
 )
-def test_another_configuration_is_caught(copy, name, change, problem):
+def test_a_changed_configuration_is_refused(copy, name, change, problem):
     directory = copy(name)
     change_json(directory / "config.json", **change)
     assert_differs(directory, "config.json has another checksum", problem)
@@ -164,7 +164,7 @@ def test_changed_code_and_a_missing_file_are_named(copy):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precision_has_a_tolerance_of_its_own(saved, copy, dtype):
+def test_half_precision_is_verified_with_a_larger_tolerance(saved, copy, dtype):
     AutoModel.from_pretrained(saved["plain"], dtype=dtype).verify()
     directory = copy("plain")
     change_tensor(directory, "backbone.embeddings.LayerNorm.bias", torch.zeros_like)
@@ -172,16 +172,16 @@ def test_half_precision_has_a_tolerance_of_its_own(saved, copy, dtype):
         AutoModel.from_pretrained(directory, dtype=dtype).verify()
 
 
-def test_a_model_verifies_itself_where_the_zoo_is_not_installed(saved, copy, tmp_path):
-    poisoned = copy("prefixes")
-    change_tensor(poisoned, "prefixes", torch.zeros_like)
+def test_a_model_verifies_itself_without_csezoo(saved, copy, tmp_path):
+    changed = copy("prefixes")
+    change_tensor(changed, "prefixes", torch.zeros_like)
     code = f"""
 import json
 from transformers import AutoModel
 
 lines = AutoModel.from_pretrained({str(saved["prefixes"])!r}, trust_remote_code=True).verify()
 try:
-    AutoModel.from_pretrained({str(poisoned)!r}, trust_remote_code=True).verify()
+    AutoModel.from_pretrained({str(changed)!r}, trust_remote_code=True).verify()
 except ValueError as error:
     print(json.dumps([*lines, str(error)]))
 """
@@ -190,7 +190,7 @@ except ValueError as error:
     assert "8 of 8 vectors are off" in error
 
 
-def test_a_repository_without_a_readable_fingerprint_is_one_line(copy, tmp_path):
+def test_a_missing_or_broken_fingerprint_is_refused(copy, tmp_path):
     directory = copy("plain")
     path = directory / "fingerprint.json"
     for content, problem in (("{", "not valid JSON"), ('{"files": {}}', "has no embeddings, sentences, token_ids")):
@@ -204,7 +204,7 @@ def test_a_repository_without_a_readable_fingerprint_is_one_line(copy, tmp_path)
         verify_repository(str(tmp_path / "nowhere"))
 
 
-def test_a_model_that_was_not_loaded_has_nothing_to_compare_with(saved):
+def test_a_model_that_was_not_loaded_from_a_checkpoint_cannot_be_verified(saved):
     model = AutoModel.from_pretrained(saved["plain"])
     fresh = type(model)(model.config)
     with pytest.raises(ValueError, match="not loaded from a checkpoint"):

@@ -1,4 +1,4 @@
-"""Publishing with the real client to a Hub on the loopback interface, and loading from it as a stranger would."""
+"""Publish with the real Hub client to a local Hub server, and load from it as a new user would."""
 
 import json
 import os
@@ -25,9 +25,9 @@ from transformers import AutoModel, AutoTokenizer
 
 model = AutoModel.from_pretrained("zoo/tiny", trust_remote_code=True)
 tokenizer = AutoTokenizer.from_pretrained("zoo/tiny", trust_remote_code=True)
-found = model(**tokenizer({TEXTS}, padding=True, return_tensors="pt")).pooler_output
+pooled = model(**tokenizer({TEXTS}, padding=True, return_tensors="pt")).pooler_output
 model.verify()
-print(json.dumps({{"encode": model.encode({TEXTS}).tolist(), "pooler_output": found.tolist()}}))
+print(json.dumps({{"encode": model.encode({TEXTS}).tolist(), "pooler_output": pooled.tolist()}}))
 """
 SNAPSHOT = """
 import json, os
@@ -42,7 +42,7 @@ def local_files(directory):
 
 
 def assert_refused(done, *parts):
-    """The last line is an error with all parts, and the exit code 2; the token is nowhere."""
+    """The command ends with exit code 2 and one error line with all parts; the token is nowhere in the output."""
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ")
@@ -52,7 +52,7 @@ def assert_refused(done, *parts):
 
 
 def seed(hub, run, tmp_path):
-    """Have the Hub hold what publishing a run makes of its repository."""
+    """Put the files of a run on the Hub, as publishing it would."""
     staged = tmp_path / "staged"
     stage(str(run), "zoo/tiny", staged)
     hub.commit("zoo/tiny", "initial commit", {".gitattributes": b"*.safetensors filter=lfs\n", **local_files(staged)})
@@ -60,43 +60,43 @@ def seed(hub, run, tmp_path):
 
 @pytest.fixture(scope="module")
 def published(finished, tmp_path_factory):
-    """A Hub to which the run was published, and what the command said."""
+    """A Hub to which the run was published, and the finished command."""
     with HubServer() as hub:
         yield hub, publish_to(hub, tmp_path_factory.mktemp("home"), finished)
 
 
-def test_one_commit_holds_code_weights_tokenizer_card_recipe_and_results(published, finished):
+def test_one_commit_contains_code_weights_tokenizer_card_recipe_and_results(published, finished):
     hub, done = published
     assert done.returncode == 0, done.stderr
     initial, commit = hub.repos["zoo/tiny"]
     expected = local_files(finished / "best")
     assert {"config.json", "model.safetensors", "tokenizer.json", "modeling_simcse.py"} <= expected.keys()
-    assert b"REPOSITORY" in expected["README.md"]  # the run's own card stays as it is
+    assert b"REPOSITORY" in expected["README.md"]  # the card in the run does not change
     expected["README.md"] = expected["README.md"].replace(b"REPOSITORY", b"zoo/tiny")
     expected["results.json"] = (finished / "results.json").read_bytes()
-    found = dict(commit.files)
-    recipe = yaml.safe_load(found.pop("recipe.yaml"))
-    assert found == {**initial.files, **expected}
+    files = dict(commit.files)
+    recipe = yaml.safe_load(files.pop("recipe.yaml"))
+    assert files == {**initial.files, **expected}
     assert recipe == {"name": "tiny", "method": "simcse", "train_file": "train.txt"}  # no directory of this machine
     assert commit.message == "Publish with csezoo"
     assert not hub.private
     assert TOKEN not in done.stdout + done.stderr
 
 
-def test_what_is_checked_and_what_changes_is_shown_and_the_url_last(published):
+def test_the_command_prints_every_check_every_change_and_the_url(published):
     hub, done = published
     lines = done.stdout.splitlines()
     commit = hub.repos["zoo/tiny"][-1]
     files = sorted(commit.files.keys() - {".gitattributes"})
     assert [line.split()[1] for line in lines if line.startswith("add ")] == files
     checks = [number for number, line in enumerate(lines) if line.startswith("checked ")]
-    assert checks == [0, len(files) + 1, len(files) + 2]  # before the plan; in a fresh process, downloaded again
+    assert checks == [0, len(files) + 1, len(files) + 2]  # before the changes; in a new process; downloaded again
     assert lines[-1] == f"{hub.url}/zoo/tiny/commit/{commit.id}"
 
 
-def test_a_published_model_loads_where_the_zoo_is_not_installed_and_a_snapshot_offline(published, finished, tmp_path):
+def test_a_published_model_loads_without_csezoo_and_its_snapshot_loads_offline(published, finished, tmp_path):
     hub, _ = published
-    environment = hub.environment(tmp_path / "stranger")
+    environment = hub.environment(tmp_path / "user")
     loaded = run_without_csezoo(LOAD, tmp_path, **environment)
     expected = SimCSEModel.from_pretrained(finished / "best").encode(TEXTS)
     np.testing.assert_allclose(loaded["encode"], expected, atol=1e-6, rtol=0)
@@ -110,7 +110,7 @@ def test_a_published_model_loads_where_the_zoo_is_not_installed_and_a_snapshot_o
     assert hub.requests == []
 
 
-def test_verify_and_audit_take_a_repository_of_the_hub_at_a_revision(published, tmp_path):
+def test_verify_and_audit_work_on_a_revision_of_a_hub_repository(published, tmp_path):
     hub, _ = published
     hub.requests.clear()
     sha = hub.repos["zoo/tiny"][-1].id
@@ -128,7 +128,7 @@ def test_verify_and_audit_take_a_repository_of_the_hub_at_a_revision(published, 
     assert_refused(run("verify", "zoo/tiny", "--revision", "v9"), "zoo/tiny could not be downloaded")
 
 
-def test_publishing_again_replaces_what_changed_and_deletes_what_is_gone(publish, hub, finished_run, tmp_path):
+def test_publishing_again_replaces_changed_files_and_deletes_removed_ones(publish, hub, finished_run, tmp_path):
     seed(hub, finished_run, tmp_path)
     best = finished_run / "best"
     card = (best / "README.md").read_text(encoding="utf-8") + "\nOne line more.\n"
@@ -136,7 +136,7 @@ def test_publishing_again_replaces_what_changed_and_deletes_what_is_gone(publish
     (best / "1_Pooling").mkdir()
     (best / "1_Pooling" / "config.json").write_text("{}", encoding="utf-8")
     (best / ".DS_Store").write_text("hidden", encoding="utf-8")
-    done = publish(best)  # the repository itself will do too, without recipe and results
+    done = publish(best)  # a repository directory can be published too; it has no recipe and no results
     assert done.returncode == 0, done.stderr
     before, after = hub.repos["zoo/tiny"]
     changed = {"README.md": card.replace("REPOSITORY", "zoo/tiny").encode(), "1_Pooling/config.json": b"{}"}
@@ -149,7 +149,7 @@ def test_publishing_again_replaces_what_changed_and_deletes_what_is_gone(publish
     assert others == [["change", "README.md"], ["delete", "recipe.yaml"], ["delete", "results.json"]]
 
 
-def test_publishing_the_same_again_makes_no_commit_and_a_tag_that_is_missing(publish, hub, finished_run, tmp_path):
+def test_publishing_the_same_files_again_makes_no_commit_but_adds_a_missing_tag(publish, hub, finished_run, tmp_path):
     seed(hub, finished_run, tmp_path)
     done = publish(finished_run, "--tag", "v1")
     assert done.returncode == 0, done.stderr
@@ -162,7 +162,7 @@ def test_publishing_the_same_again_makes_no_commit_and_a_tag_that_is_missing(pub
     assert len(hub.repos["zoo/tiny"]) == 1
 
 
-def test_a_pull_request_leaves_the_main_branch_as_it_is(publish, hub, finished_run):
+def test_a_pull_request_does_not_change_the_main_branch(publish, hub, finished_run):
     hub.commit("zoo/tiny", "initial commit", {".gitattributes": b"*.safetensors filter=lfs\n"})
     done = publish(finished_run, "--create-pr")
     assert done.returncode == 0, done.stderr
@@ -171,7 +171,7 @@ def test_a_pull_request_leaves_the_main_branch_as_it_is(publish, hub, finished_r
     assert "model.safetensors" in hub.refs["zoo/tiny"]["refs/pr/1"].files
 
 
-def test_private_makes_a_private_repository_and_never_publishes_to_a_public_one(publish, hub, finished_run):
+def test_private_creates_a_private_repository_and_refuses_a_public_one(publish, hub, finished_run):
     hub.commit("zoo/open", "initial commit", {})
     assert_refused(publish(finished_run, "--private", to="zoo/open"), "zoo/open is public", "--private")
     assert len(hub.repos["zoo/open"]) == 1
@@ -211,20 +211,20 @@ def write_card(text):
 
 
 @pytest.mark.parametrize(
-    ("poison", "parts"),
+    ("damage", "parts"),
     [
         (zero_a_tensor, ["model.safetensors has another checksum"]),
-        (zero_a_tensor_and_its_checksum, ["a fresh process", "8 of 8 vectors are off"]),
-        (break_the_code, ["a fresh process", "ImportError"]),
-        (add_a_pickle, ["1 finding(s) of csezoo audit", "pytorch_model.bin", "is a pickle"]),
+        (zero_a_tensor_and_its_checksum, ["a new process", "8 of 8 vectors are off"]),
+        (break_the_code, ["a new process", "ImportError"]),
+        (add_a_pickle, ["csezoo audit: 1 finding(s)", "pytorch_model.bin", "is a pickle"]),
         (write_card("---\nlicense: [\n---\n"), ["README.md", "cannot be read"]),
         (write_card("---\nlicense: mit\ntags: [a]\n---\n"), ["no language, library_name, pipeline_tag"]),
         (lambda best: (best / "model.safetensors").unlink(), ["best has no model.safetensors", "finished best/"]),
         (lambda best: (best.parent / "results.json").unlink(), ["is not finished", "has no results.json"]),
     ],
 )
-def test_what_is_not_in_order_is_refused_and_makes_no_repository(publish, hub, finished_run, poison, parts):
-    poison(finished_run / "best")
+def test_a_damaged_run_is_refused_before_a_repository_is_created(publish, hub, finished_run, damage, parts):
+    damage(finished_run / "best")
     assert_refused(publish(finished_run), *parts)
     assert hub.repos == {}
 
@@ -236,16 +236,18 @@ def test_what_is_not_in_order_is_refused_and_makes_no_repository(publish, hub, f
         ({"to": "zoo/so--tiny"}, ["'zoo/so--tiny'", "Cannot have --"]),
         ({"HF_TOKEN": ""}, ["no token found", "hf auth login"]),
         ({"HF_HUB_OFFLINE": "1"}, ["offline mode", "unset", "HF_HUB_OFFLINE"]),
-        ({"HF_ENDPOINT": "http://127.0.0.1:9"}, ["out of reach", "http://127.0.0.1:9"]),
+        ({"HF_ENDPOINT": "http://127.0.0.1:9"}, ["cannot be reached", "http://127.0.0.1:9"]),
     ],
     ids=["no owner", "no name", "no token", "offline", "no server"],
 )
-def test_what_can_be_known_before_asking_the_hub(publish, hub, finished_run, options, parts):
+def test_wrong_names_tokens_and_networks_are_refused_before_a_repository_is_created(
+    publish, hub, finished_run, options, parts
+):
     assert_refused(publish(finished_run, **options), *parts)
     assert hub.repos == {}
 
 
-def test_a_pull_request_cannot_be_tagged_and_a_directory_without_a_model_not_published(publish, hub, tmp_path):
+def test_a_tagged_pull_request_and_a_directory_without_a_model_are_refused(publish, hub, tmp_path):
     assert_refused(publish(tmp_path, "--create-pr", "--tag", "v1"), "--tag v1", "once it is merged")
     assert_refused(publish(tmp_path / "nowhere"), "nowhere has no config.json", "run directory")
     assert hub.requests == []

@@ -1,4 +1,4 @@
-"""Refused, cut off or deceived by the Hub, publishing leaves nothing half done, and the same command completes it."""
+"""Publishing survives a Hub that refuses, drops connections or corrupts files: the same command completes it."""
 
 import pytest
 
@@ -9,7 +9,7 @@ REPO = "zoo/tiny"
 
 
 def assert_complete(done, hub):
-    """One commit holds everything."""
+    """One commit contains all files."""
     assert done.returncode == 0, done.stderr
     initial, published = hub.repos[REPO]
     assert list(initial.files) == [".gitattributes"]
@@ -18,7 +18,7 @@ def assert_complete(done, hub):
 
 
 def assert_nothing_visible(hub):
-    """At most the repository itself is there, as the Hub makes it."""
+    """There is no repository, or one without the files of the run."""
     assert all(len(commits) == 1 and list(commits[0].files) == [".gitattributes"] for commits in hub.repos.values())
     assert not hub.refs.get(REPO)
 
@@ -26,25 +26,25 @@ def assert_nothing_visible(hub):
 @pytest.mark.parametrize(
     ("where", "status", "way_out"),
     [
-        ("/api/repos/create", 403, "take one that may"),
+        ("/api/repos/create", 403, "the token has no write access"),
         ("/commit/", 401, "hf auth login"),
         ("/commit/", 412, "publish again"),
         ("/commit/", 429, "wait and publish again"),
         ("/commit/", 503, "publish again later"),
-        pytest.param("/upload/", 500, "publish again later", marks=pytest.mark.slow),  # the client waits and tries on
+        pytest.param("/upload/", 500, "publish again later", marks=pytest.mark.slow),  # the client waits and retries
     ],
 )
-def test_refused_nothing_is_visible(publish, hub, finished_run, where, status, way_out):
+def test_nothing_is_visible_after_the_hub_refused(publish, hub, finished_run, where, status, way_out):
     hub.failures[where] = status
     assert_refused(publish(finished_run), REPO, str(status), way_out)
     assert_nothing_visible(hub)
 
 
-def test_cut_off_nothing_is_visible_and_publishing_again_completes(publish, hub, finished_run):
-    """One fault after the other, as on a bad day."""
+def test_nothing_is_visible_after_a_lost_connection_and_publishing_again_completes(publish, hub, finished_run):
+    """The connection is lost during the upload, then during the commit."""
     for where in ("/upload/", "/commit/"):
         hub.cuts[where] = "before"
-        assert_refused(publish(finished_run), "out of reach")
+        assert_refused(publish(finished_run), "cannot be reached")
         assert_nothing_visible(hub)
         hub.cuts.clear()
     assert_complete(publish(finished_run), hub)
@@ -52,7 +52,7 @@ def test_cut_off_nothing_is_visible_and_publishing_again_completes(publish, hub,
 
 def test_a_commit_whose_answer_was_lost_is_not_made_twice(publish, hub, finished_run):
     hub.cuts["/commit/"] = "after"
-    assert_refused(publish(finished_run), "out of reach")
+    assert_refused(publish(finished_run), "cannot be reached")
     hub.cuts.clear()
     done = publish(finished_run, "--tag", "v1")
     assert "nothing changes" in done.stdout
@@ -60,13 +60,13 @@ def test_a_commit_whose_answer_was_lost_is_not_made_twice(publish, hub, finished
     assert hub.refs[REPO]["v1"] == hub.repos[REPO][-1]
 
 
-def test_what_does_not_come_back_as_it_was_is_not_tagged_until_it_does(publish, hub, finished_run):
+def test_a_commit_is_not_tagged_before_its_files_were_downloaded_and_compared(publish, hub, finished_run):
     faults = [
-        (lambda: hub.cuts.update({"/resolve/": "before"}), "publish again to go on"),
+        (lambda: hub.cuts.update({"/resolve/": "before"}), "publish again to finish"),
         (lambda: hub.failures.update({"/resolve/": 403}), "403"),
         (lambda: hub.corrupt.add("tokenizer.json"), "tokenizer.json has another checksum"),
         (lambda: hub.corrupt.add("model.safetensors"), "model.safetensors"),
-        (lambda: hub.failures.update({"/tag/": 500}), "publish again to go on"),
+        (lambda: hub.failures.update({"/tag/": 500}), "publish again to finish"),
     ]
     for fault, part in faults:
         fault()

@@ -1,4 +1,4 @@
-"""The quickstart's world: reproducible, readable, honest about what was held out, graded by meaning."""
+"""The quickstart's world is reproducible and readable, keeps test events out of training, and grades by meaning."""
 
 import csv
 import random
@@ -19,37 +19,37 @@ def world():
     return make_world(seed=1, sentences=2000, pairs=200, triplets=100)
 
 
-def test_a_seed_makes_one_world(world):
+def test_the_same_seed_makes_the_same_world(world):
     assert make_world(seed=1, sentences=2000, pairs=200, triplets=100) == world
     assert make_world(seed=2, sentences=2000, pairs=200, triplets=100).train != world.train
 
 
-def test_the_sizes_are_the_ones_asked_for(world):
+def test_a_world_has_the_requested_sizes(world):
     assert [len(world.train), len(world.dev), len(world.test), len(world.triplets)] == [2000, 200, 200, 100]
     assert len(set(world.train)) == 2000
 
 
-def test_no_event_is_told_in_two_splits(monkeypatch):
-    told, splits = {"train": set(), "dev": set(), "test": set()}, iter(["dev", "test"])
+def test_no_event_occurs_in_two_splits(monkeypatch):
+    events, splits = {"train": set(), "dev": set(), "test": set()}, iter(["dev", "test"])
     split = "train"
     say, pairs = qw._say, qw._pairs
 
-    def listening_say(rng, frame):
-        told[split].add(frame.event)
+    def recording_say(rng, frame):
+        events[split].add(frame.event)
         return say(rng, frame)
 
-    def listening_pairs(*args):
+    def recording_pairs(*args):
         nonlocal split
         split = next(splits)
         result = pairs(*args)
-        split = "train"  # the triplets, told last, belong to the training events
+        split = "train"  # the triplets come last and use training events
         return result
 
-    monkeypatch.setattr(qw, "_say", listening_say)
-    monkeypatch.setattr(qw, "_pairs", listening_pairs)
+    monkeypatch.setattr(qw, "_say", recording_say)
+    monkeypatch.setattr(qw, "_pairs", recording_pairs)
     make_world(seed=3, sentences=2000, pairs=200, triplets=200)
-    assert all(told.values())
-    assert told["train"].isdisjoint(told["dev"] | told["test"]) and told["dev"].isdisjoint(told["test"])
+    assert all(events.values())
+    assert events["train"].isdisjoint(events["dev"] | events["test"]) and events["dev"].isdisjoint(events["test"])
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_no_event_is_told_in_two_splits(monkeypatch):
         ({"event": Event("sport", "chef/cook", "win", "race")}, 0.0),
     ],
 )
-def test_the_score_counts_the_facts_that_agree(changes, score):
+def test_the_score_depends_on_the_facts_in_common(changes, score):
     other = CHOPPING._replace(**changes)
     assert grade(CHOPPING, other) == grade(other, CHOPPING) == score
 
 
-def test_a_pair_never_repeats_its_sentence_and_every_grade_occurs(world):
+def test_a_pair_has_two_different_sentences_and_every_grade_occurs(world):
     assert all(first != second for first, second, _ in world.dev + world.test)
     assert {0.0, 1.0, 2.0, 3.0, 4.0, 5.0} <= {score for *_, score in world.dev}
 
@@ -95,25 +95,25 @@ def test_verbs_are_inflected(verb, forms):
     assert qw._inflect(verb) == forms
 
 
-def test_nouns_agree_and_articles_fit():
+def test_verbs_agree_with_nouns_and_articles_fit():
     assert [qw._be(noun) for noun in ("onions", "children", "bus", "grass", "evening sky")] == ["were"] * 2 + [
         "was"
     ] * 3
     assert [qw._article(noun) for noun in ("umpire", "union", "owner", "chef")] == ["an", "a", "an", "a"]
 
 
-def test_sentences_look_like_sentences(world):
+def test_sentences_have_a_capital_a_full_stop_and_fitting_articles(world):
     for text in world.train:
         assert re.fullmatch(r"[A-Z][A-Za-z', -]*\.", text), text
         assert "  " not in text and " ," not in text and not re.search(r"\ba [aeio]|\ban [^aeiou]", text), text
 
 
-def test_a_sentence_can_be_said_in_many_ways():
+def test_a_frame_has_many_wordings():
     frame = qw._frame(random.Random(0), next(iter(qw._QUALITIES)))
     assert len({qw._say(random.Random(seed), frame) for seed in range(100)}) > 50
 
 
-def test_files_are_utf8_with_lf(world, tmp_path):
+def test_the_files_of_a_world_are_utf8_with_lf(world, tmp_path):
     write_world(world, tmp_path)
     assert (tmp_path / "train.txt").read_bytes() == "".join(f"{text}\n" for text in world.train).encode()
     for name, header in [
