@@ -1,7 +1,7 @@
 """Every example runs as it says.
 
-`launch/fsdp.yaml` does in `training/loop/distributed/test_fsdp.py`, `launch/deepspeed.yaml` in `test_zero.py` there, the
-demo in `test_space.py`.
+`launch/fsdp.yaml` does in `training/loop/distributed/test_fsdp.py`, `launch/deepspeed.yaml` in `test_zero.py`
+there, the demo in `test_space.py`.
 """
 
 import ast

@@ -1,15 +1,23 @@
-"""What a card says of a recipe in words: what its methods do, where they fall short, whom to cite."""
+"""What a card says of a recipe in words: what its methods do, where they fall short, whom to cite.
+
+`methods/NAME.yaml` has the entry of a method, or of a part that joins methods (a prompt, a whitening):
+
+* `description`, `limits`, `citation`: texts, the last one BibTeX. No scores, which come from results files.
+* `variants`: entries that a recipe has in the place of this one, each with the key and value that asks for it.
+* `published`: the rows of the papers' tables by recipe, see `published.published`.
+"""
 
 from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from ..recipes import Recipe, file_name
 
-TEXTS = Path(__file__).parent / "method_texts.yaml"
+ENTRIES = Path(__file__).parent / "methods"
 # A picture of the idea behind each method; the pieces that join methods have none.
 IDEAS = Path(__file__).parent / "ideas"
 NLI = (
@@ -32,8 +40,9 @@ WORLD = "It knows a small made-up world alone: it shows how the tools work and e
 
 
 @functools.cache
-def _texts() -> dict[str, dict[str, str]]:
-    return yaml.safe_load(TEXTS.read_text(encoding="utf-8"))
+def method_entries() -> dict[str, dict[str, Any]]:
+    """The entries of all methods, by name."""
+    return {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(ENTRIES.glob("*.yaml"))}
 
 
 def trained(recipe: Recipe) -> bool:
@@ -42,7 +51,7 @@ def trained(recipe: Recipe) -> bool:
 
 
 def methods(recipe: Recipe) -> list[str]:
-    """The keys of the texts that are true of a recipe; a method of one's own has none before it is in the file.
+    """The entries that are true of a recipe; a method of one's own has none before it has a file.
 
     Example:
         >>> from csezoo.training.recipes import load_recipe
@@ -52,8 +61,7 @@ def methods(recipe: Recipe) -> list[str]:
     names = recipe.method.split("+") if recipe.max_steps != 0 else []
     if len(recipe.text_columns or []) > 1:
         names = ["simcse-sup" if name == "simcse" else name for name in names]
-    if recipe.model.get("guide") == "self":
-        names = ["backtranslation" if name == "sgopt" else name for name in names]
+    names = [variant(name, recipe) for name in names if name in method_entries()]
     if not trained(recipe):
         names = ["untrained"]
     if recipe.model.get("pooling") == "prompt":
@@ -62,17 +70,25 @@ def methods(recipe: Recipe) -> list[str]:
         names.append("sbert")
     if recipe.whitening:
         names.append("whitening")
-    return [name for name in names if name in _texts()]
+    return names
+
+
+def variant(name: str, recipe: Recipe) -> str:
+    """The entry that a recipe has in the place of its method's own, if it asks for one."""
+    for other, keys in method_entries()[name].get("variants", {}).items():
+        if all(recipe.model.get(key) == value for key, value in keys.items()):
+            return other
+    return name
 
 
 def description(recipe: Recipe) -> str:
     """A paragraph for each method."""
-    return "\n\n".join(_texts()[name]["description"] for name in methods(recipe))
+    return "\n\n".join(method_entries()[name]["description"] for name in methods(recipe))
 
 
 def citations(recipe: Recipe) -> str:
     """BibTeX entries."""
-    return "\n\n".join(_texts()[name]["citation"] for name in methods(recipe))
+    return "\n\n".join(method_entries()[name]["citation"] for name in methods(recipe))
 
 
 def ideas(recipe: Recipe) -> list[Path]:
@@ -82,7 +98,7 @@ def ideas(recipe: Recipe) -> list[Path]:
 
 def limits(recipe: Recipe) -> list[str]:
     """What is known to be wrong with its methods, its data, its base model and its length."""
-    lines = [_texts()[name]["limits"] for name in methods(recipe)]
+    lines = [method_entries()[name]["limits"] for name in methods(recipe)]
     if recipe.recipe == "quickstart":
         return [*lines, WORLD]
     sources = [(recipe.train_file, recipe.dataset_file or recipe.dataset)] if recipe.max_steps != 0 else []
