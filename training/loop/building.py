@@ -44,7 +44,7 @@ class Build:
 
     @property
     def text_collator(self) -> ViewCollator:
-        """A collator that makes a training batch of rows of texts: it tokenises, truncates, edits and adds templates."""
+        """A collator that makes training batches of texts: it tokenises, truncates, edits and adds templates."""
         config = cast(SentenceEncoderConfig, self.model.config)
 
         def to_ids(columns: dict[str, list]) -> dict[str, list]:
@@ -119,13 +119,14 @@ def build(recipe: Recipe) -> Build:
         )
     if needed > longest:
         raise UserError(
-            f"max_length: {recipe.max_length} needs {needed} of the {longest} positions of {recipe.base_model}; lower it"
+            f"max_length: {recipe.max_length} needs {needed} of the {longest} positions of {recipe.base_model}; "
+            "lower it"
         )
     edited = sentence_length + max(map(template_length, templates)) + config.most_added_pieces(sentence_length)
     if config.needs_generator and edited > longest_input(generator.config):
         raise UserError(
-            f"max_length: {recipe.max_length} needs {edited} of the {longest_input(generator.config)} positions of the "
-            f"generator {recipe.generator}; lower it"
+            f"max_length: {recipe.max_length} needs {edited} of the {longest_input(generator.config)} positions of "
+            f"the generator {recipe.generator}; lower it"
         )
     serving = serving_tokenizer(tokenizer, templates[0], max_length=longest, leading_space=prompts != [None])
     return Build(model, tokenizer, serving, templates, sentence_length)
