@@ -13,10 +13,10 @@ To use it, copy this file into `modeling/` and name it in `METHODS` there:
     "arccse": (ArcCSEConfig, ArcCSEModel, ArcCSEForContrastiveLearning),
 
 Then `--method arccse --margin 0.2` trains it from any recipe, alone or as `l2pcsr+arccse`. Its cards say what
-`training/cards/method_texts.yaml` has under `arccse`: description, limits and citation. All tests of methods take
-it with a line in `tests/methods.py`:
+`training/cards/methods/arccse.yaml` has: description, limits and citation. All tests of methods take it with a
+line in `tests/methods.py`:
 
-    "arccse": Tested(neutral={"margin": 0.0}),
+    "arccse": Tested(neutral={"margin": 0.0}, exact={"margin": 0.0}),
 
 References:
     Zhang, Zhu, Wang, Xu, Li, Zhao 2022, "A Contrastive Framework for Learning Sentence Representations from Pairwise

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from csezoo.modeling import method
+from csezoo.training.recipes import load_recipe
 
 Keys = dict[str, object]
 # Of 8 sentences in two views: the encoder's class, what its result is differentiated by, the rows.
@@ -137,9 +138,12 @@ def run_keys(name: str, generator: Path, triplets: Keys | None = None) -> Keys:
         generator: a masked language model's directory, for a method that needs one.
         triplets: the keys that name labelled triplets; without them there is no stage on labelled pairs.
     """
-    keys: Keys = {"method": name}
+    config = method(name)[0]()
+    # The tests' command lines start from SimCSE's recipe, whose values are not those of every method.
+    keys: Keys = {key: getattr(config, key) for key in load_recipe("simcse-bert-base-uncased").model}
+    keys |= {"method": name}
     for one in name.split("+"):
         keys |= {key: value for key, value in TESTED[one].settings.items() if key != "batch_size"}
         keys |= {} if triplets is None else TESTED[one].recipe
     keys |= triplets if triplets and "nli_steps" in keys else {}
-    return keys | ({"generator": str(generator)} if method(name)[0]().needs_generator else {})
+    return keys | ({"generator": str(generator)} if config.needs_generator else {})

@@ -1,15 +1,24 @@
-"""The texts on a recipe's card: what its methods do, their limits, what to cite."""
+"""The texts on a recipe's card: what its methods do, their limits, what to cite.
+
+`methods/NAME.yaml` describes a method, or an addition such as a prompt or a whitening:
+
+* `description`, `limits`, `citation`: texts, the last one in BibTeX. They contain no scores: scores come from results
+  files and from `published`.
+* `variants`: other files that replace this one, each with the key and the value of the recipe that ask for it.
+* `published`: the rows of the papers' tables by recipe, see `published.published`.
+"""
 
 from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from ..recipes import Recipe, file_name
 
-TEXTS = Path(__file__).parent / "method_texts.yaml"
+ENTRIES = Path(__file__).parent / "methods"
 # One picture for each method that explains its idea. Additions such as prompts and whitening have none.
 IDEAS = Path(__file__).parent / "ideas"
 NLI = (
@@ -34,8 +43,9 @@ WORLD = (
 
 
 @functools.cache
-def _texts() -> dict[str, dict[str, str]]:
-    return yaml.safe_load(TEXTS.read_text(encoding="utf-8"))
+def method_entries() -> dict[str, dict[str, Any]]:
+    """The entries of all methods, by name."""
+    return {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(ENTRIES.glob("*.yaml"))}
 
 
 def trained(recipe: Recipe) -> bool:
@@ -44,9 +54,9 @@ def trained(recipe: Recipe) -> bool:
 
 
 def text_names(recipe: Recipe) -> list[str]:
-    """Return the names of the texts in `method_texts.yaml` that apply to a recipe.
+    """Return the names of the files in `methods/` that apply to a recipe.
 
-    These are its methods and additions such as prompts. A new method has no text until it is added to the file.
+    These are its methods and additions such as prompts. A new method has no text until it has a file.
 
     Example:
         >>> from csezoo.training.recipes import load_recipe
@@ -56,8 +66,7 @@ def text_names(recipe: Recipe) -> list[str]:
     names = recipe.method.split("+") if recipe.max_steps != 0 else []
     if len(recipe.text_columns or []) > 1:
         names = ["simcse-sup" if name == "simcse" else name for name in names]
-    if recipe.model.get("guide") == "self":
-        names = ["backtranslation" if name == "sgopt" else name for name in names]
+    names = [variant(name, recipe) for name in names if name in method_entries()]
     if not trained(recipe):
         names = ["untrained"]
     if recipe.model.get("pooling") == "prompt":
@@ -66,17 +75,25 @@ def text_names(recipe: Recipe) -> list[str]:
         names.append("sbert")
     if recipe.whitening:
         names.append("whitening")
-    return [name for name in names if name in _texts()]
+    return names
+
+
+def variant(name: str, recipe: Recipe) -> str:
+    """The entry that a recipe has in the place of its method's own, if it asks for one."""
+    for other, keys in method_entries()[name].get("variants", {}).items():
+        if all(recipe.model.get(key) == value for key, value in keys.items()):
+            return other
+    return name
 
 
 def description(recipe: Recipe) -> str:
     """Return a paragraph for each method."""
-    return "\n\n".join(_texts()[name]["description"] for name in text_names(recipe))
+    return "\n\n".join(method_entries()[name]["description"] for name in text_names(recipe))
 
 
 def citations(recipe: Recipe) -> str:
     """Return the BibTeX entries of the methods."""
-    return "\n\n".join(_texts()[name]["citation"] for name in text_names(recipe))
+    return "\n\n".join(method_entries()[name]["citation"] for name in text_names(recipe))
 
 
 def ideas(recipe: Recipe) -> list[Path]:
@@ -86,7 +103,7 @@ def ideas(recipe: Recipe) -> list[Path]:
 
 def limits(recipe: Recipe) -> list[str]:
     """Return the known limits of the methods, the data, the base model and the length."""
-    lines = [_texts()[name]["limits"] for name in text_names(recipe)]
+    lines = [method_entries()[name]["limits"] for name in text_names(recipe)]
     if recipe.recipe == "quickstart":
         return [*lines, WORLD]
     sources = [(recipe.train_file, recipe.dataset_file or recipe.dataset)] if recipe.max_steps != 0 else []

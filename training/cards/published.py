@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
-from pathlib import Path
-
-import yaml
 
 from ..evaluation.report import AVERAGE
 from ..evaluation.tasks.sts import ROWS, STS_TASKS
 from ..evaluation.tasks.transfer import TRANSFER_TASKS
 from ..recipes import load_recipe
+from .method_texts import method_entries
 
-TABLE = Path(__file__).parent / "published.yaml"
 TRANSFER_AVERAGE = "average of the transfer tasks"
 SUITES = {"sts": (*STS_TASKS, AVERAGE), "transfer": (*TRANSFER_TASKS, TRANSFER_AVERAGE)}
 
@@ -40,13 +36,17 @@ class PublishedRow:
         return f"{self.scores[task]:.2f}{deviation}"
 
 
-@functools.cache
-def _entries() -> dict[str, list[dict]]:
-    return yaml.safe_load(TABLE.read_text(encoding="utf-8"))
-
-
 def published(recipe: str) -> list[PublishedRow]:
     """Return the rows of the papers for a recipe; an empty list if no paper reports it.
+
+    They are in its method's entry (`method_texts`), each with
+
+    * `source`: paper and table. Where a paper is quoted by a later one, both are named.
+    * `suite`: `sts` (STS12, STS13, STS14, STS15, STS16, STS-B, SICK-R; Spearman × 100) or `transfer` (MR, CR, SUBJ,
+      MPQA, SST2, TREC, MRPC; accuracy).
+    * `values`, `average`: as printed; values are left out where only the average is known.
+    * `deviations`, `deviation`: of values and average over the paper's runs, where it gives them.
+    * `note`: what keeps the row from being comparable in full, or does not add up in it.
 
     Args:
         recipe: the name of the recipe.
@@ -55,14 +55,15 @@ def published(recipe: str) -> list[PublishedRow]:
         >>> published("simcse-bert-base-uncased")[0].scores["STS12"]
         68.4
     """
+    rows = [row for entry in method_entries().values() for row in entry.get("published", {}).get(recipe, [])]
     return [
         PublishedRow(
-            source=entry["source"],
-            scores=_by_task(entry, "values", "average"),
-            deviations=_by_task(entry, "deviations", "deviation"),
-            note=entry.get("note"),
+            source=row["source"],
+            scores=_by_task(row, "values", "average"),
+            deviations=_by_task(row, "deviations", "deviation"),
+            note=row.get("note"),
         )
-        for entry in _entries().get(recipe, [])
+        for row in rows
     ]
 
 

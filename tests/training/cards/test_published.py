@@ -4,17 +4,20 @@ import json
 import statistics
 
 import pytest
-import yaml
 
 from csezoo.training.cards.card_tables import results_table
-from csezoo.training.cards.published import SUITES, TABLE, published
+from csezoo.training.cards.method_texts import method_entries
+from csezoo.training.cards.published import SUITES, published
 from csezoo.training.cards.tables import format_rows, read_rows
 from csezoo.training.evaluation.report import AVERAGE
 from csezoo.training.evaluation.tasks.sts import ROWS, STS_TASKS
 from csezoo.training.recipes import load_recipe, recipe_names
 
 ENTRIES = [
-    (recipe, entry) for recipe, rows in yaml.safe_load(TABLE.read_text(encoding="utf-8")).items() for entry in rows
+    (recipe, row)
+    for entry in method_entries().values()
+    for recipe, rows in entry.get("published", {}).items()
+    for row in rows
 ]
 
 
