@@ -60,3 +60,14 @@ def test_lora_and_adapters_are_those_of_each_row(kind, views_module):
     served = model.serving_model()(**one_view(rows)).pooler_output
     mean = with_weights(model, (0.5, 0.5))(**one_view(rows)).last_hidden_state[:, 0]
     torch.testing.assert_close(served, mean, atol=1e-12, rtol=0)
+
+
+def test_shares_end_with_the_forward_they_were_given_for():
+    """Also when it fails: what the model gives next is the mean again."""
+    model, ids = diffaug("bert", views_module="lora", bottleneck=3), torch.tensor([[2, 10, 11, 3]])
+    adapters = model.model.view_adapters
+    before = model.model.backbone(ids).last_hidden_state
+    with pytest.raises(KeyboardInterrupt), adapters.shared(torch.tensor([[1.0, 0.0]])):
+        assert not torch.allclose(model.model.backbone(ids).last_hidden_state, before)
+        raise KeyboardInterrupt
+    assert torch.equal(model.model.backbone(ids).last_hidden_state, before)

@@ -142,6 +142,11 @@ def test_a_process_without_a_share_gets_a_sentence_that_does_not_count():
     assert {part["input_ids"].shape[:2] for part in last} == {(1, 2)}
 
 
+@pytest.mark.parametrize(("batch_size", "expected"), [(1, 11), (5, 3), (10, 2), (11, 1), (12, 1)])
+def test_an_epoch_has_a_batch_more_only_where_sentences_are_left_over(batch_size, expected):
+    assert batches(batch_size=batch_size).batches_per_epoch == expected
+
+
 @pytest.mark.parametrize("length_window", [0, 2])
 def test_a_batch_depends_only_on_seed_and_number(length_window):
     share = batches(length_window=length_window)
@@ -176,6 +181,17 @@ def test_a_window_of_a_stream_is_cut_into_batches_of_similar_length():
     """A window over the complete epoch cuts the sorted sentences into batches."""
     epoch = [sentences(batch) for batch in first(streamed(length_window=3), 3)]
     assert sorted(epoch) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+
+
+def test_a_window_of_a_stream_is_as_many_batches_as_it_says():
+    plain, windowed = (first(streamed(length_window=window), 3) for window in (0, 2))
+    expected = sorted(n for batch in plain[:2] for n in sentences(batch))
+    assert sorted(map(sorted, map(sentences, windowed[:2]))) == [expected[:4], expected[4:]]
+
+
+def test_a_process_without_a_share_of_a_streamed_batch_gets_a_sentence_that_does_not_count():
+    last = first(streamed(rank=3, world=4), 3)[2]  # 11 = 4 + 4 + 3
+    assert last["rows"] == 0 and last["input_ids"].shape[:2] == (1, 2)
 
 
 @pytest.mark.parametrize("start", [1, 2, 3, 5])

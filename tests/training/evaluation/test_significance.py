@@ -49,6 +49,17 @@ def test_a_clear_difference_is_significant_and_no_difference_is_not(scores):
     assert paired_bootstrap(first, first + 1e-9, gold)["p"] == 1.0
 
 
+def test_p_is_twice_the_share_of_draws_beyond_zero_and_no_less_than_one_draw(scores):
+    first, second, gold = scores
+    near = gold + np.random.default_rng(4).normal(0, 1.05, 400)
+    made = paired_bootstrap(first, near, gold, resamples=100)
+    draws = np.random.default_rng(0).integers(400, size=(100, 400))
+    beyond = np.mean([spearmanr(first[d], gold[d]).statistic <= spearmanr(near[d], gold[d]).statistic for d in draws])
+    assert 0 < beyond < 0.5, "a difference that some draws turn round"
+    assert made["p"] == pytest.approx(2 * beyond)
+    assert paired_bootstrap(first, second, gold, resamples=100)["p"] == pytest.approx(1 / 100)
+
+
 def letters(texts):
     return np.array([[text.count(letter) for letter in "aeiou"] for text in texts], float)
 
