@@ -121,6 +121,7 @@ def test_soak_watches_a_run_and_the_encoding_of_a_file(recipe, tmp_path):
     assert (tmp_path / "soak.png").stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_soak_says_what_failed(recipe):
     with pytest.raises(UserError, match="csezoo.training.train failed: error: .*no_such"):
         benchmark_soak(recipe(base_model="./no_such"), steps=1, lines=1, every=0.05)
