@@ -1,8 +1,5 @@
 """Finished repositories of tiny models, as a run saves them, and the command that publishes them."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
@@ -12,6 +9,7 @@ from csezoo.training.loading.templates import serving_tokenizer, template_token_
 from csezoo.training.publishing.repository import save_repository
 from csezoo.training.recipes import make_recipe
 from tests.conftest import tiny_config, tiny_tokenizer
+from tests.interpreters import run_python
 
 
 def tiny_repository(directory: Path, method: str = "simcse", kind: str = "bert", **changes) -> Path:
@@ -45,10 +43,5 @@ def tiny_repository(directory: Path, method: str = "simcse", kind: str = "bert",
 
 def publish_to(hub, home: Path, run: Path, *options: str, to: str = "zoo/tiny", **environment: str):
     """Run `csezoo publish` in a new process, because the client reads the Hub's address when it is imported."""
-    return subprocess.run(
-        [sys.executable, "-m", "csezoo.training.cli", "publish", str(run), "--to", to, *options],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **hub.environment(home), **environment},
-        timeout=300,
-    )
+    command = ["-m", "csezoo.training.cli", "publish", run, "--to", to, *options]
+    return run_python(*command, **{**hub.environment(home), **environment})

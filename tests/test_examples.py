@@ -18,6 +18,7 @@ import yaml
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
+from tests.interpreters import run_python
 from tests.modeling.test_distributed import free_port
 from tests.training.loop.test_train import command_line, values
 
@@ -33,6 +34,13 @@ def run(*command, **environment) -> list[str]:
     return done.stdout.splitlines()
 
 
+def example(name, *arguments) -> list[str]:
+    """The lines a Python file among the examples prints."""
+    done = run_python(EXAMPLES / name, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
 @pytest.fixture(scope="module")
 def repository(bases, train_file, dev_file, tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("run")
@@ -42,12 +50,12 @@ def repository(bases, train_file, dev_file, tmp_path_factory) -> Path:
 
 def test_embed_sentences(repository):
     twice = ["the cat sees the house .", "the cat sees the house ."]
-    said = run(sys.executable, EXAMPLES / "embed_sentences.py", repository, *twice)
+    said = example("embed_sentences.py", repository, *twice)
     assert said == [" 1.00   1.00   the cat sees the house ."] * 2
 
 
 def test_semantic_search_finds_the_sentence_itself_first(repository, train_file):
-    said = run(sys.executable, EXAMPLES / "semantic_search.py", repository, train_file, *SENTENCES[:2])
+    said = example("semantic_search.py", repository, train_file, *SENTENCES[:2])
     assert [said[0], said[6]] == SENTENCES[:2]
     assert [said[1], said[7]] == [f"  1.00  {sentence}" for sentence in SENTENCES[:2]]
     assert len(said) == 12
@@ -55,7 +63,7 @@ def test_semantic_search_finds_the_sentence_itself_first(repository, train_file)
 
 def test_cluster_sentences_puts_every_sentence_into_one_group(repository, tmp_path):
     (tmp_path / "sentences.txt").write_text("\n".join(SENTENCES[:9]), encoding="utf-8")
-    said = run(sys.executable, EXAMPLES / "cluster_sentences.py", repository, tmp_path / "sentences.txt", 3)
+    said = example("cluster_sentences.py", repository, tmp_path / "sentences.txt", 3)
     assert [line for line in said if not line.startswith("  ")] == ["group 1", "group 2", "group 3"]
     assert sorted(line.strip() for line in said if line.startswith("  ")) == sorted(SENTENCES[:9])
 

@@ -59,6 +59,7 @@ def quickstart(tmp_path_factory):
     return project, run(launch), run(launch)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_quickstart_beats_both_untrained_rows_on_unseen_pairs(quickstart):
     project, (shown, _, seconds), _ = quickstart
@@ -73,6 +74,7 @@ def test_quickstart_beats_both_untrained_rows_on_unseen_pairs(quickstart):
     print(f"quickstart: {seconds:.0f} s, {score}")
 
 
+@pytest.mark.slow
 def test_quickstart_ends_with_lines_that_load_what_it_made(quickstart, tmp_path):
     project, (shown, _, _), _ = quickstart
     lines = [line.strip() for line in shown.rstrip().splitlines()[-3:]]
@@ -81,6 +83,7 @@ def test_quickstart_ends_with_lines_that_load_what_it_made(quickstart, tmp_path)
     assert run_without_csezoo(code, tmp_path)[0] == 2
 
 
+@pytest.mark.slow
 def test_a_second_quickstart_uses_what_did_not_change(quickstart):
     _, (first, _, seconds), (second, log, again) = quickstart
     assert second == first
@@ -88,6 +91,7 @@ def test_a_second_quickstart_uses_what_did_not_change(quickstart):
     assert again < seconds / 3
 
 
+@pytest.mark.slow
 def test_the_three_lines_of_the_readme_load_the_quickstart(quickstart, tmp_path):
     project, *_ = quickstart
     lines = re.search(r"```python\n(.+?)```", README, re.DOTALL)[1]

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 import yaml
 
 from tests.conftest import SENTENCES
+from tests.interpreters import run_python
 from tests.modeling.test_distributed import free_port
 from tests.repositories import tiny_repository
 
@@ -105,9 +105,7 @@ def test_a_sentence_that_would_be_cut_is_refused_and_the_longest_is_not(app, enc
     [([], "name a model, such as runs/quickstart/best, or set MODELS"), (["/nowhere/at all"], "/nowhere/at all")],
 )
 def test_a_mistake_of_the_command_is_one_line(arguments, said):
-    environment = {name: value for name, value in os.environ.items() if name != "MODELS"}
-    command = [sys.executable, str(SPACE / "app.py"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    done = run_python(SPACE / "app.py", *arguments, MODELS="")
     assert done.returncode == 2
     assert re.fullmatch(rf"app\.py: error: .*{said}.*", done.stderr.splitlines()[-1]), done.stderr
     assert "Traceback" not in done.stderr

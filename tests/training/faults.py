@@ -1,10 +1,9 @@
 """Training in a process of its own that a real fault stops at a chosen place.
 
-The processes are forked from one that has imported everything, so that each costs what it trains.
+The processes are forked from one that has imported the large libraries, so that each costs what it trains.
 """
 
 import logging
-import multiprocessing
 import os
 import resource
 import signal
@@ -14,11 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from csezoo.training.train import main
-
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(
-    ["csezoo.training.loop.runs", "transformers.models.bert.modeling_bert", "matplotlib.figure", "evaluate", "peft"]
-)
+from tests.interpreters import CONTEXT
 
 
 class Stopped(BaseException):

@@ -13,7 +13,8 @@ from csezoo.training.files import locked, recover_directory, replace_directory, 
 from csezoo.training.loading.tokenizers import load_tokenizer
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
-from tests.training.faults import CONTEXT, train_in_child
+from tests.interpreters import CONTEXT
+from tests.training.faults import train_in_child
 from tests.training.loop.test_train import command_line, values
 
 

@@ -122,6 +122,7 @@ def test_soak_samples_memory_and_files_of_training_and_of_encoding(recipe, tmp_p
     assert (tmp_path / "soak.png").stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_soak_names_the_program_that_failed_and_its_error(recipe):
     with pytest.raises(UserError, match="csezoo.training.train failed: error: .*no_such"):
         benchmark_soak(recipe(base_model="./no_such"), steps=1, lines=1, every=0.05)

@@ -22,8 +22,8 @@ from csezoo.training.embedding.shards import read_receipt
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import load_encoder
 from tests.conftest import SENTENCES
+from tests.interpreters import run_two
 from tests.repositories import tiny_repository
-from tests.training.loop.test_train import LAUNCH_TWO
 
 TEXTS = ["the cat", "", *SENTENCES[:20], " ".join(SENTENCES[:6]), "zebra, 🙂"]
 RECEIPT = {"model_sha256": "0" * 64, "pooling": "letters", "dtype": "float32"}
@@ -203,11 +203,8 @@ def test_after_a_kill_the_same_command_writes_only_the_missing_shards(model, tmp
 
 def test_two_processes_write_the_same_files_as_one(model, file, tmp_path):
     command = ["encode", str(model), str(file), "--shard_size", "7", "--to"]
-    launch = [*LAUNCH_TWO[:-1], "csezoo.training.cli", *command, str(tmp_path / "two")]
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true"}
-    done = subprocess.run(launch, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("24 embeddings in 4 files") == 1
+    out, _ = run_two("-m", "csezoo.training.cli", *command, tmp_path / "two")
+    assert out.count("24 embeddings in 4 files") == 1
     main([*command, str(tmp_path / "one")])
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
 

@@ -1,10 +1,7 @@
 """Every kind of model loads as an encoder, and a finished repository loads without this project."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -24,6 +21,7 @@ from csezoo.training.recipes import load_recipe
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES
 from tests.hub_server import HubServer
+from tests.interpreters import run_python
 
 POOLINGS = ["cls", "mean", "max", "first_last_mean", "last2_mean"]
 TEXTS = [*SENTENCES[:9], "the cat", "dog", "the cat sees the house " * 30]
@@ -140,10 +138,10 @@ print(json.dumps([load_encoder(model, pooling="cls")[1] for model in {models}]))
     with HubServer() as hub:
         for card in (b"first", b"second"):
             commit = hub.commit("zoo/plain", "a card", {**files, "README.md": card}).id
-            command = [sys.executable, "-c", code.format(models=["zoo/plain", str(bases["bert"])])]
-            environment = {**os.environ, **hub.environment(tmp_path / "hf")}
-            shown = subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
-            there, here = json.loads(shown)
+            made = code.format(models=["zoo/plain", str(bases["bert"])])
+            done = run_python("-c", made, **hub.environment(tmp_path / "hf"))
+            assert done.returncode == 0, done.stderr
+            there, here = json.loads(done.stdout)
             assert (there["model_revision"], here["model_revision"]) == (commit, None)
             assert there["model_sha256"] == here["model_sha256"]
 

@@ -1,9 +1,6 @@
 """Fine-tuning on GLUE: reading the tasks, tokenizing, training, results and their receipts."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -20,6 +17,7 @@ from csezoo.training.publishing.repository import save_repository
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
 from tests.hub_server import Commit, HubServer
+from tests.interpreters import run_python
 from tests.training.evaluation.tasks.test_sts import write
 
 QUICK = FineTuning(learning_rate=5e-3, epochs=6, batch_size=16)
@@ -282,9 +280,7 @@ def test_tasks_from_the_hub_are_read_at_the_pinned_commit(tmp_path):
     with HubServer() as hub:
         hub.repos[repository] = [Commit(revision, "pinned", files)]
         hub.commit(repository, "a later commit", {})
-        environment = {**os.environ, **hub.environment(tmp_path / "hf")}
-        code = [sys.executable, "-c", FROM_THE_HUB]
-        done = subprocess.run(code, env=environment, capture_output=True, text=True, timeout=500)
+        done = run_python("-c", FROM_THE_HUB, **hub.environment(tmp_path / "hf"))
     assert done.returncode == 0, done.stderr
     (rte, rte_rows), (stsb, stsb_rows) = json.loads(done.stdout.splitlines()[-1])
     assert (rte["dataset"], rte["revision"], rte["rows"]) == (*HUB, ROWS["RTE"])

@@ -16,7 +16,8 @@ from csezoo.training.loop.runs import run_recipe
 from csezoo.training.pictures.curves import draw_prefix_tuning
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES
-from tests.training.loop.test_train import LAUNCH_TWO, finish, lines, start, values
+from tests.interpreters import run_two
+from tests.training.loop.test_train import command_line, lines, values
 
 STAGE_ONE = 3
 
@@ -96,8 +97,7 @@ def test_two_processes_train_both_stages_as_one(
     one = two_stages(base_without_dropout, train_file, triplets, dev_file, tmp_path / "one", **changes)
     run_recipe(make_recipe(one))
     two = two_stages(base_without_dropout, train_file, triplets, dev_file, tmp_path / "two", **changes)
-    code, _, err = finish(start(two, *LAUNCH_TWO, ACCELERATE_USE_CPU="true"))
-    assert code == 0, err
+    _, err = run_two("-m", "csezoo.training.train", *command_line(two))
     assert "2 process(es)" in err
     a, b = (load_file(tmp_path / made / "checkpoints/step-00000006/model.safetensors") for made in ("one", "two"))
     for name in a:

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
+from tests.interpreters import run_two
 from tests.methods import RUNS, run_keys
 from tests.training.faults import AtRecord, KilledAtFile, Stopped, fill_disk, stop, terminate, train_in_child
 from tests.training.loop.test_train import LAUNCH_TWO, command_line, finish, lines, start, values
@@ -122,8 +123,7 @@ def test_sigterm_ends_it_with_143_and_a_line_that_says_where_it_goes_on(bases, t
 def test_two_processes_go_on_bit_for_bit(bases, train_file, dev_file, tmp_path):
     """Stopped by a SIGTERM to the launcher; a ragged last batch in the middle (96 sentences in batches of 25)."""
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", batch_size=25, eval_steps=1)
-    code, _, err = finish(start(recipe, *LAUNCH_TWO, ACCELERATE_USE_CPU="true"))
-    assert code == 0, err
+    run_two("-m", "csezoo.training.train", *command_line(recipe))
     broken = {**recipe, "output_dir": str(tmp_path / "broken")}
     process = start(broken, *LAUNCH_TWO, ACCELERATE_USE_CPU="true")
     while process.poll() is None and "step 2  dev" not in process.stderr.readline():
@@ -131,6 +131,6 @@ def test_two_processes_go_on_bit_for_bit(bases, train_file, dev_file, tmp_path):
     process.terminate()
     code, _, err = finish(process)
     assert code != 0 and "stopped by a signal: the same command resumes from" in err
-    code, _, err = finish(start(broken, *LAUNCH_TWO, ACCELERATE_USE_CPU="true"))
-    assert code == 0 and "resumed from" in err, err
+    _, err = run_two("-m", "csezoo.training.train", *command_line(broken))
+    assert "resumed from" in err
     same_run(tmp_path / "whole", tmp_path / "broken")

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from csezoo.training.recipes import load_recipe, make_recipe
 from csezoo.training.train import main
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES
+from tests.interpreters import run_python
 
 
 def values(base, train_file, dev_file, output, **changes):
@@ -49,8 +49,7 @@ def command_line(recipe):
 
 
 def start(recipe, *launcher, **environment):
-    """A training process of its own, as a user starts it."""
-    launcher = launcher or (sys.executable, "-m", "csezoo.training.train")
+    """Training processes of their own, as a launcher starts them."""
     return subprocess.Popen(
         [*launcher, *command_line(recipe)],
         stdout=subprocess.PIPE,
@@ -155,10 +154,10 @@ def test_a_finished_run_is_used_again_and_another_recipe_is_refused(run, bases, 
     before = (run / "best" / "model.safetensors").stat().st_mtime_ns
     run_recipe(make_recipe(same))
     assert (run / "best" / "model.safetensors").stat().st_mtime_ns == before
-    code, _, err = finish(start({**same, "learning_rate": 2e-3}))
-    assert code == 2
-    assert "another" in err and "learning_rate" in err and "--overwrite" in err
-    assert "Traceback" not in err
+    refused = run_python("-m", "csezoo.training.train", *command_line({**same, "learning_rate": 2e-3}))
+    assert refused.returncode == 2
+    assert "another" in refused.stderr and "learning_rate" in refused.stderr and "--overwrite" in refused.stderr
+    assert "Traceback" not in refused.stderr
 
 
 LAUNCH_TWO = (

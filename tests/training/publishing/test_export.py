@@ -1,11 +1,8 @@
 """An export has the checkpoint's vectors without its code: as a plain repository and as an ONNX file."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +25,7 @@ from csezoo.training.recipes import make_recipe
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES, tiny_tokenizer
 from tests.hub_server import HubServer
+from tests.interpreters import run_python
 from tests.modeling.test_methods import CONFIGS, configure, train_one_step
 
 PROMPT = 'this sentence of "{sentence}" means {mask} .'
@@ -130,17 +128,10 @@ def from_the_hub(tmp_path_factory):
     """A prompt model on the Hub, exported by the command: the checkpoint, the export, the command's output."""
     directory = tmp_path_factory.mktemp("hub")
     source = save(directory / "source", "prompt", "bert")
-    command = [sys.executable, "-W", "ignore", "-m", "csezoo.training.cli", "export", "zoo/prompt"]
+    command = ["-W", "ignore", "-m", "csezoo.training.cli", "export", "zoo/prompt", "--to", "exports/out", "--onnx"]
     with HubServer() as hub:
         hub.commit("zoo/prompt", "a model", {path.name: path.read_bytes() for path in source.iterdir()})
-        done = subprocess.run(
-            [*command, "--to", "exports/out", "--onnx"],
-            cwd=directory,
-            env={**os.environ, **hub.environment(directory / "hf")},
-            capture_output=True,
-            text=True,
-            timeout=500,
-        )
+        done = run_python(*command, cwd=directory, **hub.environment(directory / "hf"))
     assert done.returncode == 0, done.stderr
     return source, directory / "exports" / "out", done.stdout
 

@@ -1,9 +1,6 @@
 """Publish with the real Hub client to a local Hub server, and load from it as a new user would."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -16,6 +13,7 @@ from csezoo.training.publishing.staging import stage
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES
 from tests.hub_server import TOKEN, HubServer
+from tests.interpreters import run_python
 from tests.repositories import publish_to
 
 TEXTS = SENTENCES[:5]
@@ -114,11 +112,10 @@ def test_verify_and_audit_work_on_a_revision_of_a_hub_repository(published, tmp_
     hub, _ = published
     hub.requests.clear()
     sha = hub.repos["zoo/tiny"][-1].id
-    variables = {**os.environ, **hub.environment(tmp_path / "home")}
 
     def run(*arguments):
-        command = [sys.executable, "-W", "ignore", "-m", "csezoo.training.cli", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, env=variables)
+        command = ["-W", "ignore", "-m", "csezoo.training.cli", *arguments]
+        return run_python(*command, **hub.environment(tmp_path / "home"))
 
     audited = run("audit", "zoo/tiny", "--revision", sha)
     assert audited.stdout == f"no findings in zoo/tiny at {sha}\n", audited.stderr

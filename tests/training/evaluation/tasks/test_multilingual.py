@@ -1,9 +1,6 @@
 """BQ, LCQMC, STS 2017 and Spanish STS 2014: reading the data, the metric, damaged data."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -14,6 +11,7 @@ from csezoo.training.evaluation.suites import evaluate
 from csezoo.training.evaluation.tasks.multilingual import CHINESE, STS17, load_chinese, load_spanish, load_sts17
 from csezoo.training.evaluation.tasks.sts import PairTask
 from tests.hub_server import Commit, HubServer
+from tests.interpreters import run_python
 from tests.training.evaluation.tasks.test_sts import write
 
 CHINESE_ROWS = {"BQ": 10000, "LCQMC": 12500}
@@ -153,9 +151,7 @@ def test_every_configuration_is_read_from_the_hub_at_its_pinned_commit(tmp_path)
         hub.commit(repository, "a later commit", {})
         name, revision, _ = CHINESE["BQ"]
         hub.repos[name] = [Commit(revision, "pinned", {"test.jsonl": served(10000, broken=41)})]
-        environment = {**os.environ, **hub.environment(tmp_path / "hf")}
-        code = [sys.executable, "-c", FROM_THE_HUB]
-        done = subprocess.run(code, env=environment, capture_output=True, text=True, timeout=500)
+        done = run_python("-c", FROM_THE_HUB, **hub.environment(tmp_path / "hf"))
     assert done.returncode == 0, done.stderr
     tasks, error = map(json.loads, done.stdout.splitlines())
     assert {name: receipt["rows"] for name, _, receipt in tasks} == {f"STS17 {name}": n for name, n in rows.items()}

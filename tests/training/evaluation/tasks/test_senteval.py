@@ -2,9 +2,6 @@
 
 import io
 import json
-import os
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -14,6 +11,7 @@ from csezoo.training.evaluation.tasks.senteval import ARCHIVE, REPOSITORY
 from csezoo.training.evaluation.tasks.sts import load_task
 from csezoo.training.evaluation.tasks.transfer import load_transfer_task
 from tests.hub_server import HubServer
+from tests.interpreters import Python
 from tests.training.evaluation.tasks.test_sts import senteval  # noqa: F401 (a fixture)
 from tests.training.evaluation.tasks.test_transfer import cr  # noqa: F401 (a fixture)
 
@@ -62,14 +60,13 @@ def released(hub, senteval, cr):  # noqa: F811
 
 
 def start(hub, tmp_path, code=FIND):
-    environment = {**os.environ, **hub.environment(tmp_path / "hf")}
-    return subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+    return Python("-c", code, **hub.environment(tmp_path / "hf"))
 
 
 def read(process):
-    out, _ = process.communicate(timeout=300)
-    assert process.returncode == 0
-    return json.loads(out.splitlines()[-1])
+    done = process.finish()
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_tasks_from_the_hub_equal_those_of_a_directory_and_name_the_commit(hub, released, senteval, cr, tmp_path):  # noqa: F811

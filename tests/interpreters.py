@@ -1,0 +1,104 @@
+"""Runs Python in processes that need not import the large libraries: each is forked from one that has.
+
+torch and what transformers needs beside it take seconds to import, and dozens of tests need a process of their own.
+Whatever reads the environment when it is imported (`huggingface_hub`, transformers, datasets, accelerate, this
+project) is not among them: a process reads its own. Where the interpreter itself is what is tested (its hash seed, its
+memory, its launcher), start one with `subprocess`.
+"""
+
+import multiprocessing
+import os
+import runpy
+import socket
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+ROOT = str(Path(__file__).parents[1])
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(
+    [
+        "matplotlib.figure",
+        "pandas",
+        "pyarrow.parquet",
+        "scipy.stats",
+        "sklearn.linear_model",
+        "torch._dynamo",
+        "torch._inductor.config",
+        "torch.distributed.checkpoint",
+        "torch.distributed.fsdp",
+        "torch.distributed.tensor",
+        "torch.nn.attention.flex_attention",
+        "torch.utils.tensorboard",
+    ]
+)
+
+
+def _interpret(arguments: list[str], directory: str, environment: dict[str, str], written: str) -> None:
+    """What `python` does with these arguments, in this process."""
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(directory)
+    sys.path[:] = [directory, *(path for path in sys.path if path not in ("", ROOT))]
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(os.path.join(written, name), os.O_WRONLY | os.O_CREAT), descriptor)
+    if arguments[:2] == ["-W", "ignore"]:
+        warnings.simplefilter("ignore")
+        arguments = arguments[2:]
+    if arguments[0] == "-c":
+        sys.argv = ["-c", *arguments[2:]]
+        exec(arguments[1], {"__name__": "__main__"})  # noqa: S102 (written in the test)
+    elif arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+class Python:
+    """A process as `python` with these arguments starts it.
+
+    Args:
+        arguments: `-c CODE`, `-m MODULE` or a file, and what it is given; `-W ignore` may stand before them.
+        cwd: its directory; else the one of this process.
+        environment: variables beside those of this process.
+    """
+
+    def __init__(self, *arguments: object, cwd: os.PathLike | None = None, **environment: str):
+        self.arguments = [str(argument) for argument in arguments]
+        self.written = tempfile.TemporaryDirectory()
+        directory, variables = str(cwd or os.getcwd()), {**os.environ, **environment}
+        self.process = CONTEXT.Process(
+            target=_interpret, args=(self.arguments, directory, variables, self.written.name)
+        )
+        self.process.start()
+
+    def finish(self) -> subprocess.CompletedProcess[str]:
+        """Wait for its end; its exit code (negative: a signal) and what it wrote."""
+        self.process.join(timeout=300)
+        if self.process.exitcode is None:
+            self.process.kill()
+            raise TimeoutError(f"still running after five minutes: python {' '.join(self.arguments)}")
+        with self.written as directory:
+            out, err = (Path(directory, name).read_text(encoding="utf-8") for name in ("stdout", "stderr"))
+        return subprocess.CompletedProcess(self.arguments, self.process.exitcode, out, err)
+
+
+def run_python(*arguments: object, cwd: os.PathLike | None = None, **environment: str):
+    """`Python`, to its end."""
+    return Python(*arguments, cwd=cwd, **environment).finish()
+
+
+def run_two(*arguments: object) -> tuple[str, str]:
+    """`Python` twice, as two processes that find each other like those of `accelerate launch`; what both wrote."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}
+    started = [Python(*arguments, RANK=rank, LOCAL_RANK=rank, **shared) for rank in ("0", "1")]
+    finished = [process.finish() for process in started]
+    assert [done.returncode for done in finished] == [0, 0], [done.stderr for done in finished]
+    return "".join(done.stdout for done in finished), "".join(done.stderr for done in finished)
