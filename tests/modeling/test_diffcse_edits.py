@@ -85,6 +85,12 @@ def test_insertions_do_not_leave_the_positions_of_the_backbone():
     model(input_ids=ids, attention_mask=torch.ones_like(ids)).loss.backward()
 
 
+def test_what_is_left_of_a_long_sentence_keeps_its_order():
+    ids = torch.arange(1, 201)[None]
+    kept, _, _ = delete_tokens(ids, torch.ones_like(ids), ids % 3 == 0)
+    assert kept[0, :134].tolist() == [number for number in range(1, 201) if number % 3]
+
+
 def test_what_follows_a_deletion_is_labelled():
     ids, mask = (sentences()[key][:, 0] for key in ("input_ids", "attention_mask"))
     deleted = torch.tensor([[0, 1, 1, 0, 0, 0], [0, 0, 1, 0, 0, 0]]).bool()

@@ -55,11 +55,26 @@ def test_without_an_attention_mask_all_tokens_of_labelled_pairs_are_attended():
     )
 
 
-def test_mlm_loss_is_added_with_its_weight_and_spares_special_tokens():
+def test_mlm_loss_is_added_with_its_weight():
     model = simcse(mlm_weight=0.5, mlm_probability=0.9, mask_token_id=4, special_token_ids=[0, 2, 3, 4])
     output = model.eval()(**batch())
     expected = output.losses["contrastive"] + 0.5 * output.losses["mlm"]
     torch.testing.assert_close(output.loss, expected)
+
+
+def test_real_tokens_that_are_not_special_may_be_masked():
+    model = simcse(mlm_weight=0.5, mask_token_id=4, special_token_ids=[0, 2, 3, 4])
+    ids, mask = torch.tensor([[2, 10, 4, 11, 3, 12]]), torch.tensor([[1, 1, 1, 1, 1, 0]])
+    assert model.maskable(ids, mask).tolist() == [[False, True, False, True, False, False]]
+
+
+def test_without_the_contrastive_loss_another_one_is_learned_or_it_is_refused():
+    heads = {"mlm_weight": 0.5, "mask_token_id": 4, "special_token_ids": [0, 2, 3, 4]}
+    output = simcse(contrastive_weight=0.0, **heads).eval()(**batch())
+    assert list(output.losses) == ["mlm"]
+    torch.testing.assert_close(output.loss, 0.5 * output.losses["mlm"])
+    with pytest.raises(ValueError, match="contrastive_weight: 0 leaves nothing to learn"):
+        simcse(contrastive_weight=0.0)(**batch())
 
 
 def test_masking_follows_80_10_10():
