@@ -63,8 +63,8 @@ def assert_differs(directory, *parts):
 def test_a_repository_is_what_it_was_saved_as(saved, name):
     files, tokens, vectors = verify_repository(str(saved[name]))
     assert files.startswith("files: ")
-    assert "token ids: those of 8 sentences are as stored" in tokens
-    assert "vectors: those of 8 sentences are as stored" in vectors
+    assert "token ids: 8 sentences match the fingerprint" in tokens
+    assert "vectors: 8 sentences match the fingerprint" in vectors
 
 
 def test_the_fingerprint_holds_short_and_truncated_sentences_and_unknown_characters(saved):
@@ -146,7 +146,7 @@ def test_a_prompt_lost_from_the_tokenizer_is_caught(copy):
         ("prefixes", {"prefix_length": 0}, "unexpected prefixes"),
         ("whitening", {"whitening_size": None}, "unexpected whitening.kernel"),
         ("plain", {"model_type": "bert"}, "its model is none of the zoo's"),
-        ("plain", {"pooling": "median"}, "'median' is none of"),
+        ("plain", {"pooling": "median"}, "'median' must be one of"),
     ],
 )
 def test_another_configuration_is_caught(copy, name, change, problem):
