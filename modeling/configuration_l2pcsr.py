@@ -35,8 +35,8 @@ class L2PCSRConfig(SentenceEncoderConfig):
         token_mask, feature_mask: which masks to use (ablations, table 3). The paper does not define the average of
             eq. 2 without one of them: here the missing mask is all ones, so that the other still halves.
         weakening: `binary` masks; `continuous`, the probabilities as multipliers ("Continual Mask"); or `noise`,
-            learned noise added to the embedding layer's output ("Emb Noise"). `noise` ignores the keys above except
-            `inner_steps` and `attend_padding`.
+            learned noise added to the embedding layer's output ("Emb Noise"). `noise` uses only `inner_steps`,
+            `attend_padding` and `noise_size`.
         noise_size: largest L2 norm of that noise over a row's tokens and features. The paper states none.
 
     Example:

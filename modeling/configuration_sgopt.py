@@ -12,8 +12,8 @@ class SGOPTConfig(SentenceEncoderConfig):
         variant: the loss, `opt3` (SG-OPT), `base` (SG), `opt1`, `opt2`; see `objectives.self_guided`.
         guide: what makes the views: the frozen `twin`, or (`self`) the tuned encoder, from the second text column. The
             latter is the paper's contrastive BT baseline with a column of back-translations and `variant: base`.
-        view_pooling: over the tokens of a layer, `max` (paper) or `mean` (the release's default argument). This key
-            and the next three configure the twin and have no effect with `guide: self`.
+        view_pooling: over the tokens of a layer, `max` (paper) or `mean` (the release's default argument). It has no
+            effect with `guide: self`, like the other keys of views and twin.
         first_view_layer, last_view_layer: layers that make views; 0 is the embedding layer's output, all by default.
         twin_dropout: dropout in the twin in training. The release puts the twin into training mode by accident;
             `false` is what the paper's "fixed" suggests.

@@ -105,8 +105,8 @@ def info_nce(
     """
     logits = without(cosine_logits(anchors, positives, temperature), duplicates)  # (B, B)
     if hard_negatives is not None:
-        own = torch.eye(len(anchors), dtype=logits.dtype, device=logits.device)
-        hard = cosine_logits(anchors, hard_negatives, temperature) + hard_negative_weight * own  # (B, B)
+        diagonal = torch.eye(len(anchors), dtype=logits.dtype, device=logits.device)
+        hard = cosine_logits(anchors, hard_negatives, temperature) + hard_negative_weight * diagonal  # (B, B)
         logits = torch.cat([logits, hard], dim=1)  # (B, 2B)
     return F.cross_entropy(logits, torch.arange(len(anchors), device=logits.device))
 
@@ -218,10 +218,10 @@ def self_guided(
         logits = cosine_logits(embeddings, views.flatten(0, 1), temperature).view(batch, batch, count)  # [i, m, n]
         itself = torch.eye(batch, dtype=torch.bool, device=logits.device)
         itself = (itself if duplicates is None else itself | duplicates)[:, :, None]
-        own = logits.diagonal().T  # (B, K): [i, k] = s(c_i, h_ik)
+        positive = logits.diagonal().T  # (B, K): [i, k] = s(c_i, h_ik)
         least = torch.finfo(logits.dtype).min  # not -inf: a single sentence has no others, but needs a gradient
         others = logits.masked_fill(itself, least).flatten(1).logsumexp(1, keepdim=True)  # (B, 1)
-        return (torch.logaddexp(own, others) - own).mean()
+        return (torch.logaddexp(positive, others) - positive).mean()
     if layers is None:
         if count > 1:
             raise ValueError(f"layers: variant {variant} uses one of the {count} views of a sentence; say which")

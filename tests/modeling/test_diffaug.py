@@ -288,7 +288,7 @@ def test_a_backbone_without_past_keys_is_refused_and_lora_offered():
         hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, pad_token_id=1, **sizes
     )
     for backbone in (distil, mpnet):
-        with pytest.raises(ValueError, match="views_module: prefix needs .*: use views_module: lora"):
+        with pytest.raises(ValueError, match="views_module: prefix needs .*; use views_module: lora"):
             diffaug(backbone=backbone)
         for views_module, places in (("lora", 4), ("adapter", 4)):
             model = diffaug(backbone=backbone, views_module=views_module)
