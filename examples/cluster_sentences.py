@@ -1,4 +1,4 @@
-"""Sort the lines of a file into groups of similar meaning.
+"""Group the lines of a file by meaning.
 
 python examples/cluster_sentences.py runs/quickstart/best sentences.txt 8
 """
@@ -13,11 +13,11 @@ from transformers import AutoModel
 def main(repository: str, file: str, clusters: str) -> None:
     lines = [line for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
     model = AutoModel.from_pretrained(repository, trust_remote_code=True)
-    embeddings = model.encode(lines, normalize_embeddings=True)  # of length one: the nearest centre is by cosine too
+    embeddings = model.encode(lines, normalize_embeddings=True)  # of length 1, so that k-means groups by cosine
     groups = KMeans(int(clusters), n_init=10, random_state=0).fit_predict(embeddings)
     for group in sorted(set(groups)):
         print(f"group {group + 1}")
-        print(*(f"  {line}" for line, own in zip(lines, groups, strict=True) if own == group), sep="\n")
+        print(*(f"  {line}" for line, its_group in zip(lines, groups, strict=True) if its_group == group), sep="\n")
 
 
 if __name__ == "__main__":

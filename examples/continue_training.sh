@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Train a published checkpoint of the zoo further, by SimCSE on sentences of your own (a text file, one a line):
+# Train a published checkpoint of the zoo further, with SimCSE on your sentences (a text file, one per line):
 #
 #   examples/continue_training.sh ORG/NAME sentences.txt runs/further [--key value ...]
 #
-# The encoder goes on where it was published; heads that only training has start fresh. Give the checkpoint's own recipe
-# in the place of this one to train by its method.
+# Training starts from the published encoder, with new training heads. To train with the checkpoint's method, use its
+# recipe instead of this one.
 set -euo pipefail
 base_model=$1 train_file=$2 output_dir=$3
 shift 3

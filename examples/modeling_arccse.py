@@ -1,13 +1,13 @@
-r"""ArcCSE's angular margin: a method of one's own in one file.
+r"""ArcCSE's angular margin: a new method in one file.
 
-The positive has to be nearer than the others by an angle m, not merely nearer:
+The positive has to be closer than the others by at least an angle m:
 
 .. math:: \ell_i = -\log \frac{e^{\cos(\theta_{ii} + m)/\tau}}
           {e^{\cos(\theta_{ii} + m)/\tau} + \sum_{j \ne i} e^{\cos(\theta_{ij})/\tau}}
 
 where :math:`\theta_{ij}` is the angle between :math:`z_i` and :math:`z_j^+`.
 
-To use it, copy this file into `modeling/` and name it in `METHODS` there:
+To use it, copy this file into `modeling/` and add it to `METHODS` there:
 
     from .modeling_arccse import ArcCSEConfig, ArcCSEForContrastiveLearning, ArcCSEModel
     "arccse": (ArcCSEConfig, ArcCSEModel, ArcCSEForContrastiveLearning),
@@ -40,7 +40,7 @@ from .objectives import cosine_logits, without
 
 
 class ArcCSEConfig(SentenceEncoderConfig):
-    """SimCSE's settings and one more.
+    """The configuration of ArcCSE.
 
     Args:
         margin: the angle m, in radians; 10 degrees by default.
@@ -51,30 +51,30 @@ class ArcCSEConfig(SentenceEncoderConfig):
     def __init__(self, margin: float = math.radians(10), **kwargs: Any):
         super().__init__(**kwargs)
         if not 0 <= margin < math.pi / 2:
-            raise ValueError(f"margin: {margin} must be from 0 to below a right angle, in radians")
+            raise ValueError(f"margin: {margin} must be at least 0 and below a right angle, in radians")
         self.margin = margin
 
 
 class ArcCSEModel(SentenceEncoderModel):
-    """The encoder an ArcCSE checkpoint serves."""
+    """The encoder that an ArcCSE checkpoint serves."""
 
     config_class = ArcCSEConfig
 
 
 class ArcCSEForContrastiveLearning(ForContrastiveLearning):
-    """ArcCSE in training: SimCSE under another objective."""
+    """The training model of ArcCSE: SimCSE with another objective."""
 
     config_class = ArcCSEConfig
     serving_class = ArcCSEModel
     seams = ("objective",)
 
     def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
-        """`(B, 2, H)` to a scalar; the other sentences are those of all processes."""
+        """Compute the loss of embeddings `(B, 2, H)`, with the other sentences of all processes."""
         everyone, _ = gather_rows(embeddings)
         anchors, positives = everyone.unbind(1)
         cosines = cosine_logits(anchors, positives, temperature=1.0)
-        own = cosines.diagonal()
-        sines = (1 - own.square()).clamp(min=1e-12).sqrt()  # the root of 0 has no gradient
-        farther = own * math.cos(self.config.margin) - sines * math.sin(self.config.margin)  # the cosine of θ + m
-        logits = (cosines + torch.diag(farther - own)) / self.config.temperature
+        positive = cosines.diagonal()
+        sines = (1 - positive.square()).clamp(min=1e-12).sqrt()  # the root of 0 has no gradient
+        farther = positive * math.cos(self.config.margin) - sines * math.sin(self.config.margin)  # the cosine of θ + m
+        logits = (cosines + torch.diag(farther - positive)) / self.config.temperature
         return F.cross_entropy(without(logits, duplicates), torch.arange(len(anchors), device=logits.device))

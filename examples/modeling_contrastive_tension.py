@@ -1,15 +1,16 @@
-r"""Contrastive Tension: two encoders, trained apart, agree on the same sentence. A method of one's own in one file.
+r"""Contrastive Tension: two separately trained encoders agree on the same sentence. A new method in one file.
 
-Both start as the same pre-trained encoder. One reads a sentence s, the other the same sentence (a positive pair) or
-another one (a negative pair); each sentence is in one positive and K negative pairs. The dot product of the two
-vectors tells which it is, by binary cross-entropy (section 3):
+Both start from the same pre-trained encoder. One reads a sentence s, the other one the same sentence (a positive pair)
+or another one (a negative pair). Each sentence is in one positive and K negative pairs. Binary cross-entropy on the
+dot product of the two vectors learns to tell them apart (section 3):
 
 .. math:: L = -\frac{1}{|P|} \sum_{(s, s') \in P} [s = s'] \log \sigma(f_1(s) \cdot f_2(s'))
           + [s \ne s'] \log \sigma(-f_1(s) \cdot f_2(s'))
 
-No projection, the mean over tokens, no temperature. The second encoder is served, the first is dropped.
+There is no projection and no temperature, and pooling is the mean over tokens. The second encoder is served, the first
+one is dropped.
 
-To use it, copy this file into `modeling/` and name it in `METHODS` there:
+To use it, copy this file into `modeling/` and add it to `METHODS` there:
 
     from .modeling_contrastive_tension import ContrastiveTensionConfig, ContrastiveTensionModel
     from .modeling_contrastive_tension import ContrastiveTensionForContrastiveLearning
@@ -18,22 +19,22 @@ To use it, copy this file into `modeling/` and name it in `METHODS` there:
     ),
 
 Then `--method contrastive_tension --optimizer rmsprop --learning_rate 1e-5 --batch_size 16` trains it from any recipe.
-All tests of methods take it with a line in `tests/methods.py`:
+A line in `tests/methods.py` runs all tests of methods on it:
 
     "contrastive_tension": Tested(neutral=None, passes=(("BertModel", "parameters", 8),) * 2),
 
 References:
     Carlsson, Gyllensten, Gogoulou, Ylipää Hellqvist, Sahlgren 2021, "Semantic Re-tuning with Contrastive Tension",
-    ICLR. Where this differs:
+    ICLR. Differences from the paper:
 
-    * The paper draws K negatives for each sentence from the corpus and encodes each of them. Here the negatives of a
-      sentence are the K that follow it in the batch, which is random too, so that every sentence is encoded once by
-      each encoder. A batch of b sentences has b positive and bK negative pairs; the paper's 16 pairs are 2 and 14.
-    * The paper lowers the learning rate from 1e-5 to 2e-6 in steps. The zoo has no such schedule: the nearest one is
+    * The paper samples K negatives for each sentence from the corpus and encodes each of them. Here the negatives of a
+      sentence are the next K in the batch, which is random too, so that each encoder encodes every sentence once. A
+      batch of b sentences has b positive and bK negative pairs. The paper's 16 pairs are 2 positive and 14 negative.
+    * The paper lowers the learning rate from 1e-5 to 2e-6 in steps. The zoo has no such schedule. The closest one is
       `lr_scheduler: linear`, which ends at 0.
 
 Relations:
-    It is no change of SimCSE: there is no setting at which the two are the same.
+    It does not extend SimCSE: no setting makes the two the same.
 """
 
 from typing import Any
@@ -51,10 +52,10 @@ from .objectives import at_least_float32
 
 
 class ContrastiveTensionConfig(SentenceEncoderConfig):
-    """A sentence encoder's settings, with the paper's pooling, and one more. `temperature` is without effect.
+    """The configuration of Contrastive Tension, with the paper's pooling. `temperature` has no effect.
 
     Args:
-        negatives: K, negative pairs for each positive one; fewer in a batch of fewer other sentences.
+        negatives: K, negative pairs for each positive pair; fewer if a batch has fewer other sentences.
     """
 
     model_type = "contrastive_tension"
@@ -67,27 +68,27 @@ class ContrastiveTensionConfig(SentenceEncoderConfig):
     def _check(self) -> None:
         super()._check()
         if self.denoise != "none":
-            raise ValueError("denoise: contrastive_tension has two encoders with a bias each, give denoise: none")
+            raise ValueError("denoise: contrastive_tension has two encoders with different biases; set denoise: none")
 
     @property
     def needs_whole_batch(self) -> str | None:
-        return "Contrastive Tension's two encoders read a batch in turns"
+        return "Contrastive Tension needs the gradients of two encoders, which mini-batches do not compute"
 
     def view_columns(self, columns: int) -> list[int]:
         if columns > 2:
-            raise ValueError(f"contrastive_tension reads a sentence, or a pair of them, not {columns} columns")
+            raise ValueError(f"contrastive_tension needs one text column or two, not {columns}")
         return super().view_columns(columns)
 
 
 class ContrastiveTensionModel(SentenceEncoderModel):
-    """The encoder a Contrastive Tension checkpoint serves, the second one."""
+    """The encoder that a Contrastive Tension checkpoint serves: the second one."""
 
     config_class = ContrastiveTensionConfig
     training_heads = (*SentenceEncoderModel.training_heads, "first")
 
 
 class ContrastiveTensionForContrastiveLearning(ForContrastiveLearning):
-    """Contrastive Tension in training: the first encoder reads the anchors, the second the positives."""
+    """The training model of Contrastive Tension: one encoder reads the anchors, the other one the positives."""
 
     config_class = ContrastiveTensionConfig
     serving_class = ContrastiveTensionModel
@@ -103,7 +104,7 @@ class ContrastiveTensionForContrastiveLearning(ForContrastiveLearning):
         return [*super().encoders(), self.first]
 
     def recover_heads(self, lost: set[str]) -> set[str]:
-        """The first encoder starts anew from the one that was served."""
+        """Start the first encoder from the served one."""
         return super().recover_heads(lost) | ({"first"} & lost)
 
     def pool_views(
@@ -115,12 +116,12 @@ class ContrastiveTensionForContrastiveLearning(ForContrastiveLearning):
         return torch.cat([anchors, positives], dim=1)
 
     def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
-        """`(B, 2, H)` to a scalar; the negatives are those of all processes."""
+        """Compute the loss of embeddings `(B, 2, H)`, with the negatives of all processes."""
         everyone, _ = gather_rows(embeddings)
         anchors, positives = at_least_float32(everyone).unbind(1)
-        own = torch.arange(len(everyone), device=everyone.device)
+        rows = torch.arange(len(everyone), device=everyone.device)
         distance = torch.arange(min(self.config.negatives + 1, len(everyone)), device=everyone.device)
-        partners = (own[:, None] + distance) % len(everyone)  # (B, 1 + K): each sentence itself, then those after it
+        partners = (rows[:, None] + distance) % len(everyone)  # (B, 1 + K): the sentence itself, then the next K
         with torch.autocast(anchors.device.type, enabled=False):
             scores = (anchors @ positives.T).gather(1, partners)  # (B, 1 + K)
         same = (distance == 0).to(scores.dtype).expand_as(scores)

@@ -1,4 +1,4 @@
-"""Find the lines of a file that are nearest in meaning to a question.
+"""Find the lines of a file that are closest in meaning to a question.
 
 python examples/semantic_search.py runs/quickstart/best sentences.txt "Who bakes the bread?"
 """
@@ -13,8 +13,8 @@ def main(repository: str, file: str, *queries: str, nearest: int = 5) -> None:
     lines = [line for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
     model = AutoModel.from_pretrained(repository, trust_remote_code=True)
     corpus = model.encode(lines, normalize_embeddings=True)
-    asked = model.encode(list(queries), normalize_embeddings=True)
-    for query, cosines in zip(queries, asked @ corpus.T, strict=True):
+    questions = model.encode(list(queries), normalize_embeddings=True)
+    for query, cosines in zip(queries, questions @ corpus.T, strict=True):
         print(query)
         for place in (-cosines).argsort(kind="stable")[:nearest]:
             print(f"{cosines[place]:6.2f}  {lines[place]}")

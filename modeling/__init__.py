@@ -1,4 +1,4 @@
-"""What a published checkpoint carries. Importing this package registers every method with the Auto classes."""
+"""The code of published checkpoints. Importing this package registers every method with the Auto classes."""
 
 from transformers import AutoConfig, AutoModel, AutoModelForPreTraining
 
@@ -35,7 +35,7 @@ for _config, _serving, _training in METHODS.values():
     AutoConfig.register(_config.model_type, _config)
     AutoModel.register(_config, _serving)
     AutoModelForPreTraining.register(_config, _training)
-    # Saved with the class: its files, and the map that finds them again.
+    # Save the class's code files with a checkpoint, and the map that finds them.
     _config.register_for_auto_class()
     _serving.register_for_auto_class("AutoModel")
     _training.register_for_auto_class("AutoModelForPreTraining")

@@ -1,4 +1,4 @@
-"""The code files of a saved checkpoint. This file itself stays in the package."""
+"""Complete the code files of a saved checkpoint. This file itself is not saved with one."""
 
 import json
 from pathlib import Path
@@ -9,13 +9,13 @@ HEADER = "# Imports of imports: from a directory, transformers 4 loads only the 
 
 
 def name_all_imports(directory: str | Path) -> None:
-    """Make the files that a checkpoint's `auto_map` names import every file that they need.
+    """Make the files that a checkpoint's `auto_map` names import every file they need.
 
-    transformers 5, and transformers 4 on the Hub, follow the imports of an import; transformers 4 in a directory does
-    not. The missing ones are put at the end of the files, where they import no name that is used.
+    transformers 5, and transformers 4 on the Hub, follow the imports of imported files. transformers 4 in a directory
+    does not. This adds the missing imports at the end of the files, under a name that is not used.
 
     Args:
-        directory: a saved checkpoint, with its code.
+        directory: a saved checkpoint with its code.
     """
     directory = Path(directory)
     auto_map = json.loads((directory / "config.json").read_text(encoding="utf-8"))["auto_map"]

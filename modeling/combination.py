@@ -1,4 +1,4 @@
-"""Methods by name, alone or combined: `l2pcsr+diffcse` is both at once, where they change different seams."""
+"""Look up methods by name. `l2pcsr+diffcse` combines two methods that change different seams."""
 
 from functools import cache
 from typing import Any
@@ -12,15 +12,15 @@ Method = tuple[type[SentenceEncoderConfig], type[SentenceEncoderModel], type[For
 
 @cache
 def method(name: str) -> Method:
-    """Configuration, serving model and training model of a method or of several joined by `+`.
+    """Return configuration, serving model and training model of a method, or of several methods joined by `+`.
 
-    A combination inherits from its methods, each of which overrides the seams it changes and leaves the others to the
-    next. It is served, and published, as the one that changes the views (else the first): nothing but the views
-    reaches the serving model. The training model of a combination goes on from its run's own checkpoints; the Auto
-    classes know the model it is served as.
+    A combination inherits from its methods. Each method overrides the seams it changes. The combination is served and
+    published as the method that changes the views, or else as the first one, because only the views reach the serving
+    model. Its training model resumes from the checkpoints of its run; the Auto classes know only the model it is
+    served as.
 
     Raises:
-        ValueError: an unknown method, or two that decide the same seam.
+        ValueError: a method is unknown, or two methods change the same seam.
 
     Example:
         >>> config, serving, training = method("simcse")
@@ -31,14 +31,14 @@ def method(name: str) -> Method:
 
     names = name.split("+")
     if unknown := [one for one in names if one not in METHODS]:
-        raise ValueError(f"{unknown[0]!r} is none of {', '.join(METHODS)}")
+        raise ValueError(f"{unknown[0]!r} must be one of {', '.join(METHODS)}")
     if len(names) == 1:
         return METHODS[name]
     owners: dict[str, str] = {}
     for one in names:
         for seam in METHODS[one][2].seams:
             if seam in owners:
-                raise ValueError(f"{owners[seam]} and {one} cannot combine: both decide the {seam}")
+                raise ValueError(f"{owners[seam]} and {one} cannot be combined: both change the {seam}")
             owners[seam] = one
     first = owners.get("views", names[0])
     names.sort(key=lambda one: one != first)
@@ -47,7 +47,7 @@ def method(name: str) -> Method:
     def configure(self: SentenceEncoderConfig, **kwargs: Any) -> None:
         configs[0].__init__(self, **kwargs)
 
-    # Of the first one's name and module: what is saved is found again as that one.
+    # With the name and module of the first method, a saved model is loaded as that method.
     place = {"__module__": configs[0].__module__, "__init__": configure}
     config = type(configs[0].__name__, configs, place)
     place = {"__module__": trainings[0].__module__, "config_class": config, "serving_class": servings[0]}

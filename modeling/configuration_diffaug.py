@@ -9,25 +9,25 @@ VIEWS_MODES = ("different", "same")
 
 
 class DiffAugConfig(SentenceEncoderConfig):
-    """Modules that tell the views of a sentence apart, and what is trained of the model in which stage.
+    """The configuration of DiffAug: the modules that make the views differ, and what each stage trains.
 
     Args:
-        views_module: `prefix`, key/value prefixes in every layer; or, in their place, `lora` on the query and value
-            projections, `adapter` after attention and feed-forward network.
+        views_module: `prefix` (key/value prefixes in every layer), `lora` (on the query and value projections) or
+            `adapter` (after attention and feed-forward network).
         views_mode: `different` modules for the two views, or the `same` for both.
-        prefix_length: slots l of a view's prefix; 0 for none, which is SimCSE.
-        reparametrisation: train the prefixes as a small table behind an MLP, or as they are.
-        prefix_dropout: of the prefixes in training, drawn for every row; by default the backbone's own (0.1).
+        prefix_length: l, slots in the prefix of each view; 0 has no prefixes and is SimCSE.
+        reparametrisation: compute the prefixes from a small table by an MLP (true), or train them directly (false).
+        prefix_dropout: dropout on the prefixes in training, different for every row; by default the backbone's (0.1).
         bottleneck: r of `lora` and `adapter`; the paper tries 4 (as many parameters as its prefixes) and 64.
-        lora_scale: s of `lora`, at least 1 in the paper, which gives no value.
-        freeze_views: leave the modules as the stage on labelled pairs has made them.
-        freeze_backbone: leave the language model as it was pre-trained, in both stages.
-        denoise_length_offset: added to a sentence's length where the template's bias is looked up. By default l, as in
-            the release, which counts the prefix as part of the sentence; 0 is exact.
-        nli_classes: see `SentenceEncoderConfig`; entailed and contradicted hypotheses here.
+        lora_scale: s of `lora`; the paper says only that it is at least 1.
+        freeze_views: do not train the modules after the stage on labelled pairs.
+        freeze_backbone: do not train the language model in either stage.
+        denoise_length_offset: added to a sentence's length when the template's bias is looked up. The default is l, as
+            in the release, which counts the prefix as part of the sentence; 0 is exact.
+        nli_classes: see `SentenceEncoderConfig`; by default 2, entailed and contradicted hypotheses.
 
     Raises:
-        ValueError: a value outside its range.
+        ValueError: a value is outside its range.
 
     Example:
         >>> DiffAugConfig().prefix_positions
@@ -75,24 +75,26 @@ class DiffAugConfig(SentenceEncoderConfig):
     def _check(self) -> None:
         super()._check()
         if self.denoise == "always" and self.bias_length_offset:
-            raise ValueError("denoise: always needs denoise_length_offset: 0, the release shifts it in training alone")
+            raise ValueError(
+                "denoise: always needs denoise_length_offset: 0 (the release adds an offset only in training)"
+            )
 
     @property
     def prefix_positions(self) -> int:
-        """2l: real tokens stand after the prefixes of both views, of which a view sees one."""
+        """2l: the real tokens follow the prefixes of both views, although a view sees only one of them."""
         return 2 * self.prefix_length if self.views_module == "prefix" else 0
 
     @property
     def needs_labelled_pairs(self) -> str | None:
-        frozen = "freeze_views: they would stay as they were drawn"
+        frozen = "freeze_views: without training the modules would stay random"
         return frozen if self.freeze_views else super().needs_labelled_pairs
 
     @property
     def needs_own_code(self) -> str | None:
         if self.prefix_positions:
-            return "its prefixes are keys and values in every attention layer, for which a plain encoder has no place"
+            return "its prefixes are keys and values in every attention layer, which a plain encoder does not have"
         if self.views_module == "adapter":
-            return "its adapters stand inside every layer, where a plain encoder has none"
+            return "its adapters are inside every layer, and a plain encoder has none"
         return super().needs_own_code
 
     @property

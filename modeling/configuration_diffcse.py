@@ -20,32 +20,31 @@ CHOICES = {
 
 
 class DiffCSEConfig(SentenceEncoderConfig):
-    """SimCSE's settings, and how a sentence is edited and what is learned from the difference.
+    """The configuration of DiffCSE: how sentences are edited, and what is learned from the difference.
 
     Args:
-        projection: as in every method; the paper's projector is `batchnorm`, its ablation without is `tanh`.
-        rtd_weight: λ of the conditional discriminator's loss; 0 leaves SimCSE.
-        rtd_mask_ratio: share of tokens that an edit masks, of places where it inserts, or of tokens that it deletes.
-            The paper's 0.30 is of BERT on STS; 0.20 and 0.15 are in the recipes, and its ablation of edits uses 0.15.
-        rtd_reduction: see `objectives.replaced_token_detection`; λ = 0.005 belongs to `mean`.
-        condition_on: the vector of the sentence that the discriminator reads, after the `projection` (what is
-            contrasted) or as `pooled` (the release's option `before_mlp`).
-        generator_sampling: the generator's best guess (`argmax`, the release), or a `sample` (the paper's abstract).
-        generator_positions: whose guesses are taken: `all` tokens' (the release) or the `masked` ones' alone.
-        generator_dropout: whether the frozen generator's dropout is on in training (the release, where it follows the
-            training mode).
-        generator_config: configuration (or its dict) of the generator, any masked language model of the backbone's
-            vocabulary; filled in where a model is built, the backbone's own otherwise.
+        projection: as in every method. `batchnorm` is the paper's projector, `tanh` its ablation without one.
+        rtd_weight: λ, the weight of the discriminator's loss; 0 is SimCSE.
+        rtd_mask_ratio: share of tokens that an edit masks or deletes, or of places where it inserts. The paper uses
+            0.30 for BERT on STS, 0.20 and 0.15 in other settings (see the recipes), 0.15 in its ablation of edits.
+        rtd_reduction: see `objectives.replaced_token_detection`; λ = 0.005 was chosen for `mean`.
+        condition_on: the sentence vector that the discriminator reads: after the `projection`, as in the contrastive
+            loss, or `pooled`, before it (the release's option `before_mlp`).
+        generator_sampling: the generator's best guess (`argmax`, the release) or a `sample` (the paper's abstract).
+        generator_positions: replace `all` tokens by the generator's (the release), or only the `masked` ones.
+        generator_dropout: keep the dropout of the frozen generator on in training, as in the release.
+        generator_config: configuration (or its dict) of the generator, any masked language model with the backbone's
+            vocabulary; set when a model is built, by default the backbone's.
         edit: `replace` tokens, `insert` some, `delete` some, or `all` three (section 5, table 4).
         prediction: what the discriminator predicts: which tokens are edited (`rtd`), the masked tokens (`masked_lm`),
             or the original of every token (`corrective_lm`), section 5, table 3.
-        predicted_sentence: whose edit it reads: the `same` sentence's that it is conditioned on, the `next` one's, or
-            `both`. The latter need two text columns, a sentence and the one that follows it.
-        edited_view: whether the edited sentence is also contrasted: as a `positive` or a hard `negative` (appendix B,
-            table 15, where λ is 0).
+        predicted_sentence: the sentence whose edit the discriminator reads: the `same` as the vector's, the `next`
+            one, or `both`. `next` and `both` need two text columns, a sentence and the one after it.
+        edited_view: also use the edited sentence in the contrastive loss, as a `positive` or a hard `negative`
+            (appendix B, table 15, with λ = 0).
 
     Raises:
-        ValueError: a value outside its range or two that contradict each other.
+        ValueError: a value is outside its range, or two values contradict each other.
 
     Example:
         >>> DiffCSEConfig().rtd_weight
@@ -91,30 +90,30 @@ class DiffCSEConfig(SentenceEncoderConfig):
     def _check(self) -> None:
         super()._check()
         if self.prediction != "rtd" and self.edit != "replace":
-            raise ValueError(f"prediction: {self.prediction} recovers replaced tokens, it needs edit: replace")
-        # No sentences need no tokenizer.
+            raise ValueError(f"prediction: {self.prediction} recovers replaced tokens; set edit: replace")
+        # Without sentences, no tokenizer is needed.
         if (self.edited_view != "none" or self.predicted_sentence != "same") and self.text_prefixes([], None):  # type: ignore[arg-type]
             raise ValueError(
-                "edited_view, predicted_sentence: another method makes the texts of the views, leave them out"
+                "edited_view, predicted_sentence: another method makes the texts of the views; leave both out"
             )
         embedding_size = self.backbone_config.to_dict().get("embedding_size", self.hidden_size)
         if self.rtd_weight > 0 and embedding_size != self.hidden_size:
             raise ValueError(
-                f"diffcse puts a sentence vector of {self.hidden_size} numbers among embeddings of {embedding_size}: "
-                "this backbone's do not fit"
+                f"base_model: diffcse needs token embeddings as large as its vectors ({self.hidden_size}), but this "
+                f"backbone's have {embedding_size} dimensions; choose another"
             )
         if self.edited_view != "none" and self.edit == "all":
-            raise ValueError("edited_view: one edit makes a view, choose edit: replace, insert or delete")
+            raise ValueError("edited_view: it needs a single edit; set edit: replace, insert or delete")
         if self.edited_view != "none" and self.predicted_sentence != "same":
-            raise ValueError("edited_view: the third view is the next sentence, give predicted_sentence: same")
+            raise ValueError("edited_view: the third view would be the next sentence; set predicted_sentence: same")
         if self.rtd_weight > 0 and self.projection == "gelu" and self.condition_on == "projection":
-            raise ValueError("projection: gelu is too wide to condition on, give condition_on: pooled")
+            raise ValueError("projection: gelu is too wide for the discriminator; set condition_on: pooled")
 
     @property
-    def sub_configs(self) -> dict[str, type]:  # type: ignore[override]  # an attribute of the class there
-        """Configurations inside this one; transformers 4 would look into one that is not there."""
-        there = {"generator_config": AutoConfig} if self.generator_config else {}
-        return super().sub_configs | there
+    def sub_configs(self) -> dict[str, type]:  # type: ignore[override]  # a class attribute in transformers
+        """Nested configurations. transformers 4 would read the generator's even if there is none."""
+        generator = {"generator_config": AutoConfig} if self.generator_config else {}
+        return super().sub_configs | generator
 
     @property
     def edits(self) -> tuple[str, ...]:
@@ -132,12 +131,12 @@ class DiffCSEConfig(SentenceEncoderConfig):
 
     def view_columns(self, columns: int) -> list[int]:
         if self.edited_view != "none" and columns > 2:
-            raise ValueError(f"edited_view: it is the third view, give one or two text columns, not {columns}")
+            raise ValueError(f"edited_view: the edit is the third view; give one or two text columns, not {columns}")
         if self.predicted_sentence == "same":
             return super().view_columns(columns)
         if columns != 2:
             raise ValueError(
-                f"predicted_sentence: {self.predicted_sentence} needs two text columns, a sentence and the one that "
-                f"follows it, not {columns}"
+                f"predicted_sentence: {self.predicted_sentence} needs two text columns (a sentence and the one after "
+                f"it), not {columns}"
             )
         return [0, 0, 1]

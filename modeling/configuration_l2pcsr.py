@@ -11,32 +11,33 @@ FEATURE_MASK_SCOPES = ("row", "shared")
 
 
 class L2PCSRConfig(SentenceEncoderConfig):
-    """What is weakened, and how it is learned; the defaults are the paper's (appendix B).
+    """The configuration of L2P-CSR: what is weakened, and how the masks are learned. Defaults are the paper's.
 
-    The released code differs from the paper. Its behaviour is `token_update="sign"`, `token_step_size=0.1`,
-    `feature_step_size=0.1`, `feature_mask_scope="shared"`, `attend_padding=True`, and for RoBERTa
-    `weakened_layers=2` (it draws a third mask there and never applies it). It compares with p > φ, the paper with
-    p ≥ φ; they differ where p is φ to the last bit.
+    The paper's hyperparameters are in its appendix B. The released code differs from the paper. To follow the release,
+    set `token_update="sign"`, `token_step_size=0.1`, `feature_step_size=0.1`, `feature_mask_scope="shared"`,
+    `attend_padding=True`, and for RoBERTa `weakened_layers=2` (it draws a third mask and never applies it). The
+    release compares p > φ, the paper p ≥ φ; they differ only if p equals φ to the last bit.
 
     Args:
-        threshold: φ of eq. 1: what has a probability below it is weakened. 0 with `binary` weakening is SimCSE.
+        threshold: φ of eq. 1; tokens and features with a probability below it are weakened. 0 with `binary` weakening
+            is SimCSE.
         token_step_size, feature_step_size: β of eq. 5 and 6; 0.5 in the paper, 0.1 in the release.
-        token_update: `l2`, the gradient over a row's tokens divided by its norm (eq. 5), or `sign`, every token by
-            the whole step: the release divides each token's gradient by its own absolute value.
-        inner_steps: updates of the probabilities before the real one; the release's 4, the paper does not say. With
-            0 the masks stay random, the paper's ablation "w/o learning to perturb".
-        weakened_layers: k, the outputs weakened: the embedding layer's and those of the first k - 1 Transformer
-            layers.
-        feature_mask_scope: `row`, each view of each sentence has its own feature mask (paper), or `shared`, one for
-            all rows and both views of the batch (release).
-        attend_padding: whether padding is attended to while the views are made (release: its attention mask does not
-            reach the encoder in training). `mean` and the other averaging poolings then count padding as well.
-        token_mask, feature_mask: which masks there are (ablations, table 3). The paper does not say what the average
-            of eq. 2 is when one is missing: here the missing one is all ones, so that the other still halves.
-        weakening: `binary` masks; `continuous`, the probabilities themselves as multipliers ("Continual Mask"); or
-            `noise`, learned noise added to the embedding layer's output ("Emb Noise"), which takes no notice of the
-            keys above but `inner_steps` and `attend_padding`.
-        noise_size: greatest L2 norm of that noise over a row's tokens and features. The paper gives none.
+        token_update: `l2` divides the gradient over a row's tokens by its norm (eq. 5). `sign` moves every token by
+            the full step, because the release divides each token's gradient by its absolute value.
+        inner_steps: updates of the masks before each update of the model; 4 in the release, not stated in the paper.
+            With 0 the masks stay random, the paper's ablation "w/o learning to perturb".
+        weakened_layers: k, how many outputs are weakened: those of the embedding layer and of the first k - 1
+            Transformer layers.
+        feature_mask_scope: `row` has a feature mask for each view of each sentence (paper), `shared` one for all rows
+            and views of the batch (release).
+        attend_padding: attend to padding while the views are made (release: its attention mask does not reach the
+            encoder in training). `mean` and the other averaging poolings then count padding too.
+        token_mask, feature_mask: which masks to use (ablations, table 3). The paper does not define the average of
+            eq. 2 without one of them: here the missing mask is all ones, so that the other still halves.
+        weakening: `binary` masks; `continuous`, the probabilities as multipliers ("Continual Mask"); or `noise`,
+            learned noise added to the embedding layer's output ("Emb Noise"). `noise` uses only `inner_steps`,
+            `attend_padding` and `noise_size`.
+        noise_size: largest L2 norm of that noise over a row's tokens and features. The paper states none.
 
     Example:
         >>> L2PCSRConfig(token_update="sign", token_step_size=0.1).threshold
@@ -89,14 +90,14 @@ class L2PCSRConfig(SentenceEncoderConfig):
     def _check(self) -> None:
         super()._check()
         if (kind := self.backbone_config.model_type) not in FAMILIES:
-            raise ValueError(f"l2pcsr weakens the layers of {', '.join(FAMILIES)}, not those of a {kind}")
+            raise ValueError(f"base_model: l2pcsr supports {', '.join(FAMILIES)}, got {kind}")
         outputs = self.num_hidden_layers + 1
         if self.weakened_layers > outputs:
             raise ValueError(
-                f"weakened_layers: {self.weakened_layers} must be at most {outputs}, this backbone's layers + 1"
+                f"weakened_layers: {self.weakened_layers} must be at most {outputs}, the backbone's layers + 1"
             )
         if not (self.token_mask or self.feature_mask):
-            raise ValueError("token_mask and feature_mask: false and false leave nothing to weaken, keep one of them")
+            raise ValueError("token_mask, feature_mask: without both, nothing is weakened; set one of them to true")
 
     @property
     def learns_token_masks(self) -> bool:
@@ -104,4 +105,4 @@ class L2PCSRConfig(SentenceEncoderConfig):
 
     @property
     def needs_whole_batch(self) -> str | None:
-        return "L2P-CSR learns its masks from the loss of the whole batch"
+        return "L2P-CSR learns its masks from the loss of the complete batch"

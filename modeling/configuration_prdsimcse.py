@@ -10,21 +10,21 @@ from .text_prefixes import NEGATIVE_PREFIXES, POSITIVE_PREFIXES, positive_prefix
 
 
 class PrdSimCSEConfig(SentenceEncoderConfig):
-    """Prefixes before the positive and the negative copy of each sentence.
+    """The configuration of PrdSimCSE: text prefixes for the positive and the negative copy of each sentence.
 
     Args:
         positive_prefix: `level-um` and the other kinds of `text_prefixes.positive_prefix`, or `none`.
-        negative_prefix: one of `text_prefixes.NEGATIVE_PREFIXES`, or `none`: then there are no negative copies.
-        negative_separator: between negative prefix and sentence. The paper shows none; a space is taken.
-        prefix_length_unit: what a `level` counts: `words` between white space (the paper speaks of words) or `pieces`.
-        prefix_within_max_length: cut prefix and sentence together at the recipe's `max_length`. By default the
-            sentence alone is cut and prefixes come on top: within 32 pieces the longest leaves 7 to the sentence.
+        negative_prefix: one of `text_prefixes.NEGATIVE_PREFIXES`, or `none` for no negative copies.
+        negative_separator: between negative prefix and sentence. The paper shows none; a space is used.
+        prefix_length_unit: what a `level` counts: `words` between white space (as in the paper) or `pieces`.
+        prefix_within_max_length: truncate prefix and sentence together at the recipe's `max_length`. By default only
+            the sentence is truncated: within 32 pieces, the longest prefix would leave 7 for the sentence.
         positive_prefix_share: share of sentences whose positive gets its prefix (table 13).
-        negative_prefix_share: share of sentences whose negative gets its prefix; the others' is the bare sentence,
-            and so a false negative (caption of table 14; section 6.3 may mean that it is empty). Which sentences is a
-            fixed draw by their text.
+        negative_prefix_share: share of sentences whose negative gets its prefix. The negative of the others is the
+            sentence itself, a false negative (caption of table 14; section 6.3 may mean that it is empty). The choice
+            depends only on the text.
         denominator: reading of eq. 2, see `objectives.prefix_contrastive`.
-        projection_at_test: kept at test (section 4.1), other than in unsupervised SimCSE.
+        projection_at_test: keep the projection at test (section 4.1), unlike unsupervised SimCSE.
 
     Example:
         >>> PrdSimCSEConfig(negative_prefix="prefix1").view_columns(3)
@@ -67,7 +67,7 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
     def _check(self) -> None:
         super()._check()
         if self.denominator != "batch" and self.hard_negative_weight != 0:
-            raise ValueError(f"hard_negative_weight needs denominator: batch, not {self.denominator}")
+            raise ValueError(f"hard_negative_weight: it needs denominator: batch, got {self.denominator}")
 
     @property
     def prefixes_count_as_text(self) -> bool:
@@ -76,7 +76,7 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
     def longest_prefix(self, tokenizer: PreTrainedTokenizerBase) -> int:
         if self.prefix_within_max_length:
             return 0
-        longest = self._own_names(" ".join([self.positive_prefix.split("-")[-1]] * 4), tokenizer)
+        longest = self._special_tokens(" ".join([self.positive_prefix.split("-")[-1]] * 4), tokenizer)
         texts = [longest, NEGATIVE_PREFIXES.get(self.negative_prefix, "") + self.negative_separator.rstrip()]
         return max(len(ids) for ids in tokenizer(texts, add_special_tokens=False).input_ids)
 
@@ -99,13 +99,13 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
             prefix = positive_prefix(sentence, self.positive_prefix, length=length)
             takes = prefix and _draw("positive", sentence) < self.positive_prefix_share
             prefixes.append(f"{prefix} " if takes else "")
-        return [self._own_names(prefix, tokenizer) for prefix in prefixes]
+        return [self._special_tokens(prefix, tokenizer) for prefix in prefixes]
 
     @staticmethod
-    def _own_names(prefix: str, tokenizer: PreTrainedTokenizerBase) -> str:
+    def _special_tokens(prefix: str, tokenizer: PreTrainedTokenizerBase) -> str:
         return prefix.replace("[CLS]", tokenizer.cls_token).replace("[MASK]", tokenizer.mask_token)
 
 
 def _draw(view: str, sentence: str) -> float:
-    """A number from 0 to below 1 that is a sentence's own: the same in every epoch and on every process."""
+    """Return a number from 0 to below 1 that depends only on the text, and not on epoch or process."""
     return zlib.crc32(f"{view}\n{sentence}".encode()) / 2**32

@@ -1,4 +1,4 @@
-"""What every sentence encoder of the zoo is configured by."""
+"""The configuration that every sentence encoder of the zoo shares."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -8,24 +8,25 @@ from typing import Any, ClassVar
 from transformers import AutoConfig, BertConfig, PretrainedConfig, PreTrainedTokenizerBase
 from transformers.utils.versions import require_version
 
-require_version("transformers>=4.57")  # of a checkpoint this file is imported first
+require_version("transformers>=4.57")  # checked here because a checkpoint imports this file first
 
 POOLING_MODES = ("cls", "mean", "max", "first_last_mean", "last2_mean", "prompt")
 PROJECTIONS = ("none", "tanh", "batchnorm", "gelu")
 DENOISING = ("none", "train", "always")
-SIZE = "[1, 10_000_000]"  # what does not fit into memory is refused where a model is made
+SIZE = "[1, 10_000_000]"  # models larger than memory are refused before they are built
 WEIGHT = "[0, 1_000_000]"
 
 
 def check_value(key: str, value: object, allowed: str | tuple) -> None:
-    """Refuse a value that is not allowed; nan never is.
+    """Refuse a value that is not allowed. nan is never allowed.
 
     Args:
-        key: its name, for the error.
+        key: name of the value, for the error.
+        value: to check.
         allowed: the choices, or an interval as in mathematics: `[0, 1)` is from 0 to below 1.
 
     Raises:
-        ValueError: the value is none of the choices, outside the interval, or no number.
+        ValueError: the value is not one of the choices, outside the interval, or not a number.
 
     Example:
         >>> check_value("dropout", 1.5, "[0, 1)")
@@ -34,7 +35,7 @@ def check_value(key: str, value: object, allowed: str | tuple) -> None:
     """
     if isinstance(allowed, tuple):
         if value not in allowed:
-            raise ValueError(f"{key}: {value!r} is none of {', '.join(map(str, allowed))}")
+            raise ValueError(f"{key}: {value!r} must be one of {', '.join(map(str, allowed))}")
         return
     least, most = (float(end) for end in allowed[1:-1].split(", "))
     inside = isinstance(value, int | float) and least <= value <= most
@@ -43,7 +44,7 @@ def check_value(key: str, value: object, allowed: str | tuple) -> None:
 
 
 def in_words(interval: str) -> str:
-    """An interval in plain words.
+    """Return an interval in words.
 
     Example:
         >>> in_words("(0, 1_000]")
@@ -55,10 +56,10 @@ def in_words(interval: str) -> str:
 
 
 class SentenceEncoderConfig(PretrainedConfig):
-    """A backbone's own configuration, and everything between its token vectors and a loss.
+    """The configuration of a sentence encoder: its backbone, and everything from token vectors to the loss.
 
-    Subclasses name a method: they add its hyperparameters, set `model_type`, and must define `__init__` (transformers
-    generates one from annotations otherwise, which would skip this one).
+    A subclass is the configuration of a method. It adds hyperparameters, sets `model_type`, and must define
+    `__init__`: otherwise transformers generates one that skips this one.
 
     Args:
         backbone_config: configuration (or its dict) of the encoder, BERT or RoBERTa family; BERT-base by default.
@@ -69,36 +70,37 @@ class SentenceEncoderConfig(PretrainedConfig):
         projection_size: width of the `gelu` projection.
         projection_at_test: whether the projection stays in the serving model. Unsupervised SimCSE trains with it and
             tests without.
-        prompts: templates with `{sentence}` and `{mask}`, needed by `prompt` pooling: the first serves, view v trains
-            with the v-th (the last one for all further views).
-        prompt_token_ids: ids of each template before and after the sentence, special tokens included; filled in from
-            the tokenizer where a model is built.
-        denoise: subtract the template's bias (PromptBERT): `none`, in `train` only (its unsupervised setting), or
-            `always` (its supervised setting for RoBERTa; BERT's subtracts after a masked-LM head, which is not here).
+        prompts: templates with `{sentence}` and `{mask}`, for `prompt` pooling. View v trains with the v-th template
+            (the last one for all further views); the first one is used at test.
+        prompt_token_ids: ids of each template before and after the sentence, with special tokens; set from the
+            tokenizer when a model is built.
+        denoise: when to subtract the template's bias (PromptBERT): `none`, only in `train` (its unsupervised setting),
+            or `always` (its supervised setting for RoBERTa; for BERT it subtracts after a masked-LM head, which the
+            zoo does not have).
         denoise_position_offset: first position id of the bias, see `prompts.template_bias`.
-        mask_token_id, special_token_ids: the tokenizer's, filled in where a model is built.
-        batch_size: sentences of a training batch, over all processes, for a method whose sizes depend on it; filled in
-            where a model is built.
+        mask_token_id, special_token_ids: ids of the tokenizer, set when a model is built.
+        batch_size: sentences in a training batch, over all processes, for a method whose sizes depend on it; set when
+            a model is built.
         temperature: τ of the contrastive loss; 0.05 in SimCSE.
-        contrastive_weight: weight of the contrastive loss; 0 leaves the auxiliary losses alone.
-        hard_negative_weight: log weight of the own hard negative, see `objectives.info_nce`.
-        mask_duplicates: keep a sentence that is twice in a batch from being its own negative, see
+        contrastive_weight: weight of the contrastive loss; 0 trains on the auxiliary losses only.
+        hard_negative_weight: log weight of each sentence's own hard negative, see `objectives.info_nce`.
+        mask_duplicates: do not use a sentence that is in a batch twice as its own negative, see
             `objectives.duplicate_rows`; false in the papers.
         mlm_weight: weight of an auxiliary masked language modelling loss (0.1 in SimCSE), 0 for none.
-        mlm_probability: share of tokens masked for it.
+        mlm_probability: share of tokens masked for `mlm_weight`.
         nli_classes: classes of a softmax classifier on labelled sentence pairs, see `natural_language_inference`: 2
             for entailed and contradicted hypotheses, 3 with neutral ones, 0 for no classifier.
-        nli_weight: weight of its cross-entropy beside the contrastive loss.
-        whitening_size: dimensions a fitted whitening keeps, see `whitening.Whitening`; none by default.
+        nli_weight: weight of the classifier's cross-entropy beside the contrastive loss.
+        whitening_size: dimensions that a fitted whitening keeps, see `whitening.Whitening`; none by default.
 
     Raises:
-        ValueError: a value outside its range or two that contradict each other.
+        ValueError: a value is outside its range, or two values contradict each other.
     """
 
     sub_configs = {"backbone_config": AutoConfig}
-    # Text generation has a temperature too; transformers refuses to save one that is not a declared field.
+    # Declared, because transformers has a temperature for text generation and refuses to save an undeclared one.
     temperature: float = 0.05
-    # What the arguments of the constructor may be, see `check_value`. Subclasses add theirs.
+    # Allowed values of the constructor's arguments, see `check_value`. Subclasses add theirs.
     allowed: ClassVar[dict[str, str | tuple]] = {
         "pooling": POOLING_MODES,
         "projection": PROJECTIONS,
@@ -166,7 +168,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         self.nli_weight = nli_weight
         self.whitening_size = whitening_size
         self._check()
-        # A checkpoint carries its code: the flat files beside it, found by these names.
+        # A checkpoint has its code in the files beside it, found by these names.
         name = type(self).__name__.removesuffix("Config")
         kwargs["auto_map"] = {
             "AutoConfig": f"configuration_{self.model_type}.{name}Config",
@@ -183,55 +185,58 @@ class SentenceEncoderConfig(PretrainedConfig):
                 if value is not None or parameter is None or parameter.default is not None:
                     check_value(key, value, allowed)
         if (self.pooling == "prompt") != bool(self.prompts):
-            raise ValueError("pooling: prompt and prompts belong together: give both or neither")
+            raise ValueError("pooling: prompt and prompts belong together; give both or neither")
         for prompt in self.prompts or []:
             if prompt.count("{sentence}") != 1 or prompt.count("{mask}") != 1:
                 raise ValueError(f"prompts: {prompt!r} must contain {{sentence}} and {{mask}} once each")
             if prompt.index("{mask}") < prompt.index("{sentence}"):
                 raise ValueError(f"prompts: {prompt!r} must have {{mask}} after {{sentence}}")
         if self.denoise != "none" and self.pooling != "prompt":
-            raise ValueError(f"denoise: {self.denoise} needs pooling: prompt")
+            raise ValueError(f"denoise: {self.denoise} needs pooling: prompt; set it, or denoise: none")
         if self.nli_weight > 0 and self.nli_classes == 0:
             raise ValueError(f"nli_weight: {self.nli_weight} needs nli_classes: 2 (triplets) or 3 (labelled pairs)")
         if self.projection == "gelu" and self.projection_at_test:
-            raise ValueError("projection: gelu is a training head, projection_at_test: false drops it at test")
+            raise ValueError("projection: gelu is only used in training; set projection_at_test: false")
 
     def text_prefixes(self, sentences: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
-        """Data seam: for each view, what stands before each sentence, separator included; none where nothing does.
+        """Data seam: return for each view the prefix of each sentence, with its separator.
 
         Args:
-            sentences: texts of the first column, made into as many views as there are lists.
-            tokenizer: the backbone's own, for its special tokens and pieces.
+            sentences: texts of the first column.
+            tokenizer: of the backbone, for its special tokens and word pieces.
+
+        Returns:
+            One list of prefixes for each view made of the sentences. No list means no prefixes.
         """
         return []
 
     def longest_prefix(self, tokenizer: PreTrainedTokenizerBase) -> int:
-        """Data seam: pieces that `text_prefixes` put before a sentence at most, on top of its own."""
+        """Data seam: return the most word pieces that `text_prefixes` adds to a sentence."""
         return 0
 
     @property
     def prefixes_count_as_text(self) -> bool:
-        """Data seam: whether `text_prefixes` are cut with the sentence at the recipe's `max_length`."""
+        """Data seam: whether prefix and sentence are truncated together at the recipe's `max_length`."""
         return False
 
-    # Data seam: edits of the texts, drawn anew for every batch (repeated words, synonyms, cut-offs); none by default.
-    # A method defines `edit_sentence(self, views, draw)`: the word pieces of a sentence's views, a list of ids each,
-    # in and out, before any template or special token. `draw` is the sentence's own source of randomness, made from
-    # the run's seed, the batch's number and the sentence's place in the batch. An edit that draws from nothing else is
-    # the same when a run resumes, however many processes share the batch, and leaves dropout's draws alone.
+    # Data seam: random edits of the texts in every batch (repeated words, synonyms, cut-offs); none by default.
+    # A method defines `edit_sentence(self, views, draw)`. It takes and returns the word pieces of a sentence's views,
+    # one list of ids per view, without template and special tokens. `draw` is a random generator for this sentence,
+    # seeded by the run's seed, the batch number and the sentence's place in the batch. An edit that uses no other
+    # randomness is the same after a resume and for any number of processes, and does not change dropout.
     edit_sentence: Callable[[list[list[int]], Random], list[list[int]]] | None = None
 
     def most_added_pieces(self, length: int) -> int:
-        """Data seam: word pieces that `edit_sentence` adds at most to a sentence of at most `length` of them."""
+        """Data seam: return the most word pieces that `edit_sentence` adds to a sentence of `length` or fewer."""
         return 0
 
     def view_columns(self, columns: int) -> list[int]:
-        """Data seam: the text column each view reads. A sentence alone is its own positive."""
+        """Data seam: return the text column of each view. With one column, a sentence is its own positive."""
         return [0, 0] if columns == 1 else list(range(columns))
 
     @property
     def encoded_views(self) -> int | None:
-        """Data seam: how many leading views are encoded and contrasted; the others only serve auxiliary losses."""
+        """Data seam: how many leading views are encoded and contrasted. The others are only for auxiliary losses."""
         return None
 
     @property
@@ -241,34 +246,34 @@ class SentenceEncoderConfig(PretrainedConfig):
 
     @property
     def needs_labelled_pairs(self) -> str | None:
-        """Why there must be a stage on labelled pairs, if so."""
+        """Why the method needs a stage on labelled pairs, or None if it does not."""
         return None
 
     @property
     def needs_whole_batch(self) -> str | None:
-        """Why a batch cannot be encoded in mini-batches (`mini_batch_size`), if so."""
-        return "masked language modelling (mlm_weight) takes the whole batch" if self.mlm_weight > 0 else None
+        """Why the method cannot encode a batch in mini-batches (`mini_batch_size`), or None if it can."""
+        return "masked language modelling (mlm_weight) needs the complete batch" if self.mlm_weight > 0 else None
 
     @property
     def learns_token_masks(self) -> bool:
-        """Whether the training model has `learned_token_masks` to show."""
+        """Whether the training model implements `learned_token_masks`."""
         return False
 
     @property
     def needs_own_code(self) -> str | None:
-        """Why a plain backbone and the modules of sentence-transformers cannot serve the model, if so."""
+        """Why a plain backbone with modules of sentence-transformers cannot serve the model, or None if it can."""
         if self.denoise == "always":
-            return "it subtracts its template's bias (denoise: always), which takes a second pass through the encoder"
+            return "it subtracts its template's bias (denoise: always), which needs a second pass through the encoder"
         return None
 
     @property
     def prefix_positions(self) -> int:
-        """Positions of the backbone that a method takes from the text."""
+        """Positions of the backbone that the method uses and the text cannot."""
         return 0
 
     @property
     def bias_length_offset(self) -> int:
-        """Added to a sentence's length where its template's bias is looked up."""
+        """Added to a sentence's length when the template's bias is looked up."""
         return 0
 
     @property

@@ -6,20 +6,20 @@ from .configuration_sentence_encoder import WEIGHT, SentenceEncoderConfig
 
 
 class SGOPTConfig(SentenceEncoderConfig):
-    """Guidance by the layers of a frozen twin.
+    """The configuration of SG-OPT: guidance by the layers of a frozen twin.
 
     Args:
         variant: the loss, `opt3` (SG-OPT), `base` (SG), `opt1`, `opt2`; see `objectives.self_guided`.
-        guide: who makes the views: the frozen `twin`, or the tuned encoder it`self`, from the second text column (a
-            back-translation: the paper's contrastive BT baseline, with `variant: base`).
-        view_pooling: over the tokens of a layer, `max` (paper) or `mean` (the release's default argument). This and
-            the next three are the twin's, and without effect where the encoder guides itself.
-        first_view_layer, last_view_layer: layers that make views, 0 the embedding layer's output; all by default.
-        twin_dropout: dropout in the twin while training. The release switches the twin to training mode by accident;
+        guide: what makes the views: the frozen `twin`, or (`self`) the tuned encoder, from the second text column. The
+            latter is the paper's contrastive BT baseline with a column of back-translations and `variant: base`.
+        view_pooling: over the tokens of a layer, `max` (paper) or `mean` (the release's default argument). It has no
+            effect with `guide: self`, like the other keys of views and twin.
+        first_view_layer, last_view_layer: layers that make views; 0 is the embedding layer's output, all by default.
+        twin_dropout: dropout in the twin in training. The release puts the twin into training mode by accident;
             `false` is what the paper's "fixed" suggests.
-        freeze_embeddings: leave the tuned encoder's embedding layer at its pre-trained weights (footnote 5).
+        freeze_embeddings: do not train the tuned encoder's embedding layer (footnote 5).
         regularizer_weight: λ of `objectives.parameter_distance` between the two encoders.
-        projection: `gelu`, Linear-GELU-Linear-GELU of width `projection_size`, for embedding and views alike.
+        projection: `gelu`, Linear-GELU-Linear-GELU of width `projection_size`, for embeddings and views.
         temperature: τ, 0.01 in the paper.
 
     Example:
@@ -65,11 +65,11 @@ class SGOPTConfig(SentenceEncoderConfig):
         super()._check()
         if not self.view_layers or self.view_layers[-1] > self.num_hidden_layers:
             raise ValueError(
-                f"first_view_layer {self.first_view_layer} and last_view_layer {self.last_view_layer}: "
-                f"give a range of the backbone's layers, 0 to {self.num_hidden_layers}"
+                f"first_view_layer, last_view_layer: {self.first_view_layer}, {self.last_view_layer} must be a range "
+                f"of layers between 0 and {self.num_hidden_layers}"
             )
         if self.hard_negative_weight != 0:
-            raise ValueError("hard_negative_weight: sgopt has no hard negatives, leave it at 0")
+            raise ValueError("hard_negative_weight: sgopt has no hard negatives; set it to 0")
 
     @property
     def view_layers(self) -> range:
@@ -82,9 +82,11 @@ class SGOPTConfig(SentenceEncoderConfig):
         return self.guide == "twin" or self.regularizer_weight > 0
 
     def view_columns(self, columns: int) -> list[int]:
-        """The sentence, and what guides it: the twin reads the same sentence again, or a second column."""
+        """Return the columns of the sentence and of its guide: the twin reads the sentence or the second column."""
         if columns > 2:
-            raise ValueError(f"sgopt reads a sentence, or a sentence and its back-translation, not {columns} columns")
+            raise ValueError(
+                f"sgopt needs one text column or two (a sentence and its back-translation), not {columns}"
+            )
         if columns == 1 and self.guide == "twin":
             return [0]
         return super().view_columns(columns)

@@ -6,7 +6,7 @@ from .configuration_sentence_encoder import SentenceEncoderConfig
 
 
 class SimCSEConfig(SentenceEncoderConfig):
-    """The zoo's neutral method: every setting of `SentenceEncoderConfig`, none of its own.
+    """The configuration of SimCSE: the settings of `SentenceEncoderConfig` and no others.
 
     Example:
         >>> SimCSEConfig(pooling="mean").hidden_size

@@ -1,4 +1,4 @@
-"""Rows of all processes in one tensor, with the exact gradient."""
+"""Gather rows of all processes in one tensor, with the exact gradient."""
 
 from typing import Any
 
@@ -7,15 +7,15 @@ import torch.distributed as dist
 
 
 def world_size() -> int:
-    """Number of training processes, 1 outside `torch.distributed`."""
+    """Return the number of training processes, 1 without `torch.distributed`."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def largest(number: int, device: torch.device) -> int:
-    """The largest of the numbers that the processes bring, so that all can pad to it.
+    """Return the largest number over all processes, so that all can pad to it.
 
     Example:
-        >>> largest(7, torch.device("cpu"))  # one process: its own
+        >>> largest(7, torch.device("cpu"))  # one process
         7
     """
     if world_size() == 1:
@@ -26,13 +26,13 @@ def largest(number: int, device: torch.device) -> int:
 
 
 class _AllGatherRows(torch.autograd.Function):
-    """The adjoint of concatenating the rows of all processes is summing their gradients and keeping the own slice."""
+    """Concatenates the rows of all processes. Backward sums their gradients and keeps this process's slice."""
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
         rank = dist.get_rank()
-        ctx.own = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
-        # Collectives want equal shapes: pad every process to the largest share, cut again afterwards.
+        ctx.local = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
+        # Collectives need equal shapes: pad every process to the largest share, and truncate again afterwards.
         padded = rows.new_zeros(max(counts), *rows.shape[1:])
         padded[: rows.shape[0]] = rows
         gathered = [torch.empty_like(padded) for _ in counts]
@@ -43,20 +43,20 @@ class _AllGatherRows(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         gradient = gradient.contiguous()
         dist.all_reduce(gradient)
-        return gradient[ctx.own], None
+        return gradient[ctx.local], None
 
 
 def gather_rows(rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
     """Concatenate the first dimension over all processes, in rank order; shares may differ in size.
 
-    When every process then computes the same loss on the result, `DistributedDataParallel`'s mean of the gradients is
-    exactly the gradient one process would have computed on the whole batch.
+    If every process computes the same loss on the result, the mean of the gradients over processes (as in
+    `DistributedDataParallel`) is exactly the gradient that one process would compute on the complete batch.
 
     Args:
         rows: `(n, ...)`, where `n` is this process's share and may be 0.
 
     Returns:
-        The rows of all processes, `(sum of n, ...)`, and the slice of it that is this process's own.
+        The rows of all processes, `(sum of n, ...)`, and the slice of it with this process's rows.
 
     Example:
         >>> gather_rows(torch.zeros(2, 4))[0].shape  # one process: the rows themselves

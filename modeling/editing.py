@@ -1,4 +1,4 @@
-"""Insertions and deletions in rows of token ids, with the labels that tell them (DiffCSE section 5)."""
+"""Insert and delete tokens in rows of token ids, and label the edits (DiffCSE section 5)."""
 
 import torch
 
@@ -26,7 +26,9 @@ def insert_masks(
     length = input_ids.shape[1]
     width = length + int(before.sum(1).amax())
     places = torch.arange(length, device=input_ids.device) + shift
-    behind = torch.arange(width, device=input_ids.device) >= length + shift[:, -1:]  # of rows with fewer insertions
+    behind = (
+        torch.arange(width, device=input_ids.device) >= length + shift[:, -1:]
+    )  # padding of rows with fewer insertions
     longer = (len(input_ids), width)
     inserted = (~behind).long().scatter(1, places, 0)
     attention = attention_mask.new_zeros(longer).scatter(1, places, attention_mask) + inserted.to(attention_mask.dtype)
@@ -37,14 +39,14 @@ def insert_masks(
 def delete_tokens(
     input_ids: torch.Tensor, attention_mask: torch.Tensor, deleted: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Delete the chosen tokens; the others close up.
+    """Delete the chosen tokens and close the gaps.
 
     Args:
         input_ids, attention_mask: `(B, T)`, padded on the right.
         deleted: `(B, T)` bool.
 
     Returns:
-        Ids, attention mask and labels (1 where the token that stood before was deleted), `(B, T)`, id 0 at padding.
+        Ids, attention mask and labels (1 after a deleted token), `(B, T)`, id 0 at padding.
 
     Example:
         >>> ids, ones, labels = delete_tokens(

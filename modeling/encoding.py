@@ -1,4 +1,4 @@
-"""Embedding lists of texts with a serving model."""
+"""Embed lists of texts with a serving model."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from transformers.utils import logging
 if TYPE_CHECKING:
     from .modeling_sentence_encoder import SentenceEncoderModel  # which imports this file
 
-# Most tokens of a forward pass, padding counted. On a CPU larger ones leave its caches: a BERT-base of one thread then
-# takes up to twice as long. An accelerator wants large ones: as many as `batch_size` texts of 128 tokens.
+# Most tokens in a forward pass, with padding. On a CPU, larger passes do not fit its caches: BERT-base on one thread
+# takes up to twice as long. An accelerator needs large passes: as many tokens as `batch_size` texts of 128 tokens.
 CPU_BATCH_TOKENS = 1024
 TOKENS_PER_TEXT = 128
-TOKENISED_AT_ONCE = 1000  # a tokenizer's output holds pieces and offsets beside the ids: not for a million texts
+TOKENISED_AT_ONCE = 1000  # a tokenizer's output also has pieces and offsets, too much for a million texts
 
 
 def load_tokenizer(model: SentenceEncoderModel) -> PreTrainedTokenizerFast:
-    """The tokenizer saved beside a model, as its file says: the generic class keeps a prompt in its post-processor."""
+    """Load the tokenizer saved beside a model. Only the generic class keeps a prompt in its post-processor."""
     if model.loaded_from is None:
-        raise ValueError("this model was not loaded from a checkpoint: pass its tokenizer to encode(texts, tokenizer)")
+        raise ValueError("this model was not loaded from a checkpoint; pass its tokenizer: encode(texts, tokenizer)")
     if model.tokenizer is None:
         model.tokenizer = PreTrainedTokenizerFast.from_pretrained(**model.loaded_from)
     return model.tokenizer
@@ -40,7 +40,7 @@ def encode_texts(
     convert_to_numpy: bool,
     show_progress_bar: bool,
 ) -> Any:
-    """See `SentenceEncoderModel.encode`."""
+    """Embed texts, see `SentenceEncoderModel.encode`."""
     if isinstance(texts, str):
         return encode_texts(
             model,
@@ -56,16 +56,16 @@ def encode_texts(
     texts = checked_texts(texts)
     tokenizer = tokenizer or load_tokenizer(model)
     token_ids = tokenize(tokenizer, texts)
-    # Longest first: an input too large for the memory fails at once.
+    # Longest first, so that an input too large for the memory fails at once.
     order = sorted(range(len(texts)), key=lambda i: -len(token_ids[i]))
     lengths = [len(token_ids[i]) for i in order]
     most_tokens = CPU_BATCH_TOKENS if model.device.type == "cpu" else TOKENS_PER_TEXT * batch_size
     was_training = model.training
     model.eval()
-    # In that order, on the model's device: there is one copy to the host, at the end.
+    # In that order on the model's device, with a single copy to the host at the end.
     embeddings = torch.empty(len(texts), model.config.embedding_size, dtype=model.dtype, device=model.device)
     batches = cut_batches(lengths, batch_size, most_tokens)
-    # `leave=None`: below another bar this one leaves no line behind.
+    # `leave=None`: a bar below another one leaves no line behind.
     for rows in logging.tqdm(batches, desc="Encoding", leave=None, disable=not show_progress_bar):
         with torch.inference_mode():
             batch = pad_batch([token_ids[i] for i in order[rows]], tokenizer.pad_token_id, model.device)
@@ -78,11 +78,11 @@ def encode_texts(
 
 
 def checked_texts(texts: Iterable[str]) -> list[str]:
-    """The texts as a list.
+    """Return the texts as a list.
 
     Raises:
-        TypeError: there is none, or an item is no string.
-        ValueError: a text holds half of a surrogate pair, which no tokenizer reads.
+        TypeError: it is not a list of strings.
+        ValueError: a text has half of a surrogate pair, which no tokenizer can read.
 
     Example:
         >>> checked_texts(("a cat", ""))
@@ -92,7 +92,7 @@ def checked_texts(texts: Iterable[str]) -> list[str]:
         TypeError: texts: item 1 is None, not a string
     """
     if not isinstance(texts, Iterable) or isinstance(texts, dict | bytes):
-        raise TypeError(f"texts: {texts!r:.60} is neither a string nor a list of strings")
+        raise TypeError(f"texts: expected a string or a list of strings, got {texts!r:.60}")
     texts = list(texts)
     for number, text in enumerate(texts):
         if not isinstance(text, str):
@@ -101,26 +101,26 @@ def checked_texts(texts: Iterable[str]) -> list[str]:
             text.encode()
         except UnicodeEncodeError:
             raise ValueError(
-                f"texts: item {number}, {text!a:.60}, holds half of a surrogate pair: give "
+                f"texts: item {number}, {text!a:.60}, has half of a surrogate pair; pass "
                 "text.encode('utf-8', 'replace').decode()"
             ) from None
     return texts
 
 
 def tokenize(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[torch.Tensor]:
-    """The token ids of every text, truncated as the tokenizer says and not padded."""
+    """Return the token ids of every text, truncated at the tokenizer's limit and not padded."""
     starts = range(0, len(texts), TOKENISED_AT_ONCE)
     parts = (texts[start : start + TOKENISED_AT_ONCE] for start in starts)
     return [torch.tensor(ids) for part in parts for ids in tokenizer(part, truncation=True)["input_ids"]]
 
 
 def cut_batches(lengths: list[int], most_texts: int, most_tokens: int) -> list[slice]:
-    """Cut texts into batches that hold so many tokens at most, padding counted; a longer text is one of its own.
+    """Cut texts into batches with a limit of texts and of tokens. A text over the limit is a batch by itself.
 
     Args:
         lengths: tokens of each text, longest first.
-        most_texts: of a batch.
-        most_tokens: of a batch.
+        most_texts: limit of texts in a batch.
+        most_tokens: limit of tokens in a batch, with padding.
 
     Example:
         >>> cut_batches([90, 50, 40, 30, 10, 10, 10], 3, 100)
@@ -135,11 +135,11 @@ def cut_batches(lengths: list[int], most_texts: int, most_tokens: int) -> list[s
 
 
 def pad_batch(token_ids: list[torch.Tensor], padding: int, device: torch.device) -> dict[str, torch.Tensor]:
-    """`input_ids` and `attention_mask`, `(B, T)`, on a device that is not waited for."""
+    """Return `input_ids` and `attention_mask`, `(B, T)`, without waiting for the copy to the device."""
     lengths = torch.tensor([len(ids) for ids in token_ids])
     input_ids = pad_sequence(token_ids, batch_first=True, padding_value=padding)
     attention_mask = (torch.arange(input_ids.shape[1]) < lengths[:, None]).long()
     batch = {"input_ids": input_ids, "attention_mask": attention_mask}
-    if device.type == "cuda":  # a copy from pinned memory alone goes on beside the work
+    if device.type == "cuda":  # only a copy from pinned memory overlaps with computation
         batch = {name: tensor.pin_memory() for name, tensor in batch.items()}
     return {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}

@@ -16,7 +16,7 @@ def mask_tokens(
     mask_token_id: int,
     vocab_size: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Choose each maskable token with a probability; 80 % become the mask, 10 % a random token, 10 % stay.
+    """Choose each maskable token with a probability. 80 % become the mask, 10 % a random token, 10 % stay unchanged.
 
     Args:
         input_ids: `(B, T)`.
@@ -39,7 +39,7 @@ def mask_tokens(
 
 
 class MaskedLMHead(nn.Module):
-    """Token vectors to vocabulary logits: Linear - GELU - LayerNorm, then the tied word embeddings and a bias.
+    """Maps token vectors to vocabulary logits: Linear - GELU - LayerNorm, then the tied word embeddings and a bias.
 
     Example:
         >>> head = MaskedLMHead(hidden_size=4, vocab_size=9, layer_norm_eps=1e-12)
@@ -58,7 +58,7 @@ class MaskedLMHead(nn.Module):
 
 
 def masked_lm_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy over the chosen tokens of all processes; 0 where none was chosen.
+    """Return the mean cross-entropy over the chosen tokens of all processes, or 0 if none was chosen.
 
     Args:
         logits: `(B, T, vocabulary)`.

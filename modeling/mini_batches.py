@@ -1,4 +1,4 @@
-"""Large batches on small devices: rows encoded a few at a time, with the gradient of the whole batch."""
+"""Large batches on small devices: encode a few rows at a time, with the gradient of the complete batch."""
 
 from collections.abc import Callable
 
@@ -7,15 +7,15 @@ from torch.utils.checkpoint import checkpoint
 
 
 def in_mini_batches(encode: Callable[..., torch.Tensor], size: int | None, *rows: torch.Tensor) -> torch.Tensor:
-    """What `encode` makes of the rows, so many at a time; the activations of only so many are in memory at once.
+    """Encode the rows a few at a time, so that only their activations are in memory at once.
 
-    They are made again in the backward pass, from the same random state, so that the loss may take all rows together
-    and the gradient is that of the whole batch, dropout and all. It costs a second forward pass.
+    The backward pass computes the activations again, from the same random state. The loss can therefore use all rows
+    together, and the gradient is that of the complete batch, including dropout. It costs a second forward pass.
 
     Args:
-        encode: rows to one tensor, each row by itself.
-        size: rows at a time; all at once if None.
-        rows: tensors of as many rows, the arguments of `encode`.
+        encode: maps rows to one tensor, each row independently.
+        size: rows at a time; None encodes all at once.
+        rows: the arguments of `encode`, tensors with the same number of rows.
 
     References:
         Gao, Zhang, Han, Callan 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"

@@ -1,4 +1,4 @@
-"""The training side of every method: views in one forward pass, an objective, auxiliary losses."""
+"""The training model of every method: views in one forward pass, an objective, auxiliary losses."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ logger = logging.get_logger(__name__)
 
 @dataclass
 class ContrastiveLearningOutput(ModelOutput):
-    """What a training forward returns.
+    """The output of a training forward.
 
     Args:
         loss: scalar, the weighted sum to minimise, over the batch of all processes.
-        losses: the named parts of it, before their weights.
-        embeddings: `(B, V, H)`, the projected views of this process's sentences, as the objective saw them; none
-            where only labelled pairs were given.
+        losses: its named parts, before they are weighted.
+        embeddings: `(B, V, H)`, the projected views of this process's sentences, as in the objective; None for
+            labelled pairs only.
     """
 
     loss: torch.Tensor | None = None
@@ -39,29 +39,29 @@ class ContrastiveLearningOutput(ModelOutput):
 
 
 class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
-    """The model `AutoModelForPreTraining` loads: the serving model and the heads of training.
+    """The model that `AutoModelForPreTraining` loads: the serving model and the training heads.
 
-    A method overrides the seams it changes, and names them in `seams`: `views` (`pool_views`, `pool_rows`: how the
-    encoder turns texts into vectors), `objective` (`contrastive_loss`: what pulls and pushes), `auxiliary`
-    (`auxiliary_losses`: what else is learned); `data` (the texts) is decided by its configuration. The loop calls
-    `begin_stage` and `after_update`. What a method needs (a generator, labelled pairs, ...) its configuration says.
+    A method overrides the seams it changes and lists them in `seams`: `views` (`pool_views` and `pool_rows`: how the
+    encoder turns texts into vectors), `objective` (`contrastive_loss`), `auxiliary` (`auxiliary_losses`) and `data`
+    (the texts, in its configuration). The loop calls `begin_stage` and `after_update`. The configuration says what a
+    method needs (a generator, labelled pairs, ...).
 
-    What a method remembers between updates (a queue of vectors, an average of weights) survives a resume and is the
-    same in every process, alone or under `DistributedDataParallel`, FSDP 2 and ZeRO, if it is kept so:
+    The state that a method keeps between updates (a queue of vectors, an average of weights) survives a resume, and is
+    the same in every process under `DistributedDataParallel`, FSDP 2 and ZeRO, if it follows these rules:
 
-    * Vectors and counts are persistent buffers (`register_buffer`), of a size that the configuration knows (it has
-      `batch_size`), changed in place: wrappers keep the tensors that they found. Every process must make the same
-      change, so take what goes in from `gather_rows`. `forward` may change a buffer when the loss was computed from a
-      copy of it: the backward pass needs what the loss has read.
-    * Weights that no gradient reaches (an average of the encoder, a frozen twin) are a module with parameters. Freeze
-      them in `train`: loading unfreezes. Change them in `after_update`, not in `forward`: under FSDP 2 the weights of
-      a forward pass are copies, so a change there is lost without an error.
-    * No parameter is a scalar: FSDP 2 cannot shard one, and fails. A scalar is a buffer, or a parameter of shape (1,).
-    * Random draws come from torch's default generator, which checkpoints save; edits of the texts from the `draw` that
-      `edit_sentence` is given.
+    * Vectors and counts are persistent buffers (`register_buffer`), of a size that follows from the configuration
+      (which has `batch_size`). Change them in place, because wrappers keep the original tensors. Every process must
+      make the same change, so use `gather_rows` for what goes in. `forward` may change a buffer if the loss is
+      computed from a copy of it, because the backward pass needs the values that the loss has read.
+    * Weights without gradients (an average of the encoder, a frozen twin) are a module with parameters. Freeze them in
+      `train`, because loading unfreezes them. Change them in `after_update`, not in `forward`: under FSDP 2 the
+      weights of a forward pass are copies, and a change there is lost without an error.
+    * No parameter is a scalar: FSDP 2 fails to shard one. Use a buffer, or a parameter of shape (1,).
+    * Random numbers come from torch's default generator, which checkpoints save. Edits of texts use the `draw` that
+      `edit_sentence` receives.
 
     Example:
-        >>> class Counting(ForContrastiveLearning):  # a buffer, changed in place once an update
+        >>> class Counting(ForContrastiveLearning):  # a buffer, changed in place once per update
         ...     def __init__(self, config):
         ...         super().__init__(config)
         ...         self.register_buffer("updates", torch.zeros((), dtype=torch.long))
@@ -72,7 +72,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
     serving_class: type[SentenceEncoderModel]
     seams: tuple[str, ...] = ()
-    # Sentences encoded at a time where the memory is too small for the batch; see `in_mini_batches`.
+    # Sentences to encode at a time if the batch is too large for the memory, see `in_mini_batches`.
     mini_batch_size: int | None = None
 
     def __init__(self, config: SentenceEncoderConfig):
@@ -92,69 +92,70 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         return self.config.projection_size if self.config.projection == "gelu" else self.config.hidden_size
 
     def _without_training_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
-        # A serving checkpoint has no training heads: a head that is missing whole starts fresh, and says so.
+        # A serving checkpoint has no training heads: a head with no tensor starts new, with a warning.
         lost = {}
         for head in self.serving_class.training_heads:
             tensors = {name for name in self.state_dict() if name.split(".")[0] == head}
             if tensors and tensors <= missing:
                 lost[head] = tensors
         for head in sorted(lost.keys() - self.recover_heads(set(lost))):
-            logger.warning(f"{type(self).__name__}: the checkpoint has no {head}, training starts it fresh")
+            logger.warning(f"{type(self).__name__}: the checkpoint has no {head}, training starts with a new one")
         return missing - set().union(*lost.values()), unexpected
 
     def recover_heads(self, lost: set[str]) -> set[str]:
-        """Make up for training heads that a serving checkpoint lacks, from what it has; returns those it could."""
+        """Restore training heads that a serving checkpoint lacks from what it has, and return the restored ones."""
         if lost:
             self.start_from(self.model.backbone)
         return set()
 
     def start_from(self, backbone: nn.Module) -> None:
-        """Take a pre-trained encoder's weights into every encoder of the model that starts from them."""
+        """Load a pre-trained encoder's weights into every encoder of the model that starts from them."""
         for encoder in self.encoders():
             encoder.load_state_dict(without_pooler(backbone))
 
     def encoders(self) -> list[nn.Module]:
-        """The encoders that start from the pre-trained weights."""
+        """Return the encoders that start from the pre-trained weights."""
         return [self.model.backbone]
 
     def serving_model(self) -> SentenceEncoderModel:
-        """The model to serve, as training has brought it so far."""
+        """Return the model to serve, with the weights trained so far."""
         return self.model
 
     def frozen_parameters(self, stage: str) -> Iterable[nn.Parameter]:
-        """What is not trained in a stage, `nli` (labelled pairs alone) or `contrastive`."""
+        """Return the parameters that a stage does not train, `nli` (labelled pairs only) or `contrastive`."""
         return ()
 
     def begin_stage(self, name: str) -> None:
-        """Called at the beginning of each stage, `nli` or `contrastive`, before the model is wrapped for it.
+        """Prepare for a stage, `nli` or `contrastive`. The loop calls this before it wraps the model.
 
-        A process that resumes within a stage calls it too, and then loads the checkpoint's tensors over what it did.
+        A run that resumes within a stage calls it too, and then loads the checkpoint's tensors over its changes.
         """
 
     def after_update(self) -> None:
-        """Called without gradients after each optimizer step: once for all its accumulated batches, and not after one
-        that fp16 has skipped.
+        """Update the method's state, without gradients, after an optimizer step.
+
+        The loop calls this once for all accumulated batches, and not for an update that fp16 skipped.
         """
 
     def learn_views(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> None:
-        """The encoder passes that making views takes beside the one that gives them, for a benchmark to count.
+        """Run the extra encoder passes with which a method learns its views, so that a benchmark can count them.
 
-        What they are differentiated by is no parameter of the encoder. There are none by default.
+        No parameter of the encoder gets a gradient in them. By default there are none.
         """
 
     def learned_token_masks(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """How much each token of views `(B, V, T)` is weakened in each of K layers: `(K, B, V, T)` from 0, not at all.
+        """Return how much each token of views `(B, V, T)` is weakened in each of K layers, `(K, B, V, T)`.
 
-        For a method whose configuration says `learns_token_masks`.
+        0 is not weakened. Only methods whose configuration has `learns_token_masks` implement this.
         """
         raise NotImplementedError
 
     def masked_lm_heads(self) -> dict[str, MaskedLMHead]:
-        """Heads that start from the base model's masked-LM head, by the key of the recipe that asks for them."""
+        """Return the heads that start from the base model's masked-LM head, by the recipe key that adds them."""
         return {"mlm_weight": self.lm_head} if self.config.mlm_weight > 0 else {}
 
     def diagnostics(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **_: Any) -> dict[str, float]:
-        """What a method measures of itself while it trains on labelled pairs, from a batch `(N, V, T)` of them."""
+        """Return what a method measures in training on labelled pairs, from a batch `(N, V, T)` of them."""
         return {}
 
     def get_input_embeddings(self) -> nn.Module:
@@ -164,7 +165,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         self.model.set_input_embeddings(value)
 
     def get_output_embeddings(self) -> None:
-        """None to tie: `lm_head`, which transformers takes for them by its name, reads the input embeddings itself."""
+        """Return None: transformers would tie `lm_head` by its name, but it reads the input embeddings itself."""
         return None
 
     def forward(
@@ -177,16 +178,16 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         nli_labels: torch.Tensor | None = None,
         nli_rows: int | None = None,
     ) -> ContrastiveLearningOutput:
-        """One training forward over all views of a batch of sentences, a batch of labelled pairs, or both.
+        """Compute the losses of a batch of sentences, a batch of labelled pairs, or both.
 
         Args:
             input_ids, attention_mask: `(B, V, T)`: anchor, positive and, for V = 3, hard negative of each sentence.
-            rows: how many leading sentences count (all by default). A process whose share of a ragged last batch is
-                empty passes one sentence and 0, to take part in the collectives without adding to the loss.
-            nli_input_ids, nli_attention_mask: `(N, 2, T)` with `nli_labels` `(N,)`, or `(N, 3, T)` triplets without,
-                see `natural_language_inference.nli_loss`; weighted by `nli_weight` beside the contrastive loss, and
-                by 1 alone.
-            nli_rows: the same as `rows`.
+            rows: how many leading sentences count (all by default). A process without a share of the last batch
+                passes one sentence and 0, to take part in the collectives without adding to the loss.
+            nli_input_ids, nli_attention_mask: `(N, 2, T)` with `nli_labels` `(N,)`, or `(N, 3, T)` triplets without
+                labels, see `natural_language_inference.nli_loss`. Weighted by `nli_weight` beside the contrastive
+                loss, and by 1 without it.
+            nli_rows: how many leading labelled rows count, as `rows`.
         """
         losses, weighted, embeddings = {}, [], None
         if input_ids is not None:
@@ -207,16 +208,19 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             losses["nli"] = nli_loss(self.nli_classifier, pairs, labels)
             weighted.append(losses["nli"] * (1.0 if input_ids is None else self.config.nli_weight))
         if not weighted:
-            raise ValueError("contrastive_weight: 0 leaves nothing to learn: give an auxiliary loss a weight")
+            raise ValueError(
+                "contrastive_weight: 0 needs an auxiliary loss with a weight; set one, such as mlm_weight"
+            )
         return ContrastiveLearningOutput(loss=sum(weighted), losses=losses, embeddings=embeddings)
 
     def pool_views(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, rows: int | None = None
     ) -> torch.Tensor:
-        """Views seam: `(B, V, T)` token ids to pooled vectors `(B, V, H)`, all views in one forward pass.
+        """Views seam: encode token ids `(B, V, T)` to pooled vectors `(B, V, H)`, all views in one forward pass.
 
         Args:
-            rows: how many leading sentences count, for a method that needs the loss to make its views.
+            input_ids, attention_mask: `(B, V, T)`.
+            rows: how many leading sentences count, for a method that uses the loss to make its views.
         """
         pooled = self.pool_rows(input_ids, attention_mask)
         if self.config.denoise == "none":
@@ -224,7 +228,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         return pooled - self.prompt_biases(input_ids, attention_mask)
 
     def pool_rows(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """The backbone's pooled vectors `(B, V, H)` of token ids `(B, V, T)`, without any prompt bias."""
+        """Encode token ids `(B, V, T)` to pooled vectors `(B, V, H)`, without subtracting a prompt's bias."""
 
         def pool(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
             _, pooled = self.encode_views(input_ids, attention_mask)
@@ -235,30 +239,31 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
     def encode_views(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor
     ) -> tuple[BackboneOutput, torch.Tensor]:
-        """The backbone's outputs and pooled vectors `(B * V, H)` of token ids `(B, V, T)`: a row for each view."""
+        """Return the backbone's outputs and pooled vectors `(B * V, H)` of token ids `(B, V, T)`, one row per view."""
         return self.model.encode_tokens(input_ids.flatten(0, 1), attention_mask.flatten(0, 1))
 
     def project(self, pooled: torch.Tensor) -> torch.Tensor:
-        """Pooled vectors `(B, V, H)` to the ones the objective compares; a projection may take batch statistics."""
+        """Project pooled vectors `(B, V, H)` for the objective. A projection may use batch statistics."""
         projected = self.projection(self.model.projection(pooled.flatten(0, 1)))  # one of the two is the identity
         return projected.unflatten(0, pooled.shape[:2])
 
     def prompt_biases(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """`(B, V, H)`: each view's bias under its own template; one table for each template."""
+        """Return the bias of each view under its template, `(B, V, H)`. Each template is encoded once."""
         views = input_ids.shape[1]
         last = len(self.config.prompt_token_ids) - 1
         biases = []
         for template in range(min(views, last + 1)):
-            own = slice(template, views if template == last else template + 1)
-            ids, mask = input_ids[:, own], attention_mask[:, own]
+            of_template = slice(template, views if template == last else template + 1)
+            ids, mask = input_ids[:, of_template], attention_mask[:, of_template]
             bias = self.model.prompt_bias(ids.flatten(0, 1), mask.flatten(0, 1), template)
             biases.append(bias.unflatten(0, ids.shape[:2]))
         return torch.cat(biases, dim=1)
 
     def duplicates(self, input_ids: torch.Tensor) -> torch.Tensor | None:
-        """Rows of all processes that hold the same sentence, for token ids `(B, V, T)` of those that count here.
+        """Find equal sentences over all processes, see `duplicate_rows`. None without `mask_duplicates`.
 
-        None where the configuration does not ask for it (`mask_duplicates`).
+        Args:
+            input_ids: `(B, V, T)`, this process's sentences that count.
         """
         if not self.config.mask_duplicates:
             return None
@@ -267,10 +272,11 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         return duplicate_rows(everyone)
 
     def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
-        """Objective seam: `(B, V, H)` to a scalar; the negatives span all processes.
+        """Objective seam: compute the loss of embeddings `(B, V, H)`, with the negatives of all processes.
 
         Args:
-            duplicates: rows of all processes that are none of each other's negatives, see `duplicates`.
+            embeddings: of this process.
+            duplicates: rows of all processes that are not each other's negatives, see `duplicates`.
         """
         everyone, _ = gather_rows(embeddings)
         anchors, positives, *hard_negatives = everyone.unbind(1)
@@ -284,20 +290,20 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         )
 
     def maskable(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Which tokens may be masked: real ones that are not special. Ids of any shape to bool of the same."""
+        """Return which tokens may be masked, in the shape of `input_ids`: real tokens that are not special."""
         if self.config.special_token_ids is None or self.config.mask_token_id is None:
-            raise ValueError("special_token_ids, mask_token_id: give the configuration those of the tokenizer")
+            raise ValueError("special_token_ids, mask_token_id: not set; give the configuration the tokenizer's ids")
         special = torch.tensor(self.config.special_token_ids, device=input_ids.device)
         return attention_mask.bool() & ~torch.isin(input_ids, special)
 
     def auxiliary_losses(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, pooled: torch.Tensor, embeddings: torch.Tensor
     ) -> dict[str, tuple[float, torch.Tensor]]:
-        """Auxiliary seam: named losses, each with its weight.
+        """Auxiliary seam: return named losses, each with its weight.
 
         Args:
-            input_ids, attention_mask: `(B, V, T)`; views beyond `encoded_views` of the configuration among them.
-            pooled, embeddings: the vectors before and after the projection, of the sentences that count alone.
+            input_ids, attention_mask: `(B, V, T)`, with the views beyond `encoded_views` of the configuration.
+            pooled, embeddings: the vectors before and after the projection, only of the sentences that count.
         """
         if self.config.mlm_weight == 0:
             return {}

@@ -1,32 +1,32 @@
-r"""DiffAug: the views of a sentence differ by learned prefixes, tuned on labelled pairs before everything is trained.
+r"""DiffAug: views of a sentence that differ by learned prefixes, which are first tuned on labelled pairs.
 
-Every attention layer m sees l further keys and values, of one prefix for the anchor and of another for its positive
-(and hard negative) (sections 2.2 and 3.1):
+Every attention layer m has l extra keys and values: one prefix for the anchor, another for its positive (and hard
+negative) (sections 2.2 and 3.1):
 
 .. math:: H_p = \mathrm{softmax}\!\Big(\frac{Q [P_k^m; K]^\top}{\sqrt d}\Big) [P_v^m; V]
 
-Stage 1 tunes the prefixes, and a classifier on [u; v; |u - v|], on entailed and contradicted pairs while the language
-model and the (random) projection are frozen: u = f(premise; prefix 1), v = f(hypothesis; prefix 2). Stage 2 trains
-everything by the SimCSE loss, with the cross-entropy of stage 1 beside it if `nli_weight` says so. Both prefixes are
-visible at test, where there is no projection.
+Stage 1 tunes the prefixes and a classifier on [u; v; |u - v|] on entailed and contradicted pairs. The language model
+and the (random) projection are frozen, u = f(premise; prefix 1) and v = f(hypothesis; prefix 2). Stage 2 trains all
+parameters with the SimCSE loss, and with the cross-entropy of stage 1 if `nli_weight` is above 0. At test both
+prefixes are visible and there is no projection.
 
 References:
     Wang, Lu 2022, "Differentiable Data Augmentation for Contrastive Sentence Representation Learning", EMNLP 2022.
 
-    As in the release: both prefixes are one table of 2l vectors behind one MLP, Linear(H, H) - tanh - Linear(H, 2MH),
-    with dropout on its output; a row sees the prefix of its own view alone; real tokens take positions from 2l, in
-    training and at test, and so do those of the template whose bias is subtracted; a bias is looked up at the
-    sentence's length plus l (`denoise_length_offset`), a slip of the release. Not as there: its stage 1 leaves the
-    language model out of the optimizer but not out of the gradient norm, which fp16 then scales beyond the prefixes'
-    own; here the language model is frozen and the norm is that of what is trained.
+    As in the release: one MLP, Linear(H, H) - tanh - Linear(H, 2MH), computes both prefixes from one table of 2l
+    vectors, with dropout on its output. A row sees only the prefix of its view. Real tokens have positions from 2l in
+    training and at test, and so do those of the template whose bias is subtracted. A bias is looked up at the
+    sentence's length plus l (`denoise_length_offset`), a mistake of the release. Unlike the release: its stage 1
+    leaves the language model out of the optimizer but not out of the gradient norm, which is then larger than that of
+    the prefixes. Here the language model is frozen, and the norm is over the trained parameters.
 
-    Not settled by either and decided here: all new weights start as the backbone's do (N(0, 0.02), zero biases); the
-    `same` prefix is one of length l, of which the serving model sees both copies, as it sees both prefixes otherwise;
-    of LoRA and adapters the serving model has the mean of the views' modules; `freeze_backbone` leaves the projection
-    trainable in stage 2; RoBERTa is trained with BERT's hyperparameters.
+    Stated by neither and decided here: all new weights start like the backbone's (N(0, 0.02), zero biases). The `same`
+    prefix has length l, and the serving model sees two copies of it. For LoRA and adapters, the serving model has the
+    mean of the views' modules. `freeze_backbone` still trains the projection in stage 2. RoBERTa is trained with
+    BERT's hyperparameters.
 
 Relations:
-    With `prefix_length: 0`, or before LoRA or adapters have learned anything, this is SimCSE.
+    With `prefix_length: 0`, or with untrained LoRA or adapters, this is SimCSE.
 """
 
 import inspect
@@ -48,10 +48,10 @@ from .view_adapters import UpProjection, ViewAdapters
 
 
 def representation_divergence(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """δ, the mean distance of the two representations of positive pairs (section 3.2, eq. 6).
+    """Return δ, the mean distance between the two representations of positive pairs (section 3.2, eq. 6).
 
     Args:
-        first, second: `(B, H)`, as they are: neither normalised nor squared.
+        first, second: `(B, H)`. They are not normalised, and the distances are not squared.
 
     Example:
         >>> representation_divergence(torch.tensor([[3.0, 0.0], [1.0, 1.0]]), torch.tensor([[0.0, 4.0], [1.0, 1.0]]))
@@ -66,7 +66,7 @@ def weight_convergence(
     prefix_keys: Iterable[torch.Tensor],
     prefix_values: Iterable[torch.Tensor],
 ) -> torch.Tensor:
-    r"""κ, how much longer the language model's keys and values are than the prefixes' (section 3.2, eqs. 7 and 8).
+    r"""Return κ, how much longer the language model's keys and values are than the prefixes' (section 3.2, eq. 7, 8).
 
     .. math:: \kappa = \frac{1}{2M} \sum_m \Big[\frac{\|K^m\|_{2,1}}{L} - \frac{\|P_k^m\|_{2,1}}{l}\Big]
               + \Big[\frac{\|V^m\|_{2,1}}{L} - \frac{\|P_v^m\|_{2,1}}{l}\Big]
@@ -91,10 +91,10 @@ def weight_convergence(
 
 
 class PrefixCache(DynamicCache):
-    """Keys and values that stand before a sentence's own, of one view's prefix or of both.
+    """The keys and values before those of a sentence: the prefix of one view, or of both.
 
     Args:
-        positions: those that real tokens stand after, as many as both prefixes have, whatever is held.
+        positions: number of positions before the real tokens, that of both prefixes even if there is only one.
     """
 
     def __init__(self, positions: int):
@@ -102,18 +102,18 @@ class PrefixCache(DynamicCache):
         self.positions = positions
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Where transformers' embeddings begin to count."""
+        """Return the first position of the real tokens, for the embeddings of transformers."""
         return self.positions
 
 
 class DiffAugModel(SentenceEncoderModel):
-    """The encoder a DiffAug checkpoint serves: the backbone and, always visible, the prefixes of both views.
+    """The encoder that a DiffAug checkpoint serves: the backbone with the prefixes of both views.
 
-    They are stored as plain keys and values, `prefixes` `(M, 2, heads, 2l, H / heads)`: what the training model's
-    table and MLP last gave.
+    The prefixes are stored as keys and values, `prefixes` `(M, 2, heads, 2l, H / heads)`, the last output of the
+    training model's table and MLP.
 
     Raises:
-        ValueError: the backbone takes no keys and values besides its own.
+        ValueError: the backbone does not accept extra keys and values.
 
     Example:
         >>> from transformers import BertConfig
@@ -125,7 +125,7 @@ class DiffAugModel(SentenceEncoderModel):
 
     config_class = DiffAugConfig
     training_heads = SentenceEncoderModel.training_heads + ("prefix_encoder",)
-    # A checkpointed layer is called again without its prefixes (transformers), or without its rows' adapters.
+    # With gradient checkpointing, a layer would run again without its prefixes or its rows' adapters.
     supports_gradient_checkpointing = False
 
     def __init__(self, config: DiffAugConfig):
@@ -139,8 +139,8 @@ class DiffAugModel(SentenceEncoderModel):
         elif config.prefix_positions:
             if "past_key_values" not in inspect.signature(self.backbone.forward).parameters:
                 raise ValueError(
-                    f"views_module: prefix needs a backbone that takes past key/values, which a {backbone.model_type} "
-                    "does not: use views_module: lora"
+                    f"views_module: prefix needs a backbone with past key/values, {backbone.model_type} has none; use "
+                    "views_module: lora"
                 )
             heads = backbone.num_attention_heads
             shape = (config.num_hidden_layers, 2, heads, config.prefix_positions, config.hidden_size // heads)
@@ -164,13 +164,13 @@ class DiffAugModel(SentenceEncoderModel):
         cache: PrefixCache | None = None,
         **inputs: Any,
     ) -> BackboneOutput:
-        """The backbone's outputs under the modules of one view or both.
+        """Run the backbone with the modules of one view or both.
 
         Args:
-            views: `(rows or 1,)`, 0 or 1, the view whose modules a row has; both by default.
-            prefixes: as `self.prefixes`, which stand in by default.
-            cache: an empty one, to read the keys and values of all layers from afterwards, prefixes first.
-            inputs: of the backbone, `attention_mask` `(rows, T)` among them.
+            views: `(rows or 1,)`, 0 or 1, the view whose modules a row uses; both by default.
+            prefixes: in the shape of `self.prefixes`, the default.
+            cache: an empty one, which then has the keys and values of all layers, prefixes first.
+            inputs: of the backbone, with `attention_mask` `(rows, T)`.
         """
         config = self.config
         if config.views_module != "prefix":
@@ -183,13 +183,15 @@ class DiffAugModel(SentenceEncoderModel):
         mask = inputs.pop("attention_mask")
         if views is None:
             prefixes = prefixes.unsqueeze(2)
-        else:  # a row hides the prefix of the other view, which is left out here
+        else:  # a row does not see the prefix of the other view, so it is left out
             prefixes = prefixes.unflatten(3, (2, -1)).movedim(3, 2).index_select(2, views)
         prefixes = prefixes.expand(-1, -1, len(mask), -1, -1, -1)  # (M, 2, rows, heads, l or 2l, H / heads)
         dropout = config.prefix_dropout
         dropout = config.backbone_config.hidden_dropout_prob if dropout is None else dropout
         prefixes = F.dropout(prefixes, dropout, self.training)
-        cache = PrefixCache(config.prefix_positions) if cache is None else cache  # each forward appends to its own
+        cache = (
+            PrefixCache(config.prefix_positions) if cache is None else cache
+        )  # a new one, because each forward appends to it
         for layer, (keys, values) in enumerate(prefixes):
             cache.update(keys, values, layer)
         mask = torch.cat([mask.new_ones(len(mask), prefixes.shape[4]), mask], dim=1)
@@ -197,7 +199,7 @@ class DiffAugModel(SentenceEncoderModel):
 
 
 class DiffAugForContrastiveLearning(ForContrastiveLearning):
-    """DiffAug in training.
+    """The training model of DiffAug.
 
     Example:
         >>> from transformers import BertConfig
@@ -236,7 +238,7 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
 
     @torch.no_grad()
     def recover_heads(self, lost: set[str]) -> set[str]:
-        """Served prefixes are trained on as they are: behind an MLP they cannot be put again."""
+        """Train the served prefixes directly: the table and MLP behind them cannot be restored."""
         recovered = super().recover_heads(lost)
         if "prefix_encoder" not in lost:
             return recovered
@@ -247,7 +249,7 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         return recovered | {"prefix_encoder"}
 
     def prefixes(self) -> torch.Tensor:
-        """The prefixes of both views as keys and values, `(M, 2, heads, 2l, H / heads)`: l slots of view 1 first."""
+        """Return the prefixes of both views as keys and values, `(M, 2, heads, 2l, H / heads)`, view 1 first."""
         table = self.prefix_encoder.embedding.weight
         slots = torch.arange(self.config.prefix_positions, device=table.device) % len(table)
         flat = self.prefix_encoder(slots)  # (2l, 2MH): for every layer its key, then its value
@@ -255,10 +257,10 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         return flat.unflatten(1, shape).permute(1, 2, 3, 0, 4)
 
     def view_inputs(self, views: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What `DiffAugModel.run_backbone` needs for rows of these views.
+        """Return the arguments of `DiffAugModel.run_backbone` for rows of these views.
 
         Args:
-            views: `(rows or 1,)`, 0 for the anchor, from 1 for what it is compared with.
+            views: `(rows or 1,)`, 0 for the anchor, 1 and above for its positive and hard negative.
         """
         inputs = {"views": views.clamp(max=1)}
         return {**inputs, "prefixes": self.prefixes()} if self.config.prefix_positions else inputs
@@ -271,13 +273,13 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         return self.model.encode_tokens(input_ids.flatten(0, 1), attention_mask.flatten(0, 1), **inputs)
 
     def prompt_biases(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """`(B, V, H)`: each view's bias under its own template and module; one table for each pair of them."""
+        """Return the bias of each view under its template and module, `(B, V, H)`. Each pair is encoded once."""
         last = len(self.config.prompt_token_ids) - 1
-        alike = max(last, 1)  # from this view on they have the same
+        alike = max(last, 1)  # views from here on have the same template and module
         biases = []
         for view in range(min(input_ids.shape[1], alike + 1)):
-            own = slice(view, None if view == alike else view + 1)
-            ids, mask = input_ids[:, own], attention_mask[:, own]
+            same = slice(view, None if view == alike else view + 1)
+            ids, mask = input_ids[:, same], attention_mask[:, same]
             inputs = self.view_inputs(torch.tensor([view], device=ids.device))
             bias = self.model.prompt_bias(ids.flatten(0, 1), mask.flatten(0, 1), min(view, last), **inputs)
             biases.append(bias.unflatten(0, ids.shape[:2]))
@@ -285,18 +287,18 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
 
     @torch.no_grad()
     def serving_model(self) -> SentenceEncoderModel:
-        """The model to serve, with the prefixes as they are now."""
+        """Return the model to serve, with the current prefixes."""
         if self.config.prefix_positions:
             self.model.prefixes.copy_(self.prefixes())
         return super().serving_model()
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """As every model's; the prefixes to serve are brought up to date first, as the checkpoint may be served."""
+        """Update the prefixes of the serving model and save, because the checkpoint may be served."""
         self.serving_model()
         super().save_pretrained(*args, **kwargs)
 
     def frozen_parameters(self, stage: str) -> Iterable[nn.Parameter]:
-        """In stage `nli` all but the views' modules and the classifier; afterwards what the config says."""
+        """Freeze all but the views' modules and the classifier in stage `nli`, then what the configuration says."""
         config = self.config
         modules = {"lora": "view_adapters", "adapter": "view_adapters", "prefix": "prefix_encoder"}
         of_views = [p for name, p in self.named_parameters() if modules[config.views_module] in name.split(".")]
@@ -308,17 +310,17 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         frozen += [self.model.prefixes] if config.prefix_positions else []  # loading makes every parameter trainable
         frozen += self.model.backbone.parameters() if config.freeze_backbone else []
         frozen += of_views if config.freeze_views else []
-        # Without a loss of its own: frozen, so that no process waits for its gradient.
+        # Without a loss the classifier is frozen, so that no process waits for its gradient.
         return frozen + (classifier if config.nli_weight == 0 else [])
 
     @torch.no_grad()
     def diagnostics(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor | None = None, **_: Any
     ) -> dict[str, float]:
-        """δ between the pooled vectors of premises and entailed hypotheses, and κ of the prefixes, if there are any.
+        """Return δ between the pooled vectors of premises and entailed hypotheses, and κ if there are prefixes.
 
-        The paper does not say which keys and values of the language model κ measures: here those of all real tokens of
-        these sentences, premises under prefix 1 and hypotheses under prefix 2, against both prefixes.
+        The paper does not say which keys and values of the language model κ measures. Here they are those of all real
+        tokens of these sentences, premises with prefix 1 and hypotheses with prefix 2, compared with both prefixes.
         """
         if labels is not None:
             input_ids, attention_mask = input_ids[labels == 1], attention_mask[labels == 1]

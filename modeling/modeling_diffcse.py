@@ -1,24 +1,24 @@
-r"""DiffCSE: a sentence vector that lets a discriminator see what was edited in the sentence.
+r"""DiffCSE: sentence vectors from which a discriminator can tell what was edited in the sentence.
 
-A frozen masked language model G edits each view of a sentence; a discriminator D, a second copy of the pre-trained
-encoder, tells token by token what was changed, reading the sentence's vector z in place of its own [CLS] (section 3):
+A frozen masked language model G edits each view of a sentence. A discriminator D, a second copy of the pre-trained
+encoder, predicts for each token whether it was changed. D reads the sentence vector z instead of [CLS] (section 3):
 
 .. math:: L = L_{\text{contrast}} + \lambda L_{\text{RTD}}, \qquad
           L_{\text{RTD}} = -\frac{1}{N} \sum_{i,t} \log D_{y_{it}}(x''_i, z_i, t), \quad
           y_{it} = [x''_{it} \ne x_{it}], \quad x'' = G(\text{mask}(x))
 
-The gradient of D reaches the encoder through z: what the contrastive loss makes invariant to dropout, the second term
-makes sensitive to edits. D, G and the projection are dropped at test.
+The gradient of D reaches the encoder through z. The contrastive loss makes z invariant to dropout, the second term
+makes it sensitive to edits. D, G and the projection are dropped at test.
 
 References:
-    Chuang et al. 2022, "DiffCSE: Difference-based Contrastive Learning for Sentence Embeddings", NAACL. Its release
-    differs, and is followed: the mean of the discriminator's loss over all positions, padding included (paper: a sum
-    over tokens); G's best guess at every position (abstract: a sample; section 3: of the masked tokens alone), its
-    dropout on; the replaced id of padding is 0, which RoBERTa reads as `<s>`, hidden by the attention mask.
+    Chuang et al. 2022, "DiffCSE: Difference-based Contrastive Learning for Sentence Embeddings", NAACL. Where its
+    release differs, this follows the release: the discriminator's loss is a mean over all positions, with padding
+    (paper: a sum over tokens); G replaces every token by its best guess (abstract: by a sample; section 3: only the
+    masked tokens), with dropout on; padding becomes id 0, which is `<s>` for RoBERTa, hidden by the attention mask.
 
 Relations:
-    With `rtd_weight` 0 it is SimCSE under the same projection. ELECTRA (Clark et al. 2020) without the condition, with
-    a generator that is trained too.
+    With `rtd_weight` 0 it is SimCSE with the same projection. ELECTRA (Clark et al. 2020) has no conditioning on a
+    vector, and trains the generator too.
 """
 
 from typing import Any, cast
@@ -39,7 +39,7 @@ from .objectives import at_least_float32, replaced_token_detection
 
 
 class DiffCSEModel(SentenceEncoderModel):
-    """The encoder a DiffCSE checkpoint serves: the plain one, [CLS] without the projection.
+    """The encoder that a DiffCSE checkpoint serves: the backbone's [CLS] vector, without the projection.
 
     Example:
         >>> from transformers import BertConfig
@@ -59,14 +59,14 @@ class DiffCSEModel(SentenceEncoderModel):
 
 
 class DiscriminatorHead(nn.Linear):
-    """Token vectors to (kept, changed). Unlike other new layers it keeps torch's own initialisation (release)."""
+    """Maps token vectors to scores (kept, changed). As in the release, it has torch's initialisation."""
 
 
 class DiffCSEForContrastiveLearning(ForContrastiveLearning):
-    """DiffCSE in training.
+    """The training model of DiffCSE.
 
-    The generator is frozen; it is part of a training checkpoint, but not of a serving one, so that a model read from
-    the latter needs one put into `generator`.
+    The generator is frozen. A training checkpoint has it and a serving checkpoint does not: after loading the latter,
+    set `generator`.
 
     Example:
         >>> from transformers import BertConfig
@@ -88,7 +88,7 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
             backbone = config.backbone_config
             self.discriminator = AutoModel.from_config(backbone)
             self.discriminator.pooler = None
-            if config.prediction != "masked_lm":  # two scores a token for each edit; the three edits ask other things
+            if config.prediction != "masked_lm":  # two scores per token for each edit
                 self.discriminator_head = DiscriminatorHead(backbone.hidden_size, 2 * len(config.edits))
             if config.prediction != "rtd":
                 sizes = (backbone.hidden_size, backbone.vocab_size, backbone.layer_norm_eps)
@@ -108,17 +108,17 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
         return super().encoders() + ([self.discriminator] if self.config.rtd_weight > 0 else [])
 
     def masked_lm_heads(self) -> dict[str, MaskedLMHead]:
-        own = self.config.rtd_weight > 0 and self.config.prediction != "rtd"
-        return super().masked_lm_heads() | ({"prediction": self.discriminator_lm_head} if own else {})
+        predicts_tokens = self.config.rtd_weight > 0 and self.config.prediction != "rtd"
+        return super().masked_lm_heads() | ({"prediction": self.discriminator_lm_head} if predicts_tokens else {})
 
     def recover_heads(self, lost: set[str]) -> set[str]:
-        """The discriminator starts from the encoder that was served, as it does from a pre-trained one."""
+        """Start the discriminator from the served encoder, as it otherwise starts from a pre-trained one."""
         return super().recover_heads(lost) | ({"discriminator"} & lost)
 
     def train(self, mode: bool = True) -> "DiffCSEForContrastiveLearning":
         super().train(mode)
         if self.config.needs_generator:
-            # Never trained. Frozen here, where a model that was just loaded comes by: loading unfreezes.
+            # Never trained. Frozen here, because loading unfreezes it.
             self.generator.requires_grad_(False).train(mode and self.config.generator_dropout)
         return self
 
@@ -129,7 +129,7 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
         *others: Any,
         **named: Any,
     ) -> ContrastiveLearningOutput:
-        """As in every method; under an `edited_view`, an edit of the first view joins as the last one."""
+        """Compute the losses. With an `edited_view`, an edit of the first view is added as the last view."""
         if input_ids is not None and self.config.edited_view != "none":
             attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
             edited, mask, _ = self.edit(self.config.edit, input_ids[:, 0], attention_mask[:, 0])
@@ -139,9 +139,9 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
         return super().forward(input_ids, attention_mask, *others, **named)
 
     def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
-        """The objective. An edited positive gives a second one, the mean of both counts; an edited negative is hard.
+        """Compute the contrastive loss. An edited positive adds a second loss, and the result is their mean.
 
-        The paper names these two ablations (table 15) without an equation.
+        An edited negative is a hard negative. The paper has these two ablations (table 15) without an equation.
         """
         if self.config.edited_view != "positive":
             return super().contrastive_loss(embeddings, duplicates)
@@ -152,14 +152,14 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
     def auxiliary_losses(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, pooled: torch.Tensor, embeddings: torch.Tensor
     ) -> dict[str, tuple[float, torch.Tensor]]:
-        """What the discriminator learns, averaged over the edits; λ weighs the mean."""
+        """Add the discriminator's loss, the mean over the edits, with weight λ."""
         losses = super().auxiliary_losses(input_ids, attention_mask, pooled, embeddings)
         config = self.config
         if config.rtd_weight == 0:
             return losses
         vectors = embeddings if config.condition_on == "projection" else pooled  # (rows, V, H)
         rows = len(vectors)
-        # A sentence that does not count has no vector: D reads zeros, so that all processes run the same modules.
+        # Sentences that do not count have zero vectors, so that all processes run the same modules.
         vectors = F.pad(vectors, (0, 0, 0, 0, 0, len(input_ids) - rows))
         if config.edited_view != "none":
             vectors = vectors[:, :-1]
@@ -185,21 +185,22 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
         vectors: torch.Tensor,
         rows: int,
     ) -> torch.Tensor:
-        """Replaced token detection over the first `rows` rows of all processes, as if they were padded as one batch.
+        """Compute the detection loss over the first `rows` rows of all processes, padded as one batch.
 
         Args:
-            number: of the edit, whose scores the head gives side by side.
+            number: index of the edit among the scores of the head.
             edit: `replace`, `insert` or `delete`.
             input_ids, attention_mask: `(N, T)`.
-            vectors: `(N, H)`, what each row is conditioned on.
+            vectors: `(N, H)`, the vector that conditions each row.
+            rows: how many leading rows count.
         """
         edited, mask, labels = self.edit(edit, input_ids, attention_mask)
         longest = largest(edited.shape[1], edited.device)
         edited, mask, labels = _widen(edited, longest), _widen(mask, longest), _widen(labels, longest)
         scores = self.discriminator_head(self.discriminate(edited, mask, vectors))  # (N, T, 2 x edits)
         scores = scores[..., 2 * number : 2 * number + 2]
-        own = torch.cat([scores, labels.to(scores.dtype)[..., None], mask.to(scores.dtype)[..., None]], dim=-1)
-        everyone, _ = gather_rows(own[:rows])
+        local = torch.cat([scores, labels.to(scores.dtype)[..., None], mask.to(scores.dtype)[..., None]], dim=-1)
+        everyone, _ = gather_rows(local[:rows])
         return replaced_token_detection(
             everyone[..., :2], everyone[..., 2], everyone[..., 3], reduction=self.config.rtd_reduction
         )
@@ -207,12 +208,12 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
     def recovery(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, vectors: torch.Tensor, rows: int
     ) -> torch.Tensor:
-        """Cross-entropy of the original tokens, given an edit of them and the sentence's vector.
+        """Compute the cross-entropy of the original tokens, given an edit of them and the sentence vector.
 
         `masked_lm` (Yang et al. 2020, the mean over masked tokens) reads the masked sentence. `corrective_lm` (Meng et
-        al. 2021) reads the generator's, every token of it: with c the probability that it was kept and q a
-        distribution over the vocabulary, the original's is (1 - c) q(x) + c [x'' = x]. Not settled by the paper, and
-        decided here: the mean over all real tokens but the first, and one likelihood without a loss of its own for c.
+        al. 2021) reads the generator's sentence. With c the probability that a token was kept and q a distribution
+        over the vocabulary, the probability of the original token is (1 - c) q(x) + c [x'' = x]. Not stated in the
+        paper and decided here: the mean is over all real tokens but the first, and c has no separate loss.
         """
         masked, labels = self.mask(input_ids, attention_mask)
         if self.config.prediction == "corrective_lm":
@@ -229,9 +230,9 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
     def discriminate(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, vectors: torch.Tensor
     ) -> torch.Tensor:
-        """Token vectors `(N, T, H)` of D, with `vectors` `(N, H)` in place of the first token's embedding.
+        """Return the token vectors `(N, T, H)` of D, with `vectors` `(N, H)` as the embedding of the first token.
 
-        What is replaced is the embedding layer's output, after its LayerNorm and dropout: no position is added.
+        They replace the embedding layer's output, after its LayerNorm and dropout, so that no position is added.
         """
 
         def read(input_ids: torch.Tensor, attention_mask: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
@@ -245,18 +246,19 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
 
     @property
     def _rows_at_a_time(self) -> int | None:
-        """Rows of two views a sentence."""
+        """Rows of `mini_batch_size` sentences with two views each."""
         return self.mini_batch_size and 2 * self.mini_batch_size
 
     def edit(
         self, edit: str, input_ids: torch.Tensor, attention_mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Edit rows `(N, T)`: ids, attention mask and labels (1 at an edit), wider where tokens were inserted.
+        """Edit rows `(N, T)`, and return ids, attention mask and labels (1 at an edit), wider after insertions.
 
-        `replace`: 1 where a token differs. `insert`: mask tokens before a share of the tokens, filled by the
-        generator, which leaves the others alone here. `delete`: 1 after a deleted token. Special tokens, a template's
-        mask among them, are neither masked nor deleted; with `generator_positions` `all` the generator may still
-        change any but the first and a mask of the text's own (release: [SEP] is not restored).
+        `replace`: the label is 1 if a token differs. `insert`: mask tokens before a share of the tokens, which the
+        generator fills without changing the others. `delete`: the label is 1 after a deleted token. Special tokens,
+        and the mask token of a template, are neither masked nor deleted. With `generator_positions` `all` the
+        generator may still change every token except the first one and masks of the text (release: [SEP] is not
+        restored).
         """
         if edit == "replace":
             edited = self.replace(input_ids, attention_mask)
@@ -267,14 +269,14 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
         if edit == "delete":
             return delete_tokens(input_ids, attention_mask, chosen)
         ids, mask, labels = insert_masks(input_ids, attention_mask, chosen, self.config.mask_token_id)
-        # Rows that leave the positions of a backbone (RoBERTa has two fewer than it says) lose their ends.
+        # Truncate rows longer than the positions of a backbone (RoBERTa has two fewer than its config says).
         positions = min(self.config.max_position_embeddings, self.generator.config.max_position_embeddings)
         limit = max(input_ids.shape[1], positions - 2 - self.config.prefix_positions)
         ids, mask, labels = ids[:, :limit], mask[:, :limit], labels[:, :limit]
         return self.generate(ids, mask).where(labels.bool(), ids), mask, labels
 
     def mask(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Masked ids and labels `(N, T)`, see `masked_language_modeling.mask_tokens`."""
+        """Mask rows, and return ids and labels `(N, T)`, see `masked_language_modeling.mask_tokens`."""
         return mask_tokens(
             input_ids,
             self.maskable(input_ids, attention_mask),
@@ -284,7 +286,7 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
         )
 
     def replace(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """The generator's version of rows `(N, T)`, id 0 at padding; the first token and the text's masks stay."""
+        """Return the generator's version of rows `(N, T)`, id 0 at padding. The first token and text masks stay."""
         masked, labels = self.mask(input_ids, attention_mask)
         kept = input_ids == self.config.mask_token_id
         kept[:, 0] = True
@@ -294,28 +296,28 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
 
     @torch.no_grad()
     def generate(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """The generator's token at every position `(N, T)`."""
+        """Return the generator's token at every position `(N, T)`."""
 
         def write(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
             logits = self.generator(input_ids=input_ids, attention_mask=attention_mask).logits
             if self.config.generator_sampling == "argmax":
-                return logits.max(-1).indices  # as argmax gives, in a third (bf16) to half of its time on CPU
+                return logits.max(-1).indices  # the same as argmax, in a third (bf16) to half of its time on CPU
             return torch.multinomial(logits.float().softmax(-1).flatten(0, 1), 1).view_as(input_ids)
 
         return in_mini_batches(write, self._rows_at_a_time, input_ids, attention_mask)
 
 
 def corrective_log_probabilities(logits: torch.Tensor, scores: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
-    """Logarithms `(N, T, vocabulary)` of a mixture: keep the token that is read, or predict another.
+    """Return the log probabilities `(N, T, vocabulary)` of a mixture: keep the token, or predict another.
 
     Args:
-        logits: `(N, T, vocabulary)`, the prediction's.
-        scores: `(N, T, 2)`, of kept and changed.
-        input_ids: `(N, T)`, what is read.
+        logits: `(N, T, vocabulary)` of the prediction.
+        scores: `(N, T, 2)` of kept and changed.
+        input_ids: `(N, T)`, the tokens to keep or change.
 
     Example:
         >>> mixed = corrective_log_probabilities(torch.zeros(1, 1, 2), torch.zeros(1, 1, 2), torch.tensor([[1]]))
-        >>> mixed.exp()  # half of it kept, a quarter each predicted
+        >>> mixed.exp()  # half of it is kept, a quarter each is predicted
         tensor([[[0.2500, 0.7500]]])
     """
     kept, changed = at_least_float32(scores).log_softmax(-1).split(1, dim=-1)  # (N, T, 1) each
@@ -325,5 +327,5 @@ def corrective_log_probabilities(logits: torch.Tensor, scores: torch.Tensor, inp
 
 
 def _widen(rows: torch.Tensor, length: int) -> torch.Tensor:
-    """Rows `(…, T)` with zeros behind, `(…, length)`: the id, the mask and the label of padding."""
+    """Pad rows `(…, T)` with zeros to `(…, length)`: 0 is the id, the mask and the label of padding."""
     return F.pad(rows, (0, length - rows.shape[-1]))

@@ -1,29 +1,29 @@
-r"""L2P-CSR: the views are weakened where it confuses the encoder most.
+r"""L2P-CSR: views weakened by adversarial masks on tokens and features.
 
-The output :math:`E^{(l)}` of the embedding layer and of the first Transformer layers is multiplied by a mask that
-halves the tokens and the features that are to be weakened, and blanks what is both (eq. 1 to 3):
+The output :math:`E^{(l)}` of the embedding layer and of the first Transformer layers is multiplied by a mask. It
+halves weakened tokens and weakened features, and sets to 0 what is both (eq. 1 to 3):
 
 .. math:: \tilde E^{(l)} = E^{(l)} \odot M^{(l)}, \quad
           M^{(l)}_{ij} = \tfrac{1}{2} \left(\alpha^t_i + \alpha^f_j\right), \quad \alpha = [p \ge \phi]
 
-The probabilities p of *not* being weakened are drawn anew for every batch, p ~ U(0, 1), and learned in a few steps
-that raise the contrastive loss, with its gradient at the masks (eq. 4 to 8):
+The probabilities p of *not* being weakened start random in every batch, p ~ U(0, 1). A few steps then increase the
+contrastive loss, along its gradient at the masks (eq. 4 to 8):
 
 .. math:: p \leftarrow \Pi_{[0, 1]}\left(p + \beta\, g / \lVert g \rVert_2\right), \quad
           g = \nabla_{\alpha} L_{CL}(\tilde h, \tilde h^+)
 
-Then the encoder is updated once under the masks they end in. Each view of a sentence has its own masks; all views, in
-every step, go through the encoder in one forward pass, with dropout drawn anew.
+Then the encoder is updated once with the final masks. Each view of a sentence has its own masks. In every step all
+views go through the encoder in one forward pass, with new dropout.
 
 References:
     Zhou, Zhou, Zhao, Wen 2023, "Learning to Perturb for Contrastive Learning of Unsupervised Sentence
-    Representations". Where the release differs, `L2PCSRConfig` names the difference and the key that chooses. Eq. 9,
-    the loss, is printed without its minus sign and without the positive in the denominator; here it is the
-    cross-entropy that the text describes, SimCSE's.
+    Representations". Where the release differs, `L2PCSRConfig` describes the difference and has a key for it. Eq. 9,
+    the loss, is printed without its minus sign and without the positive in the denominator. Here it is the
+    cross-entropy that the text describes, that of SimCSE.
 
 Relations:
-    SimCSE with masks: `threshold=0` is SimCSE. The loss that is raised is the one that is lowered afterwards, whatever
-    the objective, so it combines with every method that leaves the views alone, and with a prompt.
+    With `threshold=0` it is SimCSE. The masks increase the same loss that training decreases, with any objective. It
+    therefore combines with every method that does not change the views, and with a prompt.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,20 +40,20 @@ from .distributed import gather_rows, largest
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
 
-# Only the direction of a gradient counts in the inner steps. In half precision small ones would vanish; a power of two
-# keeps them apart from zero and changes no digit.
+# The inner steps use only the direction of a gradient. In half precision small gradients would become 0; scaling by a
+# power of two avoids that without rounding.
 GRADIENT_SCALE = 2.0**10
 
 
 def weakening_mask(
     token_probability: torch.Tensor, feature_probability: torch.Tensor, threshold: float
 ) -> torch.Tensor:
-    """What a layer's output is multiplied by (eq. 1, 2): 1, 1/2 where token or feature is weakened, 0 where both are.
+    """Return the factors of a layer's output (eq. 1, 2): 1, 1/2 if token or feature is weakened, 0 if both are.
 
     Args:
-        token_probability: `(B, T)`, of each token not to be weakened.
-        feature_probability: `(B, H)`, or `(1, H)` for all rows, of each feature not to be weakened.
-        threshold: φ; what has at least this probability is left alone. (The release leaves alone what has more.)
+        token_probability: `(B, T)`, probability of each token not to be weakened.
+        feature_probability: `(B, H)`, or `(1, H)` for all rows, probability of each feature not to be weakened.
+        threshold: φ; probabilities of at least φ are not weakened (in the release: above φ).
 
     Returns:
         `(B, T, H)` with values 0, 1/2 and 1.
@@ -67,14 +67,14 @@ def weakening_mask(
 
 
 def ascend(probability: torch.Tensor, gradient: torch.Tensor, *, step_size: float, mode: str = "l2") -> torch.Tensor:
-    """One step uphill, over the last dimension, that stays within [0, 1] (eq. 5 and 6).
+    """Take one step of gradient ascent over the last dimension, clipped to [0, 1] (eq. 5 and 6).
 
     Args:
         probability, gradient: `(…, n)`.
         step_size: β.
-        mode: `l2`, the step has this length before it is clipped, and a gradient that is zero throughout makes none;
-            or `sign`, every element moves by the whole step. There an element whose gradient is exactly zero becomes
-            1: the release divides it by its own absolute value and puts 1 for what is not a number.
+        mode: `l2` makes a step of this length before clipping, and none if the gradient is zero. `sign` moves every
+            element by the step size. An element whose gradient is exactly zero then becomes 1, because the release
+            divides it by its absolute value and replaces nan by 1.
 
     Example:
         >>> ascend(torch.tensor([0.5, 0.5]), torch.tensor([3.0, -4.0]), step_size=0.5)
@@ -87,7 +87,7 @@ def ascend(probability: torch.Tensor, gradient: torch.Tensor, *, step_size: floa
     elif mode == "sign":
         moved = torch.where(gradient == 0, 1.0, probability + step_size * gradient.sign())
     else:
-        raise ValueError(f"mode: {mode!r} is none of l2, sign")
+        raise ValueError(f"mode: {mode!r} must be one of l2, sign")
     return moved.clamp(0, 1)
 
 
@@ -100,8 +100,8 @@ def _average(token: torch.Tensor, feature: torch.Tensor) -> torch.Tensor:
 
 
 def _unit(gradient: torch.Tensor) -> torch.Tensor:
-    """Of length one over the last dimension; zero stays zero."""
-    # By its largest element first: the squares of small numbers vanish.
+    """Scale to length 1 over the last dimension; zero stays zero."""
+    # Divide by the largest element first, because the squares of small numbers become 0.
     gradient = gradient / _or_one(gradient.abs().amax(-1, keepdim=True))
     return gradient / _or_one(torch.linalg.vector_norm(gradient, dim=-1, keepdim=True))
 
@@ -120,10 +120,11 @@ def _add(noise: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def perturbed(backbone: nn.Module, perturbations: list[Callable[[torch.Tensor], torch.Tensor]]) -> Iterator[None]:
-    """While it lasts, the outputs of the backbone's embedding layer and first layers are what these make of them.
+    """Perturb the outputs of the backbone's embedding layer and first layers inside the context.
 
     Args:
-        perturbations: the embedding layer's, then those of the Transformer layers from the first on.
+        backbone: BERT or RoBERTa.
+        perturbations: functions of the output, for the embedding layer and then for the first Transformer layers.
     """
     layers = list(backbone.encoder.layer[: len(perturbations) - 1])  # type: ignore[union-attr, index]
     checkpointed = [layer.gradient_checkpointing for layer in layers]
@@ -131,10 +132,10 @@ def perturbed(backbone: nn.Module, perturbations: list[Callable[[torch.Tensor], 
     try:
         for layer in layers:
             # transformers 5.20 runs a layer's hooks inside its checkpoint, and so again in the backward pass, when
-            # these are gone: the few perturbed layers keep their activations instead.
+            # these hooks are removed. The few perturbed layers keep their activations instead.
             layer.gradient_checkpointing = False
         for module, perturb in zip([backbone.embeddings, *layers], perturbations, strict=True):
-            # Before the hooks that record hidden states, wherever those were put in.
+            # Run before the hooks that record hidden states.
             hook = partial(_perturb_output, perturb)
             handles.append(module.register_forward_hook(hook, prepend=True))
         yield
@@ -152,7 +153,7 @@ def _perturb_output(
 
 
 class L2PCSRModel(SentenceEncoderModel):
-    """The encoder an L2P-CSR checkpoint serves: nothing is weakened at test.
+    """The encoder that an L2P-CSR checkpoint serves. Nothing is weakened at test.
 
     Example:
         >>> from transformers import BertConfig
@@ -166,11 +167,10 @@ class L2PCSRModel(SentenceEncoderModel):
 
 
 class L2PCSRForContrastiveLearning(ForContrastiveLearning):
-    """L2P-CSR in training.
+    """The training model of L2P-CSR.
 
-    In training mode the views of a batch are weakened, after `inner_steps` forward passes that learn where. In
-    evaluation mode they are plain, and so is everything at any time that is no view: a prompt's bias, the auxiliary
-    losses, labelled pairs.
+    In training mode the views of a batch are weakened with masks learned in `inner_steps` forward passes. Evaluation
+    mode, a prompt's bias, the auxiliary losses and labelled pairs are never weakened.
 
     Example:
         >>> from transformers import BertConfig
@@ -188,7 +188,7 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
     config_class = L2PCSRConfig
     serving_class = L2PCSRModel
     seams = ("views",)
-    # What perturbs the views that are being made; nothing does outside `_perturbed_views`.
+    # The perturbations of the views, set only inside `_perturbed_views`.
     perturbations: list[Callable[[torch.Tensor], torch.Tensor]] | None = None
 
     def pool_views(
@@ -196,7 +196,7 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
     ) -> torch.Tensor:
         if not self.training:
             return super().pool_views(input_ids, attention_mask, rows)
-        if self.config.attend_padding:  # masks and all, as much of it on every process
+        if self.config.attend_padding:  # pad to the same length on every process, so that the masks have one size
             more = largest(input_ids.shape[-1], input_ids.device) - input_ids.shape[-1]
             input_ids = F.pad(input_ids, (0, more), value=self.config.backbone_config.pad_token_id)
             attention_mask = F.pad(attention_mask, (0, more))
@@ -218,24 +218,25 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
         masks = self.masks(self.learn_weakening(input_ids, attention_mask))["token"]
         return 1 - masks.unflatten(1, input_ids.shape[:2])
 
-    @torch.enable_grad()  # a training forward that wants no gradient needs this one all the same
+    @torch.enable_grad()  # needed even if the caller computes no gradients
     def learn_weakening(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, rows: int | None = None
     ) -> dict[str, torch.Tensor]:
-        """The inner maximisation (algorithm 1, lines 4 to 13): where to weaken the views of a batch.
+        """Learn the masks of a batch by the inner maximisation (algorithm 1, lines 4 to 13).
 
-        Runs in the model's own mode, and takes the gradient at the masks alone: no parameter's gradient is computed
-        or touched, and no running statistic of a batch norm moves. Processes learn together, from the loss over all
-        their sentences, so all must call it.
+        It runs in the model's current mode and computes gradients only at the masks. Gradients of parameters and
+        running statistics of batch norms do not change. The loss is over the sentences of all processes, so that all
+        must call this.
 
         Args:
             input_ids, attention_mask: `(B, V, T)`.
             rows: how many leading sentences count in the loss.
 
         Returns:
-            With K weakened layers and R = B·V rows, a sentence's views adjacent: `token` `(K, R, T)` and `feature`
-            `(K, R, H)` (`(K, 1, H)` if shared), the probabilities of not being weakened; `masks` makes masks of them.
-            Only the masks the configuration has are there; with `noise` weakening it is `noise` `(R, T, H)`.
+            The probabilities of not being weakened, from which `masks` makes masks: `token` `(K, R, T)` and `feature`
+            `(K, R, H)` (`(K, 1, H)` if shared), with K weakened layers and R = B·V rows, where the views of a sentence
+            are adjacent. Masks that the configuration turns off are left out. `noise` weakening returns only `noise`
+            `(R, T, H)`.
         """
         learned = self.initial_probabilities(input_ids, attention_mask)
         duplicates = self.duplicates(input_ids[:rows])
@@ -252,9 +253,9 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
         return learned
 
     def initial_probabilities(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What the inner maximisation of a batch starts from, `learn_weakening` says in which shapes: U(0, 1) (eq. 4).
+        """Draw the initial probabilities of a batch from U(0, 1) (eq. 4), in the shapes of `learn_weakening`.
 
-        Noise starts in a random direction, of the greatest norm, on the real tokens.
+        Noise starts in a random direction with the largest norm, on the real tokens.
         """
         config = self.config
         layers, hidden_size = config.weakened_layers, config.hidden_size
@@ -269,18 +270,18 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
         if config.feature_mask:
             shared = config.feature_mask_scope == "shared"
             feature = torch.rand(layers, 1 if shared else rows, hidden_size, **options)
-            # One draw for all processes, the first one's.
+            # All processes use the draw of the first one.
             initial["feature"] = gather_rows(feature.unsqueeze(0))[0][0] if shared else feature
         return initial
 
     def masks(self, learned: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What the views are perturbed with: zeros and ones (eq. 1), or with other weakenings what was learned itself.
+        """Return the masks for the views: zeros and ones (eq. 1), or the learned values for other weakenings.
 
         Args:
-            learned: what `learn_weakening` returns.
+            learned: the result of `learn_weakening`.
 
         Returns:
-            The same names and shapes.
+            Masks with the same names and shapes.
         """
         if self.config.weakening != "binary":
             return learned
@@ -291,7 +292,7 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
     ) -> dict[str, torch.Tensor]:
         config = self.config
         if config.weakening == "noise":
-            # Eq. 5 with a ball in the place of [0, 1], as in virtual adversarial training by projected gradients.
+            # Eq. 5 with a ball instead of [0, 1], as in virtual adversarial training with projected gradients.
             noise = learned["noise"].flatten(1)
             noise = noise + config.noise_size * _unit(gradients["noise"].flatten(1))
             longest = torch.linalg.vector_norm(noise, dim=1, keepdim=True).clamp(min=config.noise_size)
@@ -312,7 +313,7 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
         attention_mask: torch.Tensor,
         rows: int | None,
     ) -> torch.Tensor:
-        """The views under these masks, all in one forward pass."""
+        """Encode the views with these masks, all in one forward pass."""
         if self.config.weakening == "noise":
             self.perturbations = [partial(_add, masks["noise"])]
         else:

@@ -1,22 +1,22 @@
-r"""PrdSimCSE: text prefixes that keep a sentence's meaning make its positive, ones that reverse it its hard negative.
+r"""PrdSimCSE: text prefixes make a positive (same meaning) and a hard negative (opposite meaning) of each sentence.
 
-Each sentence x is encoded three times in one forward pass: as it is (the anchor), behind filler words whose number
-grows with its length (the positive: lengths no longer tell a pair), and behind a statement that what follows is
-contradictory (the negative). The loss (section 2, eq. 2) is InfoNCE with the prefixed copies,
+Each sentence x is encoded three times in one forward pass: without a prefix (the anchor), after filler words whose
+number grows with its length (the positive, so that length does not identify pairs), and after a statement that the
+following is contradictory (the negative). The loss (section 2, eq. 2) is InfoNCE with the prefixed copies,
 
 .. math:: \ell_i = -\log \frac{e^{\cos(z_i, z_i^+)/\tau}}
           {e^{\cos(z_i, z_i^+)/\tau} + \sum_n e^{\cos(z_i, z_n^-)/\tau}}
 
-where the paper leaves open which negatives :math:`z_n^-` a batch gives: `objectives.prefix_contrastive` has the three
-readings. Dropout differs between the copies as in SimCSE.
+The paper does not say which negatives :math:`z_n^-` of a batch are used: `objectives.prefix_contrastive` has three
+readings. Dropout differs between the copies, as in SimCSE.
 
 References:
     Wang, Lv 2024, "Prefix Data Augmentation for Contrastive Learning of Unsupervised Sentence Embedding", Applied
-    Sciences. No code was released; what the paper leaves open is decided in `PrdSimCSEConfig` and said there.
+    Sciences. No code was released. `PrdSimCSEConfig` documents the choices that the paper leaves open.
 
 Relations:
-    SimCSE on texts of its own making: with `denominator="batch"` the loss is that of supervised SimCSE, without
-    prefixes (`positive_prefix="none", negative_prefix="none"`) the method is unsupervised SimCSE.
+    With `denominator="batch"` the loss is that of supervised SimCSE. Without prefixes (`positive_prefix="none",
+    negative_prefix="none"`) the method is unsupervised SimCSE.
 """
 
 import torch
@@ -32,7 +32,7 @@ __all__ = ["NEGATIVE_PREFIXES", "PrdSimCSEForContrastiveLearning", "PrdSimCSEMod
 
 
 class PrdSimCSEModel(SentenceEncoderModel):
-    """The encoder a PrdSimCSE checkpoint serves; sentences are embedded without prefixes.
+    """The encoder that a PrdSimCSE checkpoint serves. Sentences are embedded without prefixes.
 
     Example:
         >>> from transformers import BertConfig
@@ -46,13 +46,13 @@ class PrdSimCSEModel(SentenceEncoderModel):
 
 
 class PrdSimCSEForContrastiveLearning(ForContrastiveLearning):
-    """PrdSimCSE in training: the prefixes are in the token ids (`PrdSimCSEConfig.text_prefixes`), the loss is here.
+    """The training model of PrdSimCSE: its loss. The prefixes are in the token ids (`PrdSimCSEConfig.text_prefixes`).
 
     Example:
         >>> from transformers import BertConfig
         >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
         >>> model = PrdSimCSEForContrastiveLearning(PrdSimCSEConfig(backbone_config=tiny, denominator="own"))
-        >>> ids = torch.randint(9, (4, 3, 6))  # 4 sentences: itself, its positive, its negative
+        >>> ids = torch.randint(9, (4, 3, 6))  # 4 sentences, each with its positive and negative
         >>> model(input_ids=ids, attention_mask=torch.ones_like(ids)).embeddings.shape
         torch.Size([4, 3, 8])
     """
@@ -62,7 +62,7 @@ class PrdSimCSEForContrastiveLearning(ForContrastiveLearning):
     seams = ("data", "objective")
 
     def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
-        """`(B, 3, H)` to a scalar, or `(B, 2, H)` without negative copies."""
+        """Compute the loss of embeddings `(B, 3, H)`, or `(B, 2, H)` without negative copies."""
         if self.config.denominator == "batch":
             return super().contrastive_loss(embeddings, duplicates)
         everyone, _ = gather_rows(embeddings)

@@ -1,4 +1,4 @@
-"""The serving side of every method: a backbone, a pooling, and the projection where it stays at test time."""
+"""The serving model of every method: a backbone, a pooling, and the projection if it is kept at test."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,18 +17,18 @@ from .pooling import BackboneOutput, build_projection, pool, pool_mask_token, re
 from .prompts import template_bias
 from .whitening import Whitening
 
-# Options of `from_pretrained` that say where a checkpoint is, and so where its tokenizer is.
+# Options of `from_pretrained` that locate a checkpoint, and with it its tokenizer.
 WHERE_FROM = ("revision", "subfolder", "cache_dir", "token", "local_files_only")
 Loaded = TypeVar("Loaded", bound="SentenceEncoderPreTrainedModel")
 
 
 def without_pooler(backbone: nn.Module) -> dict[str, torch.Tensor]:
-    """A pre-trained encoder's tensors, but for its own pooler, which no encoder of the zoo has."""
+    """Return a pre-trained encoder's tensors without its pooler, which no encoder of the zoo has."""
     return {name: tensor for name, tensor in backbone.state_dict().items() if not name.startswith("pooler.")}
 
 
 class SentenceEncoderPreTrainedModel(PreTrainedModel):
-    """Loading that is strict: a checkpoint fits its model exactly, or the error names the tensor that does not."""
+    """Strict loading for all models of the zoo: the error names every tensor that does not fit the model."""
 
     config_class: type[SentenceEncoderConfig] = SentenceEncoderConfig
     base_model_prefix = "model"
@@ -37,29 +37,29 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
     _supports_flash_attn = True
     _supports_attention_backend = True
     loaded_from: dict | None = None
-    tokenizer: PreTrainedTokenizerFast | None = None  # the checkpoint's own, once `encode` has needed it
-    # What completes the code files of a saved directory. The package sets it (`checkpoint_files`); code that came with
-    # a checkpoint copies files that are complete.
+    tokenizer: PreTrainedTokenizerFast | None = None  # of the checkpoint, loaded when `encode` first needs it
+    # Completes the code files of a saved directory. The package sets it (`checkpoint_files`). Code loaded from a
+    # checkpoint is already complete.
     complete_code: ClassVar[Callable[[Any], None] | None] = None
 
     @classmethod
     def from_pretrained(
         cls: type[Loaded],
-        pretrained_model_name_or_path: Any,  # text or a path: a checkpoint's code does not import `os`
+        pretrained_model_name_or_path: Any,  # a string or a path: a checkpoint's code does not import `os`
         *args: Any,
         output_loading_info: bool = False,
         **kwargs: Any,
     ) -> Loaded:
-        """Load a checkpoint of the zoo; every option of `PreTrainedModel.from_pretrained` works.
+        """Load a checkpoint of the zoo. All options of `PreTrainedModel.from_pretrained` work.
 
         Raises:
-            ValueError: a tensor is missing, unexpected or of another shape; the message names it.
-            OSError: there are no weights in safetensors; pickles are never read.
+            ValueError: a tensor is missing, unexpected or of another shape. The message names it.
+            OSError: there are no safetensors weights. Pickles are never read.
         """
-        # Shapes that do not match are let through here to be named below.
+        # Accept shapes that do not match here, to name them below.
         kwargs |= {"ignore_mismatched_sizes": True, "output_loading_info": True, "use_safetensors": True}
         loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
-        model, info = loaded  # its annotation is that of the model alone
+        model, info = loaded  # annotated as returning only the model
         model.loaded_from = {"pretrained_model_name_or_path": pretrained_model_name_or_path}
         model.loaded_from |= {name: kwargs[name] for name in WHERE_FROM if name in kwargs}
         missing, unexpected = model._without_training_heads(set(info["missing_keys"]), set(info["unexpected_keys"]))
@@ -71,29 +71,29 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
         return loaded if output_loading_info else model
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Save the model with its code; every option of `PreTrainedModel.save_pretrained` works."""
+        """Save the model with its code. All options of `PreTrainedModel.save_pretrained` work."""
         super().save_pretrained(save_directory, *args, **kwargs)
         if complete := type(self).complete_code:
             complete(save_directory)
 
     def _without_training_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
-        """The misfits that remain when a serving and a training checkpoint may be read as each other."""
+        """Drop the tensors in which serving and training checkpoints of a method differ."""
         return missing, unexpected
 
 
 class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
-    """The model `AutoModel` loads: sentences in, one vector each out.
+    """The model that `AutoModel` loads. It maps each sentence to a vector.
 
-    Holds the backbone and what inference needs, nothing else.
+    It has only the backbone and what inference needs.
     """
 
-    # Heads that only a training checkpoint has, passed over when it is read for serving.
+    # Heads that only a training checkpoint has. Serving ignores them.
     training_heads: tuple[str, ...] = ("projection", "lm_head", "nli_classifier")
 
     def __init__(self, config: SentenceEncoderConfig):
         super().__init__(config)
         self.backbone = AutoModel.from_config(config.backbone_config)
-        self.backbone.pooler = None  # the backbone's own pooler belongs to another pre-training task
+        self.backbone.pooler = None  # its pooler is for another pre-training task
         self.projection = build_projection(config, at_test=True)
         self.whitening = (
             Whitening(config.hidden_size, config.whitening_size) if config.whitening_size else nn.Identity()
@@ -126,13 +126,13 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         """Encode a batch.
 
         Args:
-            input_ids, attention_mask, token_type_ids, position_ids: `(B, T)`, as the tokenizer beside the model gives
-                them; `inputs_embeds` `(B, T, H)` may stand for `input_ids`, but not with `prompt` pooling.
+            input_ids, attention_mask, token_type_ids, position_ids: `(B, T)`, from the tokenizer saved with the model.
+            inputs_embeds: `(B, T, H)`, instead of `input_ids`; not with `prompt` pooling.
             output_hidden_states, output_attentions, return_dict: as in every transformers encoder.
 
         Returns:
-            `pooler_output` `(B, H)`, the sentence embeddings (fewer dimensions under a whitening);
-            `last_hidden_state` `(B, T, H)`; `hidden_states` and `attentions` on request.
+            `pooler_output` `(B, H)`, the sentence embeddings (with fewer dimensions if there is a whitening);
+            `last_hidden_state` `(B, T, H)`; `hidden_states` and `attentions` if requested.
         """
         config = self.config
         output_hidden_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
@@ -148,7 +148,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             output_attentions=output_attentions,
         )
         if self.config.denoise == "always":
-            # `encode_tokens` has refused `inputs_embeds`.
+            # `encode_tokens` refuses `inputs_embeds`.
             pooled = pooled - self.prompt_bias(input_ids, attention_mask, template=0)  # type: ignore[arg-type]
         result = BaseModelOutputWithPooling(
             last_hidden_state=outputs.last_hidden_state,
@@ -160,23 +160,23 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
 
     @contextmanager
     def read_with(self, encoder: nn.Module) -> Iterator[None]:
-        """While it lasts, another encoder of the same kind reads.
+        """Use another encoder of the same architecture inside the context.
 
-        Pooling, templates and prefixes stay as they are; what hooks into the layers of the own encoder does not reach
-        the other. Mini-batches are encoded again in the backward pass, by the own encoder: a method that needs the
-        gradient of the other one says so in `needs_whole_batch`.
+        Pooling, templates and prefixes stay the same. Hooks on the layers of this model's encoder do not apply to the
+        other one. The backward pass encodes mini-batches again with this model's encoder, so a method that needs the
+        gradient of the other encoder must set `needs_whole_batch`.
         """
-        own, self.backbone = self.backbone, encoder
+        backbone, self.backbone = self.backbone, encoder
         try:
             yield
         finally:
-            self.backbone = own
+            self.backbone = backbone
 
     def add_to_plain(self, backbone: nn.Module) -> None:
-        """Add to a plain copy of the backbone what a method adds to its weights, so that it gives the same vectors."""
+        """Add a method's weight changes to a plain copy of the backbone, so that it returns the same vectors."""
 
     def run_backbone(self, **inputs: Any) -> BackboneOutput:
-        """The backbone's outputs; a method that gives it more than tokens overrides this."""
+        """Run the backbone. A method that passes it more than tokens overrides this."""
         return self.backbone(**inputs)
 
     def encode_tokens(
@@ -186,10 +186,12 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         output_hidden_states: bool | None = None,
         **inputs: Any,
     ) -> tuple[BackboneOutput, torch.Tensor]:
-        """The backbone's outputs and the pooled vectors `(B, H)`, before any bias or projection.
+        """Return the backbone's outputs and the pooled vectors `(B, H)`, before any bias or projection.
 
         Args:
-            inputs: further ones of `run_backbone`.
+            input_ids, attention_mask: `(B, T)`.
+            output_hidden_states: whether to return those of all layers.
+            inputs: further arguments of `run_backbone`.
         """
         rows = input_ids if input_ids is not None else inputs["inputs_embeds"]
         if attention_mask is None:
@@ -205,18 +207,20 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             states = outputs.hidden_states or (outputs.last_hidden_state,)
             return outputs, pool(states, attention_mask, pooling)
         if input_ids is None:
-            raise ValueError("prompt pooling looks for the mask token: give input_ids, not inputs_embeds")
-        if not self.training and not torch.compiler.is_compiling():  # a traced graph cannot raise
+            raise ValueError("inputs_embeds: prompt pooling needs the mask token; pass input_ids")
+        if not self.training and not torch.compiler.is_compiling():  # a traced graph cannot raise an error
             require_mask_token(input_ids, self.config.mask_token_id)
         return outputs, pool_mask_token(outputs.last_hidden_state, input_ids, self.config.mask_token_id)
 
     def prompt_bias(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, template: int, **inputs: Any
     ) -> torch.Tensor:
-        """The bias `(B, H)` of one of the config's templates for rows that hold it, see `prompts.template_bias`.
+        """Return the bias `(B, H)` of a template for rows that contain it, see `prompts.template_bias`.
 
         Args:
-            inputs: further ones of `run_backbone`.
+            input_ids, attention_mask: `(B, T)`.
+            template: index of the template in the configuration.
+            inputs: further arguments of `run_backbone`.
         """
         token_ids = self.config.prompt_token_ids[template]
         beside_sentence = sum(map(len, token_ids)) - self.config.bias_length_offset
@@ -241,20 +245,19 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         convert_to_numpy: bool = True,
         show_progress_bar: bool = False,
     ) -> Any:  # an array or a tensor: a checkpoint's code does not import numpy
-        """Embed texts: sorts them by their tokens, encodes batches of similar length without gradients, restores the
-        order.
+        """Embed texts in batches of similar length, without gradients.
 
         Args:
-            texts: one text, or any number of them; each a string of any length, cut where the model's limit is.
-            tokenizer: the one saved beside the model; the one of the checkpoint if not given.
-            batch_size: most texts a forward pass. Long ones are fewer: with padding at most 1,024 tokens on a CPU, and
-                elsewhere as many as `batch_size` texts of 128 tokens.
+            texts: one string or a list of strings, of any length. They are truncated at the model's limit.
+            tokenizer: the tokenizer saved with the model; loaded from the checkpoint by default.
+            batch_size: most texts in a forward pass. There are fewer long texts: at most 1,024 tokens with padding on
+                a CPU, and as many tokens as `batch_size` texts of 128 tokens on other devices.
             normalize_embeddings: scale every vector to length 1.
-            convert_to_numpy: a float32 numpy array if true, else a tensor of the model's type on its device.
-            show_progress_bar: on long lists.
+            convert_to_numpy: return a float32 numpy array; otherwise a tensor of the model's type on its device.
+            show_progress_bar: show a progress bar.
 
         Returns:
-            `(len(texts), H)`, or `(H,)` for a single text.
+            `(len(texts), H)` in the order of the texts, or `(H,)` for a single text.
 
         Example:
             `model.encode(["A cat sits.", "A dog runs."], normalize_embeddings=True)`
@@ -270,20 +273,20 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         )
 
     def verify(self, tokenizer: PreTrainedTokenizerBase | None = None) -> list[str]:
-        """Compare the checkpoint with its fingerprint: what a few sentences gave when it was saved.
+        """Compare the checkpoint with its fingerprint: the token ids and vectors of a few sentences when it was saved.
 
-        The vectors are computed from the stored token ids, so that what differs is named: the tokenizer, or the model
-        (its weights, its configuration, the code, the libraries under it).
+        The vectors are computed from the stored token ids. An error therefore names what differs: the tokenizer, or
+        the model (its weights, its configuration, the code or the libraries).
 
         Args:
-            tokenizer: the one of the checkpoint if not given.
+            tokenizer: loaded from the checkpoint by default.
 
         Returns:
-            What was compared, a line each.
+            One line for each thing that was compared.
 
         Raises:
-            ValueError: something differs: of which sentences, and by how much. The elements of a vector may differ by
-                1e-4 of their root mean square, in float16 by 0.05 and in bfloat16 by 0.2.
+            ValueError: something differs. The message names the sentences and the difference. The elements of a
+                vector may differ by 1e-4 of their root mean square, in float16 by 0.05 and in bfloat16 by 0.2.
             OSError: the checkpoint has no fingerprint.
 
         Example:

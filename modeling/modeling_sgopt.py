@@ -1,8 +1,9 @@
-r"""SG-OPT: an encoder guided by the hidden layers of its own frozen twin.
+r"""SG-OPT: an encoder guided by the hidden layers of a frozen copy of itself.
 
-The pre-trained encoder is cloned. The tuned one gives a sentence's embedding c_i = [CLS], the frozen one a view of the
-sentence from each of its layers, pooled over the tokens, :math:`h_{ik} = p(H_{ik})`. Through a shared projection head
-f, the embedding is drawn to the views of its own sentence and away from those of the others (section 3.2, opt3):
+There are two copies of the pre-trained encoder. The tuned one computes a sentence's embedding c_i = [CLS]. Each layer
+of the frozen one (the twin) makes a view of the sentence, pooled over the tokens, :math:`h_{ik} = p(H_{ik})`. With a
+shared projection head f, each embedding is pulled towards the views of its sentence and pushed away from those of the
+others (section 3.2, opt3):
 
 .. math:: L = \frac{1}{b(l+1)} \sum_{i,k} -\log \frac{\phi(c_i, h_{ik})}
           {\phi(c_i, h_{ik}) + \sum_{m \ne i} \sum_n \phi(c_i, h_{mn})}
@@ -12,12 +13,12 @@ The frozen twin and the head are dropped at test.
 
 References:
     Kim, Yoo, Lee 2021, "Self-Guided Contrastive Learning for BERT Sentence Representations", ACL, section 3. The
-    release leaves dropout on in the twin (so does `twin_dropout`), pools by the mean unless told otherwise (the paper
-    by the maximum, the default here), and reports the last weights where the zoo keeps the best on dev.
+    release keeps dropout in the twin on (as `twin_dropout` does), uses mean pooling by default (the paper and this
+    model use the maximum), and reports the last weights, while the zoo keeps the best ones on dev.
 
 Relations:
-    With `variant="opt2", guide="self"`, no regulariser and SimCSE's projection it is SimCSE. It decides data, views,
-    objective and auxiliary loss, so it combines with no other method, but with any pooling and prompt.
+    With `variant="opt2", guide="self"`, no regulariser and SimCSE's projection it is SimCSE. It changes data, views,
+    objective and auxiliary loss. It therefore combines with no other method, but with any pooling and prompt.
 """
 
 import torch
@@ -33,7 +34,7 @@ from .pooling import pool
 
 
 class SGOPTModel(SentenceEncoderModel):
-    """The encoder an SG-OPT checkpoint serves: the tuned one alone.
+    """The encoder that an SG-OPT checkpoint serves: only the tuned one.
 
     Example:
         >>> from transformers import BertConfig
@@ -48,7 +49,7 @@ class SGOPTModel(SentenceEncoderModel):
 
 
 class SGOPTForContrastiveLearning(ForContrastiveLearning):
-    """SG-OPT in training.
+    """The training model of SG-OPT.
 
     The views of a batch `(B, V, T)` are the sentence and, for V = 2, its back-translation, which then guides it.
 
@@ -58,7 +59,7 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
         >>> model = SGOPTForContrastiveLearning(SGOPTConfig(backbone_config=tiny, projection_size=16))
         >>> ids = torch.randint(9, (4, 1, 6))
         >>> output = model(input_ids=ids, attention_mask=torch.ones_like(ids))
-        >>> output.embeddings.shape, list(output.losses)  # the embedding, and a view for each of 3 layers
+        >>> output.embeddings.shape, list(output.losses)  # the embedding and a view for each of 3 layers
         (torch.Size([4, 4, 16]), ['contrastive', 'regularizer'])
     """
 
@@ -78,12 +79,12 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
         return super().encoders() + ([self.twin] if self.config.has_twin else [])
 
     def recover_heads(self, lost: set[str]) -> set[str]:
-        """The twin becomes one of the encoder that was served."""
+        """Start the twin as a copy of the served encoder."""
         return super().recover_heads(lost) | ({"twin"} & lost)
 
     def train(self, mode: bool = True) -> "SGOPTForContrastiveLearning":
         super().train(mode)
-        # Frozen here, where a model that was just loaded comes by: loading unfreezes.
+        # Frozen here, because loading unfreezes.
         self.model.backbone.embeddings.requires_grad_(not self.config.freeze_embeddings)
         if self.config.has_twin:
             self.twin.requires_grad_(False).train(mode and self.config.twin_dropout)
@@ -92,7 +93,7 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
     def pool_views(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, rows: int | None = None
     ) -> torch.Tensor:
-        """`(B, V, T)` to `(B, 1 + K, H)`: each sentence's embedding, then its views: one a layer, or the drawn one."""
+        """Encode `(B, V, T)` to `(B, 1 + K, H)`: embeddings, then views of all layers (opt3) or a random one."""
         if self.config.guide == "self":
             return super().pool_views(input_ids, attention_mask, rows)
         embeddings = super().pool_views(input_ids[:, :1], attention_mask[:, :1], rows)  # (B, 1, H)
@@ -104,13 +105,13 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
 
     @torch.no_grad()
     def guiding_views(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """The twin's views `(B, K, H)` of token ids `(B, T)`, one for each layer of the configured range."""
+        """Return the twin's views `(B, K, H)` of token ids `(B, T)`, one for each layer of `view_layers`."""
         states = self.twin(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True).hidden_states
         layers = self.config.view_layers
         return torch.stack([pool((states[k],), attention_mask, self.config.view_pooling) for k in layers], dim=1)
 
     def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
-        """`(B, 1 + K, D)` to a scalar; the other sentences are those of all processes."""
+        """Compute the loss of embeddings and views `(B, 1 + K, D)`, with the other sentences of all processes."""
         everyone, _ = gather_rows(embeddings)
         return self_guided(
             everyone[:, 0],

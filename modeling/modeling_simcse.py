@@ -1,7 +1,7 @@
-r"""SimCSE: contrastive learning with nothing but dropout between the views, or with NLI triplets.
+r"""SimCSE: contrastive learning with views that differ only by dropout, or with NLI triplets.
 
-The positive of a sentence is the sentence itself, encoded a second time with another dropout mask (unsupervised,
-section 3), or its entailed hypothesis, with the contradicted one as hard negative (supervised, section 4):
+The positive of a sentence is the sentence itself, encoded again with another dropout mask (unsupervised, section 3),
+or its entailed hypothesis, with the contradicted hypothesis as hard negative (supervised, section 4):
 
 .. math:: \ell_i = -\log \frac{e^{\cos(z_i, z_i^+)/\tau}}
           {\sum_j \left(e^{\cos(z_i, z_j^+)/\tau} + e^{\,w [i = j]}\, e^{\cos(z_i, z_j^-)/\tau}\right)}
@@ -10,10 +10,10 @@ with z = tanh(W h_CLS + b). Both views of the batch go through the encoder in on
 
 References:
     Gao, Yao, Chen 2021, "SimCSE: Simple Contrastive Learning of Sentence Embeddings", EMNLP. The release keeps the
-    projection at test time for supervised models and drops it for unsupervised ones; so do the recipes.
+    projection at test for supervised models and drops it for unsupervised ones, and so do the recipes.
 
 Relations:
-    Every other method of the zoo is this one plus one change; at its neutral setting it gives this loss.
+    Every other method of the zoo adds a change to this one, and has the same loss at its neutral setting.
 """
 
 from .configuration_simcse import SimCSEConfig
@@ -22,7 +22,7 @@ from .modeling_sentence_encoder import SentenceEncoderModel
 
 
 class SimCSEModel(SentenceEncoderModel):
-    """The encoder a SimCSE checkpoint serves.
+    """The encoder that a SimCSE checkpoint serves.
 
     Example:
         >>> from transformers import BertConfig
@@ -36,7 +36,7 @@ class SimCSEModel(SentenceEncoderModel):
 
 
 class SimCSEForContrastiveLearning(ForContrastiveLearning):
-    """SimCSE in training.
+    """The training model of SimCSE.
 
     Example:
         >>> from transformers import BertConfig

@@ -1,4 +1,4 @@
-"""Labelled sentence pairs beside a contrastive loss: the classifier of SBERT on [u; v; |u - v|].
+"""Train on labelled sentence pairs beside a contrastive loss: SBERT's classifier on [u; v; |u - v|].
 
 References:
     Reimers, Gurevych 2019, "Sentence-BERT", section 3 (three classes). DiffAug (section 3.2) tunes its prefixes on two
@@ -32,13 +32,13 @@ class NLIClassifier(nn.Module):
 
 
 def nli_loss(classifier: nn.Module, embeddings: torch.Tensor, labels: torch.Tensor | None) -> torch.Tensor:
-    """Mean cross-entropy over the labelled pairs of all processes.
+    """Return the mean cross-entropy over the labelled pairs of all processes.
 
     Args:
         classifier: `(n, H), (n, H) -> (n, classes)`.
-        embeddings: `(n, 2, H)` premises and hypotheses with `labels`, or `(n, 3, H)` triplets without: each gives
-            two pairs, its premise with the entailed hypothesis (label 1) and with the contradicted one (label 0).
-        labels: `(n,)`, numbers of `LABELS`.
+        embeddings: `(n, 2, H)`, premises and hypotheses with `labels`; or `(n, 3, H)`, triplets without. A triplet is
+            two pairs: the premise with the entailed hypothesis (label 1) and with the contradicted one (label 0).
+        labels: `(n,)`, indices of `LABELS`.
 
     Example:
         >>> loss = nli_loss(lambda u, v: torch.zeros(len(u), 2), torch.zeros(5, 3, 4), None)

@@ -1,7 +1,7 @@
-"""Contrastive losses and the geometry they shape, on vectors of any floating type.
+"""Contrastive losses, and measures of the embedding space, on vectors of any floating type.
 
-Half-precision inputs are compared in float32 and autocast is off inside: similarities divided by a small temperature
-lose their order in bf16.
+Half-precision inputs are compared in float32, without autocast: in bf16, similarities divided by a small temperature
+would lose their order.
 """
 
 from typing import cast
@@ -14,7 +14,7 @@ REDUCTIONS = ("mean", "nonpad_mean", "sum")
 
 
 def at_least_float32(values: torch.Tensor) -> torch.Tensor:
-    """Half-precision values in float32, others as they are.
+    """Convert half-precision values to float32, and leave others unchanged.
 
     Example:
         >>> at_least_float32(torch.zeros(1, dtype=torch.bfloat16)).dtype
@@ -24,24 +24,24 @@ def at_least_float32(values: torch.Tensor) -> torch.Tensor:
 
 
 def _unit(vectors: torch.Tensor) -> torch.Tensor:
-    """Vectors of length one, in float32 or better."""
+    """Scale vectors to length 1, in float32 or better."""
     return F.normalize(at_least_float32(vectors), dim=-1)
 
 
 def cosine_logits(left: torch.Tensor, right: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Cosine of every row of `left` (n, H) with every row of `right` (m, H), divided by `temperature`: (n, m)."""
+    """Return `(n, m)` cosines of all rows of `left` `(n, H)` and `right` `(m, H)`, divided by `temperature`."""
     with torch.autocast(left.device.type, enabled=False):
         return _unit(left) @ _unit(right).T / temperature
 
 
 def duplicate_rows(input_ids: torch.Tensor) -> torch.Tensor:
-    """Which rows of a batch are the same sentence: the anchor or positive of one is that of the other, token by token.
+    """Find rows of a batch with the same sentence: equal token ids as anchor or positive.
 
     Args:
-        input_ids: `(B, V, T)`, padded alike: anchor and, for V > 1, positive of each row first.
+        input_ids: `(B, V, T)`, padded to the same length. The first view is the anchor, the second one the positive.
 
     Returns:
-        `(B, B)` of bool, false for a row and itself.
+        `(B, B)` of bool, false on the diagonal.
 
     Example:
         >>> duplicate_rows(torch.tensor([[[1, 2], [1, 2]], [[3, 4], [3, 4]], [[1, 2], [1, 2]]])).int()
@@ -51,13 +51,13 @@ def duplicate_rows(input_ids: torch.Tensor) -> torch.Tensor:
     """
     pairs = input_ids[:, :2]
     _, texts = torch.unique(pairs.flatten(0, 1), dim=0, return_inverse=True)
-    texts = texts.view(pairs.shape[:2])  # (B, 1 or 2): a number for each different text
+    texts = texts.view(pairs.shape[:2])  # (B, 1 or 2): a number for each distinct text
     same = (texts[:, None, :, None] == texts[None, :, None, :]).flatten(2).any(2)
     return same.fill_diagonal_(False)
 
 
 def without(logits: torch.Tensor, duplicates: torch.Tensor | None) -> torch.Tensor:
-    """Logits `(B, B)` with those of `duplicates` `(B, B)` out of every denominator."""
+    """Remove the logits `(B, B)` of `duplicates` `(B, B)` from every denominator."""
     return logits if duplicates is None else logits.masked_fill(duplicates, -torch.inf)
 
 
@@ -70,23 +70,23 @@ def info_nce(
     hard_negative_weight: float = 0.0,
     duplicates: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    r"""The SimCSE loss: find each anchor's positive among the positives (and hard negatives) of the whole batch.
+    r"""The SimCSE loss: find each anchor's positive among the positives (and hard negatives) of the batch.
 
     Without hard negatives (SimCSE eq. 4), with :math:`s_{ij} = \cos(z_i, z^+_j)/\tau`:
 
     .. math:: \ell = \frac{1}{B} \sum_i \Big[ \log \sum_j e^{s_{ij}} - s_{ii} \Big]
 
-    Hard negatives (eq. 5) enter the denominator of every anchor. `hard_negative_weight` is a *log* weight: it is
-    added, after the division by the temperature, to the logit of the anchor's *own* hard negative only, so 0 means
-    weight 1.
+    Hard negatives (eq. 5) are in the denominator of every anchor. `hard_negative_weight` is a *log* weight: it is
+    added, after the division by the temperature, only to the logit of the anchor's *own* hard negative, so that 0
+    means weight 1.
 
     Args:
         anchors, positives: `(B, H)`; row i of one belongs to row i of the other.
         hard_negatives: `(B, H)`, optional.
         temperature: the published temperature τ (0.05); sentence-transformers' `scale` is 1/τ.
-        hard_negative_weight: log weight of the own hard negative.
-        duplicates: `(B, B)` of bool: positives of other rows that are none of an anchor's negatives, see
-            `duplicate_rows`. Their hard negatives stay: what contradicts a sentence contradicts its duplicate.
+        hard_negative_weight: log weight of each anchor's own hard negative.
+        duplicates: `(B, B)` of bool: positives of other rows that are not negatives of an anchor, see
+            `duplicate_rows`. Their hard negatives are kept: what contradicts a sentence contradicts its duplicate.
 
     Returns:
         The mean loss over the anchors, a scalar of at least float32.
@@ -105,8 +105,8 @@ def info_nce(
     """
     logits = without(cosine_logits(anchors, positives, temperature), duplicates)  # (B, B)
     if hard_negatives is not None:
-        own = torch.eye(len(anchors), dtype=logits.dtype, device=logits.device)
-        hard = cosine_logits(anchors, hard_negatives, temperature) + hard_negative_weight * own  # (B, B)
+        diagonal = torch.eye(len(anchors), dtype=logits.dtype, device=logits.device)
+        hard = cosine_logits(anchors, hard_negatives, temperature) + hard_negative_weight * diagonal  # (B, B)
         logits = torch.cat([logits, hard], dim=1)  # (B, 2B)
     return F.cross_entropy(logits, torch.arange(len(anchors), device=logits.device))
 
@@ -120,30 +120,30 @@ def prefix_contrastive(
     denominator: str = "batch",
     duplicates: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    r"""The PrdSimCSE loss: each sentence has a prefixed copy that agrees and a prefixed copy that contradicts it.
+    r"""The PrdSimCSE loss: each sentence has one prefixed copy as positive and one as negative.
 
     .. math:: \ell_i = -\log \frac{e^{s_{ii}}}{\sum_{x \in D_i} e^{\cos(z_i, x)/\tau}}, \quad
               s_{ii} = \cos(z_i, z^+_i)/\tau
 
-    The paper (section 2, eq. 2) counts "other samples in the batch" and the negative prefix as negatives and leaves
-    open which vectors those are; `denominator` names the reading of D:
+    The paper (section 2, eq. 2) uses "other samples in the batch" and the negative prefix as negatives, and does not
+    say which vectors those are. `denominator` selects a reading of D:
 
     * `batch`: all positives and all negatives of the batch (SimCSE's loss on triplets, whose code the authors used);
     * `own`: all positives, and the anchor's own negative;
     * `all`: all positives, all negatives, and all other anchors (the printed N - 2 negatives among N vectors).
 
     Args:
-        anchors, positives, negatives: `(B, H)`; row i of each belongs to sentence i. `negatives` may be None: no
-            negative copies then (the ablation "+Pos").
+        anchors, positives, negatives: `(B, H)`; row i of each belongs to sentence i. `negatives` None means no
+            negative copies (the ablation "+Pos").
         temperature: τ.
         denominator: `batch`, `own` or `all`.
-        duplicates: as of `info_nce`; with `all`, their anchors are no negatives either.
+        duplicates: as in `info_nce`. With `all`, their anchors are not negatives either.
 
     Returns:
         The mean loss over the anchors, a scalar of at least float32.
 
     Relations:
-        With `batch` it is `info_nce` with the negatives as hard negatives.
+        With `batch` it equals `info_nce` with the negatives as hard negatives.
 
     Example:
         >>> z = torch.eye(3)
@@ -151,7 +151,7 @@ def prefix_contrastive(
         0.6265
     """
     if denominator not in ("batch", "own", "all"):
-        raise ValueError(f"denominator: {denominator!r} is none of batch, own, all")
+        raise ValueError(f"denominator: {denominator!r} must be one of batch, own, all")
     logits = [without(cosine_logits(anchors, positives, temperature), duplicates)]  # (B, B)
     if negatives is not None:
         hard = cosine_logits(anchors, negatives, temperature)  # (B, B)
@@ -172,30 +172,30 @@ def self_guided(
     layers: torch.Tensor | None = None,
     duplicates: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    r"""The SG-OPT losses: a sentence vector finds the layers of a fixed twin that saw the same sentence.
+    r"""The SG-OPT losses: match each sentence vector with the layers of a fixed twin on the same sentence.
 
     With c_i the embedding, h_ik the view of layer k, h_i one of them, and :math:`\phi(u, v) = e^{\cos(u, v)/\tau}`:
 
-    * `base` (section 3.1): NT-Xent over the 2B vectors X = {c_i} and {h_i}, each of them an anchor:
+    * `base` (section 3.1): NT-Xent over the 2B vectors X = {c_i} and {h_i}, each of which is an anchor:
 
       .. math:: -\frac{1}{2B} \sum_{x \in X} \log \frac{\phi(x, \mathrm{mate}(x))}{\sum_{y \in X, y \ne x} \phi(x, y)}
 
-    * `opt1` (section 3.2): the c_i alone are anchors, the denominator is {c_j, j ≠ i} and all {h_j};
+    * `opt1` (section 3.2): only the c_i are anchors, and the denominator is {c_j, j ≠ i} and all {h_j};
     * `opt2`: the denominator is all {h_j};
-    * `opt3`, every layer at once, and a sentence's own other layers nowhere:
+    * `opt3`: all layers at once, without the other layers of the same sentence in the denominator:
 
       .. math:: -\frac{1}{BK} \sum_i \sum_k \log \frac{\phi(c_i, h_{ik})}
                 {\phi(c_i, h_{ik}) + \sum_{m \ne i} \sum_n \phi(c_i, h_{mn})}
 
-    The release drops one negative of `opt2` and cannot run `base`; these are the paper's formulae.
+    These are the paper's equations. The release drops one negative of `opt2` and cannot run `base`.
 
     Args:
         embeddings: `(B, H)`.
         views: `(B, K, H)`.
         temperature: τ (0.01).
         variant: `base`, `opt1`, `opt2` or `opt3`.
-        layers: `(B,)`, the view each sentence takes in `base`, `opt1`, `opt2`; may be left out where K is 1.
-        duplicates: `(B, B)` of bool: rows that are in none of an anchor's denominators, see `duplicate_rows`.
+        layers: `(B,)`, the view of each sentence for `base`, `opt1`, `opt2`; not needed if K is 1.
+        duplicates: `(B, B)` of bool: rows that are left out of an anchor's denominators, see `duplicate_rows`.
 
     Returns:
         A scalar of at least float32.
@@ -204,7 +204,7 @@ def self_guided(
         Kim, Yoo, Lee 2021, "Self-Guided Contrastive Learning for BERT Sentence Representations", ACL.
 
     Relations:
-        `opt2` with one view a sentence is `info_nce`.
+        `opt2` with one view per sentence equals `info_nce`.
 
     Example:
         >>> c = torch.eye(3)
@@ -212,19 +212,19 @@ def self_guided(
         0.5514
     """
     if variant not in ("base", "opt1", "opt2", "opt3"):
-        raise ValueError(f"variant: {variant!r} is none of base, opt1, opt2, opt3")
+        raise ValueError(f"variant: {variant!r} must be one of base, opt1, opt2, opt3")
     batch, count, _ = views.shape
     if variant == "opt3":
         logits = cosine_logits(embeddings, views.flatten(0, 1), temperature).view(batch, batch, count)  # [i, m, n]
         itself = torch.eye(batch, dtype=torch.bool, device=logits.device)
         itself = (itself if duplicates is None else itself | duplicates)[:, :, None]
-        own = logits.diagonal().T  # (B, K): [i, k] = s(c_i, h_ik)
-        nothing = torch.finfo(logits.dtype).min  # not -inf: a sentence alone has no others, and still a gradient
-        others = logits.masked_fill(itself, nothing).flatten(1).logsumexp(1, keepdim=True)  # (B, 1)
-        return (torch.logaddexp(own, others) - own).mean()
+        positive = logits.diagonal().T  # (B, K): [i, k] = s(c_i, h_ik)
+        least = torch.finfo(logits.dtype).min  # not -inf: a single sentence has no others, but needs a gradient
+        others = logits.masked_fill(itself, least).flatten(1).logsumexp(1, keepdim=True)  # (B, 1)
+        return (torch.logaddexp(positive, others) - positive).mean()
     if layers is None:
         if count > 1:
-            raise ValueError(f"variant {variant} takes one of {count} views a sentence: say which with layers")
+            raise ValueError(f"layers: variant {variant} uses one of the {count} views of a sentence; say which")
         layers = torch.zeros(batch, dtype=torch.long, device=views.device)
     chosen = views[torch.arange(batch, device=views.device), layers]  # (B, H)
     mates = torch.arange(batch, device=views.device)
@@ -240,15 +240,15 @@ def self_guided(
 
 
 def parameter_distance(tuned: nn.Module, fixed: nn.Module) -> torch.Tensor:
-    r"""Squared distance :math:`\sum_\theta \lVert \theta - \theta^{fixed} \rVert_2^2` over the parameters both have.
+    r"""Squared distance :math:`\sum_\theta \lVert \theta - \theta^{fixed} \rVert_2^2` over the shared parameters.
 
     SG-OPT's regulariser (section 3.2): a sum, not a mean.
 
     Args:
-        tuned, fixed: modules; parameters of the same name are compared, and gradients reach those of `tuned`.
+        tuned, fixed: modules. Parameters of the same name are compared, and only `tuned` gets gradients.
 
     Raises:
-        ValueError: no name is common to both.
+        ValueError: the modules have no parameter name in common.
 
     Example:
         >>> one, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
@@ -256,26 +256,26 @@ def parameter_distance(tuned: nn.Module, fixed: nn.Module) -> torch.Tensor:
         >>> round(parameter_distance(one, other).item(), 4)
         3.0
     """
-    there = dict(fixed.named_parameters())
-    shared = [(value, there[name].detach()) for name, value in tuned.named_parameters() if name in there]
+    references = dict(fixed.named_parameters())
+    shared = [(value, references[name].detach()) for name, value in tuned.named_parameters() if name in references]
     if not shared:
         raise ValueError("the two modules have no parameter of the same name")
-    pairs = [(at_least_float32(here), at_least_float32(reference)) for here, reference in shared]
+    pairs = [(at_least_float32(value), at_least_float32(reference)) for value, reference in shared]
     return cast(torch.Tensor, sum(F.mse_loss(*pair, reduction="sum") for pair in pairs))
 
 
 def replaced_token_detection(
     logits: torch.Tensor, labels: torch.Tensor, attention_mask: torch.Tensor, *, reduction: str = "mean"
 ) -> torch.Tensor:
-    r"""Cross-entropy of telling, token by token, what an editor changed (ELECTRA's discriminator; DiffCSE section 3).
+    r"""Cross-entropy of detecting for each token whether it was edited (ELECTRA's discriminator; DiffCSE section 3).
 
-    With :math:`y_{it} \in \{0, 1\}`, 1 where token t of row i differs from the original:
+    With :math:`y_{it} \in \{0, 1\}`, 1 if token t of row i differs from the original:
 
     .. math:: \ell = \frac{1}{N} \sum_{i,t} \Big[ \log \sum_{c} e^{s_{itc}} - s_{it\,y_{it}} \Big]
 
     Args:
         logits: `(B, T, 2)`: kept, changed.
-        labels: `(B, T)`, 0 or 1; what stands at padding counts in `mean` alone.
+        labels: `(B, T)`, 0 or 1. Padding counts only in `mean`.
         attention_mask: `(B, T)`, 1 for real tokens.
         reduction: `mean` over all positions, padding included (N = BT, DiffCSE's release), `nonpad_mean` over the real
             tokens, or `sum` over the real tokens of all sentences (N = 1, the paper's expression).
@@ -284,14 +284,14 @@ def replaced_token_detection(
         A scalar of at least float32.
 
     Raises:
-        ValueError: another reduction.
+        ValueError: the reduction is unknown.
 
     References:
         Chuang et al. 2022, "DiffCSE: Difference-based Contrastive Learning for Sentence Embeddings", section 3. Its
-        weight λ = 0.005 belongs to the release's mean; under the paper's sum the same λ weighs about 10^3 times more.
+        weight λ = 0.005 was chosen for the release's mean; with the paper's sum it counts about 10^3 times more.
 
     Relations:
-        With D the probability of a kept token, `sum` is the paper's equation; ELECTRA's own loss is a mean.
+        With D the probability of a kept token, `sum` is the paper's equation. ELECTRA's loss is a mean.
 
     Example:
         >>> logits = torch.tensor([[[0.0, 0.0], [0.0, 9.0]]])  # undecided, sure of a change
@@ -299,7 +299,7 @@ def replaced_token_detection(
         0.3466
     """
     if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction: {reduction!r} is none of {', '.join(REDUCTIONS)}")
+        raise ValueError(f"reduction: {reduction!r} must be one of {', '.join(REDUCTIONS)}")
     scores = at_least_float32(logits)
     per_token = F.cross_entropy(scores.flatten(0, 1), labels.flatten().long(), reduction="none").view_as(labels)
     if reduction == "mean":

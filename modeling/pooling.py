@@ -1,4 +1,4 @@
-"""From token vectors to one sentence vector, and the projections on top of it."""
+"""Pool token vectors to a sentence vector, and project it."""
 
 from typing import Protocol
 
@@ -11,12 +11,12 @@ from .distributed import gather_rows
 
 
 class BackboneOutput(Protocol):
-    """What every backbone returns, where transformers' own types say None is possible.
+    """The output of every backbone. The types of transformers allow None for each of them.
 
     Args:
         last_hidden_state: `(B, T, H)`.
-        hidden_states: of the embedding layer and of every layer, `(B, T, H)` each, on request.
-        attentions: of every layer, `(B, heads, T, T)` each, on request.
+        hidden_states: of the embedding layer and of every layer, `(B, T, H)` each, if requested.
+        attentions: of every layer, `(B, heads, T, T)` each, if requested.
     """
 
     last_hidden_state: torch.Tensor
@@ -30,15 +30,15 @@ def _mean(hidden_state: torch.Tensor, attention_mask: torch.Tensor) -> torch.Ten
 
 
 def pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tensor, mode: str) -> torch.Tensor:
-    """Pool the token vectors of a batch to one vector a sentence.
+    """Pool the token vectors of a batch to one vector per sentence.
 
     Args:
-        hidden_states: tuple of `(B, T, H)`, the embedding layer's output first (as `output_hidden_states` gives it).
+        hidden_states: tuple of `(B, T, H)`, the embedding layer's output first (as with `output_hidden_states`).
         attention_mask: `(B, T)`, 1 for real tokens.
-        mode: `cls` the first token of the last layer; `mean`, `max` over the real tokens of the last layer, special
-            tokens included; `first_last_mean` the mean over tokens of the average of the first Transformer layer's and
-            the last layer's output (as SimCSE's release does today; some forks take the embedding layer for the
-            first); `last2_mean` the same with the last two layers.
+        mode: `cls`, the first token of the last layer; `mean` and `max`, over the real tokens of the last layer, with
+            special tokens; `first_last_mean`, the mean over tokens of the average of the first Transformer layer and
+            the last one (as SimCSE's release today; some forks use the embedding layer as the first);
+            `last2_mean`, the same with the last two layers.
 
     Returns:
         `(B, H)`.
@@ -59,15 +59,16 @@ def pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tensor, 
         return _mean((hidden_states[1] + last) / 2, attention_mask)
     if mode == "last2_mean":
         return _mean((hidden_states[-2] + last) / 2, attention_mask)
-    raise ValueError(f"pooling {mode!r} is none of cls, mean, max, first_last_mean, last2_mean")
+    raise ValueError(f"pooling: {mode!r} must be one of cls, mean, max, first_last_mean, last2_mean")
 
 
 def pool_mask_token(last_hidden_state: torch.Tensor, input_ids: torch.Tensor, mask_token_id: int) -> torch.Tensor:
-    """The vector at the template's mask token (PromptBERT): the last one in the row, as the template ends with it.
+    """Return the vector at the template's mask token (PromptBERT), the last mask token of a row.
 
     Args:
         last_hidden_state: `(B, T, H)`.
-        input_ids: `(B, T)`; a row without `mask_token_id` gives the first token's vector, see `require_mask_token`.
+        input_ids: `(B, T)`. For a row without `mask_token_id` the first token is used, see `require_mask_token`.
+        mask_token_id: of the tokenizer.
 
     Returns:
         `(B, H)`.
@@ -83,10 +84,10 @@ def pool_mask_token(last_hidden_state: torch.Tensor, input_ids: torch.Tensor, ma
 
 
 def require_mask_token(input_ids: torch.Tensor, mask_token_id: int) -> None:
-    """Raise where a row holds no mask token: it was not tokenised with the prompt template."""
+    """Refuse a batch with a row without mask token, because it was not tokenised with the prompt template."""
     if not (input_ids == mask_token_id).any(1).all():
         raise ValueError(
-            "prompt pooling found a row without the mask token: tokenise with the tokenizer saved beside this model "
+            "input_ids: prompt pooling needs a mask token in every row; use the tokenizer saved with this model "
             "(AutoTokenizer.from_pretrained of the same repository), which adds the template"
         )
 
@@ -108,19 +109,19 @@ class TanhProjection(nn.Module):
 
 
 class _BatchNorm(nn.BatchNorm1d):
-    """Batch norm whose statistics span all processes, so that two processes train as one."""
+    """Batch norm with statistics over all processes, so that two processes train like one."""
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         if not self.training:
             return super().forward(rows)
-        everyone, own = gather_rows(rows)
-        return super().forward(everyone)[own]
+        everyone, local = gather_rows(rows)
+        return super().forward(everyone)[local]
 
 
 class BatchNormProjection(nn.Module):
     """Linear(H, 2H) - BatchNorm - ReLU - Linear(2H, H) - BatchNorm without affine: the projector of DiffCSE.
 
-    No biases; statistics over all rows of all views and processes together. `(n, H) -> (n, H)`.
+    It has no biases. Statistics are over the rows of all views and processes. `(n, H) -> (n, H)`.
 
     Example:
         >>> BatchNormProjection(4)(torch.randn(8, 4)).mean(0).abs().max() < 1e-6
@@ -156,10 +157,14 @@ class GELUProjection(nn.Module):
 
 
 def build_projection(config: SentenceEncoderConfig, *, at_test: bool) -> nn.Module:
-    """The projection a configuration names, on the side where it belongs: elsewhere, and for `none`, the identity.
+    """Build the projection of a configuration.
 
     Args:
-        at_test: whether the serving model asks.
+        config: `projection_at_test` decides which model has the projection.
+        at_test: true for the serving model, false for the heads of the training model.
+
+    Returns:
+        The identity if the other model has the projection, or if there is none.
 
     Example:
         >>> from csezoo.modeling import SimCSEConfig

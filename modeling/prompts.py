@@ -1,4 +1,4 @@
-"""PromptBERT's template denoising: what the template says without a sentence is subtracted from what it says with."""
+"""PromptBERT's template denoising: subtract the vector of the template without a sentence."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,21 +16,21 @@ def template_bias(
     mask_token_id: int,
     position_offset: int = 0,
 ) -> torch.Tensor:
-    """The mask token's vector for a template that holds no sentence, one for each sentence length.
+    """Return the mask token's vector of a template without a sentence, for each sentence length.
 
-    For length k the template is encoded alone, without padding and with all tokens attended; the tokens before the
-    sentence slot keep positions 0, 1, …, the tokens after it get theirs increased by k, so that they stand where they
-    stand with a sentence of k tokens. The bias is computed in the backbone's own mode (dropout draws of its own in
-    training) and gradients flow through it.
+    For length k the template is encoded alone, without padding and attending to all tokens. The tokens before the
+    sentence slot have positions 0, 1, …. The positions of the tokens after it are increased by k, as if there were a
+    sentence of k tokens. The backbone stays in its mode (with different dropout in training), and gradients flow
+    through the bias.
 
     Args:
-        backbone: an encoder taking `input_ids`, `attention_mask`, `position_ids`.
-        token_ids: the template's ids before and after the sentence slot, special tokens included.
+        backbone: an encoder that accepts `input_ids`, `attention_mask`, `position_ids`.
+        token_ids: the template's ids before and after the sentence slot, with special tokens.
         sentence_lengths: `(n,)`, tokens of each sentence without the template.
-        longest: an upper bound of `sentence_lengths`; one row a length from 0 to `longest` is encoded.
-        mask_token_id: the template's slot for the sentence vector.
-        position_offset: the first token's position id. The release counts from 0 for RoBERTa too, whose real inputs
-            start at 2; give 2 to count as the real inputs do.
+        longest: an upper bound of `sentence_lengths`; one row is encoded for each length from 0 to `longest`.
+        mask_token_id: marks the place of the sentence vector in the template.
+        position_offset: position id of the first token. The release counts from 0 for RoBERTa too, although its real
+            inputs start at 2; set 2 to count like the real inputs.
 
     Returns:
         `(n, H)`.

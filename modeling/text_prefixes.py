@@ -1,4 +1,4 @@
-"""The texts PrdSimCSE puts before a sentence."""
+"""The text prefixes of PrdSimCSE."""
 
 # Tables 3 and 9 of the paper.
 NEGATIVE_PREFIXES = {
@@ -14,17 +14,20 @@ POSITIVE_PREFIXES = ("level-um", "level-[CLS]", "level-[MASK]", "one-um", "one-[
 
 
 def positive_prefix(sentence: str, kind: str = "level-um", *, length: int | None = None) -> str:
-    """What keeps the meaning of a sentence when it stands before it (PrdSimCSE, table 8).
+    """Return a prefix that keeps the meaning of a sentence (PrdSimCSE, table 8).
 
     Args:
         sentence: the text without prefix.
-        kind: `one-…` repeats its token once, `level-…` once for every eight words, four times at most: sentences
-            shorter than eight words get nothing. The token is `um`, `[CLS]` or `[MASK]` (BERT's names, for the
-            corresponding special token of any tokenizer).
-        length: of the sentence, in another unit than words between white space.
+        kind: `one-…` has one token, `level-…` one for every eight words and at most four, so that sentences of fewer
+            than eight words have no prefix. The token is `um`, `[CLS]` or `[MASK]` (BERT's names for the special
+            tokens of any tokenizer).
+        length: of the sentence; by default the number of words between white space.
 
     Returns:
         The tokens separated by spaces, `""` for none.
+
+    Raises:
+        ValueError: the kind is unknown.
 
     Example:
         >>> positive_prefix("A man is playing a guitar on the stage .")
@@ -33,7 +36,7 @@ def positive_prefix(sentence: str, kind: str = "level-um", *, length: int | None
         ''
     """
     if kind not in POSITIVE_PREFIXES:
-        raise ValueError(f"positive prefix {kind!r} is none of {', '.join(POSITIVE_PREFIXES)}")
+        raise ValueError(f"positive_prefix: {kind!r} must be one of {', '.join(POSITIVE_PREFIXES)}")
     count, token = kind.split("-")
     length = len(sentence.split()) if length is None else length
     times = 1 if count == "one" else min(length // 8, 4)

@@ -2,7 +2,7 @@
 
 References:
     Hu et al. 2021, "LoRA". Houlsby et al. 2019, "Parameter-Efficient Transfer Learning for NLP", section 2: the
-    adapters. DiffAug (Wang, Lu 2022, section 4.4 and appendix F) has them in the place of its prefixes.
+    adapters. DiffAug (Wang, Lu 2022, section 4.4 and appendix F) uses them instead of its prefixes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import PreTrainedModel
 
-# Ends of the names of the linear layers they stand at: in BERT's family, in DistilBERT, in MPNet, in DeBERTa.
+# How the names of the adapted linear layers end in the BERT family, DistilBERT, MPNet and DeBERTa.
 LINEAR = {
     "lora": (".query", ".value", ".q_lin", ".v_lin", ".attn.q", ".attn.v", ".query_proj", ".value_proj"),
     "adapter": (".output.dense", ".out_lin", ".ffn.lin2", ".attn.o"),
@@ -22,24 +22,24 @@ LINEAR = {
 
 
 class UpProjection(nn.Linear):
-    """One that starts at zero; a class of its own, so that a model's initialisation tells it from the others."""
+    """A linear layer that starts at zero. The class lets a model's initialisation recognise it."""
 
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.weight)
 
 
 class ViewAdapter(nn.Module):
-    """What the sets of one place add: f(x W_down) W_up, with the set (or the mean of the sets) that each row is given.
+    """The adapters of one layer: f(x W_down) W_up, for each row with one set of weights or the mean of the sets.
 
-    The sets stand side by side in two matrices, so that one product makes all of them and a row leaves out those that
-    are not its own. `(rows, T, inputs) -> (rows, T, outputs)`; W_up starts at zero.
+    Two matrices have all sets side by side, so that one product computes all of them, and each row is masked to its
+    set. `(rows, T, inputs) -> (rows, T, outputs)`; W_up starts at zero.
 
     Args:
         inputs, outputs: sizes of the vectors.
         bottleneck: r of one set.
-        sets: how many there are.
+        sets: number of sets.
         kind: `lora` adds s x W_down W_up to a layer's output, x its input; `adapter` adds f(h W_down) W_up to h, a
-            layer's output, with f = GELU as in Houlsby's release (neither paper's text names it).
+            layer's output, with f = GELU as in Houlsby's release (neither paper states f).
         scale: LoRA's s.
 
     Example:
@@ -63,21 +63,23 @@ class ViewAdapter(nn.Module):
         return self.up(inner * self.shares.to(inner).repeat_interleave(self.bottleneck, 1)[:, None])
 
     def add_to(self, linear: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
-        """Forward hook of the layer it stands at."""
+        """Forward hook of the adapted layer."""
         return output + self(inputs[0] if self.kind == "lora" else output)
 
 
 class ViewAdapters(nn.ModuleList):
-    """Sets of `ViewAdapter` at all places of a backbone: LoRA on the query and value projections, adapters on the
-    outputs of attention and feed-forward network (before dropout and the skip connection).
+    """The `ViewAdapter`s of all layers of a backbone.
+
+    LoRA is on the query and value projections, adapters are on the outputs of attention and feed-forward network
+    (before dropout and the skip connection).
 
     Args:
-        backbone: gets a forward hook at each place.
+        backbone: gets a forward hook at each adapted layer.
         kind: `lora` or `adapter`.
         bottleneck, sets, scale: see `ViewAdapter`.
 
     Raises:
-        ValueError: the backbone has none of the layers known here.
+        ValueError: the backbone has no layer of `LINEAR`.
     """
 
     def __init__(self, backbone: PreTrainedModel, kind: str, bottleneck: int, sets: int, scale: float):
@@ -89,20 +91,19 @@ class ViewAdapters(nn.ModuleList):
                 linear.register_forward_hook(self[-1].add_to)
         if not len(self):
             raise ValueError(
-                f"views_module: {kind} finds no layers it knows in a {backbone.config.model_type}: "
-                "use views_module: prefix"
+                f"views_module: {kind} does not support {backbone.config.model_type}; use views_module: prefix"
             )
 
     @torch.no_grad()
     def merge_into(self, backbone: nn.Module) -> None:
-        """Add the mean of the sets of LoRA to the weights of a backbone without hooks: it then gives the same."""
+        """Add the mean of LoRA's sets to the weights of a backbone without hooks, which then returns the same."""
         places = [module for name, module in backbone.named_modules() if name.endswith(LINEAR["lora"])]
         for linear, adapter in zip(places, cast(Iterable[ViewAdapter], self), strict=True):
             linear.weight += adapter.scale / adapter.sets * adapter.up.weight @ adapter.down.weight
 
     @contextmanager
     def shared(self, shares: torch.Tensor | None) -> Iterator[None]:
-        """For a forward inside: how much of each set each row is given, `(rows or 1, sets)`; None for their mean."""
+        """Set the share of each set in each row, `(rows or 1, sets)`, inside the context; None is their mean."""
         adapters = cast(Iterable[ViewAdapter], self)
         for adapter in adapters:
             adapter.shares = shares

@@ -7,11 +7,11 @@ from torch import nn
 class Whitening(nn.Module):
     r"""y = (x - μ) W, W the leading columns of U Λ^(-1/2), where U Λ Uᵀ is the covariance of the fitted vectors.
 
-    A post-processing of a finished encoder, kept in its checkpoint. Until it is fitted it only cuts dimensions off.
+    It is fitted to a trained encoder and saved in its checkpoint. Before that it only drops dimensions.
 
     Args:
-        hidden_size: H of the vectors.
-        size: k dimensions to keep, those of largest variance. `(…, H) -> (…, k)`.
+        hidden_size: H, the dimensions of the vectors.
+        size: k, the dimensions of largest variance to keep. `(…, H) -> (…, k)`.
 
     References:
         Su et al. 2021, "Whitening Sentence Representations for Better Semantics and Faster Retrieval", algorithm 1.
@@ -37,7 +37,7 @@ class Whitening(nn.Module):
         """Fit to `(n, H)` vectors, computed in float64.
 
         Raises:
-            ValueError: fewer independent vectors than dimensions to keep.
+            ValueError: there are fewer independent vectors than dimensions to keep.
         """
         vectors = vectors.double()
         directions, variances, _ = torch.linalg.svd(vectors.T.cov(correction=0))

@@ -1,9 +1,9 @@
-"""How similar are two sentences, and which lines are nearest in meaning to a query? A page for the browser.
+"""A web page that compares two sentences, and searches lines for those closest in meaning to a query.
 
 pip install -r examples/space/requirements.txt && python examples/space/app.py runs/quickstart/best
 
-Models are directories or Hub ids; without arguments, as in a Space of Hugging Face, those of the environment variable
-`MODELS`, separated by spaces. The server's address is gradio's own `GRADIO_SERVER_NAME` and `GRADIO_SERVER_PORT`.
+Models are directories or Hub ids. Without arguments, as in a Space of Hugging Face, they are read from the environment
+variable `MODELS`, separated by spaces. `GRADIO_SERVER_NAME` and `GRADIO_SERVER_PORT` set the server's address.
 """
 
 import argparse
@@ -23,7 +23,7 @@ The gardener watered the roses in the morning."""
 
 
 class InputError(ValueError):
-    """What was typed cannot be used; the message is for whoever typed it."""
+    """An input that cannot be used. The message is shown to the user."""
 
 
 class Encoder:
@@ -35,10 +35,10 @@ class Encoder:
         self.name = f"{source} ({self.model.config.model_type})"
 
     def encode(self, texts: list[str]):
-        """Vectors of length one, a numpy array `(len(texts), H)`.
+        """Embed texts as vectors of length 1, a numpy array `(len(texts), H)`.
 
         Raises:
-            InputError: a text is longer than the model reads.
+            InputError: a text is longer than the model's limit.
         """
         most = self.tokenizer.model_max_length
         for text, ids in zip(texts, self.tokenizer(texts, verbose=False)["input_ids"], strict=True):
@@ -48,7 +48,7 @@ class Encoder:
 
 
 def similarity(encoders: list[Encoder], first: str, second: str) -> list[list]:
-    """Rows of a cosine and the name of the model that gives it.
+    """Return a row for each model: the cosine and the model's name.
 
     Raises:
         InputError: a sentence is empty or too long.
@@ -63,7 +63,7 @@ def similarity(encoders: list[Encoder], first: str, second: str) -> list[list]:
 
 
 def search(encoder: Encoder, query: str, text: str) -> list[list]:
-    """Rows of rank, cosine with the query, and line: the nearest first, equal ones in the order they were given.
+    """Return a row for each line: rank, cosine with the query, and the line. Equal cosines keep the given order.
 
     Raises:
         InputError: there is no query or no line, there are too many, or one is too long.
@@ -80,22 +80,22 @@ def search(encoder: Encoder, query: str, text: str) -> list[list]:
 
 
 def interface(encoders: dict[str, Encoder]):
-    """The page, as `gradio.Blocks`.
+    """Build the page as `gradio.Blocks`.
 
     Args:
-        encoders: by the names to pick them by.
+        encoders: by the name in the menu.
     """
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     import gradio as gr
 
     def answered(function):
-        """What is wrong with the input is shown as a notice, and the table is emptied."""
+        """Show an input error as a notice, and empty the table."""
 
         def answer(*inputs):
             try:
                 return function(*inputs)
             except InputError as error:
-                gr.Warning(html.escape(str(error)))  # a notice may hold HTML, and this one quotes what was typed
+                gr.Warning(html.escape(str(error)))  # a notice is HTML, and this one quotes the input
                 return []
 
         return answer
@@ -105,9 +105,11 @@ def interface(encoders: dict[str, Encoder]):
             headers=headers, datatype=datatype, column_widths=widths, wrap=True, buttons=[], interactive=False
         )
 
-    one_at_a_time = "models"  # a tokenizer is not safe in two threads
+    one_at_a_time = "models"  # tokenizers are not thread-safe
     with gr.Blocks(title="Sentence embeddings") as page:
-        gr.Markdown("# Sentence embeddings\nSentences of like meaning have vectors of high cosine, 1 at most.")
+        gr.Markdown(
+            "# Sentence embeddings\nThe vectors of sentences with similar meaning have a high cosine, at most 1."
+        )
         model = gr.Dropdown(list(encoders), label="Model", filterable=False, interactive=len(encoders) > 1)
         with gr.Tab("Similarity"):
             first = gr.Textbox(FIRST, label="First sentence", max_lines=3)

@@ -21,7 +21,9 @@ def test_what_is_not_allowed_is_refused_by_key_and_value(name, key, allowed):
     for value in wrong:
         with pytest.raises(ValueError) as error:
             METHODS[name][0](**{key: value})
-        assert str(error.value).startswith(f"{key}: {value}" if isinstance(allowed, str) else f"{key}: {value!r} is")
+        assert str(error.value).startswith(
+            f"{key}: {value}" if isinstance(allowed, str) else f"{key}: {value!r} must be one of "
+        )
         assert "\n" not in str(error.value)
 
 

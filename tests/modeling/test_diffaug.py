@@ -288,7 +288,7 @@ def test_a_backbone_without_past_keys_is_refused_and_lora_offered():
         hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, pad_token_id=1, **sizes
     )
     for backbone in (distil, mpnet):
-        with pytest.raises(ValueError, match="views_module: prefix needs .*: use views_module: lora"):
+        with pytest.raises(ValueError, match="views_module: prefix needs .*; use views_module: lora"):
             diffaug(backbone=backbone)
         for views_module, places in (("lora", 4), ("adapter", 4)):
             model = diffaug(backbone=backbone, views_module=views_module)
@@ -307,8 +307,8 @@ def test_attention_is_to_the_prefixes_too_where_it_is_asked_for():
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"views_module": "prompt"}, "views_module: 'prompt' is none of prefix, lora, adapter"),
-        ({"views_mode": "other"}, "views_mode: 'other' is none of different, same"),
+        ({"views_module": "prompt"}, "views_module: 'prompt' must be one of prefix, lora, adapter"),
+        ({"views_mode": "other"}, "views_mode: 'other' must be one of different, same"),
         ({"prefix_length": -1}, "prefix_length: -1 must be at least 0"),
         ({"prefix_dropout": 1.0}, "prefix_dropout: 1.0 must be at least 0 and below 1"),
         ({"bottleneck": 0}, "bottleneck: 0 must be at least 1"),

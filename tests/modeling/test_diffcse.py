@@ -83,7 +83,7 @@ def test_replaced_token_detection_is_the_formula(reduction):
 
 def test_replaced_token_detection_refuses_another_reduction_and_keeps_float32():
     logits, ones = torch.zeros(1, 2, 2), torch.ones(1, 2)
-    with pytest.raises(ValueError, match="'median' is none of mean, nonpad_mean, sum"):
+    with pytest.raises(ValueError, match="'median' must be one of mean, nonpad_mean, sum"):
         replaced_token_detection(logits, ones, ones, reduction="median")
     assert replaced_token_detection(logits.bfloat16(), ones, ones).dtype == torch.float32
 
@@ -211,7 +211,7 @@ def test_next_sentence_is_read_but_neither_encoded_nor_contrasted():
 def test_next_sentence_needs_its_column():
     config = DiffCSEConfig(predicted_sentence="next")
     assert config.view_columns(2) == [0, 0, 1]
-    with pytest.raises(ValueError, match="needs two text columns, a sentence and the one that follows it, not 1"):
+    with pytest.raises(ValueError, match="needs two text columns .a sentence and the one after it., not 1"):
         config.view_columns(1)
     with pytest.raises(ValueError, match="give one or two text columns, not 3"):
         DiffCSEConfig(edited_view="negative").view_columns(3)
@@ -318,16 +318,16 @@ def test_a_sentence_that_does_not_count_leaves_the_loss_alone():
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"edit": "swap"}, "edit: 'swap' is none of replace, insert, delete, all"),
-        ({"rtd_reduction": "max"}, "rtd_reduction: 'max' is none of mean, nonpad_mean, sum"),
-        ({"condition_on": "cls"}, "condition_on: 'cls' is none of projection, pooled"),
+        ({"edit": "swap"}, "edit: 'swap' must be one of replace, insert, delete, all"),
+        ({"rtd_reduction": "max"}, "rtd_reduction: 'max' must be one of mean, nonpad_mean, sum"),
+        ({"condition_on": "cls"}, "condition_on: 'cls' must be one of projection, pooled"),
         ({"rtd_weight": -1.0}, "rtd_weight: -1.0 must be at least 0"),
         ({"rtd_weight": float("nan")}, "rtd_weight: nan must be at least 0"),
         ({"rtd_mask_ratio": 1.5}, "rtd_mask_ratio: 1.5 must be at least 0 and at most 1"),
-        ({"prediction": "masked_lm", "edit": "insert"}, "it needs edit: replace"),
-        ({"edited_view": "positive", "edit": "all"}, "choose edit: replace, insert or delete"),
-        ({"edited_view": "positive", "predicted_sentence": "next"}, "give predicted_sentence: same"),
-        ({"projection": "gelu"}, "give condition_on: pooled"),
+        ({"prediction": "masked_lm", "edit": "insert"}, "recovers replaced tokens; set edit: replace"),
+        ({"edited_view": "positive", "edit": "all"}, "set edit: replace, insert or delete"),
+        ({"edited_view": "positive", "predicted_sentence": "next"}, "set predicted_sentence: same"),
+        ({"projection": "gelu"}, "set condition_on: pooled"),
     ],
 )
 def test_configuration_errors_name_the_value(changes, line):

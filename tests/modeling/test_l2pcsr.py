@@ -78,7 +78,7 @@ def test_ascent_is_the_papers_and_the_releases(mode, scale):
 
 
 def test_ascent_knows_two_modes():
-    with pytest.raises(ValueError, match="mode: 'linf' is none of l2, sign"):
+    with pytest.raises(ValueError, match="mode: 'linf' must be one of l2, sign"):
         ascend(torch.zeros(2), torch.ones(2), step_size=1.0, mode="linf")
 
 

@@ -233,15 +233,15 @@ def test_recorded_hidden_states_are_the_weakened_ones_in_every_forward():
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"weakening": "strong"}, "weakening: 'strong' is none of binary, continuous, noise"),
-        ({"token_update": "linf"}, "token_update: 'linf' is none of l2, sign"),
-        ({"feature_mask_scope": "batch"}, "feature_mask_scope: 'batch' is none of row, shared"),
+        ({"weakening": "strong"}, "weakening: 'strong' must be one of binary, continuous, noise"),
+        ({"token_update": "linf"}, "token_update: 'linf' must be one of l2, sign"),
+        ({"feature_mask_scope": "batch"}, "feature_mask_scope: 'batch' must be one of row, shared"),
         ({"threshold": 1.5}, "threshold: 1.5 must be at least 0 and at most 1"),
         ({"token_step_size": -0.5}, "token_step_size: -0.5 must be at least 0"),
         ({"inner_steps": -1}, "inner_steps: -1 must be at least 0"),
         ({"weakened_layers": 0}, "weakened_layers: 0 must be at least 1"),
         ({"weakened_layers": 14}, "weakened_layers: 14 must be at most 13"),
-        ({"token_mask": False, "feature_mask": False}, "leave nothing to weaken"),
+        ({"token_mask": False, "feature_mask": False}, "without both, nothing is weakened"),
         ({"temperature": 0.0}, "temperature: 0.0 must be above 0"),
     ],
 )

@@ -126,7 +126,7 @@ def test_prefix_contrastive_without_negative_copies(vectors, denominator):
 
 
 def test_prefix_contrastive_refuses_another_reading(vectors):
-    with pytest.raises(ValueError, match="'some' is none of batch, own, all"):
+    with pytest.raises(ValueError, match="'some' must be one of batch, own, all"):
         prefix_contrastive(*vectors, temperature=0.1, denominator="some")
 
 
@@ -174,7 +174,7 @@ def test_self_guided_wants_to_know_which_layer():
     c = torch.randn(3, 4)
     with pytest.raises(ValueError, match="takes one of 2 views a sentence"):
         self_guided(c, torch.randn(3, 2, 4), temperature=0.1, variant="base")
-    with pytest.raises(ValueError, match="'opt4' is none of"):
+    with pytest.raises(ValueError, match="'opt4' must be one of"):
         self_guided(c, c[:, None], temperature=0.1, variant="opt4")
 
 

@@ -56,7 +56,7 @@ def test_the_mean_of_no_token_is_zero(hidden_states):
 
 
 def test_unknown_pooling_is_named(hidden_states, attention_mask):
-    with pytest.raises(ValueError, match="'median' is none of cls"):
+    with pytest.raises(ValueError, match="'median' must be one of cls"):
         pool(hidden_states, attention_mask, "median")
 
 

@@ -30,7 +30,7 @@ def test_level_can_count_something_else():
 
 
 def test_an_unknown_kind_is_named():
-    with pytest.raises(ValueError, match="'two-um' is none of level-um"):
+    with pytest.raises(ValueError, match="'two-um' must be one of level-um"):
         positive_prefix("a", "two-um")
 
 
@@ -147,11 +147,11 @@ def test_the_training_loss_takes_the_configured_denominator(denominator):
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"positive_prefix": "two-um"}, "positive_prefix: 'two-um' is none of"),
-        ({"negative_prefix": "prefix4"}, "negative_prefix: 'prefix4' is none of"),
-        ({"denominator": "some"}, "denominator: 'some' is none of batch, own, all"),
+        ({"positive_prefix": "two-um"}, "positive_prefix: 'two-um' must be one of"),
+        ({"negative_prefix": "prefix4"}, "negative_prefix: 'prefix4' must be one of"),
+        ({"denominator": "some"}, "denominator: 'some' must be one of batch, own, all"),
         ({"positive_prefix_share": 1.5}, "positive_prefix_share: 1.5 must be at least 0 and at most 1"),
-        ({"denominator": "own", "hard_negative_weight": 1.0}, "hard_negative_weight needs denominator: batch"),
+        ({"denominator": "own", "hard_negative_weight": 1.0}, "hard_negative_weight: it needs denominator: batch"),
     ],
 )
 def test_configuration_errors_name_the_value(changes, line):

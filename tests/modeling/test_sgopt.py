@@ -133,11 +133,11 @@ def test_training_starts_with_a_twin_of_the_checkpoint(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"variant": "opt4"}, "variant: 'opt4' is none of"),
-        ({"guide": "friend"}, "guide: 'friend' is none of"),
-        ({"view_pooling": "cls"}, "view_pooling: 'cls' is none of"),
+        ({"variant": "opt4"}, "variant: 'opt4' must be one of"),
+        ({"guide": "friend"}, "guide: 'friend' must be one of"),
+        ({"view_pooling": "cls"}, "view_pooling: 'cls' must be one of"),
         ({"last_view_layer": 13}, "layers, 0 to 12"),
-        ({"first_view_layer": 3, "last_view_layer": 2}, "give a range of the backbone's layers"),
+        ({"first_view_layer": 3, "last_view_layer": 2}, "3, 2 must be a range of layers between 0 and"),
         ({"regularizer_weight": -1.0}, "regularizer_weight: -1.0 must be at least 0"),
     ],
 )

@@ -102,8 +102,8 @@ def test_masked_lm_loss_averages_over_chosen_tokens():
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"pooling": "median"}, "pooling: 'median' is none of"),
-        ({"projection": "linear"}, "projection: 'linear' is none of"),
+        ({"pooling": "median"}, "pooling: 'median' must be one of"),
+        ({"projection": "linear"}, "projection: 'linear' must be one of"),
         ({"temperature": 0.0}, "temperature: 0.0 must be above 0"),
         ({"pooling": "prompt"}, "give both or neither"),
         ({"prompts": ["{sentence} {mask}"]}, "give both or neither"),

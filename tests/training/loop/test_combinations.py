@@ -19,11 +19,11 @@ PROMPT = {"pooling": "prompt", "prompts": ['This sentence of "{sentence}" means{
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("l2pcsr+diffaug", "l2pcsr and diffaug cannot combine: both decide the views"),
-        ("prdsimcse+sgopt", "prdsimcse and sgopt cannot combine: both decide the data"),
-        ("diffcse+sgopt", "diffcse and sgopt cannot combine: both decide the auxiliary"),
-        ("diffcse+diffcse", "diffcse and diffcse cannot combine: both decide the auxiliary"),
-        ("diffcse+simsce", "'simsce' is none of simcse"),
+        ("l2pcsr+diffaug", "l2pcsr and diffaug cannot be combined: both change the views"),
+        ("prdsimcse+sgopt", "prdsimcse and sgopt cannot be combined: both change the data"),
+        ("diffcse+sgopt", "diffcse and sgopt cannot be combined: both change the auxiliary"),
+        ("diffcse+diffcse", "diffcse and diffcse cannot be combined: both change the auxiliary"),
+        ("diffcse+simsce", "'simsce' must be one of simcse"),
     ],
 )
 def test_what_cannot_combine_says_why(name, line):

@@ -73,5 +73,5 @@ def test_a_recipe_names_its_optimizer(name, kind):
 
 
 def test_any_other_is_refused():
-    with pytest.raises(UserError, match="^optimizer: 'sgd' is none of adamw, adamw-transformers4, rmsprop$"):
+    with pytest.raises(UserError, match="^optimizer: 'sgd' must be one of adamw, adamw-transformers4, rmsprop$"):
         make_recipe({"optimizer": "sgd"})

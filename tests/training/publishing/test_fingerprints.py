@@ -63,8 +63,8 @@ def assert_differs(directory, *parts):
 def test_an_unchanged_repository_is_verified(saved, name):
     files, tokens, vectors = verify_repository(str(saved[name]))
     assert files.startswith("files: ")
-    assert "token ids: those of 8 sentences are as stored" in tokens
-    assert "vectors: those of 8 sentences are as stored" in vectors
+    assert "token ids: 8 sentences match the fingerprint" in tokens
+    assert "vectors: 8 sentences match the fingerprint" in vectors
 
 
 def test_the_fingerprint_covers_short_and_truncated_sentences_and_unknown_characters(saved):
@@ -146,7 +146,7 @@ def test_a_tokenizer_without_its_prompt_is_refused(copy):
         ("prefixes", {"prefix_length": 0}, "unexpected prefixes"),
         ("whitening", {"whitening_size": None}, "unexpected whitening.kernel"),
         ("plain", {"model_type": "bert"}, "its model is not a model of the zoo"),
-        ("plain", {"pooling": "median"}, "'median' is none of"),
+        ("plain", {"pooling": "median"}, "'median' must be one of"),
     ],
 )
 def test_a_changed_configuration_is_refused(copy, name, change, problem):

@@ -91,7 +91,7 @@ def test_any_number_is_in_the_range_or_refused_in_one_line(entry, value):
 @pytest.mark.parametrize(("method", "name", "key"), CHOICES, ids=identifier)
 def test_another_choice_is_refused_with_the_choices(method, name, key):
     other = "other" if of_type(key) is str else 99
-    assert refusal(given_alone, method, name, other) == f"{name}: {other!r} is none of " + ", ".join(
+    assert refusal(given_alone, method, name, other) == f"{name}: {other!r} must be one of " + ", ".join(
         map(str, key.allowed)
     )
 

@@ -76,7 +76,7 @@ def test_a_value_of_another_type_is_refused_with_key_value_and_type(key, value, 
         (load_recipe, ("simcse-bert-base-uncase",), f"did you mean {KNOWN}?"),
         (load_recipe, ("qqq",), "no recipe 'qqq': csezoo recipes lists them"),
         (load_recipe, ("absent.yaml",), "no recipe 'absent.yaml'"),
-        (load_recipe, (KNOWN, {"method": "simsce"}), "method: 'simsce' is none of simcse"),
+        (load_recipe, (KNOWN, {"method": "simsce"}), "method: 'simsce' must be one of simcse"),
         (parse_overrides, (["64"],), "unexpected argument '64': after the recipe, give --key value"),
     ],
 )
