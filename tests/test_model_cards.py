@@ -51,20 +51,20 @@ def cards(directory):
 
 
 def test_the_committed_cards_say_what_the_command_writes(tmp_path, capsys):
-    """Nothing more, nothing less, and so no number that was typed by hand."""
-    made = tmp_path / "model_cards"
-    shutil.copytree(CARDS, made, ignore=shutil.ignore_patterns("README.md", "*.svg"))
-    main(["cards", "--out", str(made)])
-    assert capsys.readouterr().out == f"{made}: {len(recipe_names()) + len(RUNS)} cards\n"
-    assert cards(made) == cards(CARDS)
-    pictures = [{path.relative_to(root).as_posix() for path in root.rglob("*.svg")} for root in (made, CARDS)]
+    """So no number on them is typed by hand."""
+    written = tmp_path / "model_cards"
+    shutil.copytree(CARDS, written, ignore=shutil.ignore_patterns("README.md", "*.svg"))
+    main(["cards", "--out", str(written)])
+    assert capsys.readouterr().out == f"{written}: {len(recipe_names()) + len(RUNS)} cards\n"
+    assert cards(written) == cards(CARDS)
+    pictures = [{path.relative_to(root).as_posix() for path in root.rglob("*.svg")} for root in (written, CARDS)]
     assert pictures[0] == pictures[1]
 
 
 @pytest.mark.parametrize(
     ("before", "after", "stale"),
     [
-        ("pulls two views of a sentence together", "brings the two views\nof a sentence together", []),
+        ("pulls the two vectors together", "brings the two vectors\ntogether", []),
         ("## Training", "## How it was trained", []),
         ("value: 82.19", "value: 82.2", ["metadata"]),
         ("--max_steps 200", "--max_steps 300", ["code"]),

@@ -1,4 +1,4 @@
-"""`csezoo cards --html --docs`: the pages of the documentation in the static site, beside the cards."""
+"""`csezoo cards --html --docs`: write the pages of the documentation into the static website of the cards."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ INDEX = "README.md"
 
 
 def write_documentation(docs: Path, cards: Path, directory: Path) -> None:
-    """Write every page of the documentation into `docs/` of the site.
+    """Write every page of the documentation into `docs/` of the website.
 
-    Links between the pages, and from them to cards, lead to their HTML pages. A link to anything else of the
-    repository becomes plain text: the site does not have it.
+    Links to other pages and to cards become links to their HTML pages. Links to other files of the repository become
+    plain text, because the website does not have these files.
 
     Args:
-        docs: a directory of Markdown pages. `README.md` is their index: its links give the order of the navigation.
+        docs: a directory of Markdown pages. `README.md` is the index: its links set the order of the navigation.
         cards: the directory of the cards.
-        directory: of the site, which `write_website` has made.
+        directory: the directory of the website, written by `write_website` before.
 
     Raises:
-        UserError: `docs` has no index, or the site cannot be written.
+        UserError: `docs` has no index, or the website cannot be written.
     """
     if not (docs / INDEX).is_file():
         raise UserError(f"docs: {docs / INDEX} is missing")
@@ -48,7 +48,7 @@ def write_documentation(docs: Path, cards: Path, directory: Path) -> None:
 
 
 def _navigation(docs: Path, current: str) -> str:
-    """Links to all pages, in the order of the index."""
+    """Return links to all pages, in the order of the index."""
     listed = re.findall(r"\[([^\]]+)\]\(([\w-]+\.md)\)", (docs / INDEX).read_text(encoding="utf-8"))
     links = []
     for title, name in [("Overview", INDEX), *listed]:
@@ -58,9 +58,9 @@ def _navigation(docs: Path, current: str) -> str:
 
 
 def _body(tokens: list[Token], docs: Path, cards: Path) -> str:
-    """The page with an id for every heading and with the links of the site."""
+    """Return a page as HTML, with an id for every heading and with the links of the website."""
     for heading, title in _headings(tokens):
-        heading.attrSet("id", re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-"))  # as GitHub makes them
+        heading.attrSet("id", re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-"))  # the ids that GitHub uses
     for token in tokens:
         if token.children:
             token.children = _relinked(token.children, docs, cards)
@@ -85,7 +85,7 @@ def _relinked(children: list[Token], docs: Path, cards: Path) -> list[Token]:
 
 
 def _on_site(link: str, docs: Path, cards: Path) -> str | None:
-    """Where a link of a page leads on the site, seen from `docs/`; nowhere if the site does not have it."""
+    """Return the target of a link on the website, relative to `docs/`; `None` if the website does not have it."""
     parts = urlsplit(link)
     if parts.scheme or not parts.path:
         return link

@@ -20,7 +20,7 @@ NUMBERS = ("STS-B dev", "STS average", *PAPER)
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 
 
-# The directory of the documentation in the site.
+# The directory of the documentation in the website.
 DOCS = "docs"
 
 
@@ -31,7 +31,7 @@ def write_website(cards: Path, entries: list[Entry], directory: Path, *, docs: b
         cards: the directory of the cards.
         entries: the rows of their index.
         directory: the directory of the website, created if needed. Other files in it are kept.
-        docs: whether the site also has the documentation, which `write_documentation` writes.
+        docs: whether the website has the documentation too, which `write_documentation` writes.
 
     Raises:
         UserError: the directory cannot be written, or is that of the cards.
@@ -53,13 +53,15 @@ def write_website(cards: Path, entries: list[Entry], directory: Path, *, docs: b
 
 
 def write_page(page: Path, title: str, body: str, *, kind: str = "", root: str = "", docs: bool = False) -> None:
-    """Write a page of the site.
+    """Write a page of the website.
 
     Args:
-        body: HTML.
-        kind: an attribute of its main element.
-        root: from the page to the directory of the site.
-        docs: whether the navigation names the documentation.
+        page: the file.
+        title: its title, as text.
+        body: its content, as HTML.
+        kind: an attribute of the main element.
+        root: path from the page to the directory of the website, with a slash at its end.
+        docs: whether the navigation links the documentation.
     """
     links = {"Models": "index.html"} | ({"Documentation": f"{DOCS}/index.html"} if docs else {})
     navigation = "".join(f'<a href="{root}{target}">{name}</a>' for name, target in links.items())
@@ -70,7 +72,7 @@ def write_page(page: Path, title: str, body: str, *, kind: str = "", root: str =
 
 
 def scrolling(html: str) -> str:
-    """HTML whose wide tables scroll by themselves."""
+    """Return HTML in which every table can be scrolled separately."""
     return html.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
 
 

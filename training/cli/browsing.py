@@ -30,7 +30,8 @@ def add_commands(command: Command) -> None:
     out = "directory of the cards, with the measured runs in it (default: model_cards)"
     added.add_argument("--out", default="model_cards", metavar="DIR", help=out)
     added.add_argument("--html", metavar="DIR", help="also write the cards as a static website to this directory")
-    added.add_argument("--docs", metavar="DIR", help="a directory of Markdown pages to add to the website")
+    docs = "also put this directory of Markdown pages into the website; needs --html"
+    added.add_argument("--docs", metavar="DIR", help=docs)
 
 
 def recipes(options: argparse.Namespace) -> None:
@@ -51,7 +52,7 @@ def cards(options: argparse.Namespace) -> None:
     from ..cards.index import write_cards
 
     if options.docs and not options.html:
-        raise UserError("docs: the pages are a part of the website; give --html too")
+        raise UserError(f"docs: {options.docs} becomes a part of the website; give --html too")
     entries = write_cards(Path(options.out))
     print(f"{options.out}: {sum(entry.card is not None for entry in entries)} cards")
     if options.html:

@@ -1,4 +1,4 @@
-"""The reference of keys and commands, written by `python -m csezoo.training.cli.reference docs/reference.md`."""
+"""Write the reference of keys and commands: `python -m csezoo.training.cli.reference docs/reference.md`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .parser import build_parser
 
 
 def filled(page: str) -> str:
-    """The page with what the declarations of keys and commands say today, between its marks."""
+    """Return the page with the current description of keys and commands between its marks."""
     keys = re.sub("^## ", "### ", recipe_keys(), flags=re.MULTILINE).strip()
     return fill(fill(page, "keys", keys), "commands", commands())
 
 
 def commands() -> str:
-    """Every command with its example and its options, as Markdown. It comes from the parser."""
+    """Return every command with its example and its options as Markdown, read from the parser."""
     return "\n\n".join(section for name, parser in _commands(build_parser()) for section in _describe(name, parser))
 
 
 def _commands(parser: argparse.ArgumentParser, prefix: str = "csezoo") -> list[tuple[str, argparse.ArgumentParser]]:
-    """Each command that runs something, by the words that call it."""
+    """Return the name and the parser of each command; a command with sub-commands is replaced by these."""
     found = []
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -57,7 +57,7 @@ def _cell(action: argparse.Action) -> str:
 
 
 def fill(page: str, mark: str, text: str) -> str:
-    """A page with the text between `<!-- mark -->` and `<!-- end of mark -->`.
+    """Return a page with `text` between `<!-- mark -->` and `<!-- end of mark -->`.
 
     Example:
         >>> fill("a <!-- keys --> b <!-- end of keys --> c", "keys", "new")

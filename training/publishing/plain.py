@@ -62,7 +62,7 @@ def write_plain_model(directory: Path, encoder: SentenceEncoderModel, tokenizer:
 
     Args:
         directory: an existing, empty directory.
-        encoder: a model that needs no code of its own (`needs_own_code`). With `prompt` pooling, pass it through
+        encoder: a model that needs no custom code, see `needs_own_code`. With `prompt` pooling, pass it through
             `separate_template_mask` first.
         tokenizer: its tokenizer.
     """
@@ -88,7 +88,7 @@ def write_plain_model(directory: Path, encoder: SentenceEncoderModel, tokenizer:
 
 @torch.no_grad()
 def plain_backbone(encoder: SentenceEncoderModel) -> PreTrainedModel:
-    """Return the backbone in its class of transformers, with what a method adds to its weights (LoRA) merged into it.
+    """Return the backbone in its class of transformers, with the weights that a method adds (LoRA) merged into it.
 
     The model does not use the pooler. It is set to zero: without one, transformers would initialise a random pooler
     and warn at every load.

@@ -72,12 +72,12 @@ def test_every_linked_page_and_picture_exists(site):
             if not urlsplit(target).scheme:
                 path, _, anchor = target.partition("#")
                 file = page.parent / path if path else page
-                assert file.is_file(), f"{page} names {target}"
-                assert not anchor or f'id="{anchor}"' in file.read_text(encoding="utf-8"), f"{page} names {target}"
+                assert file.is_file(), f"{page} links {target}"
+                assert not anchor or f'id="{anchor}"' in file.read_text(encoding="utf-8"), f"{page} links {target}"
     assert "similarities.png" in Page(site / "simcse-minilm" / "index.html").loads
 
 
-def test_every_page_of_the_documentation_is_there_and_leads_to_all_others(site):
+def test_every_page_of_the_documentation_links_all_others(site):
     pages = {path.with_suffix(".html").name.replace("README", "index") for path in (ROOT / "docs").glob("*.md")}
     assert {page.name for page in (site / "docs").glob("*.html")} == pages
     for page in pages:
@@ -86,7 +86,7 @@ def test_every_page_of_the_documentation_is_there_and_leads_to_all_others(site):
     assert "../docs/index.html" in Page(site / "simcse-minilm" / "index.html").links
 
 
-def test_links_of_the_documentation_lead_to_pages_of_the_site(tmp_path):
+def test_links_of_the_documentation_lead_to_pages_of_the_website(tmp_path):
     for name in ("docs", "cards/run"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "docs" / "README.md").write_text("# Overview\n\n[A page](page.md)\n", encoding="utf-8")
@@ -111,7 +111,7 @@ def test_links_of_the_documentation_lead_to_pages_of_the_site(tmp_path):
         (["--docs", "nowhere", "--html", "site"], "nowhere/README.md is missing"),
     ],
 )
-def test_documentation_that_cannot_be_written_is_one_line(options, line, tmp_path, monkeypatch, capsys):
+def test_documentation_that_cannot_be_written_is_refused_with_one_line(options, line, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match="2"):
         main(["cards", "--out", "cards", *options])

@@ -122,7 +122,7 @@ def test_pictures_lie_beside_the_run_and_in_the_published_repository(run):
     linked = re.findall(r"!\[.+?\]\((.+?)\)", card)
     assert linked == ["simcse.svg", "training_curves.png", "similarities.png"]
     assert all((run / "best" / name).is_file() for name in linked)
-    assert "training rows a second" in card
+    assert "training rows per second" in card
 
 
 def test_results_carry_receipts(run):

@@ -141,7 +141,9 @@ def test_what_cannot_be_drawn_is_said_in_one_line(run, bases, train_file, tmp_pa
     )
 
 
-@pytest.mark.parametrize(("out", "line"), [("w.jpg", "w.jpg is no PNG file"), ("no/w.png", "no is no directory")])
+@pytest.mark.parametrize(
+    ("out", "line"), [("w.jpg", "w.jpg is not a PNG file"), ("no/w.png", "no is not a directory")]
+)
 def test_where_the_picture_goes_is_checked_first(run, out, line, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["weakened", str(run), "--sentences", *SENTENCES, "--out", out])

@@ -57,7 +57,7 @@ def test_portraits_from_the_command_line(real_data, bases, tmp_path, of):
 def test_a_format_other_than_png_is_refused(capsys):
     with pytest.raises(SystemExit):
         main(["portrait", "nowhere", "--of", "pairs", "--out", "p.pdf"])
-    assert "out: p.pdf is no PNG file" in capsys.readouterr().err
+    assert "out: p.pdf is not a PNG file" in capsys.readouterr().err
 
 
 def test_layer_scores_match_the_pooled_hidden_states(bases):
