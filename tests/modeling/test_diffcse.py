@@ -118,6 +118,22 @@ def test_loss_is_contrast_and_detection_of_hand_made_edits(kind, condition_on, r
     assert output.loss.item() == pytest.approx(contrast + 0.3 * detection, abs=1e-9)
 
 
+def test_every_edit_has_two_scores_of_its_own_and_the_mean_of_their_losses_counts():
+    model, rows = diffcse(edit="all", condition_on="pooled").eval(), sentences()
+    ids, mask = (rows[key].flatten(0, 1) for key in ("input_ids", "attention_mask"))
+    vectors = model.pool_rows(**rows).flatten(0, 1)
+    torch.manual_seed(5)
+    total = model(**rows).losses["rtd"]
+    torch.manual_seed(5)
+    losses = []
+    for number, edit in enumerate(("replace", "insert", "delete")):
+        edited, edited_mask, labels = model.edit(edit, ids, mask)
+        scores = model.discriminator_head(model.discriminate(edited, edited_mask, vectors)).detach().numpy()
+        losses.append(numpy_cross_entropy(scores[..., 2 * number : 2 * number + 2], labels.numpy()).mean())
+    assert scores.shape[-1] == 6
+    assert total.item() == pytest.approx(np.mean(losses), abs=1e-9)
+
+
 def test_conditioning_gives_the_values_and_gradients_of_a_split_path():
     model = diffcse().eval()
     ids, mask = (sentences()[key][:, 0] for key in ("input_ids", "attention_mask"))

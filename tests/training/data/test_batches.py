@@ -6,7 +6,7 @@ import datasets
 import pytest
 import torch
 
-from csezoo.modeling import SimCSEConfig
+from csezoo.modeling import PrdSimCSEConfig, SimCSEConfig
 from csezoo.training.data.batches import Batches, StreamedBatches, process_share, row_lengths
 from csezoo.training.data.collation import ViewCollator, tokenize, tokenize_once
 from csezoo.training.data.texts import load_sentences
@@ -247,6 +247,14 @@ def test_a_resumed_run_has_the_edits_of_the_uninterrupted_one():
 
 def test_without_random_generators_nothing_is_edited():
     assert not (edited(batches).collate(rows([[5]]))["input_ids"] >= 2000).any()
+
+
+def test_a_method_with_texts_before_the_sentence_takes_one_column():
+    tokenizer = tiny_tokenizer("bert")
+    one = tokenize({"0": ["the cat"]}, tokenizer, 9, PrdSimCSEConfig())
+    assert list(one) == ["0", "1", "2"]
+    with pytest.raises(UserError, match="text_columns: prdsimcse"):
+        tokenize({"0": ["the cat"], "1": ["the dog"]}, tokenizer, 9, PrdSimCSEConfig())
 
 
 def test_a_streamed_batch_is_tokenised_when_it_is_collated():
