@@ -41,7 +41,8 @@ def _interpret(arguments: list[str], directory: str, environment: dict[str, str]
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(directory)
-    sys.path[:] = [directory, *(path for path in sys.path if path not in ("", ROOT))]
+    named = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:] = [directory, *named, *(path for path in sys.path if path not in ("", ROOT))]
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(os.path.join(written, name), os.O_WRONLY | os.O_CREAT), descriptor)
     if arguments[:2] == ["-W", "ignore"]:

@@ -104,7 +104,9 @@ def contributed(tmp_path_factory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("marked", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("marked", ["not slow", "slow"])
 def test_methods_in_one_file_pass_the_tests_of_every_method(contributed, marked):
     """With the slow ones FSDP 2, and torch.compile."""
     tests = [
@@ -133,7 +135,8 @@ def test_methods_in_one_file_pass_the_tests_of_every_method(contributed, marked)
 )
 def test_a_method_in_one_file_trains_as_it_says(contributed, method, options, bases, train_file, dev_file, tmp_path):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=1, method=method, **options)
-    run(sys.executable, "-m", "csezoo.training.train", *command_line(recipe), PYTHONPATH=str(contributed))
+    done = run_python("-m", "csezoo.training.train", *command_line(recipe), PYTHONPATH=str(contributed))
+    assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "best" / "README.md").is_file()
 
 
@@ -148,6 +151,7 @@ def launched(config, recipe, *options) -> subprocess.Popen:
     )
 
 
+@pytest.mark.slow
 def test_one_machine_runs_two_processes(bases, train_file, dev_file, tmp_path):
     process = launched("one_machine.yaml", values(bases["bert"], train_file, dev_file, tmp_path, max_steps=2))
     _, errors = process.communicate(timeout=300)

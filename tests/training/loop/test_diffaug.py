@@ -86,7 +86,9 @@ def test_the_best_model_loads_as_any_other(run):
     model.encode("the cat " * 500)  # cut to the positions that the prefixes leave
 
 
-@pytest.mark.parametrize("changes", [{"nli_weight": 0.0}, {"views_module": "lora"}])
+@pytest.mark.parametrize(
+    "changes", [{"nli_weight": 0.0}, pytest.param({"views_module": "lora"}, marks=pytest.mark.slow)]
+)
 def test_two_processes_train_both_stages_as_one(
     base_without_dropout, train_file, triplets, dev_file, tmp_path, changes
 ):

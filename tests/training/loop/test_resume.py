@@ -51,9 +51,11 @@ SETTINGS = {
     "simcse, adamw-transformers4": {"optimizer": "adamw-transformers4", "weight_decay": 0.1},
     "simcse, rmsprop": {"optimizer": "rmsprop"},
 }
+SLOW = {*SETTINGS} - {"simcse, stream", "simcse, bf16, batches by length"}
+CASES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in (*RUNS, *SETTINGS)]
 
 
-@pytest.mark.parametrize("name", [*RUNS, *SETTINGS])
+@pytest.mark.parametrize("name", CASES)
 def test_every_method_goes_on_bit_for_bit(name, bases, train_file, dev_file, tmp_path, triplets, train_up_to):
     """Stopped after an update, between a dev score and its checkpoint, and (DiffAug) around the end of a stage."""
     keys = SETTINGS[name] if name in SETTINGS else run_keys(name, bases["bert"], triplets)

@@ -28,9 +28,9 @@ def assert_nothing_visible(hub):
     [
         ("/api/repos/create", 403, "the token has no write access"),
         ("/commit/", 401, "hf auth login"),
-        ("/commit/", 412, "publish again"),
-        ("/commit/", 429, "wait and publish again"),
-        ("/commit/", 503, "publish again later"),
+        pytest.param("/commit/", 412, "publish again", marks=pytest.mark.slow),
+        pytest.param("/commit/", 429, "wait and publish again", marks=pytest.mark.slow),
+        pytest.param("/commit/", 503, "publish again later", marks=pytest.mark.slow),
         pytest.param("/upload/", 500, "publish again later", marks=pytest.mark.slow),  # the client waits and retries
     ],
 )
