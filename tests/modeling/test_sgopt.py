@@ -94,6 +94,7 @@ def test_dropout_in_the_twin_can_be_turned_off():
 def test_a_back_translation_guides_in_the_sentences_place():
     model = sgopt().eval()
     rows = batch(views=2)
+    rows["attention_mask"][1, 1, 4:] = 0  # of another length than its sentence
     pooled = model.pool_views(**rows)
     sentence, translation = ({name: tensor[:, v] for name, tensor in rows.items()} for v in range(2))
     torch.testing.assert_close(pooled[:, 1:], model.guiding_views(**translation))

@@ -11,7 +11,7 @@ import torch
 
 from csezoo.modeling import METHODS
 from csezoo.training.cli.parser import main
-from csezoo.training.publishing.audit import audit, audit_code, audit_json
+from csezoo.training.publishing.audit import Finding, audit, audit_code, audit_json
 from tests.repositories import tiny_repository
 
 
@@ -119,6 +119,18 @@ def test_a_foreign_class_among_sentence_transformers_modules_is_a_finding():
     assert "'mine.Pooling' is in no file" in missing.why
     assert "'e/c--m.Pooling' is code of another repository" in foreign.why
     assert not list(audit_json("modules.json", json.dumps(modules[:2]).encode(), {"modules.json", "mine.py"}))
+
+
+@pytest.mark.parametrize("value", [True, "false", 1, 0, None, [], {"inner": 0}])
+def test_only_a_plain_false_trusts_no_remote_code(value):
+    (finding,) = audit_json("config.json", json.dumps({"trust_remote_code": value}).encode(), set())
+    assert finding.why == "trust_remote_code: trusts other repositories"
+    assert not list(audit_json("config.json", b'{"trust_remote_code": false}', set()))
+
+
+def test_a_finding_is_a_line_with_its_place():
+    assert str(Finding("code", "m.py", 3, "imports os")) == "code      m.py:3: imports os"
+    assert str(Finding("config", "config.json", None, "why")) == "config    config.json: why"
 
 
 def test_json_that_cannot_be_read_is_a_finding():
