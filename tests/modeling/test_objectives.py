@@ -172,7 +172,7 @@ def test_self_guided_equals_each_variant_of_the_equation(variant):
 
 def test_self_guided_needs_layers_if_there_are_several_views():
     c = torch.randn(3, 4)
-    with pytest.raises(ValueError, match="takes one of 2 views a sentence"):
+    with pytest.raises(ValueError, match="uses one of the 2 views of a sentence"):
         self_guided(c, torch.randn(3, 2, 4), temperature=0.1, variant="base")
     with pytest.raises(ValueError, match="'opt4' must be one of"):
         self_guided(c, c[:, None], temperature=0.1, variant="opt4")

@@ -69,7 +69,7 @@ def test_prompt_pooling_takes_the_last_mask_token():
 def test_every_row_needs_a_mask_token():
     require_mask_token(torch.tensor([[1, 5], [5, 9]]), mask_token_id=5)
     for row in ([1, 9], [1, 2], [9, 9]):
-        with pytest.raises(ValueError, match="a row without the mask token"):
+        with pytest.raises(ValueError, match="needs a mask token in every row"):
             require_mask_token(torch.tensor([[5, 5], row]), mask_token_id=5)
 
 
