@@ -1,4 +1,4 @@
-"""A configuration refuses what its keys do not allow, also when it comes from a published checkpoint."""
+"""A configuration refuses values that are not allowed, also those of a published checkpoint."""
 
 import math
 
@@ -16,7 +16,7 @@ ALLOWED = [
 
 
 @pytest.mark.parametrize(("name", "key", "allowed"), ALLOWED)
-def test_what_is_not_allowed_is_refused_by_key_and_value(name, key, allowed):
+def test_the_error_names_key_and_value_of_a_value_that_is_not_allowed(name, key, allowed):
     wrong = [math.nan, math.inf, -math.inf, 10**12, "1"] if isinstance(allowed, str) else ["other", 1, []]
     for value in wrong:
         with pytest.raises(ValueError) as error:
@@ -28,7 +28,7 @@ def test_what_is_not_allowed_is_refused_by_key_and_value(name, key, allowed):
 
 
 @pytest.mark.parametrize(("name", "key", "allowed"), ALLOWED)
-def test_only_a_key_whose_default_is_none_may_be_none(name, key, allowed):
+def test_only_keys_with_default_none_accept_none(name, key, allowed):
     config = METHODS[name][0]
     if getattr(config(), key) is None:
         assert getattr(config(**{key: None}), key) is None
@@ -45,7 +45,7 @@ def test_only_a_key_whose_default_is_none_may_be_none(name, key, allowed):
         ("[-1_000, 1_000]", [-1000, 1000], [1001, -(10**400), 10**400]),
     ],
 )
-def test_an_interval_has_its_ends_or_not(interval, inside, outside):
+def test_an_interval_includes_its_ends_only_with_square_brackets(interval, inside, outside):
     for value in inside:
         check_value("key", value, interval)
     for value in outside:

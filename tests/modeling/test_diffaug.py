@@ -1,4 +1,4 @@
-"""DiffAug's own: what a view's prefix does to attention, what is served, stage 1, δ and κ, the variants."""
+"""DiffAug: prefixes in attention, the serving model, stage 1, and its variants."""
 
 import math
 
@@ -21,7 +21,7 @@ NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def diffaug(kind="bert", backbone=None, **changes):
-    """In float64, with modules far from where they start."""
+    """A float64 model whose modules are far from their initial values."""
     torch.manual_seed(0)
     config = DiffAugConfig(backbone_config=backbone or tiny_config(kind), **{"prefix_length": L, **changes})
     model = DiffAugForContrastiveLearning(config).double()
@@ -68,7 +68,7 @@ def numpy_attention(layer, hidden, prefix_keys, prefix_values, real):
 
 
 def under_slots(model, slots, **inputs):
-    """The backbone's last hidden state with these prefix slots alone, and positions counted after all of them."""
+    """The backbone's last hidden state with only these prefix slots, and positions after all slots."""
     keys, values = numpy_prefixes(model)
     rows, tokens = inputs["input_ids"].shape
     heads, cache = model.config.backbone_config.num_attention_heads, DynamicCache()
@@ -89,7 +89,7 @@ def slots_of(view):
     return list(range(L)) if view == 0 else list(range(L, 2 * L))
 
 
-def test_a_view_attends_to_its_own_prefix_and_the_sentence():
+def test_a_view_attends_only_to_its_prefix_and_the_sentence():
     model = diffaug()
     seen = {}
     for number, layer in enumerate(model.model.backbone.encoder.layer):
@@ -110,7 +110,7 @@ def test_a_view_attends_to_its_own_prefix_and_the_sentence():
                 np.testing.assert_allclose(array(output[sentence, view])[real], expected, atol=1e-12)
 
 
-def test_views_in_one_forward_equal_forwards_under_one_prefix_each(kind):
+def test_one_forward_of_all_views_equals_one_forward_per_prefix(kind):
     model, rows = diffaug(kind), batch(views=3)
     together = model.pool_views(**rows)
     for view in range(3):
@@ -127,7 +127,7 @@ def test_both_prefixes_are_served(kind):
     assert not model.model.prefixes.requires_grad, "they are what the table and the MLP give"
 
 
-def test_a_saved_training_model_serves_the_prefixes_it_holds(kind, tmp_path):
+def test_a_saved_training_model_serves_its_current_prefixes(kind, tmp_path):
     model, rows = diffaug(kind).float(), one_view(batch())
     model.save_pretrained(tmp_path)
     expected = model.serving_model()(**rows).pooler_output
@@ -139,7 +139,7 @@ def test_a_saved_training_model_serves_the_prefixes_it_holds(kind, tmp_path):
 
 @pytest.mark.parametrize(("offset", "added"), [(None, L), (0, 0), (3, 3)])
 @pytest.mark.parametrize("templates", [1, 2])
-def test_each_view_loses_the_bias_of_its_template_under_its_own_prefix(kind, templates, offset, added):
+def test_the_bias_of_each_view_has_its_template_and_prefix(kind, templates, offset, added):
     model = prompted(kind, templates, denoise_length_offset=offset)
     sentences, views = [[20, 21, 22], [23]], []
     for view in range(3):
@@ -191,7 +191,7 @@ def test_stage_one_is_a_cross_entropy_of_both_hypotheses_without_bias():
     assert list(output.losses) == ["nli"]
 
 
-def test_stage_two_is_info_nce_with_the_cross_entropy_beside_it():
+def test_stage_two_is_info_nce_plus_the_weighted_cross_entropy():
     model, rows = diffaug(nli_weight=0.5), batch(views=3)
     output = model(**rows, nli_input_ids=rows["input_ids"], nli_attention_mask=rows["attention_mask"])
     z = [array(projected) for projected in model.project(model.pool_rows(**rows)).unbind(1)]
@@ -199,7 +199,7 @@ def test_stage_two_is_info_nce_with_the_cross_entropy_beside_it():
     torch.testing.assert_close(output.loss, output.losses["contrastive"] + 0.5 * output.losses["nli"])
 
 
-def test_prefixes_have_dropout_of_their_own_in_every_row():
+def test_every_row_has_different_dropout_on_its_prefixes():
     rows = {name: value[:1].repeat(3, 1, 1) for name, value in batch().items()}
     model = diffaug(backbone=tiny_config("bert", **NO_DROPOUT), prefix_dropout=0.5)
     first, second, _ = model.train().pool_rows(**rows)
@@ -212,7 +212,7 @@ def test_prefixes_have_dropout_of_their_own_in_every_row():
 
 @pytest.mark.parametrize("views_module", ["prefix", "lora", "adapter"])
 @pytest.mark.parametrize("views_mode", ["same", "different"])
-def test_views_of_one_sentence_are_the_same_under_the_same_module(views_module, views_mode):
+def test_views_of_equal_texts_differ_only_if_their_modules_do(views_module, views_mode):
     rows = batch()
     rows["input_ids"][:, 1] = rows["input_ids"][:, 0]
     first, second = diffaug(views_module=views_module, views_mode=views_mode).pool_rows(**rows).unbind(1)
@@ -229,7 +229,7 @@ def test_the_same_prefix_is_served_twice():
 
 @pytest.mark.parametrize("changes", [{"prefix_length": 0}, {"views_module": "lora"}, {"views_module": "adapter"}])
 @pytest.mark.parametrize("views", [2, 3])
-def test_without_prefix_or_before_learning_it_is_simcse(kind, changes, views):
+def test_without_prefixes_or_with_untrained_adapters_it_is_simcse(kind, changes, views):
     backbone = tiny_config(kind, **NO_DROPOUT)
     torch.manual_seed(0)
     simcse = SimCSEForContrastiveLearning(SimCSEConfig(backbone_config=backbone, nli_classes=2)).double()
@@ -259,7 +259,7 @@ def test_without_prefix_or_before_learning_it_is_simcse(kind, changes, views):
         ("contrastive", {"freeze_backbone": True}, {"views", "projection"}),
     ],
 )
-def test_each_stage_trains_its_own_part(views_module, stage, changes, trained):
+def test_each_stage_trains_only_its_parameters(views_module, stage, changes, trained):
     model = diffaug(views_module=views_module, special_token_ids=[0], mask_token_id=4, **changes)
     frozen = {id(parameter) for parameter in model.frozen_parameters(stage)}
     parts = {"prefix_encoder": "views", "view_adapters": "views", "nli_classifier": "classifier"}
@@ -281,7 +281,7 @@ def test_each_stage_trains_its_own_part(views_module, stage, changes, trained):
         assert (parameter.grad is not None) == parameter.requires_grad or "lm_head" in name, name
 
 
-def test_a_backbone_without_past_keys_is_refused_and_lora_offered():
+def test_the_error_of_a_backbone_without_past_keys_suggests_lora():
     sizes = {"vocab_size": 50, "max_position_embeddings": 40}
     distil = DistilBertConfig(dim=32, n_layers=2, n_heads=2, hidden_dim=64, **sizes)
     mpnet = MPNetConfig(
@@ -296,7 +296,7 @@ def test_a_backbone_without_past_keys_is_refused_and_lora_offered():
             assert model(**batch()).embeddings.shape == (4, 2, 32)
 
 
-def test_attention_is_to_the_prefixes_too_where_it_is_asked_for():
+def test_returned_attentions_include_the_prefixes():
     model = diffaug().serving_model()
     model.set_attn_implementation("eager")
     attentions = model(**one_view(batch()), output_attentions=True).attentions
@@ -334,7 +334,7 @@ def test_configuration_errors_name_the_value(changes, line):
         ("sup", (1e-3, 1250), (5e-5, 128, 4, 3), 0.0),
     ],
 )
-def test_recipes_are_table_5(backbone, setting, stage_one, stage_two, alpha):
+def test_recipes_have_the_values_of_table_5(backbone, setting, stage_one, stage_two, alpha):
     recipe = load_recipe(f"diffaug-{backbone}-{setting}")
     assert recipe.base_model.endswith(f"/{backbone}")
     assert (recipe.nli_learning_rate, recipe.nli_steps) == stage_one
@@ -351,7 +351,7 @@ def test_recipes_are_table_5(backbone, setting, stage_one, stage_two, alpha):
 
 
 @pytest.mark.parametrize("mode", ["different", "same"])
-def test_served_prefixes_are_trained_on_as_they_are(tmp_path, mode):
+def test_training_continues_from_served_prefixes(tmp_path, mode):
     torch.manual_seed(0)
     trained = DiffAugForContrastiveLearning(DiffAugConfig(backbone_config=tiny_config("bert"), views_mode=mode)).eval()
     served = trained.serving_model()
@@ -364,6 +364,6 @@ def test_served_prefixes_are_trained_on_as_they_are(tmp_path, mode):
     torch.testing.assert_close(loaded.serving_model().prefixes, served.prefixes)
 
 
-def test_frozen_views_need_a_stage_that_tunes_them(bases):
+def test_freeze_views_needs_a_stage_on_labelled_pairs(bases):
     with pytest.raises(UserError, match="freeze_views: .*; give --nli_steps or --nli_epochs"):
         build(make_recipe({"method": "diffaug", "base_model": str(bases["bert"]), "freeze_views": True}))

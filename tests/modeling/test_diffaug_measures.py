@@ -1,4 +1,4 @@
-"""δ and κ of DiffAug: the formulae, and what they are taken on."""
+"""δ and κ of DiffAug: their equations and the data they are measured on."""
 
 import math
 
@@ -11,7 +11,7 @@ from tests.modeling.test_diffaug import array, diffaug, numpy_prefixes
 from tests.modeling.test_methods import batch
 
 
-def test_delta_and_kappa_are_those_of_the_paper():
+def test_delta_and_kappa_equal_the_papers_equations():
     rng = np.random.default_rng(0)
     first, second = rng.normal(size=(2, 5, 8))
     expected = np.mean([math.sqrt(sum((a - b) ** 2)) for a, b in zip(first, second, strict=True)])
@@ -31,7 +31,7 @@ def test_delta_and_kappa_are_those_of_the_paper():
     assert weight_convergence(*map(list, stacked)).item() == pytest.approx(expected, abs=1e-12), "lists too"
 
 
-def test_diagnostics_are_taken_on_positive_pairs_and_real_tokens():
+def test_diagnostics_use_only_positive_pairs_and_real_tokens():
     model, rows = diffaug(), batch(views=3)
     seen = {"key": [], "value": []}
     for layer in model.model.backbone.encoder.layer:

@@ -1,4 +1,4 @@
-"""DiffCSE's own: the discriminator's loss, what is edited and labelled, what it is conditioned on, its variants."""
+"""DiffCSE: the discriminator's loss, edits and labels, conditioning, and its variants."""
 
 import copy
 
@@ -35,7 +35,7 @@ def sentences(kind="bert", views=2):
 
 
 def writing(model, guesses):
-    """The model with a generator that always guesses these tokens `(N, T)`, whatever it reads."""
+    """The model with a generator that always returns these tokens `(N, T)`."""
     calls = []
 
     def generator(input_ids, attention_mask):
@@ -48,7 +48,7 @@ def writing(model, guesses):
 
 
 def numpy_cross_entropy(logits, labels):
-    """Per token, straight from the formula: `(B, T, classes), (B, T) -> (B, T)`."""
+    """The loss per token from the equation: `(B, T, classes), (B, T) -> (B, T)`."""
     losses = np.zeros(labels.shape)
     for place in np.ndindex(*labels.shape):
         scores = logits[place]
@@ -57,7 +57,7 @@ def numpy_cross_entropy(logits, labels):
 
 
 def split_path(discriminator, input_ids, attention_mask, vectors):
-    """Token vectors of a discriminator whose layers are run by hand on embeddings that start with the vectors."""
+    """Token vectors of a discriminator, by calling its layers on embeddings that start with the vectors."""
     embedded = discriminator.embeddings(input_ids=input_ids)
     embedded = torch.cat([vectors[:, None], embedded[:, 1:]], dim=1)
     mask = create_bidirectional_mask(
@@ -67,7 +67,7 @@ def split_path(discriminator, input_ids, attention_mask, vectors):
 
 
 @pytest.mark.parametrize("reduction", ["mean", "nonpad_mean", "sum"])
-def test_replaced_token_detection_is_the_formula(reduction):
+def test_replaced_token_detection_equals_the_equation(reduction):
     random = np.random.default_rng(0)
     logits, labels = random.normal(size=(3, 5, 2)), random.integers(2, size=(3, 5))
     mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
@@ -81,7 +81,7 @@ def test_replaced_token_detection_is_the_formula(reduction):
     assert replaced_token_detection(*arguments, reduction=reduction).item() == pytest.approx(expected, abs=1e-12)
 
 
-def test_replaced_token_detection_refuses_another_reduction_and_keeps_float32():
+def test_replaced_token_detection_refuses_unknown_reductions_and_computes_in_float32():
     logits, ones = torch.zeros(1, 2, 2), torch.ones(1, 2)
     with pytest.raises(ValueError, match="'median' must be one of mean, nonpad_mean, sum"):
         replaced_token_detection(logits, ones, ones, reduction="median")
@@ -91,7 +91,7 @@ def test_replaced_token_detection_refuses_another_reduction_and_keeps_float32():
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
 @pytest.mark.parametrize("condition_on", ["projection", "pooled"])
 @pytest.mark.parametrize("reduction", ["mean", "nonpad_mean", "sum"])
-def test_loss_is_contrast_and_detection_of_hand_made_edits(kind, condition_on, reduction):
+def test_the_loss_is_the_contrastive_loss_plus_detection_of_known_edits(kind, condition_on, reduction):
     settings = {"condition_on": condition_on, "rtd_reduction": reduction, "rtd_weight": 0.3, "projection": "tanh"}
     model = diffcse(kind, **settings).eval()
     rows = sentences(kind)
@@ -134,7 +134,7 @@ def test_every_edit_has_two_scores_of_its_own_and_the_mean_of_their_losses_count
     assert total.item() == pytest.approx(np.mean(losses), abs=1e-9)
 
 
-def test_conditioning_gives_the_values_and_gradients_of_a_split_path():
+def test_conditioning_equals_values_and_gradients_computed_separately():
     model = diffcse().eval()
     ids, mask = (sentences()[key][:, 0] for key in ("input_ids", "attention_mask"))
     results = []
@@ -148,7 +148,7 @@ def test_conditioning_gives_the_values_and_gradients_of_a_split_path():
     assert not model.discriminator.embeddings._forward_hooks, "nothing stays behind"
 
 
-def test_each_view_of_a_sentence_conditions_its_own_edit():
+def test_each_view_conditions_the_edit_of_that_view():
     model, rows, read = diffcse(), sentences(), []
     original = model.discriminate
     model.discriminate = lambda ids, mask, vectors: read.append(vectors) or original(ids, mask, vectors)
@@ -157,7 +157,7 @@ def test_each_view_of_a_sentence_conditions_its_own_edit():
 
 
 @pytest.mark.parametrize("contrastive_weight", [0.0, 1.0])
-def test_gradients_reach_the_encoder_through_the_vector_and_never_the_generator(contrastive_weight):
+def test_gradients_reach_the_encoder_but_never_the_generator(contrastive_weight):
     model = diffcse(contrastive_weight=contrastive_weight)
     before = copy.deepcopy(model.generator.state_dict())
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.1)
@@ -179,14 +179,14 @@ def test_a_loaded_generator_is_still_frozen_and_a_distilled_one_may_be_smaller(t
     assert all(p.requires_grad for n, p in loaded.named_parameters() if not n.startswith("generator."))
 
 
-def test_head_of_the_discriminator_starts_as_torch_does():
+def test_the_discriminators_head_has_torchs_initialisation():
     # Uniform on ±1/sqrt(H), standard deviation 0.102 for H = 32; the initialiser of BERT has 0.02.
     head = diffcse(edit="all").discriminator_head
     assert 0.07 < head.weight.std().item() < 0.13
     assert head.weight.abs().max().item() <= 32**-0.5 and head.bias.abs().max() > 0
 
 
-def test_encoder_and_discriminator_start_from_the_same_weights_and_go_apart():
+def test_encoder_and_discriminator_start_equal_and_are_trained_separately():
     model = diffcse()
     source = copy.deepcopy(model.model.backbone)
     with torch.no_grad():
@@ -200,7 +200,7 @@ def test_encoder_and_discriminator_start_from_the_same_weights_and_go_apart():
     assert not own & others
 
 
-def test_next_sentence_is_read_but_neither_encoded_nor_contrasted():
+def test_the_next_sentence_is_only_read_by_the_discriminator():
     rows = sentences(views=3)
     rows["input_ids"][:, 2] += 30
     read = {}
@@ -224,7 +224,7 @@ def test_next_sentence_is_read_but_neither_encoded_nor_contrasted():
     assert torch.equal(read["both"], torch.cat([same, same, following, following], dim=1))
 
 
-def test_next_sentence_needs_its_column():
+def test_the_next_sentence_needs_a_second_column():
     config = DiffCSEConfig(predicted_sentence="next")
     assert config.view_columns(2) == [0, 0, 1]
     with pytest.raises(ValueError, match="needs two text columns .a sentence and the one after it., not 1"):
@@ -274,7 +274,7 @@ def test_corrective_lm_keeps_or_predicts_every_token():
 
 @pytest.mark.parametrize("edited_view", ["positive", "negative"])
 @pytest.mark.parametrize("edit", ["replace", "insert", "delete"])
-def test_an_edited_view_is_encoded_with_the_others_and_contrasted(edited_view, edit):
+def test_an_edited_view_is_part_of_the_contrastive_loss(edited_view, edit):
     model = diffcse(edited_view=edited_view, edit=edit, rtd_weight=0.0, projection="tanh").eval()
     assert "discriminator" not in dict(model.named_children())
     calls = []
@@ -289,7 +289,7 @@ def test_an_edited_view_is_encoded_with_the_others_and_contrasted(edited_view, e
     assert output.loss.item() == pytest.approx(expected, abs=1e-9)
 
 
-def test_without_an_attention_mask_an_edit_of_the_whole_row_joins():
+def test_without_an_attention_mask_the_complete_row_is_edited():
     model = diffcse(edited_view="negative", rtd_weight=0.0).eval()
     ids = batch()["input_ids"]
     losses = []
@@ -299,13 +299,13 @@ def test_without_an_attention_mask_an_edit_of_the_whole_row_joins():
     torch.testing.assert_close(*losses)
 
 
-def test_an_edited_view_may_stand_beside_the_discriminator():
+def test_an_edited_view_combines_with_the_discriminator():
     output = diffcse(edited_view="negative")(**batch())
     assert list(output.losses) == ["contrastive", "rtd"]
 
 
 @pytest.mark.parametrize("projection", ["batchnorm", "tanh"])
-def test_without_weight_it_is_simcse_in_loss_and_gradient(projection):
+def test_with_weight_0_loss_and_gradient_are_those_of_simcse(projection):
     backbone = tiny_config("bert", **NO_DROPOUT)
     torch.manual_seed(0)
     simcse = SimCSEForContrastiveLearning(SimCSEConfig(backbone_config=backbone, projection=projection)).double()
@@ -323,7 +323,7 @@ def test_without_weight_it_is_simcse_in_loss_and_gradient(projection):
         torch.testing.assert_close(b.grad, a.grad, atol=1e-12, rtol=0, msg=name)
 
 
-def test_a_sentence_that_does_not_count_leaves_the_loss_alone():
+def test_a_sentence_that_does_not_count_does_not_change_the_loss():
     model = diffcse(rtd_mask_ratio=0.0, projection="tanh").eval()
     rows = sentences()
     first = {key: value[:1] for key, value in rows.items()}

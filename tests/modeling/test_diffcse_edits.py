@@ -1,4 +1,4 @@
-"""What DiffCSE's generator writes: replaced, inserted and deleted tokens, and their labels."""
+"""DiffCSE's edits: replaced, inserted and deleted tokens, and their labels."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from tests.modeling.test_diffcse import MASK, diffcse, sentences, writing
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_every_token_is_the_generators_but_the_first_and_padding(kind):
+def test_the_generator_replaces_every_token_but_the_first_and_padding(kind):
     ids, mask = (sentences(kind)[key][:, 0] for key in ("input_ids", "attention_mask"))
     guesses = torch.full_like(ids, 50)
     guesses[0, 2] = 11  # the original
@@ -30,7 +30,7 @@ def test_a_templates_mask_token_stays():
     assert torch.equal(model.maskable(ids, mask)[0], torch.tensor([False, True, True, False, True, False]))
 
 
-def test_masked_positions_alone_are_taken_where_asked():
+def test_generator_positions_masked_replaces_only_masked_tokens():
     torch.manual_seed(0)
     ids = torch.randint(10, 40, (200, 30))
     model, read = writing(diffcse(generator_positions="masked"), torch.full_like(ids, 50))
@@ -55,7 +55,7 @@ def test_argmax_is_the_best_guess_and_a_sample_follows_the_distribution():
         assert (guesses == 7).double().mean().item() == pytest.approx(share, abs=0.03)
 
 
-def test_generators_dropout_follows_training_unless_it_is_off():
+def test_generator_dropout_follows_the_training_mode_unless_it_is_off():
     for on in (True, False):
         model = diffcse(generator_dropout=on)
         assert model.generator.training == on, "as built"
@@ -79,19 +79,19 @@ def test_inserted_masks_are_filled_and_labelled_and_nothing_else_changes():
     assert labels.sum(1).tolist() == [4, 2]
 
 
-def test_insertions_do_not_leave_the_positions_of_the_backbone():
+def test_insertions_stay_within_the_positions_of_the_backbone():
     model = diffcse("roberta", edit="insert", rtd_mask_ratio=1.0)
     ids = torch.full((2, 1, 60), 20).repeat(1, 2, 1)
     model(input_ids=ids, attention_mask=torch.ones_like(ids)).loss.backward()
 
 
-def test_what_is_left_of_a_long_sentence_keeps_its_order():
+def test_deletion_keeps_the_order_of_a_long_sentence():
     ids = torch.arange(1, 201)[None]
     kept, _, _ = delete_tokens(ids, torch.ones_like(ids), ids % 3 == 0)
     assert kept[0, :134].tolist() == [number for number in range(1, 201) if number % 3]
 
 
-def test_what_follows_a_deletion_is_labelled():
+def test_the_token_after_a_deletion_is_labelled():
     ids, mask = (sentences()[key][:, 0] for key in ("input_ids", "attention_mask"))
     deleted = torch.tensor([[0, 1, 1, 0, 0, 0], [0, 0, 1, 0, 0, 0]]).bool()
     shorter, shorter_mask, labels = delete_tokens(ids, mask, deleted)
@@ -104,7 +104,7 @@ def test_what_follows_a_deletion_is_labelled():
     assert model.edit("delete", ids, mask)[0].tolist() == [[2, 3, 0, 0, 0, 0]] * 2
 
 
-def test_three_edits_have_scores_of_their_own_and_count_equally():
+def test_three_edits_have_separate_scores_and_equal_weights():
     model = diffcse(edit="all", rtd_mask_ratio=0.0, projection="tanh").eval()
     assert model.discriminator_head.out_features == 6
     head = model.discriminator_head

@@ -1,4 +1,4 @@
-"""Two real gloo processes train as one on the same global batch, ragged and empty shares included."""
+"""Two real gloo processes train like one on the same global batch, also with unequal and empty shares."""
 
 import gc
 import socket
@@ -21,7 +21,7 @@ from tests.modeling.test_methods import batch
 
 
 def model(changes, stage="contrastive"):
-    """The method named in `changes`, SimCSE if none is, as a stage trains it."""
+    """The method named in `changes` (SimCSE by default), as a stage trains it."""
     torch.manual_seed(0)
     backbone = tiny_config("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     changes = {"mask_token_id": 4, "special_token_ids": [0, 2, 3, 4], **changes}
@@ -35,7 +35,7 @@ def model(changes, stage="contrastive"):
 
 
 def padded(rows):
-    """Rows as a collator pads them, to the longest."""
+    """Rows padded to the longest, as by a collator."""
     longest = int(rows["attention_mask"].sum(-1).max())
     return {key: value[..., :longest] for key, value in rows.items()}
 
@@ -51,7 +51,7 @@ def free_port() -> int:
 
 
 def rows_of(sentences, views, changes):
-    """A batch; its last sentence is the second once more where duplicates are masked."""
+    """A batch. Its last sentence repeats the second one if duplicates are masked."""
     rows = batch(sentences=sentences, views=views)
     rows["input_ids"] *= rows["attention_mask"]  # token 0 pads
     if changes.get("mask_duplicates"):
@@ -61,7 +61,7 @@ def rows_of(sentences, views, changes):
 
 
 def two_updates(forward, made, rows):
-    """Forward and backward passes of two updates on the same weights; a method may remember the first one."""
+    """Forward and backward passes of two updates on the same weights. A method may keep state of the first one."""
     for _ in range(2):
         made.zero_grad()
         output = forward(**rows)
@@ -72,7 +72,7 @@ def two_updates(forward, made, rows):
 
 
 def one_step(rank, sentences, views, changes):
-    """Loss, gradients, gathered rows and state after the backward passes of this process's share."""
+    """Loss, gradients, gathered rows and state after the backward passes on this process's share."""
     rows = rows_of(sentences, views, changes)
     share = process_share(list(range(sentences)), rank, 2)
     own = padded({key: value[share or [0]] for key, value in rows.items()})
@@ -96,7 +96,7 @@ def leave():
 
 @pytest.fixture(scope="module")
 def two_processes():
-    """Two processes of one group: of a function that both call, what the first returns."""
+    """Runs a function in two processes of one group, and returns the result of the first."""
     port, spawn = free_port(), get_context("spawn")
     with ExitStack() as stack:
         made = [ProcessPoolExecutor(1, spawn, initializer=join, initargs=(rank, port)) for rank in range(2)]

@@ -1,4 +1,4 @@
-"""A sentence that is twice in a batch is not its own negative, where that is asked for."""
+"""With `mask_duplicates`, a sentence that is in a batch twice is not its own negative."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def vectors():
 
 
 def numpy_loss(anchors, own, candidates):
-    """The mean loss of each anchor against its candidates: `(vector, may it stand in the denominator of i)`."""
+    """The mean loss of each anchor against its candidates: `(vector, whether it is in the denominator of i)`."""
     losses = []
     for i, anchor in enumerate(anchors):
         terms = [anchor @ vector / TEMPERATURE for vector, stays in candidates if stays(i)]
@@ -46,7 +46,7 @@ def test_positives_of_duplicates_leave_the_denominator_and_hard_negatives_stay(v
 
 
 @pytest.mark.parametrize("denominator", ["batch", "own", "all"])
-def test_of_prefixed_copies_too(vectors, denominator):
+def test_duplicates_of_prefixed_copies_leave_the_denominator(vectors, denominator):
     a, p, n = (unit(v) for v in vectors.detach().numpy())
     candidates = unless_same(p) + (always(n) if denominator != "own" else [])
     if denominator == "own":
@@ -58,7 +58,7 @@ def test_of_prefixed_copies_too(vectors, denominator):
 
 
 @pytest.mark.parametrize("variant", ["base", "opt1", "opt2", "opt3"])
-def test_of_the_views_of_a_twin_too(vectors, variant):
+def test_duplicates_of_a_twins_views_leave_the_denominator(vectors, variant):
     c, h, g = (unit(v) for v in vectors.detach().numpy())
     loss = self_guided(vectors[0], vectors[1][:, None], temperature=TEMPERATURE, variant=variant, duplicates=SAME)
     other_embeddings = [(vector, lambda i, j=j: i != j and not SAME[i, j]) for j, vector in enumerate(c)]
@@ -85,7 +85,7 @@ def test_a_batch_of_one_sentence_has_no_negatives_and_a_finite_gradient():
     assert torch.equal(z.grad, torch.zeros_like(z))
 
 
-def test_rows_are_duplicates_by_their_anchors_or_positives_whichever():
+def test_rows_are_duplicates_if_an_anchor_or_positive_is_equal():
     a, b, c, d = [1, 2, 0], [1, 2, 3], [4, 0, 0], [5, 6, 7]  # 0 pads: another length is another text
     rows = torch.tensor([[a, b, d], [c, a, d], [d, c, d], [[9, 9, 9], [8, 8, 8], a]])
     expected = [[False, True, False, False], [True, False, True, False], [False, True, False, False], [False] * 4]

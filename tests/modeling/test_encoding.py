@@ -1,4 +1,4 @@
-"""Embedding lists of texts: every vector is that of its text alone, in batches of a bounded number of tokens."""
+"""Embedding lists of texts: vectors do not depend on other texts, and batches have a bounded number of tokens."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def serving(kind):
 
 @pytest.fixture
 def seen(serving):
-    """The shape `(B, T)` of every batch that the model reads."""
+    """The shape `(B, T)` of every batch that the model encodes."""
     shapes = []
     serving[0].register_forward_pre_hook(
         lambda model, args, inputs: shapes.append(tuple(inputs["input_ids"].shape)), with_kwargs=True
@@ -32,7 +32,7 @@ def seen(serving):
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 32])
-def test_order_is_kept_and_every_vector_is_that_of_its_text_alone(serving, batch_size):
+def test_encode_keeps_the_order_and_vectors_do_not_depend_on_other_texts(serving, batch_size):
     model, tokenizer = serving
     encoded = model.encode(MIXED, tokenizer, batch_size=batch_size)
     for text, vector in zip(MIXED, encoded, strict=True):
@@ -40,7 +40,7 @@ def test_order_is_kept_and_every_vector_is_that_of_its_text_alone(serving, batch
         np.testing.assert_allclose(vector, alone.detach().numpy(), atol=1e-6)
 
 
-def test_a_batch_holds_so_many_texts_and_tokens_at_most_and_texts_of_similar_length(serving, seen):
+def test_batches_have_similar_lengths_and_respect_both_limits(serving, seen):
     model, tokenizer = serving
     texts = [" ".join(["cat"] * (1 + number * 37 % 60)) for number in range(300)]
     model.encode(texts, tokenizer, batch_size=20)
@@ -51,7 +51,7 @@ def test_a_batch_holds_so_many_texts_and_tokens_at_most_and_texts_of_similar_len
     assert sum(rows * tokens for rows, tokens in seen) < 1.1 * needed
 
 
-def test_texts_are_sorted_by_what_the_model_reads_not_by_their_characters(serving, seen):
+def test_texts_are_sorted_by_tokens_not_by_characters(serving, seen):
     model, tokenizer = serving
     kinds = ["supercalifragilistic" * 20] * 4, ["a b c d e f"] * 4  # the first is one unknown token to this BERT
     model.encode([*kinds[0], *kinds[1]], tokenizer, batch_size=4)
@@ -72,7 +72,7 @@ def test_a_text_is_tokenised_once(serving):
     assert read == MIXED
 
 
-def test_one_text_none_and_an_array_of_them(serving):
+def test_encode_accepts_one_text_no_text_and_an_array(serving):
     model, tokenizer = serving
     one = model.encode("the cat", tokenizer)
     assert one.shape == (32,) and one.dtype == np.float32
@@ -80,7 +80,7 @@ def test_one_text_none_and_an_array_of_them(serving):
     np.testing.assert_array_equal(model.encode(np.array(["the cat"]), tokenizer)[0], one)
 
 
-def test_tensors_are_of_the_model_and_can_be_trained_on(serving):
+def test_encode_can_return_tensors_of_the_models_type_and_device(serving):
     model, tokenizer = serving
     unit = model.encode(["the cat", "dog"], tokenizer, normalize_embeddings=True, convert_to_numpy=False)
     torch.testing.assert_close(unit.norm(dim=1), torch.ones(2))
@@ -91,19 +91,19 @@ def test_tensors_are_of_the_model_and_can_be_trained_on(serving):
     assert half.dtype == torch.bfloat16 and model.encode(["the cat"], tokenizer).dtype == np.float32
 
 
-def test_the_mode_of_the_model_stays(serving):
+def test_encode_restores_the_mode_of_the_model(serving):
     model, tokenizer = serving
     model.train()
     model.encode(["the cat"], tokenizer)
     assert model.training
 
 
-def test_without_a_tokenizer_it_is_said_where_one_comes_from(serving):
+def test_the_error_without_a_tokenizer_says_how_to_pass_one(serving):
     with pytest.raises(ValueError, match="pass its tokenizer"):
         serving[0].encode("the cat")
 
 
-def test_a_batch_size_of_none_is_refused(serving):
+def test_a_batch_size_below_1_is_refused(serving):
     model, tokenizer = serving
     with pytest.raises(ValueError, match="batch_size: 0 must be at least 1"):
         model.encode(["the cat"], tokenizer, batch_size=0)

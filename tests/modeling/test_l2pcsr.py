@@ -1,4 +1,4 @@
-"""L2P-CSR's own: masks and ascent against numpy, the inner steps by hand, where nothing is weakened, its recipes."""
+"""L2P-CSR: masks and ascent against numpy, and the inner steps against algorithm 1."""
 
 import copy
 
@@ -37,7 +37,7 @@ def gradients(model):
 # --- masks and ascent
 
 
-def test_masks_are_those_of_the_paper():
+def test_masks_equal_the_papers_equations():
     token = np.array([[0.0, 0.05, 0.9], [0.049, 0.3, 0.01]])
     feature = np.array([[0.04, 1.0, 0.05, 0.0], [0.5, 0.02, 0.7, 0.1]])
     expected = np.zeros((2, 3, 4))
@@ -67,7 +67,7 @@ def numpy_ascend(probability, gradient, step_size, mode):
 
 @pytest.mark.parametrize("mode", ["l2", "sign"])
 @pytest.mark.parametrize("scale", [1.0, 1e-200])
-def test_ascent_is_the_papers_and_the_releases(mode, scale):
+def test_ascent_equals_the_paper_and_the_release(mode, scale):
     random = np.random.default_rng(0)
     probability, gradient = random.random((3, 4, 5)), scale * random.standard_normal((3, 4, 5))
     gradient[0, 1], gradient[2, 2, 3] = 0, 0
@@ -77,7 +77,7 @@ def test_ascent_is_the_papers_and_the_releases(mode, scale):
     assert 0 in expected and 1 in expected, "some are clipped"
 
 
-def test_ascent_knows_two_modes():
+def test_an_unknown_mode_of_ascent_is_refused():
     with pytest.raises(ValueError, match="mode: 'linf' must be one of l2, sign"):
         ascend(torch.zeros(2), torch.ones(2), step_size=1.0, mode="linf")
 
@@ -144,7 +144,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_inner_steps_are_algorithm_1(variant, kind):
+def test_inner_steps_equal_algorithm_1(variant, kind):
     model, rows = l2pcsr(kind, **VARIANTS[variant]), batch()
     torch.manual_seed(3)
     initial = model.initial_probabilities(**rows)
@@ -159,7 +159,7 @@ def test_inner_steps_are_algorithm_1(variant, kind):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_update_is_that_of_the_learned_masks_held_constant(variant, kind):
+def test_the_update_treats_the_learned_masks_as_constants(variant, kind):
     model, rows = l2pcsr(kind, **VARIANTS[variant]), batch()
     learned = model.learn_weakening(**rows)
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -177,7 +177,7 @@ def test_the_update_is_that_of_the_learned_masks_held_constant(variant, kind):
         torch.testing.assert_close(gradients(model)[name], gradient, atol=1e-10, rtol=1e-8, msg=name)
 
 
-def test_shapes_are_those_of_rows_or_shared():
+def test_mask_shapes_depend_on_the_feature_mask_scope():
     rows = batch(views=3)
     own = l2pcsr(weakened_layers=2).learn_weakening(**rows)
     assert (own["token"].shape, own["feature"].shape) == ((2, 12, 7), (2, 12, 32))
@@ -188,7 +188,7 @@ def test_shapes_are_those_of_rows_or_shared():
     )
 
 
-def test_sentences_that_do_not_count_teach_nothing_and_learn_nothing():
+def test_sentences_that_do_not_count_do_not_change_the_masks():
     model, rows = l2pcsr(), batch()
     torch.manual_seed(3)
     initial = model.initial_probabilities(**rows)
@@ -201,7 +201,7 @@ def test_sentences_that_do_not_count_teach_nothing_and_learn_nothing():
         assert torch.equal(probability[:, 4:], initial[name][:, 4:])
 
 
-def test_noise_climbs_within_its_ball():
+def test_noise_stays_within_its_largest_norm():
     model, rows = l2pcsr(weakening="noise", noise_size=0.5, inner_steps=1), batch()
     torch.manual_seed(3)
     start = model.initial_probabilities(**rows)["noise"]
@@ -225,7 +225,7 @@ def test_noise_climbs_within_its_ball():
         {"weakening": "noise", "noise_size": 0.1},
     ],
 )
-def test_learning_raises_the_loss(changes):
+def test_learning_the_masks_increases_the_loss(changes):
     learning, random = l2pcsr(**changes), l2pcsr(**changes, inner_steps=0)
     raised = []
     for seed in range(8):

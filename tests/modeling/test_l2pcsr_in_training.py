@@ -1,4 +1,4 @@
-"""L2P-CSR in training: neutral, what it leaves untouched, together with everything else, its recipes."""
+"""L2P-CSR in training: neutral setting, side effects, combinations, and recipes."""
 
 import copy
 
@@ -32,7 +32,7 @@ NEUTRAL = {
 
 
 @pytest.mark.parametrize("neutral", NEUTRAL)
-def test_neutral_is_simcse(neutral, kind):
+def test_threshold_0_is_simcse(neutral, kind):
     simcse = l2pcsr(kind, training_class=SimCSEForContrastiveLearning)
     model = l2pcsr(kind, **NEUTRAL[neutral])
     model.load_state_dict(simcse.state_dict())
@@ -52,14 +52,14 @@ def test_every_step_is_one_forward_of_all_views(steps):
     assert calls == [(8, 7, 32)] * (steps + 1)
 
 
-def test_dropout_is_drawn_anew_in_every_step():
+def test_every_inner_step_has_new_dropout():
     model, seen = l2pcsr(backbone={}, threshold=0.0), []
     model.model.backbone.embeddings.register_forward_hook(lambda *call: seen.append(call[2].detach()))
     model(**batch())
     assert all(not torch.equal(seen[0], later) for later in seen[1:])
 
 
-def test_evaluation_and_serving_are_plain():
+def test_evaluation_and_serving_are_not_weakened():
     model, rows = l2pcsr(), batch()
     simcse = l2pcsr(training_class=SimCSEForContrastiveLearning).eval()
     simcse.load_state_dict(model.state_dict())
@@ -70,7 +70,7 @@ def test_evaluation_and_serving_are_plain():
     torch.testing.assert_close(model(**rows).embeddings, simcse(**rows).embeddings)
 
 
-def test_nothing_is_left_behind_not_even_after_an_error():
+def test_all_hooks_are_removed_even_after_an_error():
     model, rows = l2pcsr(projection="batchnorm"), batch()
     model.gradient_checkpointing_enable()
     hooks = {name: len(module._forward_hooks) for name, module in model.named_modules()}
@@ -101,7 +101,7 @@ def embedding_calls(model):
     return calls
 
 
-def test_views_alone_are_weakened():
+def test_only_views_are_weakened():
     heads = {"mlm_weight": 0.1, "mask_token_id": 4, "special_token_ids": [0, 2, 3, 4]}
     model = l2pcsr(threshold=1.0, inner_steps=2, nli_classes=2, nli_weight=0.1, **heads)
     calls = embedding_calls(model)
@@ -130,7 +130,7 @@ def test_a_prompts_bias_is_not_weakened(kind):
     assert calls == [(8, True), (lengths, False), (lengths, False)] * 2
 
 
-def test_prompt_trains_with_the_masks_and_without_is_promptbert(kind):
+def test_with_a_prompt_and_threshold_0_it_is_promptbert(kind):
     model, rows = prompted(kind)
     loss = model(**rows).loss
     loss.backward()
@@ -142,7 +142,7 @@ def test_prompt_trains_with_the_masks_and_without_is_promptbert(kind):
 
 
 @pytest.mark.parametrize("attended", [False, True])
-def test_padding_is_attended_to_as_the_config_says(attended):
+def test_attend_padding_decides_whether_padding_is_attended_to(attended):
     model, rows = l2pcsr(attend_padding=attended, weakened_layers=1), batch()
     other = {**rows, "input_ids": rows["input_ids"].clone()}
     other["input_ids"][0, :, 5:] = 11
@@ -159,7 +159,7 @@ def test_padding_is_attended_to_as_the_config_says(attended):
 # --- together with everything else
 
 
-def test_the_objective_that_is_raised_is_the_one_that_is_lowered():
+def test_the_masks_increase_the_loss_that_training_decreases():
     seen = []
 
     class Squared(SimCSEForContrastiveLearning):
@@ -183,8 +183,8 @@ def test_it_combines_by_name_and_is_served_as_itself():
     model(**batch()).loss.backward()
 
 
-def test_autocast_gives_the_gradient_of_the_masks_held_constant():
-    """Autocast keeps the half-precision copies of weights it once made: the inner steps must not spoil them."""
+def test_autocast_treats_the_learned_masks_as_constants():
+    """Autocast caches half-precision copies of weights. The inner steps must not change them."""
     model, rows = l2pcsr().float(), batch()
     plain = copy.deepcopy(model)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -253,7 +253,7 @@ def test_configuration_errors_name_the_value(changes, line):
 
 @pytest.mark.parametrize("backbone", ["bert-base-uncased", "bert-large-uncased", "roberta-base", "roberta-large"])
 @pytest.mark.parametrize("prompt", ["", "prompt-"])
-def test_recipes_hold_the_papers_hyperparameters(backbone, prompt):
+def test_recipes_have_the_papers_hyperparameters(backbone, prompt):
     recipe = load_recipe(f"l2pcsr-{prompt}{backbone}")
     config = METHODS[recipe.method][0](**recipe.model, **({"prompt_token_ids": [[[0], [1]]] * 2} if prompt else {}))
     assert recipe.base_model.split("/")[1] == backbone
@@ -274,6 +274,6 @@ def test_recipes_hold_the_papers_hyperparameters(backbone, prompt):
         assert config.prompts == PROMPTS[backbone.split("-")[0]]
 
 
-def test_a_backbone_of_another_build_is_refused():
-    with pytest.raises(ValueError, match="not those of a distilbert"):
+def test_an_unsupported_backbone_is_refused():
+    with pytest.raises(ValueError, match="got distilbert"):
         L2PCSRForContrastiveLearning(L2PCSRConfig(backbone_config=DistilBertConfig(dim=32, n_layers=2, n_heads=2)))

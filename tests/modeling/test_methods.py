@@ -1,4 +1,4 @@
-"""One matrix that every method passes, on every backbone family. A method joins by its line in `tests/methods.py`."""
+"""Tests that every method passes on every backbone family. `tests/methods.py` lists the methods."""
 
 import copy
 import itertools
@@ -62,7 +62,7 @@ def one_view(rows):
     return {key: value[:, 0] for key, value in rows.items()}
 
 
-def test_training_output_holds_loss_parts_and_views(trained):
+def test_the_training_output_has_loss_parts_and_views(trained):
     output = trained(**batch())
     assert output.embeddings.ndim == 3 and len(output.embeddings) == 4
     assert output.loss.ndim == 0
@@ -97,7 +97,7 @@ def test_serving_checkpoint_serves_the_same_vectors(trained, tmp_path):
     assert torch.equal(loaded(**one_view(batch())).pooler_output, expected)
 
 
-def test_training_and_serving_checkpoints_read_as_each_other(trained, tmp_path):
+def test_training_and_serving_checkpoints_load_as_each_other(trained, tmp_path):
     trained.save_pretrained(tmp_path / "training")
     trained.model.save_pretrained(tmp_path / "serving")
     expected = trained.model(**one_view(batch())).pooler_output
@@ -108,7 +108,7 @@ def test_training_and_serving_checkpoints_read_as_each_other(trained, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["missing", "unexpected", "mis-shaped"])
-def test_a_damaged_checkpoint_is_refused_by_the_name_of_its_tensor(trained, tmp_path, damage):
+def test_the_error_of_a_damaged_checkpoint_names_the_tensor(trained, tmp_path, damage):
     trained.model.save_pretrained(tmp_path)
     state = load_file(tmp_path / "model.safetensors")
     victim = next(tensor_name for tensor_name in state if tensor_name.endswith("key.weight"))
@@ -157,7 +157,7 @@ print(json.dumps(vectors))
 
 
 def test_the_files_of_a_checkpoint_that_its_config_names_import_all_others(trained, tmp_path):
-    """From a directory, transformers 4 copies what they import, and not what that imports."""
+    """From a directory, transformers 4 copies imported files, but not the files that those import."""
     trained.model.save_pretrained(tmp_path)
     named = json.loads((tmp_path / "config.json").read_text())["auto_map"].values()
     imported = set()
@@ -200,6 +200,6 @@ def test_gradient_checkpointing_changes_no_gradient(trained):
         torch.testing.assert_close(b.grad, a.grad, msg=parameter_name)
 
 
-def test_loss_is_of_float32_or_better_under_autocast(trained):
+def test_the_loss_is_at_least_float32_under_autocast(trained):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert trained(**batch()).loss.dtype == torch.float32

@@ -1,4 +1,4 @@
-"""Batches encoded a few sentences at a time have the gradient of the whole batch."""
+"""Encoding a batch a few sentences at a time has the gradient of the complete batch."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def model(name, **dropout):
 
 
 def step(model, mini_batch_size):
-    """Loss and gradients of a batch, everything drawn from one seed."""
+    """Loss and gradients of a batch with a fixed seed."""
     model.zero_grad()
     model.mini_batch_size = mini_batch_size
     torch.manual_seed(3)
@@ -35,15 +35,15 @@ def assert_same(made, expected):
 
 
 @pytest.mark.parametrize("name", ALLOWED)
-def test_dropout_is_drawn_again_for_the_gradient(name, monkeypatch):
-    """The same mini-batches with all their activations kept are the batch that was meant."""
+def test_the_backward_pass_repeats_the_dropout(name, monkeypatch):
+    """The reference: the same mini-batches with all activations kept."""
     made = step(model(name), 2)
     monkeypatch.setattr(mini_batches, "checkpoint", lambda encode, *rows, use_reentrant: encode(*rows))
     assert_same(made, step(model(name), 2))
 
 
 @pytest.mark.parametrize("name", ["simcse", "simcse-batchnorm", "prdsimcse", "sgopt", "diffaug", "diffaug-lora"])
-def test_without_dropout_the_size_makes_no_difference(name):
+def test_without_dropout_the_mini_batch_size_changes_nothing(name):
     trained = model(name, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     whole = step(trained, None)
     for size in (1, 2, 5, 9):
@@ -51,7 +51,7 @@ def test_without_dropout_the_size_makes_no_difference(name):
 
 
 def kept_numbers(model, mini_batch_size) -> int:
-    """How many numbers the backward pass of a batch is going to find in memory."""
+    """How many numbers the forward pass keeps for the backward pass."""
     sizes = []
     model.mini_batch_size = mini_batch_size
     with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, lambda t: t):
@@ -64,7 +64,7 @@ def test_the_activations_of_a_batch_are_not_kept():
     assert kept_numbers(trained, 1) < kept_numbers(trained, None) / 10
 
 
-def test_evaluation_takes_no_notice():
+def test_evaluation_ignores_mini_batches():
     trained = model("simcse").eval()
     with torch.no_grad():
         whole = trained(**batch(sentences=5)).embeddings

@@ -1,4 +1,4 @@
-"""Law: at its neutral setting every change of SimCSE is SimCSE, in value and gradient, alone and combined."""
+"""At its neutral setting every method has the loss and gradient of SimCSE, alone and combined."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The losses against independent float64 numpy."""
+"""The losses against an independent float64 implementation in numpy."""
 
 from functools import partial
 
@@ -22,7 +22,7 @@ def unit(x):
 
 
 def numpy_info_nce(z1, z2, z3=None, temperature=0.05, weight=0.0):
-    """One anchor at a time, straight from the formula."""
+    """The loss from the equation, one anchor at a time."""
     z1, z2 = unit(z1), unit(z2)
     losses = []
     for i, anchor in enumerate(z1):
@@ -40,21 +40,21 @@ def vectors():
     return torch.from_numpy(np.random.default_rng(0).normal(size=(3, 7, 5)))
 
 
-def test_unsupervised_loss_is_the_formula(vectors):
+def test_the_unsupervised_loss_equals_the_equation(vectors):
     a, p, _ = vectors
     expected = numpy_info_nce(a.numpy(), p.numpy())
     assert info_nce(a, p, temperature=0.05).item() == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.5, -2.0])
-def test_hard_negative_weight_is_a_log_weight_on_the_own_negative(vectors, weight):
+def test_hard_negative_weight_is_a_log_weight_of_each_anchors_own_negative(vectors, weight):
     a, p, n = vectors
     expected = numpy_info_nce(a.numpy(), p.numpy(), n.numpy(), 0.1, weight)
     loss = info_nce(a, p, n, temperature=0.1, hard_negative_weight=weight)
     assert loss.item() == pytest.approx(expected, abs=1e-12)
 
 
-def test_gradient_is_the_slope(vectors):
+def test_the_gradient_equals_finite_differences(vectors):
     a, p, n = (v.clone().requires_grad_() for v in vectors)
     assert torch.autograd.gradcheck(lambda *v: info_nce(*v, temperature=0.5, hard_negative_weight=0.3), (a, p, n))
 
@@ -81,7 +81,7 @@ def test_half_precision_is_compared_in_float32_under_autocast_too(vectors, dtype
     assert torch.equal(loss, OBJECTIVES[name](*half.float(), temperature=0.05))
 
 
-def test_alignment_and_uniformity_are_the_formulae(vectors):
+def test_alignment_and_uniformity_equal_the_equations(vectors):
     x, y, _ = vectors
     u, v = unit(x.numpy()), unit(y.numpy())
     assert alignment(x, y).item() == pytest.approx(float(((u - v) ** 2).sum(1).mean()), abs=1e-12)
@@ -96,7 +96,7 @@ def naive_softmax_loss(own, denominator):
 
 
 @pytest.mark.parametrize("denominator", ["batch", "own", "all"])
-def test_prefix_contrastive_is_each_reading_of_the_formula(vectors, denominator):
+def test_prefix_contrastive_equals_each_reading_of_the_equation(vectors, denominator):
     a, p, n = (unit(v.numpy()) for v in vectors)
     losses = []
     for i in range(len(a)):
@@ -159,7 +159,7 @@ def numpy_self_guided(c, views, variant, layers, temperature):
 
 
 @pytest.mark.parametrize("variant", ["base", "opt1", "opt2", "opt3"])
-def test_self_guided_is_each_variant_of_the_formula(variant):
+def test_self_guided_equals_each_variant_of_the_equation(variant):
     rng = np.random.default_rng(1)
     c, views, layers = rng.normal(size=(6, 5)), rng.normal(size=(6, 4, 5)), rng.integers(4, size=6)
     tensors = (torch.from_numpy(c).requires_grad_(), torch.from_numpy(views).requires_grad_())
@@ -170,22 +170,22 @@ def test_self_guided_is_each_variant_of_the_formula(variant):
     )
 
 
-def test_self_guided_wants_to_know_which_layer():
+def test_self_guided_needs_layers_if_there_are_several_views():
     c = torch.randn(3, 4)
-    with pytest.raises(ValueError, match="takes one of 2 views a sentence"):
+    with pytest.raises(ValueError, match="uses one of the 2 views of a sentence"):
         self_guided(c, torch.randn(3, 2, 4), temperature=0.1, variant="base")
     with pytest.raises(ValueError, match="'opt4' must be one of"):
         self_guided(c, c[:, None], temperature=0.1, variant="opt4")
 
 
 @pytest.mark.parametrize("variant", ["base", "opt1", "opt2", "opt3"])
-def test_a_sentence_alone_gives_a_finite_gradient(variant):
+def test_a_single_sentence_has_a_finite_gradient(variant):
     c = torch.randn(1, 4, requires_grad=True)
     self_guided(c, torch.randn(1, 1, 4), temperature=0.01, variant=variant).backward()
     assert torch.isfinite(c.grad).all()
 
 
-def test_parameter_distance_is_a_sum_of_squares_over_what_both_have():
+def test_parameter_distance_sums_squares_over_shared_parameters():
     tuned = torch.nn.ModuleDict({"a": torch.nn.Linear(3, 2), "b": torch.nn.Linear(2, 2)}).double()
     fixed = torch.nn.ModuleDict({"a": torch.nn.Linear(3, 2), "c": torch.nn.Linear(5, 5)}).double()
     expected = sum(

@@ -1,4 +1,4 @@
-"""Pooling and projections against independent float64 numpy."""
+"""Pooling and projections against an independent float64 implementation in numpy."""
 
 import numpy as np
 import pytest
@@ -38,14 +38,14 @@ def numpy_pool(states, mode):
 
 
 @pytest.mark.parametrize("mode", ["cls", "mean", "max", "first_last_mean", "last2_mean"])
-def test_pooling_is_its_definition(hidden_states, attention_mask, mode):
+def test_pooling_equals_its_definition(hidden_states, attention_mask, mode):
     pooled = pool(hidden_states, attention_mask, mode)
     np.testing.assert_allclose(pooled.numpy(), numpy_pool(hidden_states, mode), atol=1e-12)
 
 
 @pytest.mark.parametrize("mode", ["cls", "mean", "max", "first_last_mean", "last2_mean"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_padding_never_matters_in_any_type(hidden_states, attention_mask, mode, dtype):
+def test_padding_never_changes_the_vector(hidden_states, attention_mask, mode, dtype):
     states = tuple(state.to(dtype) for state in hidden_states)
     noisy = tuple(state.masked_fill(attention_mask.unsqueeze(-1) == 0, 1e4) for state in states)
     assert torch.equal(pool(states, attention_mask, mode), pool(noisy, attention_mask, mode))
@@ -55,7 +55,7 @@ def test_the_mean_of_no_token_is_zero(hidden_states):
     assert torch.equal(pool(hidden_states, torch.zeros(3, 5), "mean"), torch.zeros(3, 4, dtype=torch.float64))
 
 
-def test_unknown_pooling_is_named(hidden_states, attention_mask):
+def test_the_error_names_an_unknown_pooling(hidden_states, attention_mask):
     with pytest.raises(ValueError, match="'median' must be one of cls"):
         pool(hidden_states, attention_mask, "median")
 
@@ -69,11 +69,11 @@ def test_prompt_pooling_takes_the_last_mask_token():
 def test_every_row_needs_a_mask_token():
     require_mask_token(torch.tensor([[1, 5], [5, 9]]), mask_token_id=5)
     for row in ([1, 9], [1, 2], [9, 9]):
-        with pytest.raises(ValueError, match="a row without the mask token"):
+        with pytest.raises(ValueError, match="needs a mask token in every row"):
             require_mask_token(torch.tensor([[5, 5], row]), mask_token_id=5)
 
 
-def test_tanh_projection_is_its_formula():
+def test_tanh_projection_equals_its_equation():
     projection = TanhProjection(4).double()
     x = torch.randn(3, 4, dtype=torch.float64)
     expected = np.tanh(x.numpy() @ projection.dense.weight.detach().numpy().T + projection.dense.bias.detach().numpy())
@@ -84,7 +84,7 @@ def numpy_batch_norm(x):
     return (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)
 
 
-def test_batch_norm_projection_is_its_formula():
+def test_batch_norm_projection_equals_its_equation():
     projection = BatchNormProjection(4).double()
     x = torch.randn(6, 4, dtype=torch.float64)
     expand, reduce = (layer.weight.detach().numpy() for layer in (projection.expand, projection.reduce))

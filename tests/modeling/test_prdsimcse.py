@@ -1,4 +1,4 @@
-"""PrdSimCSE: the prefixes, the texts of the views, the share of sentences that get them, the loss."""
+"""PrdSimCSE: prefixes, texts of the views, the share of sentences with prefixes, and the loss."""
 
 import numpy as np
 import pytest
@@ -25,11 +25,11 @@ def test_level_prefix_grows_with_the_words_of_the_sentence(words, times, token):
     assert positive_prefix(sentence, f"one-{token}") == token
 
 
-def test_level_can_count_something_else():
+def test_the_level_can_count_another_unit():
     assert positive_prefix("antidisestablishmentarianism", "level-um", length=17) == "um um"
 
 
-def test_an_unknown_kind_is_named():
+def test_the_error_names_an_unknown_kind():
     with pytest.raises(ValueError, match="'two-um' must be one of level-um"):
         positive_prefix("a", "two-um")
 
@@ -48,7 +48,7 @@ def views(tokenizer, sentences=(LONG, SHORT), length=30, **changes):
     return tokenize({"0": list(sentences)}, tokenizer, length, PrdSimCSEConfig(**changes))
 
 
-def test_a_sentence_becomes_itself_its_positive_and_its_negative(kind):
+def test_a_sentence_has_three_views_without_prefix_positive_and_negative(kind):
     tokenizer = tiny_tokenizer(kind)
     made = views(tokenizer)
     alone = tokenizer([LONG, SHORT], add_special_tokens=False).input_ids
@@ -59,20 +59,20 @@ def test_a_sentence_becomes_itself_its_positive_and_its_negative(kind):
     assert made["2"] == tokenizer([f"{prefix} {LONG}", f"{prefix} {SHORT}"], add_special_tokens=False).input_ids
 
 
-def test_special_tokens_are_the_tokenizers_own(kind):
+def test_prefixes_use_the_tokenizers_special_tokens(kind):
     tokenizer = tiny_tokenizer(kind)
     assert views(tokenizer, positive_prefix="one-[MASK]")["1"][1][0] == tokenizer.mask_token_id
     assert views(tokenizer, positive_prefix="level-[CLS]")["1"][0][0] == tokenizer.cls_token_id
 
 
-def test_the_sentence_alone_is_cut_unless_prefixes_are_to_count(kind):
+def test_only_the_sentence_is_truncated_unless_prefixes_count(kind):
     tokenizer = tiny_tokenizer(kind)
     head = len(tokenizer(NEGATIVE_PREFIXES["prefix3"], add_special_tokens=False).input_ids)
     assert len(views(tokenizer, length=6)["2"][0]) == head + 6
     assert len(views(tokenizer, length=6, prefix_within_max_length=True)["2"][0]) == 6
 
 
-def test_the_longest_prefix_is_known(kind):
+def test_longest_prefix_is_an_upper_bound(kind):
     tokenizer = tiny_tokenizer(kind)
     for changes in ({}, {"negative_prefix": "none"}, {"positive_prefix": "one-[MASK]", "negative_separator": ": "}):
         config = PrdSimCSEConfig(**changes)
@@ -107,7 +107,7 @@ def test_levels_can_count_pieces():
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
-def test_a_share_of_the_sentences_gets_the_prefix_always_the_same_ones(share):
+def test_the_same_share_of_sentences_always_gets_the_prefix(share):
     tokenizer = tiny_tokenizer("bert")
     config = PrdSimCSEConfig(positive_prefix="one-um", positive_prefix_share=share, negative_prefix_share=1 - share)
     sentences = [f"{sentence} {number}" for number in range(20) for sentence in SENTENCES]
@@ -135,7 +135,7 @@ def test_views_are_collated_in_order():
 
 
 @pytest.mark.parametrize("denominator", ["batch", "own", "all"])
-def test_the_training_loss_takes_the_configured_denominator(denominator):
+def test_the_training_loss_uses_the_configured_denominator(denominator):
     torch.manual_seed(0)
     config = PrdSimCSEConfig(backbone_config=tiny_config("bert"), denominator=denominator, temperature=0.1)
     model = PrdSimCSEForContrastiveLearning(config).double().eval()
@@ -161,7 +161,7 @@ def test_configuration_errors_name_the_value(changes, line):
 
 
 @pytest.mark.parametrize(("name", "rate"), [("bert-base-uncased", 4e-5), ("roberta-base", 2e-5)])
-def test_recipes_hold_the_published_values(name, rate):
+def test_recipes_have_the_published_values(name, rate):
     recipe = load_recipe(f"prdsimcse-{name}")
     assert (recipe.learning_rate, recipe.batch_size, recipe.epochs) == (rate, 64, 3)
     assert (recipe.weight_decay, recipe.eval_steps) == (0.01, 250)

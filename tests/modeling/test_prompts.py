@@ -1,4 +1,4 @@
-"""Templates in the tokenizer, and what is subtracted of them."""
+"""Prompt templates in the tokenizer, and their bias."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ PROMPTS = {
 }
 
 
-def test_published_templates_read_as_published():
+def test_templates_equal_the_published_ones():
     assert PROMPTS["bert"] == [
         'This sentence of "{sentence}" means{mask}.',
         'This sentence : "{sentence}" means{mask}.',
@@ -28,7 +28,7 @@ def test_published_templates_read_as_published():
     ]
 
 
-def test_bert_template_is_the_whole_string_tokenised():
+def test_the_bert_template_equals_the_tokenised_string():
     tokenizer = tiny_tokenizer("bert")
     before, after = template_token_ids(tokenizer, PROMPTS["bert"][0])
     whole = tokenizer('This sentence of "the cat sees" means[MASK].').input_ids
@@ -36,7 +36,7 @@ def test_bert_template_is_the_whole_string_tokenised():
     assert (len(before), len(after)) == (5, 5)
 
 
-def test_roberta_serves_the_whole_string_and_trains_on_the_sentence_alone():
+def test_roberta_tokenises_the_sentence_alone_only_in_training():
     tokenizer = tiny_tokenizer("roberta")
     template = template_token_ids(tokenizer, PROMPTS["roberta"][0])
     whole = tokenizer("This sentence : ' the cat sees ' means<mask>.").input_ids
@@ -59,7 +59,7 @@ def test_template_survives_saving_and_loading_and_truncation_counts_it(kind, tmp
 
 
 def test_template_without_a_mask_token_is_refused():
-    with pytest.raises(UserError, match="no single mask token"):
+    with pytest.raises(UserError, match="exactly one mask token"):
         template_token_ids(tiny_tokenizer("bert"), "a {sentence} b")
 
 
@@ -79,7 +79,7 @@ def prompted(kind):
 
 
 @pytest.mark.parametrize("offset", [0, 2])
-def test_bias_is_the_template_alone_with_the_sentence_left_out_of_the_positions(prompted, offset):
+def test_the_bias_encodes_the_template_with_positions_after_the_sentence_shifted(prompted, offset):
     model = prompted.model.eval()
     before, after = model.config.prompt_token_ids[0]
     mask = model.config.mask_token_id
@@ -106,7 +106,7 @@ def views(model, sentences):
     return ids.view(len(sentences), 2, longest), mask.view(len(sentences), 2, longest)
 
 
-def test_each_view_loses_the_bias_of_its_own_template_and_length(prompted):
+def test_each_view_subtracts_the_bias_of_its_template_and_length(prompted):
     prompted.eval()
     sentences = [[10, 11, 12], [13], [14, 15, 16, 17]]
     input_ids, attention_mask = views(prompted, sentences)
@@ -143,5 +143,5 @@ def test_serving_subtracts_the_bias_only_where_the_config_says_always(prompted):
 
 
 def test_text_tokenised_without_the_template_is_refused(prompted):
-    with pytest.raises(ValueError, match="without the mask token"):
+    with pytest.raises(ValueError, match="needs a mask token in every row"):
         prompted.model.eval()(input_ids=torch.tensor([[2, 10, 11, 3]]))

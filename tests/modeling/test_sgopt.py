@@ -1,4 +1,4 @@
-"""SG-OPT: the twin, its views, the losses end to end, what is trained and what is not."""
+"""SG-OPT: the twin, its views, the losses, and what is trained."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def numpy_gelu_head(head, vectors):
 
 @pytest.mark.parametrize("view_pooling", ["max", "mean"])
 @pytest.mark.parametrize(("first", "last"), [(0, None), (1, 2)])
-def test_loss_is_opt3_over_the_pooled_layers_of_the_twin(view_pooling, first, last):
+def test_the_loss_is_opt3_over_the_twins_pooled_layers(view_pooling, first, last):
     model = sgopt(
         view_pooling=view_pooling, first_view_layer=first, last_view_layer=last, regularizer_weight=0.3
     ).eval()
@@ -68,7 +68,7 @@ def test_other_variants_draw_one_layer_for_each_sentence(variant):
     assert torch.isfinite(model(**rows).loss)
 
 
-def test_twin_and_embedding_layer_stay_as_they_are():
+def test_twin_and_embedding_layer_are_not_trained():
     model = sgopt()
     model.start_from(model.model.backbone)
     for mine, twins in zip(model.model.backbone.parameters(), model.twin.parameters(), strict=True):
@@ -91,7 +91,7 @@ def test_dropout_in_the_twin_can_be_turned_off():
         assert torch.equal(first, second) != dropout
 
 
-def test_a_back_translation_guides_in_the_sentences_place():
+def test_a_back_translation_guides_instead_of_the_sentence():
     model = sgopt().eval()
     rows = batch(views=2)
     rows["attention_mask"][1, 1, 4:] = 0  # of another length than its sentence
@@ -113,11 +113,11 @@ def test_contrastive_back_translation_needs_no_twin():
     assert model(**rows).loss.item() == pytest.approx(expected, abs=1e-6)
 
 
-def test_one_view_is_enough_unless_the_encoder_guides_itself():
+def test_one_column_is_enough_for_the_twin():
     assert SGOPTConfig().view_columns(1) == [0]
     assert SGOPTConfig(guide="self").view_columns(1) == [0, 0]
     assert SGOPTConfig().view_columns(2) == [0, 1]
-    with pytest.raises(ValueError, match="not 3 columns"):
+    with pytest.raises(ValueError, match="not 3"):
         SGOPTConfig().view_columns(3)
 
 
@@ -137,7 +137,7 @@ def test_training_starts_with_a_twin_of_the_checkpoint(tmp_path):
         ({"variant": "opt4"}, "variant: 'opt4' must be one of"),
         ({"guide": "friend"}, "guide: 'friend' must be one of"),
         ({"view_pooling": "cls"}, "view_pooling: 'cls' must be one of"),
-        ({"last_view_layer": 13}, "layers, 0 to 12"),
+        ({"last_view_layer": 13}, "a range of layers between 0 and 12"),
         ({"first_view_layer": 3, "last_view_layer": 2}, "3, 2 must be a range of layers between 0 and"),
         ({"regularizer_weight": -1.0}, "regularizer_weight: -1.0 must be at least 0"),
     ],
@@ -149,7 +149,7 @@ def test_configuration_errors_name_the_value(changes, line):
 
 
 @pytest.mark.parametrize("name", ["bert-base-uncased", "bert-large-uncased", "roberta-base", "roberta-large", "mbert"])
-def test_recipes_hold_the_published_values(name):
+def test_recipes_have_the_published_values(name):
     recipe = load_recipe(f"sgopt-{name}")
     assert (recipe.learning_rate, recipe.batch_size, recipe.epochs, recipe.max_length) == (5e-5, 16, 1, 128)
     assert (recipe.weight_decay, recipe.adam_betas, recipe.adam_epsilon) == (0.01, [0.9, 0.9], 1e-6)

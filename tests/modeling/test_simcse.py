@@ -1,4 +1,4 @@
-"""SimCSE's own: the loss end to end, triplets, the MLM option, encode, configuration errors."""
+"""SimCSE: the loss, projection, masked language modelling and configuration errors."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_loss_is_info_nce_of_the_projected_cls_vectors(views):
     assert model(**rows).loss.item() == pytest.approx(expected, abs=1e-9)
 
 
-def test_two_views_of_a_sentence_differ_by_dropout_alone():
+def test_two_views_of_a_sentence_differ_only_by_dropout():
     rows = batch()
     rows["input_ids"][:, 1] = rows["input_ids"][:, 0]
     first, second = simcse().eval()(**rows).embeddings.unbind(1)
@@ -40,7 +40,7 @@ def test_two_views_of_a_sentence_differ_by_dropout_alone():
     assert not torch.allclose(first, second)
 
 
-def test_projection_is_dropped_or_kept_at_test_as_the_config_says():
+def test_projection_at_test_decides_whether_the_projection_is_kept():
     for kept in (False, True):
         model = simcse(projection_at_test=kept)
         assert any("projection" in name for name in model.model.state_dict()) == kept
@@ -55,7 +55,7 @@ def test_without_an_attention_mask_all_tokens_of_labelled_pairs_are_attended():
     )
 
 
-def test_mlm_loss_is_added_with_its_weight():
+def test_the_mlm_loss_is_added_with_its_weight():
     model = simcse(mlm_weight=0.5, mlm_probability=0.9, mask_token_id=4, special_token_ids=[0, 2, 3, 4])
     output = model.eval()(**batch())
     expected = output.losses["contrastive"] + 0.5 * output.losses["mlm"]

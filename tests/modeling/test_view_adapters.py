@@ -1,4 +1,4 @@
-"""LoRA and adapters as the views of DiffAug: each row has its own set's, the serving model the mean of both."""
+"""LoRA and adapters as DiffAug's views: each row uses one set, the serving model uses their mean."""
 
 import copy
 
@@ -24,7 +24,7 @@ class Adapted(nn.Module):
 
 
 def with_weights(model, shares):
-    """The plain backbone with the view modules, each by its share, written into its own layers."""
+    """The plain backbone with the modules of the views, by their shares, in its layers."""
     plain = copy.deepcopy(model.model.backbone)
     plain = AutoModel.from_config(plain.config).double().eval()
     plain.load_state_dict(model.model.backbone.state_dict(), strict=False)
@@ -49,7 +49,7 @@ def with_weights(model, shares):
 
 
 @pytest.mark.parametrize("views_module", ["lora", "adapter"])
-def test_lora_and_adapters_are_those_of_each_row(kind, views_module):
+def test_each_row_uses_its_set_of_lora_or_adapters(kind, views_module):
     model = diffaug(kind, views_module=views_module, bottleneck=3, lora_scale=1.5)
     rows = batch(views=3)
     together = model.pool_views(**rows)

@@ -1,4 +1,4 @@
-"""Whitening: the map of the paper's algorithm against numpy, and how many vectors it needs."""
+"""Whitening: the paper's algorithm against numpy, and the number of vectors it needs."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def fitted(fitted_to, size):
 
 
 @pytest.mark.parametrize("size", [1, 3, 5])
-def test_it_keeps_the_directions_of_largest_variance_and_gives_each_variance_one(size):
+def test_whitening_keeps_the_largest_directions_with_variance_1(size):
     x = vectors(40)
     variances, directions = np.linalg.eigh(np.cov(x.numpy().T, bias=True))  # of ascending variance
     expected = (x.numpy() - x.numpy().mean(0)) @ (directions / np.sqrt(variances))[:, ::-1][:, :size]
@@ -29,7 +29,7 @@ def test_it_keeps_the_directions_of_largest_variance_and_gives_each_variance_one
     np.testing.assert_allclose(abs(made), abs(expected), atol=1e-9)  # the sign of a direction is free
 
 
-def test_before_it_is_fitted_it_cuts_dimensions_off():
+def test_before_fitting_it_only_drops_dimensions():
     x = vectors(3).float()
     assert torch.equal(Whitening(5, 2)(x), x[:, :2])
 
@@ -43,7 +43,7 @@ def test_it_is_saved_and_not_trained():
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_one_vector_more_than_dimensions_is_enough_and_as_many_are_not(size):
+def test_fitting_needs_more_vectors_than_dimensions(size):
     made = fitted(vectors(size + 1), size)(vectors(size + 1))
     np.testing.assert_allclose(np.cov(made.numpy().T, bias=True), np.eye(size), atol=1e-9)
     with pytest.raises(ValueError, match=f"to {size} dimensions needs more than {size} different vectors"):
@@ -51,13 +51,13 @@ def test_one_vector_more_than_dimensions_is_enough_and_as_many_are_not(size):
 
 
 @pytest.mark.parametrize("rank", [1, 2, 4])
-def test_dependent_vectors_are_no_more_than_their_rank(rank):
+def test_dependent_vectors_count_only_by_their_rank(rank):
     x = vectors(400, rank=rank)
     assert torch.isfinite(fitted(x, rank).kernel).all()
     with pytest.raises(ValueError, match="different vectors to fit"):
         fitted(x, rank + 1)
 
 
-def test_vectors_that_are_all_the_same_are_refused():
+def test_equal_vectors_are_refused():
     with pytest.raises(ValueError, match="different vectors to fit"):
         fitted(torch.ones(20, 5), 1)

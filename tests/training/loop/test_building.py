@@ -1,4 +1,4 @@
-"""From a recipe and a base model to a model in training: whose weights it holds, and what it refuses."""
+"""Building a training model: where its weights come from, and what is refused."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from csezoo.training.publishing.repository import save_repository
 from csezoo.training.recipes import load_recipe, make_recipe
 
 
-def test_backbone_holds_the_weights_of_a_masked_language_model(base):
+def test_the_backbone_has_the_weights_of_a_masked_language_model(base):
     built = build(make_recipe({"base_model": str(base)}))
     state = built.model.model.backbone.state_dict()
     for name, tensor in AutoModelForMaskedLM.from_pretrained(base).base_model.state_dict().items():
@@ -28,7 +28,7 @@ def test_mlm_head_starts_from_the_base_models(base, kind):
     torch.testing.assert_close(ours, masked_lm(input_ids=ids).logits, atol=1e-5, rtol=1e-5)
 
 
-def test_a_zoo_checkpoint_is_a_base_model_too(base, tmp_path):
+def test_a_checkpoint_of_the_zoo_can_be_a_base_model(base, tmp_path):
     recipe = make_recipe({"base_model": str(base), "name": "first"})
     built = build(recipe)
     save_repository(tmp_path / "best", built.model.model, built.serving_tokenizer, recipe, [])
@@ -39,7 +39,7 @@ def test_a_zoo_checkpoint_is_a_base_model_too(base, tmp_path):
     assert again.templates == built.templates
 
 
-def test_an_encoder_that_lost_tensors_is_refused(bases, tmp_path):
+def test_an_encoder_without_some_tensors_is_refused(bases, tmp_path):
     model = AutoModel.from_pretrained(bases["bert"])
     state = {name: tensor for name, tensor in model.state_dict().items() if "layer.1." not in name}
     model.save_pretrained(tmp_path, state_dict=state)
@@ -56,7 +56,7 @@ def test_a_base_model_without_a_tokenizer_is_refused(bases, tmp_path):
 @pytest.mark.parametrize(
     "kind_and_recipe", [("bert", "promptbert-bert-base-uncased"), ("roberta", "promptbert-roberta-base")]
 )
-def test_prompts_leave_the_sentence_its_whole_length(bases, kind_and_recipe):
+def test_max_length_does_not_count_a_prompt(bases, kind_and_recipe):
     family, name = kind_and_recipe
     built = build(load_recipe(name, {"base_model": str(bases[family])}))
     assert built.sentence_length == 32
@@ -70,10 +70,10 @@ def test_attention_implementation_reaches_the_trained_backbone(base):
 
 
 @pytest.mark.parametrize("keys", [{"method": "l2pcsr"}, {"method": "simcse", "mlm_weight": 0.1}])
-def test_what_takes_the_whole_batch_refuses_mini_batches(base, keys):
+def test_methods_that_need_the_complete_batch_refuse_mini_batches(base, keys):
     with pytest.raises(UserError, match="mini_batch_size: .* complete batch; leave it out"):
         build(make_recipe({**keys, "base_model": str(base), "mini_batch_size": 4}))
 
 
-def test_without_a_prompt_the_special_tokens_are_among_the_length(base):
+def test_max_length_counts_special_tokens_without_a_prompt(base):
     assert build(make_recipe({"base_model": str(base), "max_length": 32})).sentence_length == 30

@@ -19,7 +19,7 @@ from tests.training.loop.test_train import lines, values
 
 @pytest.fixture(scope="module")
 def whole(bases, dev_file, tmp_path_factory):
-    """A finished run and the recipe that made it."""
+    """A finished run and its recipe."""
     directory = tmp_path_factory.mktemp("runs")
     train_file = directory / "sentences.txt"
     train_file.write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
@@ -68,7 +68,7 @@ def change_the_seed(run):
 
 
 def test_a_run_is_resumed_from_its_newest_checkpoint(whole, broken, capsys):
-    """From an older one it would end in the same weights, only later."""
+    """Resuming from an older one would end with the same weights, but later."""
     run, recipe = broken
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000004", "step-00000006"]
     run_recipe(make_recipe(recipe))

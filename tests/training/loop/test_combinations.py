@@ -1,4 +1,4 @@
-"""Methods combined: which can, which cannot and why, and whole runs that end as one loadable repository."""
+"""Combined methods: which combine, which do not and why, and complete runs."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ PROMPT = {"pooling": "prompt", "prompts": ['This sentence of "{sentence}" means{
         ("diffcse+simsce", "'simsce' must be one of simcse"),
     ],
 )
-def test_what_cannot_combine_says_why(name, line):
+def test_the_error_says_why_methods_cannot_be_combined(name, line):
     with pytest.raises(UserError) as error:
         make_recipe({"method": name})
     assert line in str(error.value)
@@ -35,7 +35,7 @@ def test_what_cannot_combine_says_why(name, line):
 @pytest.mark.parametrize(
     "name", ["l2pcsr+diffcse", "prdsimcse+l2pcsr", "diffaug+diffcse", "prdsimcse+diffcse+diffaug"]
 )
-def test_a_combination_has_all_keys_and_serves_as_the_method_that_changes_the_views(name):
+def test_a_combination_has_all_keys_and_is_served_as_the_method_of_its_views(name):
     config, serving, training = method(name)
     names = name.split("+")
     (of_views,) = [one for one in names if "views" in METHODS[one][2].seams]
@@ -50,13 +50,13 @@ def test_the_order_of_the_names_does_not_matter():
     assert method("diffcse+l2pcsr")[1] is method("l2pcsr+diffcse")[1]
 
 
-def test_a_default_of_one_method_holds_in_a_combination():
+def test_a_combination_keeps_the_defaults_of_its_methods():
     config = method("prdsimcse+diffcse")[0](rtd_mask_ratio=0.2)
     assert (config.projection, config.projection_at_test, config.rtd_mask_ratio) == ("batchnorm", True, 0.2)
 
 
 @pytest.mark.parametrize("change", [{"predicted_sentence": "next"}, {"edited_view": "negative"}])
-def test_an_edit_among_the_views_needs_texts_that_no_other_method_makes(change):
+def test_an_edited_view_cannot_be_combined_with_text_prefixes(change):
     with pytest.raises(ValueError, match="another method makes the texts of the views"):
         method("prdsimcse+diffcse")[0](**change)
 
@@ -69,7 +69,7 @@ def combined(bases, dev_file, output, name, **changes):
     return run_recipe(make_recipe(recipe | changes))
 
 
-def test_weakened_views_a_discriminator_and_the_prompt(bases, train_file, dev_file, tmp_path):
+def test_l2pcsr_diffcse_and_a_prompt_train_together(bases, train_file, dev_file, tmp_path):
     """l2pcsr + diffcse + prompt is a run, not a fork."""
     combined(bases, dev_file, tmp_path / "run", "l2pcsr+diffcse", train_file=str(train_file), inner_steps=1, **PROMPT)
     logged = [line for line in lines(tmp_path / "run") if "loss" in line]
@@ -91,14 +91,14 @@ print(json.dumps(model.encode({SENTENCES[:4]!r}).tolist()))
     assert list(weakened_tokens(tmp_path / "run", SENTENCES[:2])) == SENTENCES[:2], "a picture of it can be drawn"
 
 
-def test_prefixed_texts_and_weakened_views(bases, train_file, dev_file, tmp_path):
+def test_prdsimcse_and_l2pcsr_train_together(bases, train_file, dev_file, tmp_path):
     changes = {"train_file": str(train_file), "inner_steps": 1, "denominator": "own"}
     results = combined(bases, dev_file, tmp_path / "run", "prdsimcse+l2pcsr", **changes)
     assert results["training"]["updates"] == 2
     assert type(AutoModel.from_pretrained(tmp_path / "run" / "best")) is METHODS["l2pcsr"][1]
 
 
-def test_learned_prefixes_in_two_stages_and_a_discriminator(bases, train_file, dev_file, tmp_path):
+def test_diffaug_and_diffcse_train_together_in_two_stages(bases, train_file, dev_file, tmp_path):
     triplets = tmp_path / "nli.csv"
     rows = [f"{a},{b},{c}" for a, b, c in zip(SENTENCES[:40], SENTENCES[1:41], SENTENCES[2:42], strict=True)]
     triplets.write_text("a,b,c\n" + "\n".join(rows) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""torch.compile, as accelerate's launcher turns it on: the same numbers, without a recompilation for each length."""
+"""torch.compile, as accelerate's launcher enables it: the same numbers, without a recompilation for each length."""
 
 import copy
 import random
@@ -48,7 +48,7 @@ def fresh_compiler():
 # Where a graph breaks, torch itself looks at what it carries over.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.parametrize("method", SIMCSE_FIRST)
-def test_compiled_gives_the_loss_and_the_gradient_of_every_method(recipe, method):
+def test_compiling_changes_no_loss_and_no_gradient(recipe, method):
     updates = Updates(recipe(method), steps=3)
     model, batches = updates.built.model.train(), list(updates.batches())
     another = copy.deepcopy(model)  # a method may remember the batches it has seen
@@ -68,7 +68,7 @@ def test_compiled_gives_the_loss_and_the_gradient_of_every_method(recipe, method
 
 
 @pytest.mark.parametrize("method", ["simcse", pytest.param("prdsimcse", marks=pytest.mark.slow)])
-def test_a_new_length_needs_no_new_code(recipe, method):
+def test_a_new_length_is_not_compiled_again(recipe, method):
     updates = Updates(recipe(method), steps=8)
     first, *others = updates.batches()
     compiled = torch.compile(updates.built.model, backend="aot_eager", dynamic=True, fullgraph=True)
@@ -78,7 +78,7 @@ def test_a_new_length_needs_no_new_code(recipe, method):
     assert len({batch["input_ids"].shape[-1] for batch in others}) > 3
 
 
-def test_a_compiled_run_is_the_plain_one(recipe, monkeypatch):
+def test_a_compiled_run_equals_an_uncompiled_one(recipe, monkeypatch):
     run_recipe(recipe("simcse", "plain"), show=False)
     AcceleratorState._reset_state(reset_partial_state=True)
     monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "AOT_EAGER")  # as accelerate launch --dynamo_backend sets it

@@ -1,4 +1,4 @@
-"""DiffAug's runs of two stages: what they leave, two processes."""
+"""DiffAug's runs with two stages: their files, and two processes."""
 
 import json
 import shutil
@@ -47,7 +47,7 @@ def run(bases, train_file, triplets, dev_file, tmp_path_factory):
     return output
 
 
-def test_stage_one_is_measured_and_drawn(run):
+def test_stage_one_logs_and_plots_delta_and_kappa(run):
     assert [line["step"] for line in lines(run) if "delta" in line] == [1, 2, 3]
     assert all(line["delta"] > 0 and "kappa" in line for line in lines(run) if "delta" in line)
     made = [line for line in lines(run) if "learning_rate" in line]
@@ -59,13 +59,13 @@ def test_stage_one_is_measured_and_drawn(run):
     assert width > height > 100
 
 
-def test_nothing_is_drawn_where_nothing_was_measured(tmp_path):
+def test_without_measures_nothing_is_plotted(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n', encoding="utf-8")
     draw_prefix_tuning(tmp_path / "metrics.jsonl")
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
-def test_stage_one_leaves_the_language_model_as_it_was(bases, train_file, triplets, dev_file, tmp_path):
+def test_stage_one_does_not_train_the_language_model(bases, train_file, triplets, dev_file, tmp_path):
     recipe = two_stages(bases["bert"], train_file, triplets, dev_file, tmp_path / "run", max_steps=0)
     run_recipe(make_recipe(recipe))
     state = load_file(tmp_path / "run" / "checkpoints" / "step-00000003" / "model.safetensors")
@@ -77,7 +77,7 @@ def test_stage_one_leaves_the_language_model_as_it_was(bases, train_file, triple
     assert {name for name in moved if name.startswith("model.")} == {"model.prefixes"}
 
 
-def test_the_best_model_loads_as_any_other(run):
+def test_the_best_model_loads_like_any_other(run):
     model = AutoModel.from_pretrained(run / "best")
     vectors = torch.from_numpy(model.encode(SENTENCES[:5]))
     as_sentence_transformer = SentenceTransformer(str(run / "best"), trust_remote_code=True, device="cpu")
@@ -108,14 +108,14 @@ def test_two_processes_train_both_stages_as_one(
         assert left == pytest.approx(right, rel=1e-2)
 
 
-def test_positions_of_the_prefixes_are_taken_from_the_text(base):
+def test_prefixes_reduce_the_positions_for_text(base):
     recipe = {"base_model": str(base), "method": "diffaug"}
     assert build(make_recipe(recipe)).serving_tokenizer.model_max_length in (66 - 16, 64 - 16)
     with pytest.raises(UserError, match=r"max_length: 60 needs \d+ positions, .* has (50|48);"):
         build(make_recipe({**recipe, "max_length": 60}))
 
 
-def test_what_does_not_fit_is_one_line(bases, train_file, triplets, dev_file, tmp_path):
+def test_recipes_that_do_not_fit_are_refused_in_one_line(bases, train_file, triplets, dev_file, tmp_path):
     distil = DistilBertConfig(dim=32, n_layers=2, n_heads=2, hidden_dim=64, vocab_size=300)
     DistilBertModel(distil).save_pretrained(tmp_path / "distil")
     for file in bases["bert"].glob("tokenizer*"):

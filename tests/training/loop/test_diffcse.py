@@ -1,4 +1,4 @@
-"""DiffCSE from a recipe: its hyperparameters, its generator, and a run to the end."""
+"""DiffCSE from a recipe: hyperparameters, generator, and complete runs."""
 
 import json
 import shutil
@@ -42,7 +42,7 @@ def refusal(**changes) -> str:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_hyperparameters_are_the_published_ones(name):
+def test_recipes_have_the_published_hyperparameters(name):
     recipe = load_recipe(name)
     model = recipe.model
     own = (recipe.batch_size, recipe.learning_rate, model["rtd_mask_ratio"], model["rtd_weight"], recipe.generator)
@@ -56,7 +56,7 @@ def test_hyperparameters_are_the_published_ones(name):
     assert recipe.base_model.split("/")[1] in name
 
 
-def test_generator_encoder_and_discriminator_hold_their_pre_trained_weights(base):
+def test_generator_encoder_and_discriminator_have_pre_trained_weights(base):
     model = build(make_recipe({"method": "diffcse", "base_model": str(base), "generator": str(base)})).model
     source = AutoModelForMaskedLM.from_pretrained(base)
     for name, tensor in source.state_dict().items():
@@ -68,7 +68,7 @@ def test_generator_encoder_and_discriminator_hold_their_pre_trained_weights(base
     assert not any(parameter.requires_grad for parameter in model.generator.parameters())
 
 
-def test_a_generator_of_any_size_will_do(bases, tmp_path):
+def test_a_generator_may_have_any_size(bases, tmp_path):
     small = DistilBertConfig(dim=16, hidden_dim=32, n_layers=1, n_heads=2, vocab_size=300)
     DistilBertForMaskedLM(small).save_pretrained(tmp_path)
     tiny_tokenizer("bert").save_pretrained(tmp_path)
@@ -79,7 +79,7 @@ def test_a_generator_of_any_size_will_do(bases, tmp_path):
         assert part.config._attn_implementation == "eager"
 
 
-def test_what_needs_no_generator_asks_for_none(bases):
+def test_settings_without_a_generator_need_none(bases):
     for changes in ({"rtd_weight": 0.0}, {"edit": "delete"}, {"prediction": "masked_lm"}):
         build(make_recipe({"method": "diffcse", "base_model": str(bases["bert"]), **changes}))
 
@@ -95,7 +95,7 @@ def test_a_conditional_language_model_starts_from_the_base_models_head(base):
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_a_recipe_without_a_generator_says_what_to_give(bases):
+def test_the_error_without_a_generator_suggests_one(bases):
     assert "give --generator" in refusal(base_model=str(bases["bert"]))
 
 
@@ -112,7 +112,7 @@ def test_a_generator_of_another_vocabulary_is_refused(bases, tmp_path):
     assert "differs from that of" in refusal(base_model=bert, generator=str(tmp_path / "wider"))
 
 
-def test_a_generator_that_is_no_masked_language_model_is_refused(bases, tmp_path):
+def test_a_generator_without_masked_lm_head_is_refused(bases, tmp_path):
     bert = str(bases["bert"])
     AutoModel.from_pretrained(bert).save_pretrained(tmp_path / "encoder")
     tiny_tokenizer("bert").save_pretrained(tmp_path / "encoder")
@@ -124,7 +124,7 @@ def test_a_generator_that_is_no_masked_language_model_is_refused(bases, tmp_path
     assert " has 16; lower it" in refusal(base_model=bert, generator=str(tmp_path / "short"))
 
 
-def test_a_run_serves_the_encoder_alone(base, train_file, dev_file, tmp_path):
+def test_a_run_serves_only_the_encoder(base, train_file, dev_file, tmp_path):
     changes = {"method": "diffcse", "generator": str(base), "max_steps": 4}
     run_recipe(make_recipe(values(base, train_file, dev_file, tmp_path / "run", **changes)))
     logged = [line for line in lines(tmp_path / "run") if "loss" in line]

@@ -1,4 +1,4 @@
-"""When the loop calls a method: at the beginning of each stage, and once after each optimizer step."""
+"""When the loop calls `begin_stage` and `after_update`."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ class Counting(SimCSEForContrastiveLearning):
 
 @pytest.fixture
 def train(bases, train_file, dev_file, tmp_path, monkeypatch):
-    """Train it; gives the count of its last checkpoint, and the stages that it was told of."""
+    """Train, and return the count in the last checkpoint and the stages that began."""
     monkeypatch.setitem(METHODS, "counting", (SimCSEConfig, SimCSEModel, Counting))
     monkeypatch.setattr(Counting, "stages", [])
 
@@ -42,20 +42,20 @@ def train(bases, train_file, dev_file, tmp_path, monkeypatch):
     return train
 
 
-def test_once_an_update(train):
+def test_after_update_is_called_once_per_update(train):
     assert train(max_steps=4) == (4, ["contrastive"])
 
 
-def test_once_for_all_its_accumulated_batches(train):
+def test_after_update_is_called_once_for_accumulated_batches(train):
     assert train(max_steps=3, gradient_accumulation_steps=2) == (3, ["contrastive"])
 
 
-def test_in_every_stage(train, triplets):
+def test_after_update_is_called_in_every_stage(train, triplets):
     assert train(max_steps=3, nli_steps=2, **triplets) == (5, ["nli", "contrastive"])
 
 
-def test_not_for_an_update_that_fp16_has_skipped(train, monkeypatch):
-    """The first, whose loss is scaled beyond float32. Accelerate itself has fp16 on GPUs alone."""
+def test_after_update_is_not_called_for_an_update_that_fp16_skipped(train, monkeypatch):
+    """The first update overflows because its loss is scaled beyond float32. accelerate has fp16 only on GPUs."""
     from accelerate import Accelerator
 
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, backoff_factor=2.0**-110)

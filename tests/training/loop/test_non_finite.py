@@ -1,4 +1,4 @@
-"""Numbers that are no longer numbers, and encoders that have collapsed: said at once, with what shows them again."""
+"""Losses that are not finite and collapsed encoders: reported at once, with a way to repeat them."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def refusal(recipe) -> str:
     return str(stop.value)
 
 
-def test_a_loss_that_is_not_finite_names_its_update_and_keeps_its_rows(bases, train_file, dev_file, tmp_path):
+def test_the_error_of_a_loss_that_is_not_finite_names_update_and_rows(bases, train_file, dev_file, tmp_path):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", **DIVERGING, log_steps=6, eval_steps=6)
     line = refusal(recipe)
     step = int(re.match(r"the loss is nan at step (\d+) \(sentences ", line)[1])
@@ -42,7 +42,7 @@ def test_a_loss_that_is_not_finite_names_its_update_and_keeps_its_rows(bases, tr
     assert batch[:, 0].tolist() == expected
 
 
-def test_the_update_is_seen_again_from_the_checkpoint_before_it(bases, train_file, dev_file, tmp_path):
+def test_resuming_repeats_the_update_that_is_not_finite(bases, train_file, dev_file, tmp_path):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", log_steps=6, max_steps=12)
     recipe |= {"eval_steps": 6, "batch_size": 8, "learning_rate": 10.0, "max_grad_norm": 0.0, "weight_decay": 1e15}
     recipe |= {"lr_scheduler": "constant_with_warmup", "warmup_ratio": 0.5}
@@ -61,14 +61,14 @@ def test_a_gradient_that_is_not_finite_is_noticed_under_a_finite_loss(bases, tra
     assert not list((tmp_path / "run").glob("checkpoints/*")), "no weights after it are kept"
 
 
-def test_of_a_stream_the_rows_are_not_known_and_the_batch_is_kept(bases, train_file, dev_file, tmp_path):
+def test_a_stream_keeps_the_batch_without_row_numbers(bases, train_file, dev_file, tmp_path):
     changes = {**DIVERGING, "streaming": True, "max_steps": 4}
     line = refusal(values(bases["bert"], train_file, dev_file, tmp_path / "run", **changes))
     assert re.match(r"the loss is nan at step \d: ", line)
     assert list((tmp_path / "run").glob("non_finite/step-*/batch-0.safetensors"))
 
 
-def test_spread_is_the_formula():
+def test_spread_equals_its_definition():
     vectors = np.random.default_rng(0).normal(size=(9, 5))
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     center = sum(units) / 9
@@ -77,14 +77,14 @@ def test_spread_is_the_formula():
     )
 
 
-def test_equal_embeddings_are_said_to_have_collapsed():
+def test_equal_embeddings_are_reported_as_collapsed():
     vectors = np.ones((5, 4)) + np.random.default_rng(0).normal(scale=1e-6, size=(5, 4))
     (line,) = warnings(vectors, torch.nn.Linear(2, 2))
     assert line.startswith("the embeddings have collapsed: on dev their distance from the mean is ")
     assert warnings(np.eye(4), torch.nn.Linear(2, 2)) == []
 
 
-def test_a_dead_batch_norm_is_named_with_its_channels():
+def test_the_warning_names_a_batch_norm_without_variance():
     model = DiffCSEForContrastiveLearning(DiffCSEConfig(backbone_config=tiny_config("bert"), rtd_weight=0.0))
     assert dead_channels(model) == {}
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The optimizers of a recipe: their updates by hand, and that each one trains, resumes and is refused by name."""
+"""The optimizers of a recipe: their updates against the equations, training, resume and errors."""
 
 import math
 
@@ -15,7 +15,7 @@ GRADIENTS = (3e-6, -1e-6, 2e-2)  # small ones, of which ε is a part
 
 
 def by_hand(weight: float) -> list[float]:
-    """The weight after each update: ε before the correction of the bias, decay after the step."""
+    """The weight after each update: ε before the bias correction, decay after the step."""
     mean = square = 0.0
     weights = []
     for number, gradient in enumerate(GRADIENTS, start=1):
@@ -41,12 +41,12 @@ def updates(optimizer_class, **options) -> list[float]:
     return weights
 
 
-def test_transformers_4s_adamw_makes_the_updates_of_the_formula():
+def test_the_adamw_of_transformers_4_equals_its_equation():
     assert updates(Transformers4AdamW, weight_decay=DECAY) == pytest.approx(by_hand(0.5), rel=1e-12)
 
 
-def test_it_differs_from_torchs_by_where_epsilon_stands():
-    """Of a gradient of ten times ε / sqrt(1 - β₂) the first update is 9 % smaller; without ε both are the same."""
+def test_it_differs_from_torchs_adamw_in_the_place_of_epsilon():
+    """For a gradient of ten times ε / sqrt(1 - β₂) the first update is 9 % smaller; without ε both are equal."""
     gradient = 10 * EPSILON / math.sqrt(1 - BETAS[1])
     moved = {}
     for optimizer_class in (torch.optim.AdamW, Transformers4AdamW):
@@ -72,6 +72,6 @@ def test_a_recipe_names_its_optimizer(name, kind):
     assert (group["lr"], group["eps"], group["weight_decay"]) == (0.2, 1e-5, 0.3)
 
 
-def test_any_other_is_refused():
+def test_an_unknown_optimizer_is_refused():
     with pytest.raises(UserError, match="^optimizer: 'sgd' must be one of adamw, adamw-transformers4, rmsprop$"):
         make_recipe({"optimizer": "sgd"})

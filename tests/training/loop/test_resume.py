@@ -1,4 +1,4 @@
-"""A run cannot be lost: stopped anywhere, by anything, the same command ends where the uninterrupted run does."""
+"""A run stopped anywhere and by anything resumes, and ends like the uninterrupted run."""
 
 import logging
 import signal
@@ -29,7 +29,7 @@ def same_run(one, other):
 
 @pytest.fixture
 def train_up_to():
-    """Train in this process up to a line of the log."""
+    """Trains in this process up to a line of the log."""
     logger = logging.getLogger("csezoo")
     before = list(logger.handlers)
 
@@ -56,7 +56,7 @@ CASES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name fo
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_method_goes_on_bit_for_bit(name, bases, train_file, dev_file, tmp_path, triplets, train_up_to):
+def test_every_method_resumes_bit_for_bit(name, bases, train_file, dev_file, tmp_path, triplets, train_up_to):
     """Stopped after an update, between a dev score and its checkpoint, and (DiffAug) around the end of a stage."""
     keys = SETTINGS[name] if name in SETTINGS else run_keys(name, bases["bert"], triplets)
     changes = {"eval_steps": 1, **keys}
@@ -70,7 +70,7 @@ def test_every_method_goes_on_bit_for_bit(name, bases, train_file, dev_file, tmp
     same_run(tmp_path / "whole", tmp_path / "broken")
 
 
-def test_of_several_seeds_only_the_one_it_was_stopped_in_goes_on(bases, train_file, dev_file, tmp_path, train_up_to):
+def test_resume_continues_only_the_interrupted_seed(bases, train_file, dev_file, tmp_path, train_up_to):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", seeds=[1, 2], max_steps=2, eval_steps=1)
     whole = run_recipe(make_recipe(recipe))
     broken = {**recipe, "output_dir": str(tmp_path / "broken")}
@@ -82,7 +82,7 @@ def test_of_several_seeds_only_the_one_it_was_stopped_in_goes_on(bases, train_fi
         same_run(tmp_path / "whole" / seed, tmp_path / "broken" / seed)
 
 
-def test_killed_again_and_again_it_ends_as_it_would_have(bases, train_file, dev_file, tmp_path):
+def test_a_run_killed_many_times_ends_like_the_uninterrupted_one(bases, train_file, dev_file, tmp_path):
     """SIGKILL before changes of file names in the run's directory: in saves, prunings, `best/`, whitening, results."""
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", max_steps=4, eval_steps=1, whitening=8)
     run_recipe(make_recipe(recipe))
@@ -97,7 +97,7 @@ def test_killed_again_and_again_it_ends_as_it_would_have(bases, train_file, dev_
     same_run(tmp_path / "whole", tmp_path / "broken")
 
 
-def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(bases, train_file, dev_file, tmp_path):
+def test_a_full_disk_is_one_line_and_keeps_the_last_checkpoint(bases, train_file, dev_file, tmp_path):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole")
     run_recipe(make_recipe(recipe))
     broken = {**recipe, "output_dir": str(tmp_path / "broken")}
@@ -111,7 +111,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(bases, train_fil
     same_run(tmp_path / "whole", tmp_path / "broken")
 
 
-def test_sigterm_ends_it_with_143_and_a_line_that_says_where_it_goes_on(bases, train_file, dev_file, tmp_path):
+def test_sigterm_exits_with_143_and_says_where_the_run_resumes(bases, train_file, dev_file, tmp_path):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run")
     code, err = train_in_child(command_line(recipe), tmp_path, AtRecord("step 1", terminate))
     assert (code, "Traceback" in err) == (143, False)
@@ -122,8 +122,8 @@ def test_sigterm_ends_it_with_143_and_a_line_that_says_where_it_goes_on(bases, t
     assert err.strip().splitlines()[-1] == f"stopped by a signal: the same command resumes from {newest}"
 
 
-def test_two_processes_go_on_bit_for_bit(bases, train_file, dev_file, tmp_path):
-    """Stopped by a SIGTERM to the launcher; a ragged last batch in the middle (96 sentences in batches of 25)."""
+def test_two_processes_resume_bit_for_bit(bases, train_file, dev_file, tmp_path):
+    """Stopped by SIGTERM to the launcher, with a smaller batch in the middle (96 sentences in batches of 25)."""
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", batch_size=25, eval_steps=1)
     run_two("-m", "csezoo.training.train", *command_line(recipe))
     broken = {**recipe, "output_dir": str(tmp_path / "broken")}

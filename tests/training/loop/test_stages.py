@@ -1,4 +1,4 @@
-"""Labelled pairs: a stage before, beside the contrastive loss, or alone; and what ends a run early or empty."""
+"""Labelled pairs before, beside or without the contrastive loss; early stopping and runs without updates."""
 
 import json
 
@@ -65,7 +65,7 @@ def stages(run):
     return [line for line in lines(run) if "loss" in line]
 
 
-def test_a_stage_on_labelled_pairs_comes_first_with_its_own_rate_and_schedule(
+def test_the_stage_on_labelled_pairs_is_first_and_has_its_rate_and_schedule(
     bases, train_file, dev_file, tmp_path, triplets
 ):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", **triplets)
@@ -80,14 +80,14 @@ def test_a_stage_on_labelled_pairs_comes_first_with_its_own_rate_and_schedule(
     assert [line["step"] for line in lines(tmp_path / "run") if "dev" in line] == [0, 2, 3, 4, 6, 8, 9]
 
 
-def test_the_horizon_of_its_schedule_can_be_given(bases, train_file, dev_file, tmp_path, triplets):
+def test_nli_decay_steps_sets_the_length_of_the_first_schedule(bases, train_file, dev_file, tmp_path, triplets):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", **triplets)
     recipe |= {"nli_steps": 2, "nli_learning_rate": 1e-2, "nli_decay_steps": 4, "max_steps": 1}
     run_recipe(make_recipe(recipe))
     assert [line["learning_rate"] for line in stages(tmp_path / "run")[:2]] == pytest.approx([1e-2, 0.75e-2])
 
 
-def test_a_schedule_that_would_end_within_its_stage_is_refused(bases, train_file, dev_file, tmp_path, triplets):
+def test_a_schedule_shorter_than_its_stage_is_refused(bases, train_file, dev_file, tmp_path, triplets):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", **triplets, nli_steps=7, max_steps=6)
     with pytest.raises(
         UserError, match="7 updates on labelled pairs would end after 6 of them: give --nli_decay_steps"
@@ -95,14 +95,14 @@ def test_a_schedule_that_would_end_within_its_stage_is_refused(bases, train_file
         run_recipe(make_recipe(recipe))
 
 
-def test_labelled_pairs_can_be_joint(bases, train_file, dev_file, tmp_path, pairs):
+def test_labelled_pairs_and_sentences_can_be_trained_jointly(bases, train_file, dev_file, tmp_path, pairs):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", nli_weight=0.5, **pairs)
     run_recipe(make_recipe(recipe))
     for line in stages(tmp_path / "run"):
         assert line["loss"] == pytest.approx(line["contrastive"] + 0.5 * line["nli"], rel=1e-5)
 
 
-def test_labelled_pairs_can_be_all_there_is(bases, dev_file, tmp_path, pairs):
+def test_a_run_can_train_on_labelled_pairs_only(bases, dev_file, tmp_path, pairs):
     recipe = values(bases["bert"], None, dev_file, tmp_path / "run", **pairs)
     recipe |= {"max_steps": 0, "nli_epochs": 1, "nli_batch_size": 16, "projection": "none", "pooling": "mean"}
     del recipe["train_file"]
@@ -117,7 +117,7 @@ def labelled(path, rows, columns, classes, **keys):
     return load_labelled(make_recipe(recipe), classes)
 
 
-def test_labels_are_names_or_the_numbers_of_the_hub_and_rows_without_one_go(tmp_path):
+def test_labels_are_names_or_numbers_and_rows_without_label_are_dropped(tmp_path):
     columns = ["premise", "hypothesis", "label"]
     for labels in (["entailment", "-", "contradiction", "neutral"], [0, -1, 2, 1]):
         rows = [{"premise": f"p{i}", "hypothesis": f"h{i}", "label": label} for i, label in enumerate(labels)]
@@ -125,7 +125,7 @@ def test_labels_are_names_or_the_numbers_of_the_hub_and_rows_without_one_go(tmp_
         assert loaded[:] == {"0": ["p0", "p2", "p3"], "1": ["h0", "h2", "h3"], "label": [1, 0, 2]}
 
 
-def test_an_unknown_label_is_named(tmp_path):
+def test_the_error_names_an_unknown_label(tmp_path):
     rows = [{"premise": "p", "hypothesis": "h", "label": "maybe"}]
     with pytest.raises(UserError, match="row 1: label 'maybe' must be one of contradiction, entailment, neutral"):
         labelled(tmp_path / "a.jsonl", rows, ["premise", "hypothesis", "label"], 3)
@@ -136,12 +136,12 @@ def test_columns_of_labelled_data_must_be_named(tmp_path):
         labelled(tmp_path / "a.jsonl", [{"a": "x"}], None, 2)
 
 
-def test_missing_labelled_data_says_which_option_gives_it():
+def test_the_error_of_missing_labelled_data_names_the_option():
     with pytest.raises(UserError, match="nli_file: not given; give --nli_file .* or --nli_dataset"):
         load_labelled(make_recipe({"nli_columns": ["a", "b", "c"]}), 2)
 
 
-def test_a_fraction_of_rows_is_a_fixed_draw(tmp_path):
+def test_a_fraction_always_keeps_the_same_rows(tmp_path):
     rows = [{"a": f"p{i}", "b": f"e{i}", "c": f"c{i}"} for i in range(1000)]
     some = labelled(tmp_path / "a.jsonl", rows, ["a", "b", "c"], 2, nli_fraction=0.1)["0"]
     assert 70 < len(some) < 130
@@ -150,7 +150,7 @@ def test_a_fraction_of_rows_is_a_fixed_draw(tmp_path):
     assert load_sentences(make_recipe(recipe))["0"] == some
 
 
-def test_stsb_sentences_are_both_sides_of_all_pairs(real_data):
+def test_stsb_sentences_are_both_sentences_of_all_pairs(real_data):
     recipe = make_recipe({"dataset": "stsb-sentences", "eval_data": str(real_data / "data" / "senteval")})
     sentences = load_sentences(recipe)["0"]
     assert len(sentences) == 17256
@@ -162,7 +162,7 @@ def test_stsb_sentences_need_evaluation_data():
         load_sentences(make_recipe({"dataset": "stsb-sentences", "eval_data": "none"}))
 
 
-def test_endurance_counts_falls_from_one_evaluation_to_the_next():
+def test_endurance_counts_drops_between_evaluations():
     class Run(Progress):
         def __init__(self, endurance):
             self.recipe = make_recipe({"endurance": endurance})
@@ -180,7 +180,7 @@ def test_endurance_counts_falls_from_one_evaluation_to_the_next():
     assert not unlimited.stopped
 
 
-def test_an_enduring_run_stops_and_stays_stopped(bases, train_file, dev_file, tmp_path):
+def test_early_stopping_stops_a_run_and_it_stays_stopped(bases, train_file, dev_file, tmp_path):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=40, eval_steps=1, endurance=1)
     results = run_recipe(make_recipe({**recipe, "learning_rate": 0.05}))
     updates = results["training"]["updates"]
@@ -191,7 +191,7 @@ def test_an_enduring_run_stops_and_stays_stopped(bases, train_file, dev_file, tm
     assert run_recipe(make_recipe({**recipe, "learning_rate": 0.05}))["training"]["updates"] == updates
 
 
-def test_no_updates_leave_the_base_model_under_its_pooling(bases, dev_file, tmp_path):
+def test_without_updates_the_run_saves_the_pooled_base_model(bases, dev_file, tmp_path):
     recipe = values(bases["bert"], None, dev_file, tmp_path / "run", max_steps=0, pooling="first_last_mean")
     del recipe["train_file"]
     results = run_recipe(make_recipe({**recipe, "projection": "none"}))
@@ -216,7 +216,7 @@ def test_whitening_is_fitted_to_the_best_model_and_saved_with_it(bases, train_fi
     assert len(verify_repository(str(tmp_path / "run" / "best"))) == 3
 
 
-def test_too_many_dimensions_to_whiten_are_refused(bases, train_file, dev_file, tmp_path):
+def test_whitening_to_too_many_dimensions_is_refused(bases, train_file, dev_file, tmp_path):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=0, whitening=33)
     with pytest.raises(UserError, match="whitening: 33 must be at most 32, the dimensions"):
         run_recipe(make_recipe(recipe))

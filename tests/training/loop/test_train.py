@@ -1,4 +1,4 @@
-"""Whole runs on a tiny base: what a run leaves, what it refuses, one process and two."""
+"""Complete runs on a tiny base model: files, errors, one process and two."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def command_line(recipe):
 
 
 def start(recipe, *launcher, **environment):
-    """Training processes of their own, as a launcher starts them."""
+    """Start training in separate processes with a launcher."""
     return subprocess.Popen(
         [*launcher, *command_line(recipe)],
         stdout=subprocess.PIPE,
@@ -76,7 +76,7 @@ def run(bases, train_file, dev_file, tmp_path_factory):
     return output
 
 
-def test_a_run_leaves_what_is_promised(run):
+def test_a_run_directory_has_the_documented_files(run):
     assert {"recipe.yaml", "metrics.jsonl", "checkpoints", "best", "results.json"} <= {p.name for p in run.iterdir()}
     steps = [line["step"] for line in lines(run) if "dev" in line]
     assert steps == [0, 2, 4, 6], "dev is scored before training and every eval_steps"
@@ -92,14 +92,14 @@ def test_best_is_the_strictly_best_dev_score(run):
     assert training["best_step"] == min(step for step, score in dev.items() if score == max(dev.values()))
 
 
-def test_a_run_that_never_gets_better_says_so(bases, train_file, dev_file, tmp_path, capsys):
+def test_a_run_that_never_improves_logs_a_warning(bases, train_file, dev_file, tmp_path, capsys):
     changes = {"learning_rate": 1e-30, "max_steps": 2, "seeds": [1]}
     training = run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, tmp_path / "run", **changes)))
     assert training["training"]["best_step"] == 0
     assert "best/ holds the weights that it began with" in capsys.readouterr().err
 
 
-def test_pairs_test_a_run_without_dev(bases, train_file, dev_file, tmp_path, capsys):
+def test_test_pairs_work_without_dev_pairs(bases, train_file, dev_file, tmp_path, capsys):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=1, test_file=str(dev_file))
     del recipe["dev_file"]
     results = run_recipe(make_recipe(recipe))
@@ -107,14 +107,14 @@ def test_pairs_test_a_run_without_dev(bases, train_file, dev_file, tmp_path, cap
     assert "The finished repository" in capsys.readouterr().out
 
 
-def test_results_say_what_training_cost(run):
+def test_results_have_the_cost_of_training(run):
     training = json.loads((run / "results.json").read_text(encoding="utf-8"))["training"]
     assert 0 < training["update_seconds"] <= training["seconds"]
     assert training["rows_per_second"] == pytest.approx(6 * 16 / training["update_seconds"], rel=0.01)
     assert training["peak_rss_bytes"] > 2**27 and training["peak_device_bytes"] is None, "torch alone holds more"
 
 
-def test_pictures_lie_beside_the_run_and_in_the_published_repository(run):
+def test_pictures_are_in_the_run_and_in_the_repository(run):
     for name in ("training_curves.png", "similarities.png"):
         assert (run / "best" / name).read_bytes() == (run / name).read_bytes()
         assert (run / name).read_bytes().startswith(b"\x89PNG")
@@ -125,7 +125,7 @@ def test_pictures_lie_beside_the_run_and_in_the_published_repository(run):
     assert "training rows per second" in card
 
 
-def test_results_carry_receipts(run):
+def test_results_have_receipts(run):
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
     assert [result["task"] for result in results["results"]] == ["dev", "test"]
     for result in results["results"]:
@@ -133,7 +133,7 @@ def test_results_carry_receipts(run):
         assert {"sha256", "revision", "pooling", "dtype", "versions", "seed", "aggregation"} <= result.keys()
 
 
-def test_best_loads_in_a_clean_interpreter_and_gives_the_same_vectors(run, tmp_path):
+def test_best_loads_in_a_clean_interpreter_with_the_same_vectors(run, tmp_path):
     code = f"""
 import json
 from transformers import AutoModel
@@ -149,7 +149,7 @@ def test_best_can_be_trained_on(run):
     assert model.projection.dense.weight.std().item() == pytest.approx(0.02, abs=0.005), "a fresh head"
 
 
-def test_a_finished_run_is_used_again_and_another_recipe_is_refused(run, bases, train_file, dev_file, capsys):
+def test_a_finished_run_is_reused_and_another_recipe_refused(run, bases, train_file, dev_file, capsys):
     same = values(bases["bert"], train_file, dev_file, run, test_file=str(dev_file))
     before = (run / "best" / "model.safetensors").stat().st_mtime_ns
     run_recipe(make_recipe(same))
@@ -174,7 +174,7 @@ LAUNCH_TWO += ("no", "--dynamo_backend", "no", "--main_process_port", "0", "-m",
 
 
 def test_two_processes_train_as_one(base_without_dropout, train_file, dev_file, tmp_path):
-    """Without dropout, and with a ragged last batch in the middle of the run (96 sentences in batches of 25)."""
+    """Without dropout, and with a smaller batch in the middle of the run (96 sentences in batches of 25)."""
     changes = {
         "batch_size": 25,
         "eval_steps": 6,
@@ -193,7 +193,7 @@ def test_two_processes_train_as_one(base_without_dropout, train_file, dev_file, 
         assert left == pytest.approx(right, rel=1e-3)
 
 
-def test_processes_that_do_not_start_are_noticed(bases, train_file, dev_file, tmp_path):
+def test_a_launch_with_too_few_processes_is_refused(bases, train_file, dev_file, tmp_path):
     launch = ("accelerate", "launch", "--cpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision")
     launch += ("no", "--dynamo_backend", "no", "-m", "csezoo.training.train")
     code, _, err = finish(start(values(bases["bert"], train_file, dev_file, tmp_path / "run"), *launch))
@@ -231,7 +231,7 @@ def test_triplets_prompt_bf16_checkpointing_and_tensorboard_together(bases, dev_
     assert AutoModel.from_pretrained(tmp_path / "run" / "best").config.prompts == recipe["prompts"]
 
 
-def test_streaming_sees_the_same_kind_of_run(bases, train_file, dev_file, tmp_path):
+def test_a_streaming_run_makes_its_updates(bases, train_file, dev_file, tmp_path):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", streaming=True, max_steps=4)
     assert run_recipe(make_recipe(recipe))["training"]["updates"] == 4
 
@@ -259,7 +259,7 @@ def test_a_failed_start_does_not_claim_the_directory(bases, train_file, dev_file
     run_recipe(make_recipe(recipe))
 
 
-def test_a_run_goes_on_only_as_it_was_launched(bases, train_file, dev_file, tmp_path):
+def test_resume_refuses_another_launch(bases, train_file, dev_file, tmp_path):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=1)
     run_recipe(make_recipe(recipe))
     (tmp_path / "run" / "results.json").unlink()
@@ -301,9 +301,7 @@ def test_without_dev_the_last_model_is_the_best(bases, train_file, dev_file, tmp
         ({"report_to": "pigeon"}, "report_to"),
     ],
 )
-def test_what_a_user_can_mend_is_one_line_and_exit_code_2(
-    bases, train_file, dev_file, tmp_path, capsys, changes, line
-):
+def test_user_errors_are_one_line_with_exit_code_2(bases, train_file, dev_file, tmp_path, capsys, changes, line):
     recipe = {**values(bases["bert"], train_file, dev_file, tmp_path / "run"), **changes}
     with pytest.raises(SystemExit) as stop:
         main(command_line(recipe))

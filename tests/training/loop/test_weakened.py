@@ -1,4 +1,4 @@
-"""What an L2P-CSR run weakens in given sentences: by its newest checkpoint, drawn, refused where it cannot be."""
+"""The tokens that an L2P-CSR run weakens in given sentences: masks, picture and errors."""
 
 import shutil
 
@@ -53,7 +53,7 @@ def test_every_token_of_every_view_is_weakened_or_not_at_every_layer(run):
 
 @pytest.mark.parametrize(("threshold", "least", "most"), [(0.0, 0, 0), (0.3, 0.15, 0.45), (0.999, 0.95, 1)])
 def test_the_share_of_weakened_tokens_is_the_threshold(run, tmp_path, threshold, least, most):
-    """Without inner steps a token's probability is uniform, and it is weakened where that is below the threshold."""
+    """Without inner steps a token's probability is uniform, and it is weakened if it is below the threshold."""
     changed = shutil.copytree(run, tmp_path / "run") / "recipe.yaml"
     keys = yaml.safe_load(changed.read_text(encoding="utf-8"))
     changed.write_text(yaml.safe_dump({**keys, "threshold": threshold, "inner_steps": 0}), encoding="utf-8")
@@ -61,7 +61,7 @@ def test_the_share_of_weakened_tokens_is_the_threshold(run, tmp_path, threshold,
     assert least <= share <= most
 
 
-def test_the_same_seed_draws_the_same_masks_and_the_first_run_is_the_default(run):
+def test_a_seed_fixes_the_masks_and_the_first_run_is_the_default(run):
     first = weakened(run)
     torch.manual_seed(1)
     for mask, again in zip(first, weakened(run / "seed-5"), strict=True):
@@ -70,8 +70,8 @@ def test_the_same_seed_draws_the_same_masks_and_the_first_run_is_the_default(run
     assert not all(np.array_equal(mask, other) for mask, other in others)
 
 
-def test_it_is_the_newest_checkpoint_that_is_asked(run, tmp_path):
-    """A checkpoint whose projection is blank has no gradient: what was drawn stays, and that is another picture."""
+def test_the_newest_checkpoint_is_used(run, tmp_path):
+    """A checkpoint whose projection is zero has no gradient: the masks stay random, and the picture differs."""
     damaged = tmp_path / "run"
     shutil.copytree(run, damaged)
     newest = damaged / "seed-5" / "checkpoints" / "step-00000002" / "model.safetensors"
@@ -82,7 +82,7 @@ def test_it_is_the_newest_checkpoint_that_is_asked(run, tmp_path):
     assert not all(np.array_equal(mask, other) for mask, other in learned)
 
 
-def test_a_templates_tokens_are_there_and_each_view_has_its_own(bases, train_file, tmp_path):
+def test_each_view_has_the_tokens_of_its_template(bases, train_file, tmp_path):
     prompts = load_recipe("l2pcsr-prompt-roberta-base").model["prompts"]
     prompt = {"pooling": "prompt", "prompts": prompts, "denoise": "train", "weakening": "continuous"}
     run = train(bases["roberta"], train_file, tmp_path / "prompted", **prompt)
@@ -101,7 +101,7 @@ def test_the_command_writes_a_png(run, tmp_path, capsys):
 
 
 def test_weakened_tokens_are_grey_in_the_picture(tmp_path):
-    """Twice the tokens weakened, twice the grey; and a dollar is no mathematics."""
+    """Twice as many weakened tokens are twice as grey. A dollar sign does not start mathematics."""
 
     def grey(share):
         mask = np.zeros((3, 12))
@@ -123,7 +123,7 @@ def refusal(run, sentences=SENTENCES) -> str:
     return str(error.value)
 
 
-def test_what_cannot_be_drawn_is_said_in_one_line(run, bases, train_file, tmp_path):
+def test_runs_without_token_masks_are_refused_in_one_line(run, bases, train_file, tmp_path):
     assert "is not a run: it has no recipe.yaml" in refusal(tmp_path / "absent")
     assert "two different ones or more" in refusal(run, ["the cat", "the cat"])
     waiting = tmp_path / "waiting"
@@ -144,7 +144,7 @@ def test_what_cannot_be_drawn_is_said_in_one_line(run, bases, train_file, tmp_pa
 @pytest.mark.parametrize(
     ("out", "line"), [("w.jpg", "w.jpg is not a PNG file"), ("no/w.png", "no is not a directory")]
 )
-def test_where_the_picture_goes_is_checked_first(run, out, line, capsys):
+def test_the_path_of_the_picture_is_checked_first(run, out, line, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["weakened", str(run), "--sentences", *SENTENCES, "--out", out])
     error = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""FSDP on two processes: trained as one, saved whole, resumed; what cannot be is refused."""
+"""FSDP on two processes: same training as one process, complete checkpoints, resume and errors."""
 
 import shutil
 import subprocess
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[4]
 
 
 def sharded(recipe) -> subprocess.Popen:
-    """The launch file as it stands, on processor cores."""
+    """The unchanged launch file, on processor cores."""
     config = ["--config_file", ROOT / "examples" / "launch" / "fsdp.yaml", "--main_process_port", "0"]
     return subprocess.Popen(
         ["accelerate", "launch", *map(str, config), "-m", "tests.sharded_on_cpu", *command_line(recipe)],
@@ -33,10 +33,10 @@ def sharded(recipe) -> subprocess.Popen:
 
 
 @pytest.mark.parametrize("name", SIMCSE_FIRST)
-def test_shards_train_as_one_process_does_and_resume(
+def test_shards_train_like_one_process_and_resume(
     name, base_without_dropout, bases, train_file, dev_file, triplets, tmp_path
 ):
-    """With a ragged last batch in the middle of the run, and the last model as the best."""
+    """With a smaller batch in the middle of the run, and the last model as the best."""
     changes = {**run_keys(name, bases["bert"], triplets), **exact(name)}
     changes |= {"batch_size": 25, "adam_epsilon": 1e-3}
     one = values(base_without_dropout, train_file, dev_file, tmp_path / "one", **changes)
@@ -67,8 +67,8 @@ def test_shards_train_as_one_process_does_and_resume(
     same_run(tmp_path / "whole", tmp_path / "two")
 
 
-def test_shards_that_could_not_be_saved_whole_are_refused(bases, train_file, dev_file, tmp_path, monkeypatch):
-    """By what `accelerate launch` sets."""
+def test_fsdp_1_is_refused(bases, train_file, dev_file, tmp_path, monkeypatch):
+    """With the environment variables that `accelerate launch` sets."""
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     monkeypatch.setenv("FSDP_VERSION", "1")
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run")
@@ -80,7 +80,7 @@ def test_shards_that_could_not_be_saved_whole_are_refused(bases, train_file, dev
 
 
 def test_fsdp_itself_rounds_nothing(monkeypatch):
-    """Else bf16 would be another precision than that of `DistributedDataParallel`."""
+    """Otherwise bf16 would differ from that of `DistributedDataParallel`."""
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     monkeypatch.setenv("FSDP_VERSION", "2")
     plugin = fsdp_plugin()

@@ -1,4 +1,4 @@
-"""DeepSpeed on two processes: trained as one, saved whole, resumed; what cannot be is refused."""
+"""DeepSpeed on two processes: same training as one process, complete checkpoints, resume and errors."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ needs_deepspeed = pytest.mark.skipif(not is_deepspeed_available(), reason=NEEDS)
 
 @pytest.fixture
 def zero(monkeypatch):
-    """Start a run by the launch file as it stands, on processor cores."""
+    """Start a run with the unchanged launch file, on processor cores."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
 
@@ -37,7 +37,7 @@ def zero(monkeypatch):
 
 
 def same_numbers(one, two, step):
-    """Logged losses and dev scores, weights, optimizer state, to what another order of sums leaves."""
+    """Compare losses, dev scores, weights and optimizer state, up to the order of sums."""
     for left, right in zip(lines(one), lines(two), strict=True):
         assert left == pytest.approx(right, rel=1e-3)
     for name in ("model", "optimizer"):
@@ -50,17 +50,17 @@ def same_numbers(one, two, step):
 
 
 def cut(run, step):
-    """Take away what a run made from an update on."""
+    """Remove what a run wrote from an update on."""
     shutil.rmtree(run / f"checkpoints/step-{step:08d}")
     (run / "results.json").unlink()
 
 
 @needs_deepspeed
 @pytest.mark.parametrize("name", SIMCSE_FIRST)
-def test_zero_trains_as_one_process_does_and_resumes(
+def test_zero_trains_like_one_process_and_resumes(
     name, base_without_dropout, bases, train_file, dev_file, triplets, tmp_path, zero
 ):
-    """With accumulation, clipping, and a ragged last batch in the middle of the run."""
+    """With accumulation, clipping, and a smaller batch in the middle of the run."""
     changes = {**run_keys(name, bases["bert"], triplets), **exact(name)}
     changes |= {"batch_size": 25, "adam_epsilon": 1e-3, "gradient_accumulation_steps": 2}
     changes |= {"temperature": 0.001, "max_grad_norm": 0.1}  # gradients of a norm of 0.4
@@ -81,8 +81,8 @@ def test_zero_trains_as_one_process_does_and_resumes(
 
 
 @needs_deepspeed
-def test_a_run_goes_on_under_another_launch(bases, train_file, triplets, dev_file, tmp_path, zero):
-    """In both stages of a recipe, with dropout, in bf16, under ZeRO 1: what one launch began, the other ends."""
+def test_a_run_resumes_under_another_launch(bases, train_file, triplets, dev_file, tmp_path, zero):
+    """In both stages of a recipe, with dropout, bf16 and ZeRO 1: each launch finishes a run of the other one."""
     changes = {**triplets, "method": "diffaug", "nli_batch_size": 13, "nli_steps": 2, "prefix_length": 4}
     changes |= {"batch_size": 25, "max_steps": 2, "eval_steps": 1, "mixed_precision": "bf16"}
     one = values(bases["bert"], train_file, dev_file, tmp_path / "one", **changes)
@@ -131,8 +131,10 @@ def test_a_loss_that_is_not_finite_ends_the_run(bases, train_file, dev_file, tmp
         ),
     ],
 )
-def test_what_checkpoints_do_not_know_is_refused(bases, train_file, dev_file, tmp_path, monkeypatch, launch, line):
-    """By what `accelerate launch` sets."""
+def test_unsupported_settings_of_deepspeed_are_refused(
+    bases, train_file, dev_file, tmp_path, monkeypatch, launch, line
+):
+    """With the environment variables that `accelerate launch` sets."""
     for name, value in {"ACCELERATE_USE_DEEPSPEED": "true", **launch}.items():
         monkeypatch.setenv(name, value)
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run")
