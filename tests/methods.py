@@ -78,7 +78,7 @@ TESTED = {
         },
         neutral={"rtd_weight": 0.0},
         # Nothing masked, so nothing drawn: the generator's own guesses at every position are the edit.
-        exact={"rtd_mask_ratio": 0.0, "rtd_weight": 1.0},
+        exact={"rtd_mask_ratio": 0.0, "rtd_weight": 1.0, "generator_dropout": False},
         passes=(PASS, ("BertForMaskedLM", "nothing", 16), PASS),
     ),
     "l2pcsr": Tested(
