@@ -73,7 +73,7 @@ def test_without_the_contrastive_loss_another_one_is_learned_or_it_is_refused():
     output = simcse(contrastive_weight=0.0, **heads).eval()(**batch())
     assert list(output.losses) == ["mlm"]
     torch.testing.assert_close(output.loss, 0.5 * output.losses["mlm"])
-    with pytest.raises(ValueError, match="contrastive_weight: 0 leaves nothing to learn"):
+    with pytest.raises(ValueError, match="contrastive_weight: 0 needs an auxiliary loss"):
         simcse(contrastive_weight=0.0)(**batch())
 
 

@@ -121,7 +121,7 @@ def test_recipes_that_do_not_fit_are_refused_in_one_line(bases, train_file, trip
     for file in bases["bert"].glob("tokenizer*"):
         shutil.copy(file, tmp_path / "distil")
     recipe = two_stages(tmp_path / "distil", train_file, triplets, dev_file, tmp_path / "run")
-    with pytest.raises(UserError, match="views_module: prefix needs .*: use views_module: lora"):
+    with pytest.raises(UserError, match="views_module: prefix needs .*; use views_module: lora"):
         run_recipe(make_recipe(recipe))
     recipe["base_model"] = str(bases["bert"])
     with pytest.raises(UserError, match="gradient_checkpointing: .*does not support"):

@@ -200,7 +200,7 @@ def test_a_missing_or_broken_fingerprint_is_refused(copy, tmp_path):
     path.unlink()
     with pytest.raises(UserError, match="has no fingerprint.json"):
         verify_repository(str(directory))
-    with pytest.raises(UserError, match="neither a directory nor a name"):
+    with pytest.raises(UserError, match="neither a directory nor a valid name"):
         verify_repository(str(tmp_path / "nowhere"))
 
 
