@@ -17,6 +17,8 @@ import warnings
 from pathlib import Path
 
 ROOT = str(Path(__file__).parents[1])
+# Taken before any test adds to it: transformers adds the directory of the code that it downloads.
+PATHS = [path for path in sys.path if path not in ("", ROOT)]
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
@@ -36,13 +38,15 @@ CONTEXT.set_forkserver_preload(
 )
 
 
-def _interpret(arguments: list[str], directory: str, environment: dict[str, str], written: str) -> None:
+def _interpret(
+    arguments: list[str], directory: str, environment: dict[str, str], paths: list[str], written: str
+) -> None:
     """What `python` does with these arguments, in this process."""
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(directory)
     named = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    sys.path[:] = [directory, *named, *(path for path in sys.path if path not in ("", ROOT))]
+    sys.path[:] = [directory, *named, *paths]
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(os.path.join(written, name), os.O_WRONLY | os.O_CREAT), descriptor)
     if arguments[:2] == ["-W", "ignore"]:
@@ -73,7 +77,7 @@ class Python:
         self.written = tempfile.TemporaryDirectory()
         directory, variables = str(cwd or os.getcwd()), {**os.environ, **environment}
         self.process = CONTEXT.Process(
-            target=_interpret, args=(self.arguments, directory, variables, self.written.name)
+            target=_interpret, args=(self.arguments, directory, variables, PATHS, self.written.name)
         )
         self.process.start()
 
