@@ -26,30 +26,27 @@ def load(name, monkeypatch):
     return module
 
 
-@pytest.fixture
-def esimcse(monkeypatch):
-    module = load("modeling_esimcse", monkeypatch)
+def maker(name, method, monkeypatch, **settings):
+    """A function that makes the example's training model, tiny and without dropout, in float64."""
+    module = load(name, monkeypatch)
+    config_class, model_class = getattr(module, f"{method}Config"), getattr(module, f"{method}ForContrastiveLearning")
 
     def make(**changes):
         torch.manual_seed(0)
         backbone = tiny_config("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-        config = module.ESimCSEConfig(backbone_config=backbone, batch_size=4, **changes)
-        return module.ESimCSEForContrastiveLearning(config).double().train()
+        return model_class(config_class(backbone_config=backbone, **settings, **changes)).double().train()
 
     return make
+
+
+@pytest.fixture
+def esimcse(monkeypatch):
+    return maker("modeling_esimcse", "ESimCSE", monkeypatch, batch_size=4)
 
 
 @pytest.fixture
 def contrastive_tension(monkeypatch):
-    module = load("modeling_contrastive_tension", monkeypatch)
-
-    def make(**changes):
-        torch.manual_seed(0)
-        backbone = tiny_config("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-        config = module.ContrastiveTensionConfig(backbone_config=backbone, **changes)
-        return module.ContrastiveTensionForContrastiveLearning(config).double().train()
-
-    return make
+    return maker("modeling_contrastive_tension", "ContrastiveTension", monkeypatch)
 
 
 @pytest.mark.parametrize(("pieces", "most"), [(1, 1), (2, 2), (6, 2), (10, 3), (30, 9)])

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import (
-    HFValidationError,
-    HTTPError,
-)  # HTTPError: of the HTTP client that huggingface_hub uses
+
+# HTTPError is that of the HTTP client that huggingface_hub uses.
+from huggingface_hub.errors import HFValidationError, HTTPError
 from huggingface_hub.utils.sha import sha_fileobj
 
 from .errors import UserError, one_line
+
+if TYPE_CHECKING:
+    import datasets
 
 
 def local_directory(repository: str, revision: str | None = None, *, without: str | None = None) -> Path:
@@ -25,7 +29,7 @@ def local_directory(repository: str, revision: str | None = None, *, without: st
     Raises:
         UserError: it is neither a directory nor a Hub id, or the download fails.
     """
-    if Path(repository).is_dir():
+    if os.path.isdir(repository):  # false for a name that is too long, where Path raises
         if revision is not None:
             raise UserError(
                 f"--revision {revision}: {repository} is a local directory, which has no revisions; omit the option"
@@ -37,6 +41,29 @@ def local_directory(repository: str, revision: str | None = None, *, without: st
         raise UserError(f"{repository} is neither a directory nor a valid name on the Hub") from None
     except (HTTPError, OSError, ValueError) as error:
         raise UserError(f"{repository} could not be downloaded ({one_line(error)})") from error
+
+
+def load_rows(
+    task: str, repository: str, config: str | None, *, split: str, revision: str, instead: str
+) -> datasets.Dataset:
+    """Load a split of a data set on the Hub.
+
+    Args:
+        task: its name, for the error.
+        repository, config, split, revision: of the data set.
+        instead: what to do if the Hub cannot be reached, for the error.
+
+    Raises:
+        UserError: the data set cannot be loaded.
+    """
+    import datasets  # it takes half a second, and only this function needs it
+
+    try:
+        return datasets.load_dataset(repository, config, split=split, revision=revision)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{task}: {repository} could not be loaded from the Hub ({type(error).__name__}); {instead}"
+        ) from error
 
 
 def is_inside(name: str) -> bool:

@@ -35,23 +35,24 @@ def write_documentation(docs: Path, cards: Path, directory: Path) -> None:
     if not (docs / INDEX).is_file():
         raise UserError(f"docs: {docs / INDEX} is missing")
     try:
+        index = (docs / INDEX).read_text(encoding="utf-8")
+        pages = [("Overview", INDEX), *re.findall(r"\[([^\]]+)\]\(([\w-]+\.md)\)", index)]
         shutil.copytree(docs, directory / DOCS, ignore=shutil.ignore_patterns("*.md"), dirs_exist_ok=True)
         for page in docs.glob("*.md"):
             text = re.sub(r"<!--.*?-->\n*", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
             tokens = MARKDOWN.parse(text)
             title = next(_headings(tokens))[1]
-            body = f"{_navigation(docs, page.name)}\n<div>\n{_body(tokens, docs, cards)}\n</div>"
+            body = f"{_navigation(pages, page.name)}\n<div>\n{_body(tokens, docs, cards)}\n</div>"
             place = directory / DOCS / _html(Path(page.name))
             write_page(place, f"csezoo: {title}", body, kind=' class="docs"', root="../", docs=True)
     except OSError as error:
         raise UserError(f"html: {directory} cannot be written ({one_line(error)})") from error
 
 
-def _navigation(docs: Path, current: str) -> str:
-    """Return links to all pages, in the order of the index."""
-    listed = re.findall(r"\[([^\]]+)\]\(([\w-]+\.md)\)", (docs / INDEX).read_text(encoding="utf-8"))
+def _navigation(pages: list[tuple[str, str]], current: str) -> str:
+    """Return links to all pages, each a title and a file name."""
     links = []
-    for title, name in [("Overview", INDEX), *listed]:
+    for title, name in pages:
         here = ' aria-current="page"' if name == current else ""
         links.append(f'<a href="{_html(Path(name))}"{here}>{escape(title)}</a>')
     return f'<nav class="pages" aria-label="pages">{"".join(links)}</nav>'

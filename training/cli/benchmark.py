@@ -136,30 +136,33 @@ def scaling(options: argparse.Namespace) -> None:
     from ..benchmarks.scaling import benchmark_scaling
     from ..pictures.benchmarks import draw_scaling
 
-    if options.picture:
-        check_picture(options.picture)
     chosen = {"axes": options.axes, "steps": options.steps, "repeats": options.repeats}
-    report = _report(options, benchmark_scaling, _recipe(options), **chosen)
-    if options.picture:
-        draw_scaling(report["axes"], options.picture)
+    _report_and_draw(options, benchmark_scaling, draw_scaling, "axes", **chosen)
 
 
 def soak(options: argparse.Namespace) -> None:
     from ..benchmarks.soak import benchmark_soak
     from ..pictures.benchmarks import draw_soak
 
-    if options.picture:
-        check_picture(options.picture)
     chosen = {"steps": options.steps, "lines": options.lines, "every": options.every}
-    report = _report(options, benchmark_soak, _recipe(options), **chosen)
-    if options.picture:
-        draw_soak(report["programs"], options.picture)
+    _report_and_draw(options, benchmark_soak, draw_soak, "programs", **chosen)
 
 
 def _recipe(options: argparse.Namespace) -> Recipe:
     from ..recipes import load_recipe, parse_overrides
 
     return load_recipe(options.recipe, {"report_to": "none", **parse_overrides(options.keys)})
+
+
+def _report_and_draw(
+    options: argparse.Namespace, benchmark: Callable[..., dict], draw: Callable, part: str, **chosen: Any
+) -> None:
+    """Report a benchmark of a recipe, and draw a part of its report if `--picture` is given."""
+    if options.picture:
+        check_picture(options.picture)
+    report = _report(options, benchmark, _recipe(options), **chosen)
+    if options.picture:
+        draw(report[part], options.picture)
 
 
 def _report(options: argparse.Namespace, benchmark: Callable[..., dict], *arguments: Any, **chosen: Any) -> dict:

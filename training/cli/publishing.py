@@ -39,14 +39,17 @@ def add_commands(command: Command) -> None:
         "compare a repository with its fingerprint: the checksums, token ids and vectors stored when it was saved",
         "csezoo verify my-name/my-model --revision v1",
     )
-    added.add_argument("repository", metavar="REPO", help="directory or Hub id")
-    added.add_argument("--revision", help="branch, tag or commit on the Hub")
+    add_repository_options(added)
     added = command(
         "audit",
         audit,
         "list what the code of a repository could do, before you trust it; none of that code is run",
         "csezoo audit somebody/their-model --revision main",
     )
+    add_repository_options(added)
+
+
+def add_repository_options(added: argparse.ArgumentParser) -> None:
     added.add_argument("repository", metavar="REPO", help="directory or Hub id")
     added.add_argument("--revision", help="branch, tag or commit on the Hub")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -237,7 +238,7 @@ def _json(path: Path) -> Any:
 
 def _file(model: str, name: str) -> Path | None:
     """Return the path of a file in a directory or Hub repository, or None if it does not exist."""
-    if Path(model).is_dir():
+    if os.path.isdir(model):  # false for a name that is too long, where Path raises
         path = Path(model) / name
         return path if path.is_file() else None
     try:

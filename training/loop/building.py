@@ -110,9 +110,9 @@ def build(recipe: Recipe) -> Build:
     # In the releases, max_length counts special tokens, but not a template.
     sentence_length = recipe.max_length - (2 if prompts == [None] else 0)
     longest = longest_input(backbone.config) - config.prefix_positions
-    needed = sentence_length + max(map(template_length, templates)) + config.longest_prefix(tokenizer)
+    text = sentence_length + max(map(template_length, templates)) + config.most_added_pieces(sentence_length)
+    needed = text + config.longest_prefix(tokenizer)
     needed += config.bias_length_offset if config.denoise != "none" else 0
-    needed += config.most_added_pieces(sentence_length)
     if sentence_length < 1:
         raise UserError(
             f"max_length: {recipe.max_length} must be at least 3, because it counts the two special tokens"
@@ -121,10 +121,9 @@ def build(recipe: Recipe) -> Build:
         raise UserError(
             f"max_length: {recipe.max_length} needs {needed} positions, {recipe.base_model} has {longest}; lower it"
         )
-    edited = sentence_length + max(map(template_length, templates)) + config.most_added_pieces(sentence_length)
-    if config.needs_generator and edited > longest_input(generator.config):
+    if config.needs_generator and text > longest_input(generator.config):
         raise UserError(
-            f"max_length: {recipe.max_length} needs {edited} positions, the generator {recipe.generator} has "
+            f"max_length: {recipe.max_length} needs {text} positions, the generator {recipe.generator} has "
             f"{longest_input(generator.config)}; lower it"
         )
     serving = serving_tokenizer(tokenizer, templates[0], max_length=longest, leading_space=prompts != [None])

@@ -33,7 +33,8 @@ def run_receipt(
     revision in the recipe.
     """
     keys = deciding_keys(recipe)
-    libraries = {name: versions()[name] for name in ("csezoo", "torch", "transformers", "tokenizers")}
+    installed = versions()
+    libraries = {name: installed[name] for name in ("csezoo", "torch", "transformers", "tokenizers")}
     files = {key: Path(str(keys[key] or "")) for key in ("train_file", "nli_file")}
     return {
         "recipe": hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).hexdigest(),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import typing
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import UserError
@@ -219,23 +219,12 @@ class Recipe:
 
     def __post_init__(self):
         # Later readers of the recipe recognise a directory by its first character; everything else is a Hub id.
-        if self.base_model and self.base_model[0] not in "./~" and Path(self.base_model).is_dir():
+        # os.path, because Path raises for a name that is too long.
+        if self.base_model and self.base_model[0] not in "./~" and os.path.isdir(self.base_model):
             self.base_model = f"./{self.base_model}"
-        self._check_each()
+        for name, declared in recipe_keys().items():
+            check_allowed(name, getattr(self, name), declared)
         self._check_together()
-
-    def _check_each(self) -> None:
-        # Here, because it imports torch, which --help can do without.
-        from csezoo.modeling.configuration_sentence_encoder import check_value
-
-        try:
-            for name, declared in recipe_keys().items():
-                value = getattr(self, name)
-                for item in value if isinstance(value, list) else [value]:
-                    if declared.allowed and item is not None:
-                        check_value(name, item, declared.allowed)
-        except ValueError as error:
-            raise UserError(str(error)) from None
 
     def _check_together(self) -> None:
         if self.nli_steps and self.nli_epochs:
@@ -256,6 +245,24 @@ class Recipe:
         flat = asdict(self)
         model = flat.pop("model")
         return {**flat, **model}
+
+
+def check_allowed(name: str, value: object, declared: Key) -> None:
+    """Refuse a value, or an item of a list, that its key does not allow.
+
+    Raises:
+        UserError: the key, the value and what is allowed.
+    """
+    from csezoo.modeling.configuration_sentence_encoder import (
+        check_value,
+    )  # imports torch, which --help can do without
+
+    try:
+        for item in value if isinstance(value, list) else [value]:
+            if declared.allowed and item is not None:
+                check_value(name, item, declared.allowed)
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 @cache

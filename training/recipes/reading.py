@@ -13,7 +13,7 @@ import yaml
 
 from ..errors import UserError, one_line
 from ..files import replace_file
-from .keys import Recipe, recipe_keys
+from .keys import Recipe, check_allowed, recipe_keys
 from .methods import method_keys
 
 RECIPES = Path(__file__).parent
@@ -91,8 +91,6 @@ def make_recipe(values: dict[Any, Any]) -> Recipe:
     Raises:
         UserError: an unknown key, or a value that its key does not allow.
     """
-    from csezoo.modeling.configuration_sentence_encoder import check_value  # imports torch: not for --help
-
     try:
         of_method = method_keys(str(values.get("method", "simcse")))
     except ValueError as error:
@@ -106,11 +104,7 @@ def make_recipe(values: dict[Any, Any]) -> Recipe:
             recipe[name] = coerce(name, value, known[name])
         elif name in of_method:
             model[name] = coerce(name, value, of_method[name].hint)
-            if of_method[name].allowed and model[name] is not None:
-                try:
-                    check_value(name, model[name], of_method[name].allowed)
-                except ValueError as error:
-                    raise UserError(str(error)) from None
+            check_allowed(name, model[name], of_method[name])
         else:
             near = difflib.get_close_matches(str(name), [*recipe_keys(), *of_method], n=1)
             hint = f"did you mean {near[0]}?" if near else "csezoo train --help and RECIPE --help list the keys"

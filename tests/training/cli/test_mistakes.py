@@ -43,6 +43,9 @@ TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model
     ("command", "message"),
     [
         ("train", "give a recipe"),
+        (f"train simcse-bert-base-uncased --base_model {'x' * 300}", "could not be loaded"),
+        (f"evaluate {'x' * 300}", "is neither a directory with a model nor"),
+        (f"verify {'x' * 300}", "is neither a directory nor a valid name on the Hub"),
         (f"train {TRAIN} BASE --train_file {{0}}/file --max_length 1", "max_length: 1 must be at least 3"),
         (f"train {TRAIN} {{0}}/bart --train_file {{0}}/file", "(bart) is not an encoder of the BERT family"),
         (f"train {TRAIN} BASE --output_dir {{0}}/run", "recipe.yaml is not a recipe"),

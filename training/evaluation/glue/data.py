@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
+from ...hub import load_rows
 from ..tasks.senteval import finite, read_text
 from ..tasks.transfer import Example, examples_receipt
 
@@ -103,17 +104,10 @@ def load_glue_task(name: str, data: str) -> GlueTask:
 
 
 def _read_hub(name: str, part: str) -> list[Example]:
-    import datasets  # it takes half a second, and only this function needs it
-
     (repository, revision), split = HUB, part.replace("dev", "validation")
     config = name.lower().replace("-", "")
-    try:
-        rows = datasets.load_dataset(repository, config, split=split, revision=revision)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{name}: {repository} could not be loaded from the Hub ({type(error).__name__}); give a local copy "
-            "in GLUE's layout with --data DIR"
-        ) from error
+    local = "give a local copy in GLUE's layout with --data DIR"
+    rows = load_rows(name, repository, config, split=split, revision=revision, instead=local)
     form, numbers = TASKS[name], dict(enumerate(TASKS[name].labels))
     examples = []
     for number, row in enumerate(rows, start=1):

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import UserError
+from ...hub import load_rows
 from ..metrics.sts.sts import STS
 from .senteval import find_senteval, finite, numbered_lines, read_pair, read_subset, read_text, respaced
 
@@ -162,15 +163,9 @@ def from_hub(
     Raises:
         UserError: the Hub cannot be reached, or a row is not a pair with a score.
     """
-    import datasets  # it takes half a second, and only this function needs it
-
-    try:
-        rows = datasets.load_dataset(repository, config, split=split, revision=revision)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{name}: {repository} could not be loaded from the Hub ({type(error).__name__}); give a directory in "
-            "SentEval's layout instead (--eval_data DIR in training, --data DIR in evaluation), or --eval_data none"
-        ) from error
+    local = "give a directory in SentEval's layout instead (--eval_data DIR in training, --data DIR in evaluation)"
+    instead = f"{local}, or --eval_data none"
+    rows = load_rows(name, repository, config, split=split, revision=revision, instead=instead)
     pairs = []
     for number, row in enumerate(rows, start=1):
         try:
