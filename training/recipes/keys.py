@@ -16,8 +16,9 @@ SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomia
 # Keys that change no result. They may differ between a run and its continuation.
 FREE_KEYS = {"output_dir", "overwrite", "force", "report_to", "log_steps", "recipe"}
 # Keys added since runs have receipts. Such a key at its default does not change the receipt of an earlier run.
-LATER_KEYS = {"optimizer", "teachers", "teacher_share"}
+LATER_KEYS = {"optimizer", "teachers", "teacher_share", "fraction_seed"}
 FRACTION = "(0, 1]"
+SEED = "[0, 4_294_967_295]"
 BATCH = "[1, 1_000_000]"
 ROWS = "[1, 10_000_000_000]"
 UPDATES = "[1, 1_000_000_000]"
@@ -102,6 +103,9 @@ class Recipe:
     max_train_sentences: int | None = data_key(None, "Use only the first rows.", ROWS, "rows")
     train_fraction: float = data_key(
         1.0, "Keep each row with this probability. The draw is the same for every seed.", FRACTION
+    )
+    fraction_seed: int = data_key(
+        0, "Seed of the draws of `train_fraction` and `nli_fraction`: another one keeps other rows.", SEED
     )
     streaming: bool = data_key(False, "Read the data while training, instead of preparing it first.")
     shuffle_buffer: int = data_key(
@@ -210,7 +214,7 @@ class Recipe:
     )
     gradient_checkpointing: bool = memory_key(False, "Compute activations twice to save memory.")
 
-    seeds: list[int] = run_key([42], "One run for each seed; several are aggregated.", "[0, 4_294_967_295]")
+    seeds: list[int] = run_key([42], "One run for each seed; several are aggregated.", SEED)
     output_dir: str | None = run_key(None, "Directory of the run; `runs/NAME` by default.")
     overwrite: bool = run_key(False, "Delete what another recipe left in `output_dir`.")
     force: bool = run_key(False, "Resume a run although its recipe, data, code or launch has changed since it began.")
