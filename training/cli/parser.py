@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 from ..errors import UserError
-from . import benchmark, browsing, embedding, evaluation, pictures, publishing
+from . import benchmark, browsing, embedding, evaluation, pictures, publishing, reproducing
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -57,6 +57,6 @@ def build_parser() -> argparse.ArgumentParser:
         "train a recipe in one process (for several: accelerate launch -m csezoo.training.train)",
         "csezoo train simcse-bert-base-uncased --train_file sentences.txt --eval_data none",
     )
-    for group in (evaluation, embedding, benchmark, pictures, publishing, browsing):
+    for group in (evaluation, reproducing, embedding, benchmark, pictures, publishing, browsing):
         group.add_commands(command)
     return parser
