@@ -23,7 +23,7 @@ class DiffCSEConfig(SentenceEncoderConfig):
     """The configuration of DiffCSE: how sentences are edited, and what is learned from the difference.
 
     Args:
-        projection: as in every method. `batchnorm` is the paper's projector, `tanh` its ablation without one.
+        projection: as in every method. The paper uses `batchnorm`; `tanh` (SimCSE's MLP) is its ablation.
         rtd_weight: λ, the weight of the discriminator's loss; 0 is SimCSE.
         rtd_mask_ratio: share of tokens that an edit masks or deletes, or of places where it inserts. The paper uses
             0.30 for BERT on STS, 0.20 and 0.15 in other settings (see the recipes), 0.15 in its ablation of edits.
@@ -91,7 +91,7 @@ class DiffCSEConfig(SentenceEncoderConfig):
         super()._check()
         if self.prediction != "rtd" and self.edit != "replace":
             raise ValueError(f"prediction: {self.prediction} recovers replaced tokens; set edit: replace")
-        # Without sentences, no tokenizer is needed.
+        # The tokenizer may be None because there are no sentences.
         if (self.edited_view != "none" or self.predicted_sentence != "same") and self.text_prefixes([], None):  # type: ignore[arg-type]
             raise ValueError(
                 "edited_view, predicted_sentence: another method makes the texts of the views; leave both out"

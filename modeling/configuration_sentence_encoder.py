@@ -26,7 +26,7 @@ def check_value(key: str, value: object, allowed: str | tuple) -> None:
         allowed: the choices, or an interval as in mathematics: `[0, 1)` is from 0 to below 1.
 
     Raises:
-        ValueError: the value is not one of the choices, outside the interval, or not a number.
+        ValueError: the value is not one of the choices, is outside the interval, or is not a number.
 
     Example:
         >>> check_value("dropout", 1.5, "[0, 1)")
@@ -65,8 +65,8 @@ class SentenceEncoderConfig(PretrainedConfig):
         backbone_config: configuration (or its dict) of the encoder, BERT or RoBERTa family; BERT-base by default.
         pooling: `cls`, `mean`, `max`, `first_last_mean`, `last2_mean` (see `pooling.pool`) or `prompt`: the vector at
             the mask token of a template.
-        projection: `tanh` (SimCSE's MLP), `batchnorm` (DiffCSE's projector), `gelu` (SG-OPT's head) or `none`, applied
-            to the pooled vector.
+        projection: layers applied to the pooled vector: `tanh` (SimCSE's MLP), `batchnorm` (DiffCSE's projector),
+            `gelu` (SG-OPT's head) or `none`.
         projection_size: width of the `gelu` projection.
         projection_at_test: whether the projection stays in the serving model. Unsupervised SimCSE trains with it and
             tests without.
@@ -84,7 +84,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         temperature: τ of the contrastive loss; 0.05 in SimCSE.
         contrastive_weight: weight of the contrastive loss; 0 trains on the auxiliary losses only.
         hard_negative_weight: log weight of each sentence's own hard negative, see `objectives.info_nce`.
-        mask_duplicates: do not use a sentence that is in a batch twice as its own negative, see
+        mask_duplicates: if a batch contains a sentence twice, do not use it as a negative of itself, see
             `objectives.duplicate_rows`; false in the papers.
         mlm_weight: weight of an auxiliary masked language modelling loss (0.1 in SimCSE), 0 for none.
         mlm_probability: share of tokens masked for `mlm_weight`.
@@ -168,7 +168,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         self.nli_weight = nli_weight
         self.whitening_size = whitening_size
         self._check()
-        # A checkpoint has its code in the files beside it, found by these names.
+        # These names locate the code of a checkpoint in the files beside its weights.
         name = type(self).__name__.removesuffix("Config")
         kwargs["auto_map"] = {
             "AutoConfig": f"configuration_{self.model_type}.{name}Config",
@@ -211,7 +211,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         return []
 
     def longest_prefix(self, tokenizer: PreTrainedTokenizerBase) -> int:
-        """Data seam: return the most word pieces that `text_prefixes` adds to a sentence."""
+        """Data seam: return the largest number of word pieces that `text_prefixes` adds to a sentence."""
         return 0
 
     @property
@@ -227,7 +227,7 @@ class SentenceEncoderConfig(PretrainedConfig):
     edit_sentence: Callable[[list[list[int]], Random], list[list[int]]] | None = None
 
     def most_added_pieces(self, length: int) -> int:
-        """Data seam: return the most word pieces that `edit_sentence` adds to a sentence of `length` or fewer."""
+        """Data seam: return the largest number of word pieces that `edit_sentence` adds to at most `length` pieces."""
         return 0
 
     def view_columns(self, columns: int) -> list[int]:
@@ -268,7 +268,7 @@ class SentenceEncoderConfig(PretrainedConfig):
 
     @property
     def prefix_positions(self) -> int:
-        """Positions of the backbone that the method uses and the text cannot."""
+        """Positions of the backbone that the method uses, so that the text cannot."""
         return 0
 
     @property

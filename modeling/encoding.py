@@ -62,7 +62,7 @@ def encode_texts(
     most_tokens = CPU_BATCH_TOKENS if model.device.type == "cpu" else TOKENS_PER_TEXT * batch_size
     was_training = model.training
     model.eval()
-    # In that order on the model's device, with a single copy to the host at the end.
+    # The vectors stay on the model's device, longest text first, and are copied to the host once, at the end.
     embeddings = torch.empty(len(texts), model.config.embedding_size, dtype=model.dtype, device=model.device)
     batches = cut_batches(lengths, batch_size, most_tokens)
     # `leave=None`: a bar below another one leaves no line behind.

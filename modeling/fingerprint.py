@@ -83,11 +83,11 @@ def verify_fingerprint(
             f"by {d:.2g} for {name}" for name, d in zip(names, distances.tolist(), strict=True) if not d <= tolerance
         ]
         if off:
-            problems.append(f"{len(off)} of {len(names)} vectors are off ({tolerance:g} is allowed): {', '.join(off)}")
+            problems.append(f"{len(off)} of {len(names)} vectors differ ({tolerance:g} is allowed): {', '.join(off)}")
     if problems:
         raise ValueError("; ".join(problems))
     return [
         f"token ids: {len(names)} sentences match the fingerprint",
-        f"vectors: {len(names)} sentences match the fingerprint, off by {distances.max():.1e} at most "
+        f"vectors: {len(names)} sentences match the fingerprint, largest difference {distances.max():.1e} "
         f"({tolerance:g} is allowed)",
     ]

@@ -103,7 +103,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         return missing - set().union(*lost.values()), unexpected
 
     def recover_heads(self, lost: set[str]) -> set[str]:
-        """Restore training heads that a serving checkpoint lacks from what it has, and return the restored ones."""
+        """Initialise the heads that a serving checkpoint lacks from its encoder; return those that need no warning."""
         if lost:
             self.start_from(self.model.backbone)
         return set()
@@ -182,8 +182,8 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
         Args:
             input_ids, attention_mask: `(B, V, T)`: anchor, positive and, for V = 3, hard negative of each sentence.
-            rows: how many leading sentences count (all by default). A process without a share of the last batch
-                passes one sentence and 0, to take part in the collectives without adding to the loss.
+            rows: how many leading sentences count (all by default). A process without a share of the last batch passes
+                one sentence and `rows=0`, to take part in the collectives without adding to the loss.
             nli_input_ids, nli_attention_mask: `(N, 2, T)` with `nli_labels` `(N,)`, or `(N, 3, T)` triplets without
                 labels, see `natural_language_inference.nli_loss`. Weighted by `nli_weight` beside the contrastive
                 loss, and by 1 without it.

@@ -4,7 +4,7 @@
 
 * `description`, `limits`, `citation`: texts, the last one in BibTeX. They contain no scores: scores come from results
   files and from `published`.
-* `variants`: other files that replace this one, each with the key and the value of the recipe that ask for it.
+* `variants`: other files that replace this one, each with the keys and values of the recipes that it is for.
 * `published`: the rows of the papers' tables by recipe, see `published.published`.
 """
 
@@ -44,7 +44,7 @@ WORLD = (
 
 @functools.cache
 def method_entries() -> dict[str, dict[str, Any]]:
-    """The entries of all methods, by name."""
+    """Return the entries of all methods, by name."""
     return {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(ENTRIES.glob("*.yaml"))}
 
 
@@ -79,7 +79,7 @@ def text_names(recipe: Recipe) -> list[str]:
 
 
 def variant(name: str, recipe: Recipe) -> str:
-    """The entry that a recipe has in the place of its method's own, if it asks for one."""
+    """Return the name of the entry for a recipe: a variant of its method's entry, or that entry itself."""
     for other, keys in method_entries()[name].get("variants", {}).items():
         if all(recipe.model.get(key) == value for key, value in keys.items()):
             return other

@@ -72,15 +72,15 @@ def verify_repository(repository: str, revision: str | None = None) -> list[str]
     directory = local_directory(repository, revision)
     fingerprint = _read_fingerprint(directory, repository)
     problems = differing_files(directory, fingerprint["files"])
-    lines = [f"files: the checksums of {len(fingerprint['files'])} files are as stored"]
+    lines = [f"files: {len(fingerprint['files'])} checksums match the fingerprint"]
     try:
         if config_model_type(str(directory)) not in METHODS:
-            raise UserError("its model is not a model of the zoo")
+            raise UserError("it is not a model of the zoo")
         lines += load_checkpoint(str(directory)).verify()
     except (UserError, ValueError) as error:
         problems.append(str(error))
     if problems:
-        raise UserError(f"{repository} is not what was saved: {'; '.join(problems)}")
+        raise UserError(f"{repository} does not match its fingerprint: {'; '.join(problems)}")
     return lines
 
 
