@@ -1,6 +1,6 @@
 r"""ESimCSE: repeated words in the positive, and negatives from earlier batches. A new method in one file.
 
-The positive of a sentence of N word pieces repeats some of them at random, in every batch others. The two then have
+The positive of a sentence of N word pieces repeats some of them, drawn anew in every batch. The two then have
 different lengths (section 3.1):
 
 .. math:: \text{dup\_len} \sim U\{0, \dots, \max(2, \lfloor \text{dup\_rate} \cdot N \rfloor)\}

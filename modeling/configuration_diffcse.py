@@ -38,8 +38,8 @@ class DiffCSEConfig(SentenceEncoderConfig):
         edit: `replace` tokens, `insert` some, `delete` some, or `all` three (section 5, table 4).
         prediction: what the discriminator predicts: which tokens are edited (`rtd`), the masked tokens (`masked_lm`),
             or the original of every token (`corrective_lm`), section 5, table 3.
-        predicted_sentence: the sentence whose edit the discriminator reads: the `same` as the vector's, the `next`
-            one, or `both`. `next` and `both` need two text columns, a sentence and the one after it.
+        predicted_sentence: the sentence whose edit the discriminator reads: the `same` one that the vector encodes,
+            the `next` one, or `both`. `next` and `both` need two text columns, a sentence and the one after it.
         edited_view: also use the edited sentence in the contrastive loss, as a `positive` or a hard `negative`
             (appendix B, table 15, with λ = 0).
 
@@ -90,7 +90,7 @@ class DiffCSEConfig(SentenceEncoderConfig):
     def _check(self) -> None:
         super()._check()
         if self.prediction != "rtd" and self.edit != "replace":
-            raise ValueError(f"prediction: {self.prediction} recovers replaced tokens; set edit: replace")
+            raise ValueError(f"prediction: {self.prediction} needs edit: replace, got {self.edit}")
         # The tokenizer may be None because there are no sentences.
         if (self.edited_view != "none" or self.predicted_sentence != "same") and self.text_prefixes([], None):  # type: ignore[arg-type]
             raise ValueError(
@@ -131,7 +131,9 @@ class DiffCSEConfig(SentenceEncoderConfig):
 
     def view_columns(self, columns: int) -> list[int]:
         if self.edited_view != "none" and columns > 2:
-            raise ValueError(f"edited_view: the edit is the third view; give one or two text columns, not {columns}")
+            raise ValueError(
+                f"edited_view: it adds the edited sentence as third view; give one or two text columns, not {columns}"
+            )
         if self.predicted_sentence == "same":
             return super().view_columns(columns)
         if columns != 2:

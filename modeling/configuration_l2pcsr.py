@@ -98,7 +98,7 @@ class L2PCSRConfig(SentenceEncoderConfig):
                 f"weakened_layers: {self.weakened_layers} must be at most {outputs}, the backbone's layers + 1"
             )
         if not (self.token_mask or self.feature_mask):
-            raise ValueError("token_mask, feature_mask: without both, nothing is weakened; set one of them to true")
+            raise ValueError("token_mask, feature_mask: if both are false, nothing is weakened; set one to true")
 
     @property
     def learns_token_masks(self) -> bool:

@@ -206,7 +206,7 @@ class SentenceEncoderConfig(PretrainedConfig):
             tokenizer: of the backbone, for its special tokens and word pieces.
 
         Returns:
-            One list of prefixes for each view made of the sentences. No list means no prefixes.
+            One list of prefixes for each view that is made from the sentences. An empty result means no prefixes.
         """
         return []
 

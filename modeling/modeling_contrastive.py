@@ -92,7 +92,8 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         return self.config.projection_size if self.config.projection == "gelu" else self.config.hidden_size
 
     def _without_training_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
-        # A serving checkpoint has no training heads: a head with no tensor starts new, with a warning.
+        # A serving checkpoint has no training heads. A head without any tensor starts from new weights, with a
+        # warning.
         lost = {}
         for head in self.serving_class.training_heads:
             tensors = {name for name in self.state_dict() if name.split(".")[0] == head}

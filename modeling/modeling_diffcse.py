@@ -287,7 +287,7 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
         )
 
     def replace(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Return the generator's version of rows `(N, T)`, id 0 at padding. The first token and text masks stay."""
+        """Return the generator's version of rows `(N, T)`, id 0 at padding. It keeps the first token and masks."""
         masked, labels = self.mask(input_ids, attention_mask)
         kept = input_ids == self.config.mask_token_id
         kept[:, 0] = True

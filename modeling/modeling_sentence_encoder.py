@@ -250,8 +250,8 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         Args:
             texts: one string or a list of strings, of any length. They are truncated at the model's limit.
             tokenizer: the tokenizer saved with the model; loaded from the checkpoint by default.
-            batch_size: most texts in a forward pass. There are fewer long texts: at most 1,024 tokens with padding on
-                a CPU, and as many tokens as `batch_size` texts of 128 tokens on other devices.
+            batch_size: largest number of texts in a forward pass. If texts are long, a pass has fewer: at most 1,024
+                tokens with padding on a CPU, and at most 128 x `batch_size` tokens on other devices.
             normalize_embeddings: scale every vector to length 1.
             convert_to_numpy: return a float32 numpy array; otherwise a tensor of the model's type on its device.
             show_progress_bar: show a progress bar.

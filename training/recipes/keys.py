@@ -155,7 +155,8 @@ class Recipe:
     )
     length_window: int = optimisation_key(
         0,
-        "Put sentences of similar length into a batch: sort this many batches by length, then shuffle them. "
+        "Put sentences of similar length into a batch: sort the sentences of this many batches by length, cut them "
+        "into batches again, and shuffle these. "
         "0 leaves batches random, as in the papers.",
         "[0, 1_000_000]",
         "batches",
@@ -212,7 +213,9 @@ class Recipe:
     )
     gradient_checkpointing: bool = memory_key(False, "Compute activations twice to save memory.")
 
-    seeds: list[int] = run_key([42], "One run for each seed; several are aggregated.", "[0, 4_294_967_295]")
+    seeds: list[int] = run_key(
+        [42], "One run for each seed. The results of several seeds are aggregated.", "[0, 4_294_967_295]"
+    )
     output_dir: str | None = run_key(None, "Directory of the run; `runs/NAME` by default.")
     overwrite: bool = run_key(False, "Delete what another recipe left in `output_dir`.")
     force: bool = run_key(False, "Resume a run although its recipe, data, code or launch has changed since it began.")
