@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 import csezoo.modeling
 
+from ..data.teachers import shards_of
 from ..environment import versions
 from ..evaluation.tasks.sts import PairTask
 from ..hub import sha256
@@ -45,8 +46,13 @@ def run_receipt(
         "tokenizer": tokenizer_sha256(tokenizer),
         **libraries,
         **{key: sha256(file) for key, file in files.items() if file.is_file()},
+        **{f"teacher {directory}": _files_sha256(shards_of(directory)) for directory in recipe.teachers or []},
         "dev pairs": dev.receipt()["sha256"] if dev else None,
     }
+
+
+def _files_sha256(files: list[str]) -> str:
+    return hashlib.sha256("".join(sha256(Path(file)) for file in files).encode()).hexdigest()
 
 
 def code_sha256() -> str:
