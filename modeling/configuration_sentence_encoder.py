@@ -97,8 +97,8 @@ class SentenceEncoderConfig(PretrainedConfig):
         rank_loss: `listnet` or `listmle`.
         rank_temperature: of the model's similarities in `rank_loss`; 0.05 in RankCSE.
         teacher_temperature: of the teachers' similarities in `listnet`.
-        ema_decay: serve an exponential moving average of the weights that keeps this share at each update. It
-            restarts with each stage. 0 serves the trained weights.
+        ema_decay: serve an exponential moving average of the weights, which keeps this share of its value at each
+            update and restarts with each stage. 0 serves the trained weights.
         whitening_size: dimensions that a fitted whitening keeps, see `whitening.Whitening`; none by default.
 
     Raises:

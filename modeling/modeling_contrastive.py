@@ -73,7 +73,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
     serving_class: type[SentenceEncoderModel]
     seams: tuple[str, ...] = ()
-    ranked_views: tuple[int, int] = (0, 1)  # of each sentence, compared in rank distillation
+    ranked_views: tuple[int, int] = (0, 1)  # the views of a sentence that rank distillation uses
     # Sentences to encode at a time if the batch is too large for the memory, see `in_mini_batches`.
     mini_batch_size: int | None = None
 
@@ -211,8 +211,8 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
                 labels, see `natural_language_inference.nli_loss`. Weighted by `nli_weight` beside the contrastive
                 loss, and by 1 without it.
             nli_rows: how many leading labelled rows count, as `rows`.
-            teacher_vectors: `(B, K)`, the vectors that the teachers of rank distillation gave the sentences. The loss
-                is added if `rank_weight` is above 0.
+            teacher_vectors: `(B, K)`, the teachers' vectors of the sentences, for rank distillation. The loss is added
+                if `rank_weight` is above 0.
         """
         losses, weighted, embeddings = {}, [], None
         if input_ids is not None:
@@ -325,7 +325,9 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             teacher_vectors: `(B or more, K)`, without gradients.
         """
         if teacher_vectors is None:
-            raise ValueError("rank_weight: needs the vectors of a teacher; give --teachers what `csezoo encode` wrote")
+            raise ValueError(
+                "rank_weight: needs the vectors of a teacher; give --teachers DIR, written by `csezoo encode`"
+            )
         everyone, _ = gather_rows(embeddings)
         teachers, _ = gather_rows(teacher_vectors[: len(embeddings)])
         anchors, others = (everyone[:, view] for view in self.ranked_views)

@@ -291,7 +291,7 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         served = super().serving_model()
         if self.config.prefix_positions:
             self.model.prefixes.copy_(self.prefixes())
-            served.get_parameter("prefixes").copy_(self.model.prefixes)  # an average of weights serves them too
+            served.get_parameter("prefixes").copy_(self.model.prefixes)  # the served model may be the average
         return served
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:

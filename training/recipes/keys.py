@@ -116,7 +116,7 @@ class Recipe:
         "One or two directories with the vectors of the training sentences, as `csezoo encode` writes them. "
         "`rank_weight` distils their rankings.",
     )
-    teacher_share: float = data_key(0.5, "Share of the first of two teachers in their similarity.", "[0, 1]")
+    teacher_share: float = data_key(0.5, "With two teachers, the weight of the first one's similarities.", "[0, 1]")
 
     nli_file: str | None = pairs_key(
         None, "A local file of labelled pairs, used by a first stage and by `nli_weight`."
