@@ -13,7 +13,14 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .encoding import encode_texts, load_tokenizer
 from .fingerprint import load_fingerprint, verify_fingerprint
-from .pooling import BackboneOutput, build_projection, pool, pool_mask_token, require_mask_token
+from .pooling import (
+    BackboneOutput,
+    build_projection,
+    pool,
+    pool_mask_token,
+    require_mask_token,
+    require_right_padding,
+)
 from .prompts import template_bias
 from .whitening import Whitening
 
@@ -126,13 +133,17 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         """Encode a batch.
 
         Args:
-            input_ids, attention_mask, token_type_ids, position_ids: `(B, T)`, from the tokenizer saved with the model.
+            input_ids, attention_mask, token_type_ids, position_ids: `(B, T)`, from the tokenizer saved with the model,
+                padded on the right.
             inputs_embeds: `(B, T, H)`, instead of `input_ids`; not with `prompt` pooling.
             output_hidden_states, output_attentions, return_dict: as in every transformers encoder.
 
         Returns:
             `pooler_output` `(B, H)`, the sentence embeddings (with fewer dimensions if there is a whitening);
             `last_hidden_state` `(B, T, H)`; `hidden_states` and `attentions` if requested.
+
+        Raises:
+            ValueError: a row is padded on the left, or lacks the mask token that `prompt` pooling needs.
         """
         config = self.config
         output_hidden_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
@@ -196,6 +207,9 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         rows = input_ids if input_ids is not None else inputs["inputs_embeds"]
         if attention_mask is None:
             attention_mask = torch.ones(rows.shape[:2], dtype=torch.long, device=rows.device)
+        checked = not self.training and not torch.compiler.is_compiling()  # a traced graph cannot raise an error
+        if checked:
+            require_right_padding(attention_mask)
         pooling = self.config.pooling
         outputs = self.run_backbone(
             input_ids=input_ids,
@@ -208,7 +222,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             return outputs, pool(states, attention_mask, pooling)
         if input_ids is None:
             raise ValueError("inputs_embeds: prompt pooling needs the mask token; pass input_ids")
-        if not self.training and not torch.compiler.is_compiling():  # a traced graph cannot raise an error
+        if checked:
             require_mask_token(input_ids, self.config.mask_token_id)
         return outputs, pool_mask_token(outputs.last_hidden_state, input_ids, self.config.mask_token_id)
 
