@@ -71,8 +71,8 @@ writes the encoder as a plain model, which AutoModelForMaskedLM can load
     def __contains__(self, name: object) -> bool:
         if not super().__contains__(name) and str(name).startswith("AutoModelFor"):
             raise ValueError(
-                f"{name}: a sentence encoder has no head for it; `csezoo export DIR --to plain` writes the encoder as a "
-                f"plain model, which {name} can load"
+                f"{name}: a sentence encoder has no head for it; `csezoo export DIR --to plain` writes the encoder as "
+                f"a plain model, which {name} can load"
             )
         return super().__contains__(name)
 

@@ -93,7 +93,7 @@ def require_mask_token(input_ids: torch.Tensor, mask_token_id: int) -> None:
 
 
 def require_right_padding(attention_mask: torch.Tensor) -> None:
-    """Refuse a batch with a row that is padded on the left: its tokens would get other positions, and other vectors."""
+    """Refuse a batch with a row that is padded on the left: other positions would change its vector."""
     if not attention_mask[:, 0].all():
         raise ValueError(
             "attention_mask: a row begins with padding, which would change its vector; set "

@@ -55,8 +55,7 @@ def serving_tokenizer(
             sentence alone in training (no marker) and inside the template at test (marker).
     """
     state = json.loads(tokenizer.backend_tokenizer.to_str())
-    before, after = (tokenizer.convert_ids_to_tokens(ids) for ids in template)
-    backend = Tokenizer.from_str(json.dumps({**state, "post_processor": post_processor(tokenizer, before, after)}))
+    backend = Tokenizer.from_str(json.dumps({**state, "post_processor": post_processor(tokenizer, template)}))
     backend.no_truncation()
     backend.no_padding()
     if leading_space and isinstance(backend.pre_tokenizer, ByteLevel):
@@ -70,24 +69,22 @@ def serving_tokenizer(
     )
 
 
-def post_processor(tokenizer: PreTrainedTokenizerBase, before: list[str], after: list[str]) -> dict[str, object]:
-    """Return the part of `tokenizer.json` that puts tokens before and after a text, or a pair of texts.
+def post_processor(tokenizer: PreTrainedTokenizerBase, template: Template) -> dict[str, object]:
+    """Return the part of `tokenizer.json` that puts a template around a text, or around a pair of texts.
 
     Each token is a piece with the token's own name, because transformers.js takes the name of a piece for its token.
     This is JSON and not `TemplateProcessing`, which cannot read a name with a colon or a dollar sign in it.
 
     Args:
-        tokenizer: has the tokens in its vocabulary.
-        before, after: tokens.
+        tokenizer: of the backbone.
+        template: ids before and after the text.
     """
-    start, end = ([{"SpecialToken": {"id": token, "type_id": 0}} for token in tokens] for tokens in (before, after))
+    names = {token: tokenizer.convert_ids_to_tokens(token) for token in template[0] + template[1]}
+    before, after = ([{"SpecialToken": {"id": names[token], "type_id": 0}} for token in ids] for ids in template)
     first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
     return {
         "type": "TemplateProcessing",
-        "single": [*start, first, *end],
-        "pair": [*start, first, *end, second, *end],
-        "special_tokens": {
-            token: {"id": token, "ids": [tokenizer.convert_tokens_to_ids(token)], "tokens": [token]}
-            for token in {*before, *after}
-        },
+        "single": [*before, first, *after],
+        "pair": [*before, first, *after, second, *after],
+        "special_tokens": {name: {"id": name, "ids": [token], "tokens": [name]} for token, name in names.items()},
     }

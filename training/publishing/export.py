@@ -18,6 +18,7 @@ from transformers.utils import logging
 
 from csezoo.modeling import SentenceEncoderConfig
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.saved_files import save_tokenizer
 
 from ..errors import UserError, one_line
 from ..evaluation.encoders import load_checkpoint
@@ -27,7 +28,6 @@ from ..loading.templates import serving_tokenizer, template_token_ids
 from .export_card import TEXTS, export_card, ways_to_use
 from .onnx_graph import TOLERANCE, largest_difference, require_onnx, write_onnx
 from .plain import separate_template_mask, write_plain_model
-from .repository import save_tokenizer
 from .staging import PLACEHOLDER, finished_repository
 
 
