@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from csezoo.modeling.saved_files import OLDEST_SENTENCE_TRANSFORMERS
+
 from ..evaluation.tasks.sts import DEV_TASK, HUB
 from ..pictures.captions import PICTURES
 from ..recipes import Recipe
@@ -121,6 +123,7 @@ def _hub_id(base_model: str | None) -> str | None:
 
 
 def _use(path: str) -> str:
+    oldest = ".".join(OLDEST_SENTENCE_TRANSFORMERS.split(".")[:2])
     return f"""## Use
 
 ```python
@@ -129,13 +132,28 @@ model = AutoModel.from_pretrained("{path}", trust_remote_code=True)
 embeddings = model.encode(["A cat sits on the mat.", "A cat is on a mat."], normalize_embeddings=True)
 ```
 
-`AutoTokenizer` with `model(**batch).pooler_output` returns the same vectors. So does sentence-transformers:
+The tokenizer and `pooler_output` give the same vectors, before they are normalized:
+
+```python
+from transformers import AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained("{path}", trust_remote_code=True)
+texts = ["A cat sits on the mat.", "A cat is on a mat."]
+batch = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
+embeddings = model(**batch).pooler_output
+```
+
+Without `trust_remote_code=True`, transformers 5 asks before it loads this tokenizer.
+
+So does sentence-transformers {oldest} or newer:
 
 ```python
 from sentence_transformers import SentenceTransformer
 model = SentenceTransformer("{path}", trust_remote_code=True)
 embeddings = model.encode(["A cat sits on the mat.", "A cat is on a mat."], normalize_embeddings=True)
-```"""
+```
+
+Older versions, and servers that pool the token vectors themselves (vLLM, Text Embeddings Inference), cannot use this
+repository. `csezoo export` writes one without custom code, whose card says what can use it."""
 
 
 def _training(recipe: Recipe, runs: list[dict]) -> str:
