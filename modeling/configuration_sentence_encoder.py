@@ -223,10 +223,11 @@ class SentenceEncoderConfig(PretrainedConfig):
         super().__init__(**kwargs)
 
     def _check(self) -> None:
+        values = self.to_dict()  # not `getattr`: the audit cannot know which attribute that reads
         for cls in type(self).__mro__:
             for key, allowed in vars(cls).get("allowed", {}).items():
                 signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # of a class, not of an instance
-                value, parameter = getattr(self, key), signature.parameters.get(key)
+                value, parameter = values[key], signature.parameters.get(key)
                 if value is not None or parameter is None or parameter.default is not None:
                     check_value(key, value, allowed)
         if (self.pooling == "prompt") != bool(self.prompts):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
@@ -12,6 +13,7 @@ from ..evaluation.tasks.sts import DEV_TASK, HUB
 from ..pictures.captions import PICTURES
 from ..recipes import Recipe
 from .card_tables import command, cost_table, published_tables, results_table, settings_table
+from .escaping import plain
 from .method_texts import citations, description, ideas, limits, trained
 
 UNTRAINED = "This recipe has not been trained yet. There are no weights to load and no results of this zoo."
@@ -59,7 +61,7 @@ def _card(
     recipe: Recipe, results: list[dict], runs: list[dict], path: str, results_text: list[str], ideas_at: str
 ) -> ModelCard:
     sections = [
-        f"# {recipe.name}",
+        f"# {plain(recipe.name)}",
         *(f"![The idea of {picture.stem}]({ideas_at}{picture.name})" for picture in ideas(recipe)),
         description(recipe),
         "Made with csezoo, a model zoo of contrastive sentence embeddings.",
@@ -157,11 +159,13 @@ repository. `csezoo export` writes one without custom code, whose card says what
 
 
 def _training(recipe: Recipe, runs: list[dict]) -> str:
+    shown = command(recipe, runs)
+    fence = "`" * max(3, *(1 + len(run) for run in re.findall("`+", shown)), 3)
     return f"""## Training
 
-```bash
-{command(recipe, runs)}
-```
+{fence}bash
+{shown}
+{fence}
 
 The command names files and directories without their paths. The run's `recipe.yaml` contains every key.
 
