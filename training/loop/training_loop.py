@@ -7,7 +7,7 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from .building import build
 from .checkpoints import RECEIPT, TrainingState, checkpoints, newest, step_of
 from .distributed.fsdp import full_tensor, gather_weights, model_to_train
 from .distributed.launch import on_main
+from .health import refuse_equal_views, refuse_padding_dependence
 from .non_finite import NonFinite, keep_batch
 from .optimizers import make_optimizer
 from .precision import precision_of
@@ -99,6 +100,7 @@ def train(
     progress = Progress(run, built, recipe, accelerator, dev, receipt)
     trainable = [parameter for parameter in built.model.parameters() if parameter.requires_grad]
     if checkpoint is None:
+        refuse_padding_dependence(built, recipe)
         progress.begin()
         progress.evaluate(step=0, counts=False)
     bar = tqdm(total=stages[-1].stop, desc=f"Training (seed {seed})", disable=not _on_terminal(accelerator))
@@ -200,7 +202,9 @@ def train_stage(
         if progress.stopped:
             break
         learning_rate = float(scheduler.get_last_lr()[0])
-        losses, rows = update(wrapped, optimizer, loader, recipe, accelerator)
+        first = stage.name == "contrastive" and step == stage.start + 1 and model.config.contrastive_weight > 0
+        check = partial(refuse_equal_views, progress.built, recipe, accelerator) if first else None
+        losses, rows = update(wrapped, optimizer, loader, recipe, accelerator, check)
         # fp16 skips an update that overflowed and continues. An update that DeepSpeed skips ends the run.
         if accelerator.scaler and optimizer.step_was_skipped:
             losses[GRADIENT_NORM].zero_()
@@ -299,8 +303,12 @@ def update(
     loader: Iterator[dict[str, Any]],
     recipe: Recipe,
     accelerator: Accelerator,
+    check: Callable[[torch.Tensor, torch.Tensor], None] | None = None,
 ) -> tuple[dict[str, torch.Tensor], int]:
     """Make one optimizer step.
+
+    Args:
+        check: called with the token ids and the embeddings of each batch, before the backward pass.
 
     Returns:
         The losses on the device, as means over the batches of the update: the loss, its named parts, and last the
@@ -315,6 +323,8 @@ def update(
         with accelerator.accumulate(model):  # exchanges gradients once per update
             with accelerator.autocast():  # accelerate does not wrap the forward under FSDP
                 output = model(**batch)
+            if check:
+                check(batch["input_ids"], output.embeddings)
             accelerator.backward(output.loss)  # divides by the number of batches
         for name, loss in {"loss": output.loss, **output.losses}.items():
             totals[name] = totals.get(name, 0) + loss.detach() / batches

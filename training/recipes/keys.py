@@ -16,7 +16,7 @@ SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomia
 # Keys that change no result. They may differ between a run and its continuation.
 FREE_KEYS = {"output_dir", "overwrite", "force", "report_to", "log_steps", "recipe"}
 # Keys added since runs have receipts. Such a key at its default does not change the receipt of an earlier run.
-LATER_KEYS = {"optimizer"}
+LATER_KEYS = {"optimizer", "dropout"}
 FRACTION = "(0, 1]"
 BATCH = "[1, 1_000_000]"
 ROWS = "[1, 10_000_000_000]"
@@ -84,6 +84,9 @@ class Recipe:
         None, "Hub id or directory of the masked language model that edits sentences for DiffCSE."
     )
     generator_revision: str | None = model_key(None, "Pinned revision of `generator` on the Hub.")
+    dropout: float | None = model_key(
+        None, "Probability of every dropout in the encoder; the base model's own by default.", "[0, 1)"
+    )
 
     dataset: str | None = data_key(
         None, "Hub id of a data set, or `stsb-sentences`: both sides of all pairs of STS-B, from `eval_data`."
