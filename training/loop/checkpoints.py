@@ -19,7 +19,7 @@ from ..errors import UserError, one_line
 from ..files import flush, remove, write_json
 from ..hub import differing_files, sha256
 from .distributed import fsdp, zero
-from .run_receipt import SAME_RUN
+from .run_receipt import LATER, SAME_RUN
 
 KEEP = 2
 STATE = "state.json"
@@ -160,7 +160,8 @@ def newest(directory: Path, receipt: dict[str, object], *, force: bool = False) 
     if found is None:
         return None
     written = _state(found).get(RECEIPT, {})
-    if changed := [] if force else [name for name in receipt if written.get(name) != receipt[name]]:
+    names = [name for name in receipt if name in written or name not in LATER]
+    if changed := [] if force else [name for name in names if written.get(name) != receipt[name]]:
         raise UserError(
             f"{found} was written with another {', '.join(changed)}; undo the change, choose another "
             "--output_dir, or use --force to resume with the change"

@@ -27,6 +27,8 @@ CODE: tuple[str, ...] = ("data/*.py", "loading/*.py", "evaluation/tasks/sts.py")
 CODE += ("loop/building.py", "loop/optimizers.py", "loop/progress.py", "loop/run_data.py", "loop/training_loop.py")
 # A checkpoint in which one of these differs belongs to another run.
 SAME_RUN = ("recipe", "seed")
+# What receipts of older code do not have. Its code differs, so that is what an error names.
+LATER = {"special tokens", "base_model", "generator"}
 
 
 # The keys of a configuration that do not change what a model computes.
@@ -55,6 +57,7 @@ def run_receipt(
         "precision": precision_of(accelerator),
         "code": code_sha256(),
         "tokenizer": tokenizer_sha256(built.serving_tokenizer),
+        "special tokens": str(special_tokens(built.tokenizer)),
         **pretrained_sha256(built.model),
         **libraries,
         **{key: sha256(file) for key, file in files.items() if file.is_file()},
@@ -80,7 +83,6 @@ def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
     """
     parts = json.loads(tokenizer.backend_tokenizer.to_str())
     kept = {name: part for name, part in parts.items() if name not in ("truncation", "padding")}
-    kept["special tokens"] = special_tokens(tokenizer)
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
 
