@@ -16,7 +16,7 @@ from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.interpreters import Python
 from tests.training.faults import AtRecord, start_in_child, train_in_child
-from tests.training.loop.test_resume import same_run, train_up_to  # noqa: F401 (a fixture)
+from tests.training.loop.test_resume import same_run
 from tests.training.loop.test_train import command_line, values
 
 
