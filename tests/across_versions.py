@@ -4,8 +4,8 @@
 
 Saves a tiny checkpoint of every method and setting with the versions of this environment, and the export of each that
 has a plain form. For each other version of transformers or sentence-transformers it makes a virtual environment in
-DIRECTORY (a temporary one by default; one that is there is used again), where csezoo is not installed, and loads all of
-them there. Not a test of `pytest`: it installs packages.
+DIRECTORY (a temporary one by default; one that is there is used again), where csezoo is not installed, and loads all
+of them there. Not a test of `pytest`: it installs packages.
 """
 
 import json

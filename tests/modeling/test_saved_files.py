@@ -154,6 +154,7 @@ results = {}
 # The lines of the card: the tokenizer first, because a process that has loaded the model is not asked again.
 blocks = re.findall(r"```python\\n(.+?)\\n```", open("published/README.md").read(), re.DOTALL)
 loads, tokenizes, sentence_transformers = (block.replace("REPOSITORY", "published") for block in blocks)
+transformers.PreTrainedTokenizerFast.from_pretrained("published")
 exec("\\n".join(line for line in tokenizes.splitlines() if "model(" not in line))
 results["asked"], results["logged"] = len(asked), list(logged)
 exec(loads)
