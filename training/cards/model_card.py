@@ -146,7 +146,7 @@ embeddings = model(**batch).pooler_output
 
 Without `trust_remote_code=True`, transformers 5 asks before it loads this tokenizer.
 
-So does sentence-transformers {oldest} or newer:
+sentence-transformers {oldest} or newer gives the vectors of `encode`:
 
 ```python
 from sentence_transformers import SentenceTransformer
