@@ -13,6 +13,7 @@ require_version("transformers>=4.57")  # checked here because a checkpoint impor
 POOLING_MODES = ("cls", "mean", "max", "first_last_mean", "last2_mean", "prompt")
 PROJECTIONS = ("none", "tanh", "batchnorm", "gelu")
 DENOISING = ("none", "train", "always")
+RANK_LOSSES = ("listnet", "listmle")
 SIZE = "[1, 10_000_000]"  # models larger than memory are refused before they are built
 WEIGHT = "[0, 1_000_000]"
 
@@ -91,6 +92,13 @@ class SentenceEncoderConfig(PretrainedConfig):
         nli_classes: classes of a softmax classifier on labelled sentence pairs, see `natural_language_inference`: 2
             for entailed and contradicted hypotheses, 3 with neutral ones, 0 for no classifier.
         nli_weight: weight of the classifier's cross-entropy beside the contrastive loss.
+        rank_weight: weight of rank distillation from the recipe's `teachers`, see `rank_distillation`; 1 in RankCSE,
+            0 for none.
+        rank_loss: `listnet` or `listmle`.
+        rank_temperature: of the model's similarities in `rank_loss`; 0.05 in RankCSE.
+        teacher_temperature: of the teachers' similarities in `listnet`.
+        ema_decay: serve an exponential moving average of the weights that keeps this share at each update. It
+            restarts with each stage. 0 serves the trained weights.
         whitening_size: dimensions that a fitted whitening keeps, see `whitening.Whitening`; none by default.
 
     Raises:
@@ -114,6 +122,11 @@ class SentenceEncoderConfig(PretrainedConfig):
         "mlm_probability": "(0, 1)",
         "nli_classes": (0, 2, 3),
         "nli_weight": WEIGHT,
+        "rank_weight": WEIGHT,
+        "rank_loss": RANK_LOSSES,
+        "rank_temperature": "(0, 1_000]",
+        "teacher_temperature": "(0, 1_000]",
+        "ema_decay": "[0, 1)",
         "whitening_size": SIZE,
     }
 
@@ -139,6 +152,11 @@ class SentenceEncoderConfig(PretrainedConfig):
         mlm_probability: float = 0.15,
         nli_classes: int = 0,
         nli_weight: float = 0.0,
+        rank_weight: float = 0.0,
+        rank_loss: str = "listnet",
+        rank_temperature: float = 0.05,
+        teacher_temperature: float = 0.05,
+        ema_decay: float = 0.0,
         whitening_size: int | None = None,
         **kwargs: Any,
     ):
@@ -166,6 +184,11 @@ class SentenceEncoderConfig(PretrainedConfig):
         self.mlm_probability = mlm_probability
         self.nli_classes = nli_classes
         self.nli_weight = nli_weight
+        self.rank_weight = rank_weight
+        self.rank_loss = rank_loss
+        self.rank_temperature = rank_temperature
+        self.teacher_temperature = teacher_temperature
+        self.ema_decay = ema_decay
         self.whitening_size = whitening_size
         self._check()
         # A checkpoint has its code in the files beside it, found by these names.

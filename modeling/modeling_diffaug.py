@@ -288,9 +288,11 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
     @torch.no_grad()
     def serving_model(self) -> SentenceEncoderModel:
         """Return the model to serve, with the current prefixes."""
+        served = super().serving_model()
         if self.config.prefix_positions:
             self.model.prefixes.copy_(self.prefixes())
-        return super().serving_model()
+            served.get_parameter("prefixes").copy_(self.model.prefixes)  # an average of weights serves them too
+        return served
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Update the prefixes of the serving model and save, because the checkpoint may be served."""

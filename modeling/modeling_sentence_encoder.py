@@ -88,7 +88,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
     """
 
     # Heads that only a training checkpoint has. Serving ignores them.
-    training_heads: tuple[str, ...] = ("projection", "lm_head", "nli_classifier")
+    training_heads: tuple[str, ...] = ("projection", "lm_head", "nli_classifier", "average")
 
     def __init__(self, config: SentenceEncoderConfig):
         super().__init__(config)

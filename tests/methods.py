@@ -54,6 +54,7 @@ TESTED = {
             "mean": {"pooling": "mean", "projection": "none"},
             "nli": {"nli_classes": 3},
             "whitening": {"whitening_size": 8},
+            "average": {"ema_decay": 0.5},
         },
         neutral={},
     ),

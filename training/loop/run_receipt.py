@@ -13,6 +13,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 import csezoo.modeling
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
+from ..data.teachers import shards_of
 from ..environment import versions
 from ..errors import UserError
 from ..evaluation.tasks.sts import PairTask
@@ -61,8 +62,13 @@ def run_receipt(
         **pretrained_sha256(built.model),
         **libraries,
         **{key: sha256(file) for key, file in files.items() if file.is_file()},
+        **{f"teacher {directory}": _files_sha256(shards_of(directory)) for directory in recipe.teachers or []},
         "dev pairs": dev.receipt()["sha256"] if dev else None,
     }
+
+
+def _files_sha256(files: list[str]) -> str:
+    return hashlib.sha256("".join(sha256(Path(file)) for file in files).encode()).hexdigest()
 
 
 def code_sha256() -> str:

@@ -202,7 +202,8 @@ def train_stage(
         if progress.stopped:
             break
         learning_rate = float(scheduler.get_last_lr()[0])
-        first = stage.name == "contrastive" and step == stage.start + 1 and model.config.contrastive_weight > 0
+        contrasts = model.config.contrastive_weight > 0 or model.config.rank_weight > 0
+        first = stage.name == "contrastive" and step == stage.start + 1 and contrasts
         check = partial(refuse_equal_views, progress.built, recipe, accelerator) if first else None
         losses, rows = update(wrapped, optimizer, loader, recipe, accelerator, check)
         # fp16 skips an update that overflowed and continues. An update that DeepSpeed skips ends the run.

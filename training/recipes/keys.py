@@ -16,7 +16,7 @@ SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomia
 # Keys that change no result. They may differ between a run and its continuation.
 FREE_KEYS = {"output_dir", "overwrite", "force", "report_to", "log_steps", "recipe"}
 # Keys added since runs have receipts. Such a key at its default does not change the receipt of an earlier run.
-LATER_KEYS = {"optimizer", "dropout"}
+LATER_KEYS = {"optimizer", "teachers", "teacher_share", "dropout"}
 FRACTION = "(0, 1]"
 BATCH = "[1, 1_000_000]"
 ROWS = "[1, 10_000_000_000]"
@@ -113,6 +113,13 @@ class Recipe:
     max_length: int = data_key(
         32, "Longest sentence. Special tokens count, a prompt's template does not.", "[1, 1_000_000]", "word pieces"
     )
+
+    teachers: list[str] | None = data_key(
+        None,
+        "One or two directories with the vectors of the training sentences, as `csezoo encode` writes them. "
+        "`rank_weight` distils their rankings.",
+    )
+    teacher_share: float = data_key(0.5, "Share of the first of two teachers in their similarity.", "[0, 1]")
 
     nli_file: str | None = pairs_key(None, "A local file of labelled pairs, for a first stage and for `nli_weight`.")
     nli_dataset: str | None = pairs_key(None, "Hub id of a data set of labelled pairs.")
@@ -238,6 +245,12 @@ class Recipe:
             raise UserError("train_fraction: a stream cannot be sampled, give --max_train_sentences instead")
         if self.whitening and not (self.train_file or self.dataset):
             raise UserError("whitening: it is fitted on training sentences, give --train_file or --dataset")
+        if bool(self.teachers) != bool(self.model.get("rank_weight")):
+            raise UserError("teachers and rank_weight belong together; give both or neither")
+        if self.teachers and len(self.teachers) > 2:
+            raise UserError(f"teachers: expected one or two directories, got {len(self.teachers)}")
+        if self.teachers and self.streaming:
+            raise UserError("streaming: the sentences of a stream cannot be matched to teachers; leave it out")
         if len(self.adam_betas) != 2:
             raise UserError(f"adam_betas: {self.adam_betas} must be two numbers")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):

@@ -187,6 +187,16 @@ def parse_overrides(arguments: list[str]) -> dict[str, object]:
     return {key: single.get(len(values), list)(values) for key, values in overrides.items()}
 
 
+class _RecipeDumper(yaml.SafeDumper):
+    """Writes texts so that they are read back unchanged: YAML takes U+0085 for a line break outside double quotes."""
+
+    def represent_str(self, text: str) -> yaml.ScalarNode:
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style='"' if "\x85" in text else None)
+
+
+_RecipeDumper.add_representer(str, _RecipeDumper.represent_str)
+
+
 def dump_recipe(recipe: Recipe, path: Path) -> None:
     """Write the resolved recipe: every key with its value."""
-    replace_file(path, yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True))
+    replace_file(path, yaml.dump(recipe.to_dict(), Dumper=_RecipeDumper, sort_keys=False, allow_unicode=True))
