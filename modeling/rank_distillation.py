@@ -1,4 +1,4 @@
-"""Distil rankings: a sentence ranks the other sentences of the batch as its teachers do.
+"""Distil rankings: the model learns to rank the sentences of a batch by similarity as its teachers do.
 
 References:
     Liu et al. 2023, "RankCSE: Unsupervised Sentence Representations Learning via Learning to Rank", section 4.3. Its
@@ -66,11 +66,12 @@ def rank_distillation(
     temperature: float,
     teacher_temperature: float,
 ) -> torch.Tensor:
-    """Return the loss of a batch's rankings against those of the teachers. Nothing ranks itself.
+    """Compare how each sentence ranks the other sentences of a batch with the ranking of the teachers.
 
     Args:
-        anchors, others: `(B, H)`, two views of each sentence. An anchor ranks the other view of the other sentences.
-        teachers: `(B, K)`, the vectors of the teachers. A cosine of two of them is the teachers' similarity.
+        anchors, others: `(B, H)`, two views of each sentence. Each anchor ranks the second view of every other
+            sentence.
+        teachers: `(B, K)`, the vectors of the teachers. Their cosines are the teachers' similarities.
         loss: `listnet` or `listmle`.
         temperature: of the student's similarities.
         teacher_temperature: of the teachers' similarities; ListMLE does not depend on it.

@@ -129,6 +129,25 @@ def locked(directory: Path, name: str = LOCK, *, wait: bool = False) -> Iterator
         lock.release()
 
 
+def refuse_links_out(directory: Path, *paths: Path, root: Path | None = None) -> None:
+    """Refuse links that would publish a file from elsewhere, or write to one.
+
+    Args:
+        directory: everything in it is checked.
+        paths: more paths to check.
+        root: where links may lead to; by default the directory.
+
+    Raises:
+        UserError: a link leads out of the root.
+    """
+    inside = (root or directory).resolve()
+    for path in (*directory.rglob("*"), *paths):
+        if path.is_symlink() and not path.resolve().is_relative_to(inside):
+            raise UserError(
+                f"{path} is a link to a place outside of {root or directory}: replace it by a copy, or delete it"
+            )
+
+
 def in_use(directory: Path) -> UserError:
     """Return the error that another process is training in a directory."""
     return UserError(

@@ -103,7 +103,7 @@ class TrainingState:
             load_model(self.model, checkpoint / "model.safetensors")
             slots = load_file(checkpoint / "optimizer.safetensors")
             random_state = checkpoint / f"random-{self.accelerator.process_index}.safetensors"
-            if random_state.is_file():  # a process that did not exist before keeps its new one
+            if random_state.is_file():  # a process that the run did not have before keeps its new random state
                 _restore_random_state(load_file(random_state))
         except (OSError, SafetensorError, RuntimeError) as error:
             raise UserError(

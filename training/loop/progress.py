@@ -58,7 +58,7 @@ class Progress:
         return {name: getattr(self, name) for name in self.COUNTERS}
 
     def begin(self) -> None:
-        """Start with empty metrics: drop what an attempt without a checkpoint has logged."""
+        """Start with empty metrics: drop what an attempt logged that ended before its first checkpoint."""
         if self.accelerator.is_main_process:
             replace_file(self.metrics, "")
 

@@ -40,7 +40,7 @@ class RunData:
         self.joint = config.nli_weight > 0
         self.share = {"seed": seed, "rank": accelerator.process_index, "world": accelerator.num_processes}
         self.share["length_window"] = recipe.length_window
-        # With its own generator, iterating does not draw from the generator of dropout.
+        # The loader has its own generator, so that iterating does not draw from the generator of dropout.
         self.options: dict[str, Any] = {"pin_memory": accelerator.device.type == "cuda", "batch_size": None}
         self.options["generator"] = torch.Generator()
         self.collation = (built.templates, built.serving_tokenizer.pad_token_id)

@@ -40,7 +40,7 @@ def weakened_tokens(run: str | Path, sentences: list[str], *, seed: int = 0) -> 
     model = built.model
     if not model.config.learns_token_masks:
         raise UserError(
-            f"{run} has no token masks; give a run of l2pcsr without weakening: noise and token_mask: false "
+            f"{run} has no token masks; give a run of l2pcsr that has neither weakening: noise nor token_mask: false "
             f"(this is a run of {recipe.method})"
         )
     load_model(model, _newest_checkpoint(run, recipe) / "model.safetensors")
@@ -69,5 +69,5 @@ def _newest_checkpoint(run: Path, recipe: Recipe) -> Path:
     if not run.name.startswith("seed-"):
         run = seed_directory(run, recipe.seeds, recipe.seeds[0])
     if not (written := checkpoints(run / "checkpoints", {})):
-        raise UserError(f"{run} has no complete checkpoint yet; train it to its first eval_steps")
+        raise UserError(f"{run} has no complete checkpoint yet; train it for at least eval_steps updates")
     return written[-1]
