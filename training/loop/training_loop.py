@@ -94,7 +94,7 @@ def train(
     built.model.to(accelerator.device)
     data = RunData(recipe, seed, built, accelerator)
     stages = plan_stages(recipe, data)
-    receipt = run_receipt(recipe, seed, built, accelerator, dev)
+    receipt = run_receipt(recipe, seed, built, data, accelerator, dev)
     refuse_mixed_seeds({**finished, seed: receipt}, force=recipe.force)
     checkpoint = on_main(accelerator, partial(newest, run / "checkpoints", receipt, force=recipe.force))
     progress = Progress(run, built, recipe, accelerator, dev, receipt)
