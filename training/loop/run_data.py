@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import datasets
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader, Dataset
@@ -19,6 +23,7 @@ from ..errors import UserError
 from ..recipes import Recipe
 from .building import Build
 
+ROWS_AT_ONCE = 100_000
 # Labelled rows on which a method computes its diagnostics.
 PROBE = 256
 logger = logging.getLogger(__name__)
@@ -90,6 +95,16 @@ class RunData:
         self.probe = lambda: collate([{**rows[i]} for i in range(min(PROBE, len(rows)))])
         self.labelled = lambda start, stop: self._loader(batches, sampler=range(start, stop))
 
+    def checksums(self) -> dict[str, str]:
+        """Return a checksum of the rows of each data set that is not a local file, by its key in the recipe.
+
+        Without a pinned revision, a data set of the Hub can change. The rows of a stream have no checksum.
+        """
+        rows = {kind: batches.sentences for kind, batches in self.numbered.items()}
+        files = {"sentences": self.recipe.train_file, "labelled": self.recipe.nli_file}
+        keys = {"sentences": "dataset", "labelled": "nli_dataset"}
+        return {keys[kind]: rows_sha256(rows[kind]) for kind in rows if not files[kind]}
+
     def _loader(self, batches: Dataset, **options: Any) -> DataLoader:
         return DataLoader(batches, **self.options, **options)
 
@@ -128,3 +143,23 @@ class RunData:
             for kind, numbers in batches.items()
             if kind in self.numbered
         }
+
+
+def rows_sha256(rows: datasets.Dataset) -> str:
+    """Return a checksum of tokenised rows and their labels, in order.
+
+    Example:
+        >>> first, second = ({"0": [[1, 2], [3]]}, {"0": [[1], [2, 3]]})
+        >>> rows_sha256(datasets.Dataset.from_dict(first)) == rows_sha256(datasets.Dataset.from_dict(second))
+        False
+    """
+    digest = hashlib.sha256()
+    for table in rows.with_format("arrow").iter(ROWS_AT_ONCE):
+        for name in sorted(table.column_names):
+            column = table[name].combine_chunks()
+            digest.update(name.encode())
+            if pa.types.is_list(column.type):
+                digest.update(pc.list_value_length(column).to_numpy().data)
+                column = column.flatten()
+            digest.update(column.to_numpy().data)
+    return digest.hexdigest()

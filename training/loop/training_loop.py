@@ -94,7 +94,7 @@ def train(
     built.model.to(accelerator.device)
     data = RunData(recipe, seed, built, accelerator)
     stages = plan_stages(recipe, data)
-    receipt = run_receipt(recipe, seed, built, accelerator, dev)
+    receipt = run_receipt(recipe, seed, built, data, accelerator, dev)
     refuse_mixed_seeds({**finished, seed: receipt}, force=recipe.force)
     checkpoint = on_main(accelerator, partial(newest, run / "checkpoints", receipt, force=recipe.force))
     progress = Progress(run, built, recipe, accelerator, dev, receipt)
@@ -202,7 +202,8 @@ def train_stage(
         if progress.stopped:
             break
         learning_rate = float(scheduler.get_last_lr()[0])
-        first = stage.name == "contrastive" and step == stage.start + 1 and model.config.contrastive_weight > 0
+        contrasts = model.config.contrastive_weight > 0 or model.config.rank_weight > 0
+        first = stage.name == "contrastive" and step == stage.start + 1 and contrasts
         check = partial(refuse_equal_views, progress.built, recipe, accelerator) if first else None
         losses, rows = update(wrapped, optimizer, loader, recipe, accelerator, check)
         # fp16 skips an update that overflowed and continues. An update that DeepSpeed skips ends the run.

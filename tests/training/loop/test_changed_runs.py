@@ -253,6 +253,21 @@ def test_resume_refuses_changed_data_and_accepts_a_new_modification_time(broken)
         shutil.copy(run / "before.txt", recipe["train_file"])
 
 
+def test_resume_refuses_changed_rows_of_a_data_set_without_a_pinned_revision(bases, dev_file, tmp_path):
+    """As on the Hub: the recipe has only its name. Here it is a directory that the library reads."""
+    (tmp_path / "sentences").mkdir()
+    file = tmp_path / "sentences" / "train.csv"
+    for number, sentences in enumerate((SENTENCES, [*SENTENCES[1:], SENTENCES[0]])):
+        file.write_text("\n".join(["text", *sentences]) + "\n", encoding="utf-8")
+        recipe = values(bases["bert"], "", dev_file, tmp_path / "run", max_steps=1)
+        recipe |= {"train_file": None, "dataset": str(tmp_path / "sentences")}
+        if number == 0:
+            run_recipe(make_recipe(recipe))
+            (tmp_path / "run" / "results.json").unlink()
+    with pytest.raises(UserError, match="step-00000001 was written with another dataset; "):
+        run_recipe(make_recipe(recipe))
+
+
 def test_the_tokenizer_checksum_ignores_truncation_and_padding(bases):
     tokenizer = load_tokenizer(str(bases["bert"]))
     before = tokenizer_sha256(tokenizer)

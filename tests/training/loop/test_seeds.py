@@ -83,7 +83,7 @@ def test_seeds_are_added_to_a_finished_run_of_one(recipe, whole, tmp_path, capsy
     equals_whole(tmp_path / "run", whole, [1, 2, 3])
 
 
-def test_seeds_are_added_to_an_interrupted_run(recipe, whole, tmp_path, train_up_to):  # noqa: F811
+def test_seeds_are_added_to_an_interrupted_run(recipe, whole, tmp_path, train_up_to):
     train_up_to("step 2  loss", {**recipe, "seeds": [1]})
     run_recipe(make_recipe({**recipe, "seeds": [3]}))  # the first is not finished, so there is no mean yet
     assert read(tmp_path / "run" / "seed-3")["seed"] == 3 and not (tmp_path / "run" / "results.json").exists()
@@ -115,7 +115,7 @@ def test_two_processes_share_the_seeds_of_a_run(recipe, whole, tmp_path, first, 
 
 
 @pytest.mark.parametrize("last", ["first", pytest.param("second", marks=pytest.mark.slow)])
-def test_the_mean_is_right_whichever_process_finishes_last(recipe, whole, tmp_path, last, train_up_to):  # noqa: F811
+def test_the_mean_is_right_whichever_process_finishes_last(recipe, whole, tmp_path, last, train_up_to):
     """Seed 1 is trained in the run's own directory, until another process has added seeds."""
     alone, others = {**recipe, "seeds": [1]}, {**recipe, "seeds": [2, 3]}
     waits = AtRecord("step 1  dev", Wait(tmp_path / "go"))
