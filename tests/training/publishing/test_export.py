@@ -39,7 +39,7 @@ VARIANTS = {
     "prompt": {"pooling": "prompt", "prompts": [PROMPT]},
     "denoised": {"pooling": "prompt", "prompts": [PROMPT], "denoise": "always"},
 }
-WITHOUT_PLAIN_FORM = {"diffaug", "diffaug-same", "diffaug-adapter", "denoised"}
+WITHOUT_PLAIN_FORM = {"diffaug", "diffaug-same", "diffaug-adapter", "denoised", "simcse-mlm-transform"}
 TEXTS = [*SENTENCES[:3], "cat", "", "the small cat " * 40]
 
 
@@ -112,7 +112,8 @@ def test_a_plain_model_fits_the_class_of_its_backbone_and_has_no_custom_code(pla
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_PLAIN_FORM))
 def test_the_reason_for_having_no_plain_form_is_named(name):
-    word = {"diffaug-adapter": "adapters", "denoised": "bias"}.get(name, "prefixes")
+    words = {"diffaug-adapter": "adapters", "denoised": "bias", "simcse-mlm-transform": "layer norm"}
+    word = words.get(name, "prefixes")
     assert word in config_of(name, "bert").needs_own_code
 
 

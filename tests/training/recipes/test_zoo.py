@@ -19,6 +19,10 @@ PUBLISHED = {
     "simcse-sup-roberta-large": (512, 1e-5, 3, True, SUPERVISED),
     "promptbert-bert-base-uncased": (256, 1e-5, 1, False, UNSUPERVISED),
     "promptbert-roberta-base": (256, 1e-5, 1, False, UNSUPERVISED),
+    "promptbert-sup-bert-base-uncased": (512, 5e-5, 3, True, SUPERVISED),
+    "promptbert-sup-bert-large-uncased": (512, 1e-5, 3, True, SUPERVISED),
+    "promptbert-sup-roberta-base": (512, 5e-5, 3, True, SUPERVISED),
+    "promptbert-sup-roberta-large": (512, 1e-5, 3, True, SUPERVISED),
 }
 
 
@@ -43,7 +47,8 @@ def test_hyperparameters_are_the_published_ones(name):
     recipe = load_recipe(name)
     kept = recipe.model["projection_at_test"]
     assert (recipe.batch_size, recipe.learning_rate, recipe.epochs, kept, recipe.text_columns) == PUBLISHED[name]
-    assert (recipe.model["temperature"], recipe.model["projection"]) == (0.05, "tanh")
+    projection = "mlm_transform" if name.startswith("promptbert-sup-bert") else "tanh"
+    assert (recipe.model["temperature"], recipe.model["projection"]) == (0.05, projection)
     assert (recipe.max_length, recipe.max_grad_norm, recipe.weight_decay) == (32, 1.0, 0.0)
     assert (recipe.lr_scheduler, recipe.warmup_ratio) == ("linear", 0.0)
     assert (recipe.adam_betas, recipe.adam_epsilon) == ([0.9, 0.999], 1e-8)
