@@ -46,12 +46,17 @@ def save_repository(
     """
     partial = directory.with_name(directory.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    serving_model.save_pretrained(partial)
-    save_tokenizer(partial, tokenizer)
-    write_sentence_transformers_files(partial, MODULES, TRANSFORMER)
+    save_model(partial, serving_model, tokenizer)
     write_fingerprint(partial, type(serving_model))
     save_card(partial, recipe, results)
     replace_directory(partial, directory)
+
+
+def save_model(directory: Path, serving_model: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write weights, code, tokenizer and modules: a repository without its fingerprint and card."""
+    serving_model.save_pretrained(directory)
+    save_tokenizer(directory, tokenizer)
+    write_sentence_transformers_files(directory, MODULES, TRANSFORMER)
 
 
 def save_card(

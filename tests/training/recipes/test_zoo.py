@@ -3,7 +3,7 @@
 import pytest
 
 from csezoo.modeling import METHODS
-from csezoo.training.recipes import RECIPES, comments, dump_recipe, load_recipe, recipe_files, recipe_names
+from csezoo.training.recipes import RECIPES, RELEASED, comments, dump_recipe, load_recipe, recipe_files, recipe_names
 from csezoo.training.recipes.reading import read_values
 
 UNSUPERVISED, SUPERVISED = None, ["sent0", "sent1", "hard_neg"]
@@ -27,7 +27,7 @@ PUBLISHED = {
 
 
 def test_the_name_of_a_recipe_is_unique_and_says_its_directory():
-    files = list(RECIPES.rglob("*.yaml"))
+    files = [file for file in RECIPES.rglob("*.yaml") if file != RELEASED]
     assert sorted(file.stem for file in files) == recipe_names(), "two files of one name would hide one another"
     for file in files:
         assert file.parent.name in ("baselines", "recipes") or file.stem.startswith(f"{file.parent.name}-")
