@@ -47,7 +47,8 @@ def released_card(name: str, kind: Kind, entry: Released | None, conversion: Con
     if conversion:
         sections += [_origin(name, conversion), use_section("REPOSITORY"), _conversion(conversion)]
     else:
-        sections += [f"The weights are on the Hub: [{name}](https://huggingface.co/{name}).", _how_to_convert(name)]
+        where = f"The weights are on the Hub: [{name}](https://huggingface.co/{name})."
+        sections += [where, _how_to_convert(name, list(kind.servings))]
     sections += [_scores(entry), _license_section(kind, conversion), _limits(kind, entry)]
     citations = "\n\n".join(method_entries()[text]["citation"] for text in kind.texts)
     sections.append(f"## Citation\n\n```bibtex\n{citations}\n```")
@@ -89,10 +90,11 @@ def _conversion(conversion: Conversion) -> str:
     return f"{text}\n\n{notes}".rstrip()
 
 
-def _how_to_convert(name: str) -> str:
+def _how_to_convert(name: str, servings: list[str]) -> str:
     title = name.rpartition("/")[2]
     load = use_section(title).removeprefix("## Use\n\n")
-    return f"## Use\n\n```bash\ncsezoo convert {name} --to {title}\n```\n\n{load}"
+    choice = f"`--serving` is one of {', '.join(servings)}; the first is the default.\n\n" if servings else ""
+    return f"## Use\n\n```bash\ncsezoo convert {name} --to {title}\n```\n\n{choice}{load}"
 
 
 def _scores(entry: Released | None) -> str:
