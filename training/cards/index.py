@@ -27,12 +27,12 @@ TRAINED, UNTRAINED = "trained here", "not trained here"
 IDEAS_AT = "../ideas/"
 INTRODUCTION = """# Model cards
 
-Every recipe, every measured run and every checkpoint that the papers' authors released has a card. `csezoo cards` writes
-them from recipes, results and the tables of the papers; no number is typed by hand. Scores are Spearman × 100, the average
-is over the seven STS tests, and ± is the standard deviation over seeds. The papers' averages are over the seven STS tests
-and over the seven transfer tasks (accuracy). Runs on a small stand-in encoder can be compared with each other, but not
-with the papers. For a released checkpoint the paper's columns have what its authors report, nothing was verified here, and
-`csezoo convert` makes a repository of the zoo from it."""
+Every recipe, every measured run and every checkpoint that the papers' authors released has a card. `csezoo cards`
+writes them from recipes, results and the tables of the papers; no number is typed by hand. Scores are Spearman ×
+100, the average is over the seven STS tests, and ± is the standard deviation over seeds. The papers' averages are
+over the seven STS tests and over the seven transfer tasks (accuracy). Runs on a small stand-in encoder can be
+compared with each other, but not with the papers. For a released checkpoint the paper's columns have what its
+authors report, nothing was verified here, and `csezoo convert` makes a repository of the zoo from it."""
 
 
 @dataclass

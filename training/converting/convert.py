@@ -161,8 +161,12 @@ def _transform(name: str) -> str:
 
 
 def _transform_of(base_model: str, config: PretrainedConfig) -> Mapping[str, torch.Tensor]:
+    """Return the masked-LM transform of a base model, which must fit the encoder."""
     transform = MaskedLMTransform(config.hidden_size, config.layer_norm_eps)
-    load_masked_lm_head("--serving", transform, config, base_model, "main")
+    try:
+        load_masked_lm_head("--serving", transform, config, base_model, "main")
+    except (KeyError, RuntimeError):  # names of another family, another width
+        raise UserError(f"--serving: the masked-LM transform of {base_model} does not fit this encoder") from None
     return {f"transform.{name}": tensor for name, tensor in transform.state_dict().items()}
 
 

@@ -20,6 +20,7 @@ HARMLESS = {
     "torch FloatStorage",
     "torch LongStorage",
 }
+SAFE_TORCH = (2, 10)  # has the fixes of CVE-2025-32434 and CVE-2026-24747, which `weights_only` did not stop
 # Opcodes that import what a GLOBAL opcode does not name. torch.save writes none of them.
 HIDDEN = {"STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4"}
 
@@ -34,8 +35,14 @@ def read_pickle(file: Path) -> dict[str, torch.Tensor]:
         file: in the format of `torch.save` since torch 1.6, an archive without compression.
 
     Raises:
-        UserError: the pickle imports anything but `HARMLESS`, the file is damaged, or it contains more than tensors.
+        UserError: the pickle imports anything but `HARMLESS`, the file is damaged, it contains more than tensors, or
+            torch is too old to read pickles safely.
     """
+    if torch.__version__ < SAFE_TORCH:
+        needed = ".".join(map(str, SAFE_TORCH))
+        raise UserError(
+            f"{file.name} is a pickle: reading it safely needs torch {needed}, this is {torch.__version__}"
+        )
     try:
         with zipfile.ZipFile(file) as archive:
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):

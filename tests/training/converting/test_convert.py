@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -83,6 +85,30 @@ def test_an_unconverted_supervised_checkpoint_keeps_its_mlp_and_not_the_base_mod
     torch.save(state, checkpoint.weights)
     convert(str(checkpoint.directory), str(tmp_path / "zoo"), kind="simcse-sup", report=str)
     torch.testing.assert_close(served(tmp_path / "zoo", TEXTS)[0], expected, atol=1e-6, rtol=0)
+
+
+MEASURE = """
+import sys
+from csezoo.training.converting.convert import convert
+from csezoo.training.environment import peak_rss_bytes
+
+before = peak_rss_bytes()
+convert(sys.argv[1], sys.argv[2], kind="diffcse", report=str)
+print((peak_rss_bytes() - before) / 2**20)
+"""
+
+
+@pytest.mark.slow
+def test_a_file_three_times_the_encoders_size_needs_no_more_memory_than_the_encoder(tmp_path):
+    sizes = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 8, "num_attention_heads": 8}
+    checkpoint = write_checkpoint(tmp_path / "original", "diffcse", "bert", **sizes)
+    encoder = sum(tensor.nbytes for name, tensor in checkpoint.state.items() if name.startswith("bert.")) / 2**20
+    checkpoint.state |= {f"generator.{name}": t for name, t in checkpoint.encoder.float().state_dict().items()}
+    checkpoint.save()
+    assert checkpoint.weights.stat().st_size / 2**20 > 3 * encoder > 900
+    command = [sys.executable, "-c", MEASURE, str(checkpoint.directory), str(tmp_path / "zoo")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert float(done.stdout) < encoder + 100, "the encoder, and what reading the tokenizer and the code takes"
 
 
 def test_each_released_checkpoint_has_a_kind_and_scores_that_add_up():

@@ -4,8 +4,10 @@ import json
 
 import pytest
 import torch
+from transformers import AutoModel, BertForMaskedLM
 
 from tests.clean_interpreter import run_without_csezoo
+from tests.conftest import tiny_config
 from tests.interpreters import run_python
 from tests.repositories import publish_to
 from tests.training.converting.authors import TEXTS, authors_vectors, write_checkpoint
@@ -43,6 +45,31 @@ def test_convert_by_id_and_revision(hub, convert, tmp_path):
     card = (tmp_path / "zoo" / "README.md").read_text(encoding="utf-8")
     assert f"[{NAME}](https://huggingface.co/{NAME}) at commit `{first}`" in card
     assert "license: bsd-3-clause" in card and "published by its authors, not verified here" in card
+
+
+def test_supervised_promptbert_with_the_transform_of_the_base_model(hub, tmp_path):
+    """What the authors' script does with the Hub id: the pre-trained transform on the tuned encoder."""
+    name, base_name = "royokong/sup-PromptBERT", "google-bert/bert-base-uncased"
+    checkpoint = write_checkpoint(tmp_path / "original", "promptbert-sup", "bert")
+    torch.manual_seed(1)
+    base = BertForMaskedLM(tiny_config("bert"))
+    base.save_pretrained(tmp_path / "base")
+    for repository, directory in ((name, checkpoint.directory), (base_name, tmp_path / "base")):
+        hub.commit(repository, "weights", {file.name: file.read_bytes() for file in directory.iterdir()})
+    command = ["-m", "csezoo.training.cli", "convert", name, "--to", tmp_path / "zoo", "--serving", "sts-pretrained"]
+    done = run_python("-W", "ignore", *command, **hub.environment(tmp_path / "hf"))
+    assert done.returncode == 0, done.stderr
+    transform = base.cls.predictions.transform.state_dict()
+    checkpoint.state |= {f"pooler.{part}": tensor for part, tensor in transform.items()}
+    vectors = torch.from_numpy(AutoModel.from_pretrained(tmp_path / "zoo").encode(TEXTS)).double()
+    torch.testing.assert_close(vectors, authors_vectors(checkpoint, TEXTS), atol=1e-5, rtol=0)
+
+    other = write_checkpoint(tmp_path / "other", "promptbert-sup", "roberta")
+    hub.commit(name, "another family", {file.name: file.read_bytes() for file in other.directory.iterdir()})
+    command[5] = tmp_path / "other-zoo"
+    done = run_python("-W", "ignore", *command, **hub.environment(tmp_path / "hf"))
+    assert done.returncode == 2
+    assert f"the masked-LM transform of {base_name} does not fit this encoder" in done.stderr
 
 
 @pytest.mark.slow

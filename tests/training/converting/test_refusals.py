@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from csezoo.training.cli.parser import main
+from csezoo.training.converting import pickles
 from csezoo.training.converting.convert import convert
 from csezoo.training.converting.pickles import read_pickle
 from csezoo.training.errors import UserError
@@ -90,6 +91,11 @@ def test_a_damaged_or_older_file_is_refused(checkpoint):
     checkpoint.weights.write_bytes(whole)
     repacked(checkpoint.weights, lambda name, content: content[:40] if name.endswith("data.pkl") else content)
     refused(checkpoint, "is damaged")
+
+
+def test_a_torch_that_cannot_read_pickles_safely_is_refused(checkpoint, monkeypatch):
+    monkeypatch.setattr(pickles, "SAFE_TORCH", (99, 0))
+    refused(checkpoint, "reading it safely needs torch 99.0, this is")
 
 
 def test_more_than_tensors_is_refused(checkpoint):
