@@ -11,8 +11,11 @@ import torch
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from csezoo.modeling import METHODS, SentenceEncoderConfig
+from csezoo.modeling.encoding import load_tokenizer
+from csezoo.modeling.fingerprint import FINGERPRINT_NAME, new_fingerprint
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 from csezoo.modeling.pooling import MaskedLMTransform
+from csezoo.modeling.saved_files import save_tokenizer
 
 from ..cards.released_card import Conversion, released_card
 from ..environment import quiet_transformers, versions
@@ -22,8 +25,7 @@ from ..hub import sha256
 from ..loading.masked_lm import load_masked_lm_head
 from ..loading.sizes import longest_input, refuse_oversized
 from ..loading.templates import serving_tokenizer, template_token_ids
-from ..publishing.fingerprints import write_fingerprint
-from ..publishing.repository import save_model
+from ..publishing.fingerprints import add_checksums
 from ..recipes.released import Kind, Released, kinds, released
 from .prefixes import key_value_prefixes
 from .source import Source, find_source, read_backbone_config, read_tokenizer, read_weights
@@ -76,8 +78,10 @@ def convert(
         receipt = _write(partial, source, rules, keys)
         receipt = {"as": name, "serving": serving, **receipt, "notes": source.notes, "versions": versions()}
         write_json(partial / RECEIPT, receipt)
-        # The model that was written is freed by now: this loads it from the new files.
-        write_fingerprint(partial, METHODS[rules.method][1])
+        # Of a model loaded from the new files, because the one that was written is freed by now.
+        saved = METHODS[rules.method][1].from_pretrained(partial, dtype=torch.float32)
+        write_json(partial / FINGERPRINT_NAME, new_fingerprint(saved, load_tokenizer(saved)))
+        add_checksums(partial)
         conversion = Conversion(name, source.license, receipt)
         released_card(source.name, rules, entry, conversion).save(partial / "README.md")
     for note in source.notes:
@@ -139,7 +143,8 @@ def _write(directory: Path, source: Source, rules: Kind, keys: dict[str, Any]) -
     config, serving = _serving(source, rules, keys, backbone_config, tokenizer)
     model_class = METHODS[rules.method][1]
     refuse_oversized(source.name, config.to_dict(), lambda: model_class(config))
-    save_model(directory, _model(model_class, config, state), serving)
+    _model(model_class, config, state).save_pretrained(directory)
+    save_tokenizer(directory, serving)
     return {
         "source": source.name,
         "revision": source.revision,

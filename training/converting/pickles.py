@@ -20,7 +20,7 @@ HARMLESS = {
     "torch FloatStorage",
     "torch LongStorage",
 }
-SAFE_TORCH = (2, 10)  # has the fixes of CVE-2025-32434 and CVE-2026-24747, which `weights_only` did not stop
+SAFE_TORCH = "2.10"  # has the fixes of CVE-2025-32434 and CVE-2026-24747, which `weights_only` did not stop
 # Opcodes that import what a GLOBAL opcode does not name. torch.save writes none of them.
 HIDDEN = {"STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4"}
 
@@ -39,9 +39,8 @@ def read_pickle(file: Path) -> dict[str, torch.Tensor]:
             torch is too old to read pickles safely.
     """
     if torch.__version__ < SAFE_TORCH:
-        needed = ".".join(map(str, SAFE_TORCH))
         raise UserError(
-            f"{file.name} is a pickle: reading it safely needs torch {needed}, this is {torch.__version__}"
+            f"{file.name} is a pickle: reading it safely needs torch {SAFE_TORCH}, this is {torch.__version__}"
         )
     try:
         with zipfile.ZipFile(file) as archive:

@@ -94,7 +94,7 @@ def test_a_damaged_or_older_file_is_refused(checkpoint):
 
 
 def test_a_torch_that_cannot_read_pickles_safely_is_refused(checkpoint, monkeypatch):
-    monkeypatch.setattr(pickles, "SAFE_TORCH", (99, 0))
+    monkeypatch.setattr(pickles, "SAFE_TORCH", "99.0")
     refused(checkpoint, "reading it safely needs torch 99.0, this is")
 
 
