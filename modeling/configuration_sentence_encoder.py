@@ -11,7 +11,7 @@ from transformers.utils.versions import require_version
 require_version("transformers>=4.57")  # checked here because a checkpoint imports this file first
 
 POOLING_MODES = ("cls", "mean", "max", "first_last_mean", "last2_mean", "prompt")
-PROJECTIONS = ("none", "tanh", "batchnorm", "gelu")
+PROJECTIONS = ("none", "tanh", "batchnorm", "gelu", "mlm_transform")
 DENOISING = ("none", "train", "always")
 RANK_LOSSES = ("listnet", "listmle")
 SIZE = "[1, 10_000_000]"  # models larger than memory are refused before they are built
@@ -88,8 +88,9 @@ class SentenceEncoderConfig(PretrainedConfig):
         backbone_config: configuration (or its dict) of the encoder, BERT or RoBERTa family; BERT-base by default.
         pooling: `cls`, `mean`, `max`, `first_last_mean`, `last2_mean` (see `pooling.pool`) or `prompt`: the vector at
             the mask token of a template.
-        projection: layers applied to the pooled vector: `tanh` (SimCSE's MLP), `batchnorm` (DiffCSE's projector),
-            `gelu` (SG-OPT's head) or `none`.
+        projection: layers applied to the pooled vector, after its bias was subtracted: `tanh` (SimCSE's MLP),
+            `batchnorm` (DiffCSE's projector), `gelu` (SG-OPT's head) or `none`; or `mlm_transform` (the transform of
+            BERT's masked-LM head, in supervised PromptBERT), applied to vector and bias before the subtraction.
         projection_size: width of the `gelu` projection.
         projection_at_test: whether the projection stays in the serving model. Unsupervised SimCSE trains with it and
             tests without.
@@ -98,9 +99,10 @@ class SentenceEncoderConfig(PretrainedConfig):
         prompt_token_ids: ids of each template before and after the sentence, with special tokens; set from the
             tokenizer when a model is built.
         denoise: when to subtract the template's bias (PromptBERT): `none`, only in `train` (its unsupervised setting),
-            or `always` (its supervised setting for RoBERTa; for BERT it subtracts after a masked-LM head, which the
-            zoo does not have).
+            or `always` (its supervised setting).
         denoise_position_offset: first position id of the bias, see `prompts.template_bias`.
+        full_stop: whether the serving tokenizer adds a full stop to a sentence that ends without one, see
+            `templates.FULL_STOP`; PromptBERT's evaluation does.
         mask_token_id, special_token_ids: ids of the tokenizer, set when a model is built.
         batch_size: sentences in a training batch, over all processes, for a method whose sizes depend on it; set when
             a model is built.
@@ -163,6 +165,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         prompt_token_ids: Sequence[Sequence[list[int]]] | None = None,
         denoise: str = "none",
         denoise_position_offset: int = 0,
+        full_stop: bool = False,
         mask_token_id: int | None = None,
         special_token_ids: list[int] | None = None,
         batch_size: int | None = None,
@@ -195,6 +198,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         self.prompt_token_ids = prompt_token_ids
         self.denoise = denoise
         self.denoise_position_offset = denoise_position_offset
+        self.full_stop = full_stop
         self.mask_token_id = mask_token_id
         self.special_token_ids = special_token_ids
         self.batch_size = batch_size
@@ -243,6 +247,8 @@ class SentenceEncoderConfig(PretrainedConfig):
             raise ValueError(f"nli_weight: {self.nli_weight} needs nli_classes: 2 (triplets) or 3 (labelled pairs)")
         if self.projection == "gelu" and self.projection_at_test:
             raise ValueError("projection: gelu is only used in training; set projection_at_test: false")
+        if self.projection == "mlm_transform" and not self.projection_at_test:
+            raise ValueError("projection: mlm_transform is used in training and at test; set projection_at_test: true")
 
     def text_prefixes(self, sentences: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
         """Data seam: return for each view the prefix of each sentence, with its separator.
@@ -310,6 +316,8 @@ class SentenceEncoderConfig(PretrainedConfig):
         """Why a plain backbone with modules of sentence-transformers cannot serve the model, or None if it can."""
         if self.denoise == "always":
             return "it subtracts its template's bias (denoise: always), which needs a second pass through the encoder"
+        if self.projection == "mlm_transform":
+            return "its projection (mlm_transform) has a layer norm, which is no module of every sentence-transformers"
         return None
 
     @property

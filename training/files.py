@@ -47,6 +47,38 @@ def replace_directory(partial: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def empty_target(to: str) -> Path:
+    """Return the absolute path of a directory that is to be written.
+
+    Raises:
+        UserError: it exists and is not an empty directory.
+    """
+    target = Path(to).absolute()
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise UserError(f"--to: {to} is not an empty directory; give a new one, or delete what is in it")
+    return target
+
+
+@contextmanager
+def new_directory(target: Path) -> Iterator[Path]:
+    """Make a directory to write into, which becomes `target` when it is complete, and is deleted after an error.
+
+    Raises:
+        UserError: it cannot be created.
+    """
+    partial = target.with_name(target.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"--to: {target} cannot be created ({one_line(error)})") from error
+    try:
+        yield partial
+        replace_directory(partial, target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
 def flush(path: Path) -> None:
     """Flush a file, or a directory with all its files, to disk. Call it before the rename that marks it complete."""
     for part in (path, *path.rglob("*")):

@@ -65,7 +65,7 @@ def _card(
         *(f"![The idea of {picture.stem}]({ideas_at}{picture.name})" for picture in ideas(recipe)),
         description(recipe),
         "Made with csezoo, a model zoo of contrastive sentence embeddings.",
-        _use(path),
+        use_section(path),
         _training(recipe, runs),
         *results_text,
         "## Limits and biases\n\n" + "\n".join(f"* {line}" for line in limits(recipe)),
@@ -124,7 +124,8 @@ def _hub_id(base_model: str | None) -> str | None:
     return None if base_model is None or base_model[0] in "./~" else base_model
 
 
-def _use(path: str) -> str:
+def use_section(path: str) -> str:
+    """Return the section on how to load the model at `path`, a directory or Hub id."""
     oldest = ".".join(OLDEST_SENTENCE_TRANSFORMERS.split(".")[:2])
     return f"""## Use
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..evaluation.report import AVERAGE
@@ -55,7 +56,12 @@ def published(recipe: str) -> list[PublishedRow]:
         >>> published("simcse-bert-base-uncased")[0].scores["STS12"]
         68.4
     """
-    rows = [row for entry in method_entries().values() for row in entry.get("published", {}).get(recipe, [])]
+    of_methods = [entry.get("published", {}) for entry in method_entries().values()]
+    return published_rows(row for entries in of_methods for row in entries.get(recipe, []))
+
+
+def published_rows(entries: Iterable[dict]) -> list[PublishedRow]:
+    """Return entries with the keys that `published` describes as rows."""
     return [
         PublishedRow(
             source=row["source"],
@@ -63,7 +69,7 @@ def published(recipe: str) -> list[PublishedRow]:
             deviations=_by_task(row, "deviations", "deviation"),
             note=row.get("note"),
         )
-        for row in rows
+        for row in entries
     ]
 
 

@@ -129,7 +129,13 @@ def build(recipe: Recipe) -> Build:
             f"max_length: {recipe.max_length} needs {text} positions, the generator {recipe.generator} has "
             f"{longest_input(generator.config)}; lower it"
         )
-    serving = serving_tokenizer(tokenizer, templates[0], max_length=longest, leading_space=prompts != [None])
+    serving = serving_tokenizer(
+        tokenizer,
+        templates[0],
+        max_length=longest,
+        leading_space=prompts != [None],
+        full_stop=config.full_stop,
+    )
     return Build(model, tokenizer, serving, templates, sentence_length)
 
 

@@ -17,13 +17,15 @@ from .keys import Recipe, check_allowed, recipe_keys
 from .methods import method_keys
 
 RECIPES = Path(__file__).parent
+RELEASED = RECIPES / "released.yaml"  # no recipe: the checkpoints that authors released, see `released`
 KINDS: dict[object, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
 @cache
 def recipe_files() -> dict[str, Path]:
     """Return the recipes of the zoo: each name with its file, in alphabetical order."""
-    return {path.stem: path for path in sorted(RECIPES.rglob("*.yaml"), key=lambda path: path.stem)}
+    files = sorted(RECIPES.rglob("*.yaml"), key=lambda path: path.stem)
+    return {path.stem: path for path in files if path != RELEASED}
 
 
 def recipe_names() -> list[str]:

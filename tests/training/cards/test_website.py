@@ -244,4 +244,4 @@ def test_a_click_sorts_by_number_and_a_second_one_reverses_the_order(shown):
 
 def test_search_and_filter_are_read_from_the_url(shown):
     rows = shown("search=roberta+large&method=promptbert")
-    assert [row[0] for row in rows] == ["l2pcsr-prompt-roberta-large"]
+    assert [row[0] for row in rows] == ["l2pcsr-prompt-roberta-large", "promptbert-sup-roberta-large"]

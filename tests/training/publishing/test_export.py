@@ -39,9 +39,10 @@ VARIANTS = {
     "kept-batchnorm": {"projection": "batchnorm", "projection_at_test": True},
     "kept-whitening": {"projection_at_test": True, "whitening_size": 8},
     "prompt": {"pooling": "prompt", "prompts": [PROMPT]},
+    "full-stop": {"pooling": "prompt", "prompts": [PROMPT], "full_stop": True},
     "denoised": {"pooling": "prompt", "prompts": [PROMPT], "denoise": "always"},
 }
-WITHOUT_PLAIN_FORM = {"diffaug", "diffaug-same", "diffaug-adapter", "denoised"}
+WITHOUT_PLAIN_FORM = {"diffaug", "diffaug-same", "diffaug-adapter", "denoised", "simcse-mlm-transform"}
 TEXTS = [*SENTENCES[:3], "cat", "", "the small cat " * 40]
 
 
@@ -61,7 +62,8 @@ def serving(name: str, kind: str):
         model.whitening.fit(torch.randn(40, config.hidden_size))
     template = config.prompt_token_ids[0] if config.prompts else template_token_ids(tokenizer)
     longest = longest_input(config.backbone_config) - config.prefix_positions
-    return model, serving_tokenizer(tokenizer, template, max_length=longest, leading_space=bool(config.prompts))
+    options = {"leading_space": bool(config.prompts), "full_stop": config.full_stop}
+    return model, serving_tokenizer(tokenizer, template, max_length=longest, **options)
 
 
 def save(directory: Path, name: str, kind: str) -> Path:
@@ -114,7 +116,8 @@ def test_a_plain_model_fits_the_class_of_its_backbone_and_has_no_custom_code(pla
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_PLAIN_FORM))
 def test_the_reason_for_having_no_plain_form_is_named(name):
-    word = {"diffaug-adapter": "adapters", "denoised": "bias"}.get(name, "prefixes")
+    words = {"diffaug-adapter": "adapters", "denoised": "bias", "simcse-mlm-transform": "layer norm"}
+    word = words.get(name, "prefixes")
     assert word in config_of(name, "bert").needs_own_code
 
 
@@ -147,9 +150,9 @@ def test_a_mask_token_in_a_text_is_not_taken_for_that_of_the_template(plain, kin
 
 @pytest.fixture(scope="module")
 def from_the_hub(tmp_path_factory):
-    """A prompt model on the Hub, exported by the command: the checkpoint, the export, the command's output."""
+    """A prompt model that adds full stops, on the Hub, exported by the command: checkpoint, export, output."""
     directory = tmp_path_factory.mktemp("hub")
-    source = save(directory / "source", "prompt", "bert")
+    source = save(directory / "source", "full-stop", "bert")
     command = ["-W", "ignore", "-m", "csezoo.training.cli", "export", "zoo/prompt", "--to", "exports/out", "--onnx"]
     with HubServer() as hub:
         hub.commit("zoo/prompt", "a model", {path.name: path.read_bytes() for path in source.iterdir()})
