@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 if TYPE_CHECKING:
-    from .modeling_sentence_encoder import SentenceEncoderModel  # which imports this file
+    from .modeling_sentence_encoder import SentenceEncoderModel  # only for types: it imports this file
 
 # Most tokens in a forward pass, with padding. On a CPU, larger passes do not fit its caches: BERT-base on one thread
 # takes up to twice as long. An accelerator needs large passes: as many tokens as `batch_size` texts of 128 tokens.

@@ -10,7 +10,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
 if TYPE_CHECKING:
-    from .modeling_sentence_encoder import SentenceEncoderModel  # which imports this file
+    from .modeling_sentence_encoder import SentenceEncoderModel  # only for types: it imports this file
 
 FINGERPRINT_NAME = "fingerprint.json"
 # Largest difference between an element of a vector and the stored one, relative to their root mean square. In float32

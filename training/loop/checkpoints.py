@@ -66,7 +66,7 @@ class TrainingState:
         save_file(_random_state(), partial / f"random-{accelerator.process_index}.safetensors")
         moments = self.shards.gather_moments(self.optimizer)
         if accelerator.is_main_process:
-            save_model(self.model, str(partial / "model.safetensors"))  # tied tensors once
+            save_model(self.model, str(partial / "model.safetensors"))  # writes tied tensors once
             save_file(moments, partial / "optimizer.safetensors")
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:

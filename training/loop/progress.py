@@ -78,7 +78,7 @@ class Progress:
             setattr(self, name, counters.get(name, getattr(self, name)))
         if self.accelerator.is_main_process:
             lines = self.metrics.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-            complete = [line for line in lines if line.endswith("\n")]  # the last may have been cut
+            complete = [line for line in lines if line.endswith("\n")]  # the last line may be incomplete
             replace_file(self.metrics, "".join(line for line in complete if json.loads(line)["step"] <= self.step))
 
     @property
