@@ -56,6 +56,28 @@ def in_words(interval: str) -> str:
     return f"{above} {least} and {below} {most}"
 
 
+class AutoMap(dict):
+    """The classes of a checkpoint, by the Auto class that loads them.
+
+    A checkpoint has no class for tasks such as classification. transformers looks here for one first, so that this is
+    where the error can name the way out.
+
+    Example:
+        >>> "AutoModelForMaskedLM" in AutoMap(AutoModel="modeling_simcse.SimCSEModel")
+        Traceback (most recent call last):
+        ValueError: AutoModelForMaskedLM: a sentence encoder has no head for it; `csezoo export DIR --to plain` \
+writes the encoder as a plain model, which AutoModelForMaskedLM can load
+    """
+
+    def __contains__(self, name: object) -> bool:
+        if not super().__contains__(name) and str(name).startswith("AutoModelFor"):
+            raise ValueError(
+                f"{name}: a sentence encoder has no head for it; `csezoo export DIR --to plain` writes the encoder as "
+                f"a plain model, which {name} can load"
+            )
+        return super().__contains__(name)
+
+
 class SentenceEncoderConfig(PretrainedConfig):
     """The configuration of a sentence encoder: its backbone, and everything from token vectors to the loss.
 
@@ -193,18 +215,19 @@ class SentenceEncoderConfig(PretrainedConfig):
         self._check()
         # These names locate the code of a checkpoint in the files beside its weights.
         name = type(self).__name__.removesuffix("Config")
-        kwargs["auto_map"] = {
-            "AutoConfig": f"configuration_{self.model_type}.{name}Config",
-            "AutoModel": f"modeling_{self.model_type}.{name}Model",
-            "AutoModelForPreTraining": f"modeling_{self.model_type}.{name}ForContrastiveLearning",
-        }
+        kwargs["auto_map"] = AutoMap(
+            AutoConfig=f"configuration_{self.model_type}.{name}Config",
+            AutoModel=f"modeling_{self.model_type}.{name}Model",
+            AutoModelForPreTraining=f"modeling_{self.model_type}.{name}ForContrastiveLearning",
+        )
         super().__init__(**kwargs)
 
     def _check(self) -> None:
+        values = self.to_dict()  # not `getattr`: the audit cannot know which attribute that reads
         for cls in type(self).__mro__:
             for key, allowed in vars(cls).get("allowed", {}).items():
                 signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # of a class, not of an instance
-                value, parameter = getattr(self, key), signature.parameters.get(key)
+                value, parameter = values[key], signature.parameters.get(key)
                 if value is not None or parameter is None or parameter.default is not None:
                     check_value(key, value, allowed)
         if (self.pooling == "prompt") != bool(self.prompts):

@@ -92,6 +92,15 @@ def require_mask_token(input_ids: torch.Tensor, mask_token_id: int) -> None:
         )
 
 
+def require_right_padding(attention_mask: torch.Tensor) -> None:
+    """Refuse a batch with a row that is padded on the left: other positions would change its vector."""
+    if not attention_mask[:, 0].all():
+        raise ValueError(
+            "attention_mask: a row begins with padding, which would change its vector; set "
+            'tokenizer.padding_side = "right"'
+        )
+
+
 class TanhProjection(nn.Module):
     """z = tanh(W h + b), W square: the MLP of SimCSE ("[CLS] with MLP"). `(…, H) -> (…, H)`.
 

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from ..recipes import Recipe, file_name
+from .escaping import code
 
 ENTRIES = Path(__file__).parent / "methods"
 # One picture for each method that explains its idea. Additions such as prompts and whitening have none.
@@ -111,7 +112,7 @@ def limits(recipe: Recipe) -> list[str]:
     for file, dataset in sources:
         if file:
             lines.append(
-                f"The model was trained on `{file_name(file)}` and inherits the gaps and biases of that text."
+                f"The model was trained on {code(file_name(file))} and inherits the gaps and biases of that text."
             )
         elif dataset in DATA_LIMITS:
             lines.append(DATA_LIMITS[dataset])

@@ -16,7 +16,7 @@ SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomia
 # Keys that change no result. They may differ when a run is resumed.
 FREE_KEYS = {"output_dir", "overwrite", "force", "report_to", "log_steps", "recipe"}
 # Keys that are younger than the receipts of runs. At its default, such a key does not change an earlier receipt.
-LATER_KEYS = {"optimizer", "teachers", "teacher_share"}
+LATER_KEYS = {"optimizer", "teachers", "teacher_share", "dropout"}
 FRACTION = "(0, 1]"
 BATCH = "[1, 1_000_000]"
 ROWS = "[1, 10_000_000_000]"
@@ -84,6 +84,9 @@ class Recipe:
         None, "Hub id or directory of the masked language model that edits sentences for DiffCSE."
     )
     generator_revision: str | None = model_key(None, "Pinned revision of `generator` on the Hub.")
+    dropout: float | None = model_key(
+        None, "Probability of every dropout in the encoder; the base model's own by default.", "[0, 1)"
+    )
 
     dataset: str | None = data_key(
         None, "Hub id of a data set, or `stsb-sentences`: both sides of all pairs of STS-B, from `eval_data`."

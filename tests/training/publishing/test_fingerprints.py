@@ -8,9 +8,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
+from csezoo.modeling.fingerprint import SENTENCES
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
-from csezoo.training.publishing.fingerprints import SENTENCES, verify_repository
+from csezoo.training.publishing.fingerprints import verify_repository
 from tests.clean_interpreter import run_without_csezoo
 from tests.repositories import tiny_repository
 
