@@ -141,7 +141,7 @@ def newest(directory: Path, receipt: dict[str, object], *, force: bool = False) 
     for path in reversed(_all(directory)):
         problem = _incomplete(path) or (None if found else _damage(path))
         if found and problem:
-            logger.warning("deleting %s: %s", path, problem)  # half of it was left when it was deleted
+            logger.warning("deleting %s: %s", path, problem)  # a deletion was interrupted
             discard(path)
         elif found:
             continue

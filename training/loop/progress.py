@@ -82,7 +82,7 @@ class Progress:
             written = self.metrics.read_bytes() if self.metrics.is_file() else b""
             logged = copy.read_bytes() if copy.is_file() else self._logged_before(written)
             if not written.startswith(logged):
-                logger.warning("%s is not what was logged; it is restored from %s", self.metrics, checkpoint)
+                logger.warning("%s was changed after it was logged; restoring it from %s", self.metrics, checkpoint)
             replace_file(self.metrics, logged)
 
     def _logged_before(self, written: bytes) -> bytes:
