@@ -59,8 +59,8 @@ def in_words(interval: str) -> str:
 class AutoMap(dict):
     """The classes of a checkpoint, by the Auto class that loads them.
 
-    A checkpoint has no class for tasks such as classification. transformers looks here for one first, so that this is
-    where the error can name the way out.
+    A checkpoint has no class for tasks such as classification. transformers looks for one here first, so this is the
+    place for an error that names the way out.
 
     Example:
         >>> "AutoModelForMaskedLM" in AutoMap(AutoModel="modeling_simcse.SimCSEModel")
@@ -118,9 +118,9 @@ class SentenceEncoderConfig(PretrainedConfig):
         nli_weight: weight of the classifier's cross-entropy beside the contrastive loss.
         rank_weight: weight of rank distillation from the recipe's `teachers`, see `rank_distillation`; 1 in RankCSE,
             0 for none.
-        rank_loss: `listnet` or `listmle`.
-        rank_temperature: of the model's similarities in `rank_loss`; 0.05 in RankCSE.
-        teacher_temperature: of the teachers' similarities in `listnet`.
+        rank_loss: loss of rank distillation: `listnet` compares distributions, `listmle` compares orders.
+        rank_temperature: temperature of the model's similarities in `rank_loss`; 0.05 in RankCSE.
+        teacher_temperature: temperature of the teachers' similarities in `listnet`.
         ema_decay: serve an exponential moving average of the weights, which keeps this share of its value at each
             update and restarts with each stage. 0 serves the trained weights.
         whitening_size: dimensions that a fitted whitening keeps, see `whitening.Whitening`; none by default.

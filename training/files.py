@@ -142,7 +142,7 @@ def locked(directory: Path, name: str = LOCK, *, wait: bool = False) -> Iterator
 
     Args:
         name: of the lock file. Locks of different names do not exclude each other.
-        wait: wait for the other process, instead of an error.
+        wait: wait for the other process, instead of raising an error.
 
     Raises:
         UserError: another process has locked it, or it cannot be written.

@@ -147,7 +147,7 @@ embeddings = model(**batch).pooler_output
 
 Without `trust_remote_code=True`, transformers 5 asks before it loads this tokenizer.
 
-sentence-transformers {oldest} or newer gives the vectors of `encode`:
+sentence-transformers {oldest} or newer returns the same vectors:
 
 ```python
 from sentence_transformers import SentenceTransformer
@@ -156,7 +156,7 @@ embeddings = model.encode(["A cat sits on the mat.", "A cat is on a mat."], norm
 ```
 
 Older versions, and servers that pool the token vectors themselves (vLLM, Text Embeddings Inference), cannot use this
-repository. `csezoo export` writes one without custom code, whose card says what can use it."""
+repository. `csezoo export` writes a repository without custom code. Its card says what can use it."""
 
 
 def _training(recipe: Recipe, runs: list[dict]) -> str:

@@ -77,7 +77,7 @@ def set_dropout(config: PretrainedConfig, probability: float) -> None:
 
 
 def set_module_dropout(model: torch.nn.Module, probability: float) -> None:
-    """Set every dropout module, also those that an architecture builds without asking its configuration.
+    """Set every dropout module, including those that an architecture builds without its configuration.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Dropout(0.5))

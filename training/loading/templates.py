@@ -54,8 +54,8 @@ def serving_tokenizer(
     """Make the tokenizer that is published with a model. It adds the template to every sentence.
 
     Truncation counts the template.
-    Its class is the generic `PreTrainedTokenizerFast`. The classes of BERT and RoBERTa rebuild their post-processor
-    when they are loaded and would lose the template.
+    The tokenizer's class is the generic `PreTrainedTokenizerFast`. The classes of BERT and RoBERTa rebuild their
+    post-processor when they are loaded and would lose the template.
 
     Args:
         template: ids before and after the sentence, see `template_token_ids`.
@@ -86,7 +86,7 @@ def serving_tokenizer(
 def post_processor(tokenizer: PreTrainedTokenizerBase, template: Template) -> dict[str, object]:
     """Return the part of `tokenizer.json` that puts a template around a text, or around a pair of texts.
 
-    Each token is a piece with the token's own name, because transformers.js takes the name of a piece for its token.
+    Each token is a piece with the token's own name, because transformers.js uses the name of a piece as its token.
     This is JSON and not `TemplateProcessing`, which cannot read a name with a colon or a dollar sign in it.
 
     Args:

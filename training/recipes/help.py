@@ -48,7 +48,7 @@ def reference() -> str:
     from csezoo.modeling import METHODS  # imports torch, which --help can do without
 
     groups = list(_groups(recipe_keys()))
-    groups.append(("Model, for every method", method_keys("simcse")))  # which has no further keys
+    groups.append(("Model, for every method", method_keys("simcse")))  # simcse has no further keys
     for name in METHODS:
         keys = {key: declared for key, declared in method_keys(name).items() if declared.group == name}
         groups += [(f"Method `{name}`", keys)] if keys else []

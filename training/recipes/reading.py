@@ -47,7 +47,7 @@ def recipe_path(name: str) -> Path:
     """Return the file of a recipe of the zoo, or the YAML file at this path.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no such recipe or file.
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else recipe_files().get(name)
     if path is None or not path.is_file():
@@ -121,7 +121,7 @@ def optional(hint: Any) -> tuple[Any, bool]:
         >>> optional(int | None), optional(float)
         ((<class 'int'>, True), (<class 'float'>, False))
     """
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):  # Python 3.10 gives the second
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):  # the latter in Python 3.10
         return next(option for option in typing.get_args(hint) if option is not type(None)), True
     return hint, False
 

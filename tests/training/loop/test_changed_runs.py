@@ -180,7 +180,7 @@ def test_metrics_that_were_lost_are_restored_with_a_warning(whole, broken, lines
     kept = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[:lines_left]
     (run / "metrics.jsonl").write_text("".join(kept) + '{"step"' * bool(kept), encoding="utf-8")
     run_recipe(make_recipe(recipe))
-    assert f"metrics.jsonl is not what was logged; it is restored from {newest(run)}" in capsys.readouterr().err
+    assert f"metrics.jsonl was changed after it was logged; restoring it from {newest(run)}" in capsys.readouterr().err
     same_run(whole[0], run)
 
 

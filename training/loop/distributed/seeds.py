@@ -17,12 +17,13 @@ from ...recipes import FREE_KEYS, Recipe, dump_recipe
 
 logger = logging.getLogger(__name__)
 METRICS = "metrics.jsonl"
-# Files of one seed. When seeds are added to a run of one, these move into the seed's own directory, in this order.
+# Files of one seed. When seeds are added to a run with one seed, these move into that seed's directory, in this order.
 # While the metrics are in the run's directory, the move is not finished.
 OF_SEED: tuple[str, ...] = ("results.json", "checkpoints", "best", "non_finite", "prefix_tuning.png")
 OF_SEED += ("training_curves.png", "similarities.png", METRICS)
 RUN_FILES: tuple[str, ...] = ("recipe.yaml", "tracker", *OF_SEED)
-# Held while the seeds are divided or averaged. The lock of a directory is held while a seed is trained in it.
+# This lock is held while the seeds are divided or averaged. The lock of a directory is held while a seed is trained in
+# it.
 SEEDS_LOCK = ".seeds.lock"
 
 
@@ -78,7 +79,7 @@ def claim(output: Path, recipe: Recipe) -> list[int]:
     trained = any(path for run in runs for path in run.glob("checkpoints/step-*"))
     changed = []
     if file.is_file():
-        # Keys added since then had their defaults.
+        # Keys that did not exist then had their defaults.
         before, now = Recipe().to_dict() | written, recipe.to_dict()
         keys = (before | now).keys() - FREE_KEYS - {"seeds"}
         changed = [key for key in before | now if key in keys and before.get(key) != now.get(key)]
@@ -167,7 +168,7 @@ def finished_seeds(output: Path, seeds: list[int]) -> dict[int, dict]:
 
 
 def best_directory(output: Path, results: dict) -> Path:
-    """Return the finished model of a run's results: that of its seeds, or of one if no other is finished yet."""
+    """Return the directory of the finished model: the run's, or that of the only finished seed."""
     if "summary" in results:
         return output / "best"
     return seed_directory(output, recorded_keys(output)["seeds"], results["seed"]) / "best"
