@@ -18,7 +18,8 @@ class SGOPTConfig(SentenceEncoderConfig):
         twin_dropout: dropout in the twin in training. The release puts the twin into training mode by accident;
             `false` is what the paper's "fixed" suggests.
         freeze_embeddings: do not train the tuned encoder's embedding layer (footnote 5).
-        regularizer_weight: λ of `objectives.parameter_distance` between the two encoders.
+        regularizer_weight: λ of `objectives.parameter_distance` between the two encoders. The release's sum has the
+            poolers too, which get no other gradient and only enter the norm that is clipped; these encoders have none.
         projection: `gelu`, Linear-GELU-Linear-GELU of width `projection_size`, for embeddings and views.
         temperature: τ, 0.01 in the paper.
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from ..errors import UserError, one_line
-from ..files import replace_file
+from ..files import read_json, replace_file
 
 
 class ResultsFile:
@@ -16,23 +18,24 @@ class ResultsFile:
         path: a results file to continue, or the path of a new one.
         model: the name of the model in a new file.
         sha256: the checksum of the model's files, `model_sha256` in its results.
+        recipe: what a new file says of the recipe that made the model, see `recipes.origin`; empty if it is not known.
 
     Raises:
         UserError: `path` exists but is not a results file, or contains results of a model with other files.
     """
 
-    def __init__(self, path: str | Path, model: str, sha256: str):
-        self.path, self.model, self.sha256 = Path(path), model, sha256
+    def __init__(self, path: str | Path, model: str, sha256: str, recipe: Mapping[str, object] = MappingProxyType({})):
+        self.path, self.model, self.sha256, self.recipe = Path(path), model, sha256, recipe
         self.read()  # an unusable file is refused before the work
 
     def read(self) -> dict:
         """Read the complete content."""
         if not self.path.exists():
-            return {"model": self.model, "results": []}
+            return {"model": self.model, **self.recipe, "results": []}
         try:
-            content = json.loads(self.path.read_text(encoding="utf-8"))
+            content = read_json(self.path)
             name, checksums = content["model"], {result.get("model_sha256") for result in content["results"]}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (UserError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
                 f"out: {self.path} is not a results file ({one_line(error)}); choose another --out"
             ) from error

@@ -19,7 +19,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin
 from transformers.utils import logging as transformers_logging
 
-from ..environment import device, versions
+from ..environment import device, processor, versions
 from ..errors import Terminated, UserError, one_line
 from ..evaluation.encoders import load_encoder
 from ..evaluation.report import AVERAGE, average, format_table, tests_only
@@ -29,7 +29,7 @@ from ..files import locked, recover_directory, replace_directory, report_full_di
 from ..pictures.captions import PICTURES
 from ..pictures.vectors import draw_similarities
 from ..publishing.repository import save_card
-from ..recipes import FREE_KEYS, Recipe, dump_recipe
+from ..recipes import FREE_KEYS, Recipe, dump_recipe, origin
 from .distributed.fsdp import fsdp_plugin
 from .distributed.launch import check_launch
 from .distributed.zero import deepspeed_plugin
@@ -249,6 +249,7 @@ def evaluate_best(
         "training": training,
         "machine": {
             "device": device(),
+            "processor": processor(),
             "cpus": os.cpu_count(),
             **versions(),
         },
@@ -259,12 +260,7 @@ def evaluate_best(
 
 def recipe_receipt(recipe: Recipe) -> dict:
     """Return what results say of the recipe: enough to decide which published numbers they compare with."""
-    return {
-        "model": recipe.name,
-        "method": recipe.method,
-        "recipe": recipe.recipe,
-        "base_model": recipe.base_model,
-    }
+    return {"model": recipe.name, **origin(recipe)}
 
 
 def aggregate(recipe: Recipe, runs: list[dict], output: Path, accelerator: Accelerator) -> dict:

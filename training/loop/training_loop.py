@@ -33,7 +33,7 @@ from .distributed.fsdp import full_tensor, gather_weights, model_to_train
 from .non_finite import NonFinite, keep_batch
 from .optimizers import make_optimizer
 from .precision import precision_of
-from .progress import GRADIENT_NORM, Progress
+from .progress import GRADIENT_NORM, Progress, seed_name
 from .run_data import RunData
 from .run_receipt import run_receipt
 
@@ -73,6 +73,8 @@ def train(recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: P
     Returns:
         The training part of a results file: the best step, its dev score, the number of updates and the `cost`.
     """
+    if len(recipe.seeds) > 1:
+        logger.info("%s", seed_name(recipe, seed))
     set_seed(seed)
     if accelerator.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(accelerator.device)
@@ -89,7 +91,9 @@ def train(recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: P
     if checkpoint is None:
         progress.begin()
         progress.evaluate(step=0, counts=False)
-    bar = tqdm(total=stages[-1].stop, desc=f"Training (seed {seed})", disable=not _on_terminal(accelerator))
+    bar = tqdm(
+        total=stages[-1].stop, desc=f"Training ({seed_name(recipe, seed)})", disable=not _on_terminal(accelerator)
+    )
     for stage in stages:
         if not progress.stopped:
             train_stage(stage, recipe, seed, data, trainable, progress, bar, checkpoint)

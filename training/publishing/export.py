@@ -20,7 +20,7 @@ from csezoo.modeling import SentenceEncoderConfig
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 
 from ..errors import UserError, one_line
-from ..evaluation.encoders import load_checkpoint
+from ..evaluation.encoders import checkpoint_tokenizer, load_checkpoint
 from ..files import replace_directory
 from ..hub import local_directory
 from .export_card import TEXTS, export_card, ways_to_use
@@ -101,16 +101,12 @@ def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
 
 def _load(source: Path) -> tuple[SentenceEncoderModel, PreTrainedTokenizerFast]:
     encoder = load_checkpoint(str(source)).eval()
-    try:
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(source)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{source} could not be loaded ({one_line(error)})") from error
     if not isinstance(encoder, SentenceEncoderModel):
         raise UserError(
             f"{source}: expected a checkpoint of the zoo, got a {type(encoder).__name__}; it needs no export, it has "
             "no custom code"
         )
-    return encoder, tokenizer
+    return encoder, checkpoint_tokenizer(encoder, str(source))
 
 
 def _texts(tokenizer: PreTrainedTokenizerFast) -> list[str]:
