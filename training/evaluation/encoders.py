@@ -25,7 +25,7 @@ from ..hub import answers, is_inside
 from ..loading.backbones import LOAD_ERRORS, SAFELY, load_backbone
 from ..loading.sizes import longest_input, refuse_oversized, refuse_oversized_checkpoint
 from ..loading.templates import serving_tokenizer, template_token_ids
-from ..loading.tokenizers import check_vocabulary, load_tokenizer, reading_tokenizer
+from ..loading.tokenizers import UNKNOWN, check_vocabulary, load_tokenizer, reading_tokenizer
 from ..recipes import Recipe, load_recipe
 from .sentence_vectors import CountingEncoder
 
@@ -81,7 +81,7 @@ def load_checkpoint(model: str, dtype: str = "float32") -> SentenceEncoderModel:
         raise UserError(f"{model} could not be loaded ({one_line(error)})") from error
 
 
-def checkpoint_tokenizer(encoder: SentenceEncoderModel, model: str) -> PreTrainedTokenizerFast:
+def checkpoint_tokenizer(encoder: SentenceEncoderModel, model: str) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a checkpoint that was loaded before.
 
     Raises:
@@ -89,6 +89,7 @@ def checkpoint_tokenizer(encoder: SentenceEncoderModel, model: str) -> PreTraine
     """
     with reading_tokenizer(model):
         tokenizer = encoding.load_tokenizer(encoder)
+        tokenizer(UNKNOWN)
     check_vocabulary(model, tokenizer, encoder.config.vocab_size)
     return tokenizer
 

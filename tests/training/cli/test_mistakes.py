@@ -103,7 +103,7 @@ TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model
         (f"train {'x' * 300}.yaml", "is too long for the name of a file; give a shorter one"),
         (f"train {TRAIN} BASE --train_file {'x' * 300}.txt", "is too long for the name of a file"),
         (f"train {TRAIN} BASE --train_file {{0}}/file --dev_file {'x' * 300}", "is too long for the name of a file"),
-        (f"train {TRAIN} BASE --train_file {{0}}/file --output_dir {'x' * 300}", "cannot be written"),
+        (f"train {TRAIN} BASE --train_file {{0}}/file --output_dir {'x' * 300}", "is too long for the name of a file"),
         (f"evaluate BASE {EVALUATE} cls --out {'x' * 300}", "is too long for the name of a file"),
         (f"encode BASE {{0}}/sentences.txt --pooling cls --to {'x' * 300}", "oo long"),
         (f"cards --out {'x' * 300}", "is too long for the name of a file"),
