@@ -8,6 +8,7 @@ import os
 import shutil
 import statistics
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -314,10 +315,10 @@ def summary(results: dict, output: Path) -> str:
     return "\n".join([*lines, "", f"The finished repository: {best}", *load_lines(best)])
 
 
-def load_lines(repository: Path) -> list[str]:
-    """Return three lines of Python that load a repository."""
+def load_lines(repository: Path, sentences: Sequence[str] = ("A cat sits on the mat.", "A dog runs.")) -> list[str]:
+    """Return three lines of Python that load a repository and encode sentences."""
     return [
         "  from transformers import AutoModel",
         f'  model = AutoModel.from_pretrained("{repository}", trust_remote_code=True)',
-        '  embeddings = model.encode(["A cat sits on the mat.", "A dog runs."])',
+        f"  embeddings = model.encode({json.dumps([*sentences])})",
     ]

@@ -1,0 +1,134 @@
+"""The report of the quickstart: scores of all rows, neighbours and similarities before and after training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from textwrap import wrap
+from typing import NamedTuple, cast
+
+import numpy as np
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from ..evaluation.encoders import load_encoder, plain_encoder
+from ..evaluation.sentence_vectors import Encode, SentenceVectors
+from ..evaluation.suites import encode_once
+from ..evaluation.tasks.retrieval import RetrievalTask
+from ..evaluation.tasks.sts import PairTask, load_pairs_file, unit_vectors
+from ..loop.runs import load_lines
+from ..pictures.vectors import draw_similarities
+from ..recipes import Recipe
+
+PICTURE = "before_and_after.png"
+QUERIES, LONGEST = 5, 60  # sentences whose neighbours are printed, and the most characters of each
+
+
+class Row(NamedTuple):
+    """A row of the report: its name, and the vectors of the test sentences."""
+
+    name: str
+    vectors: SentenceVectors
+
+
+def report(recipes: list[Recipe], output: Path) -> str:
+    """Draw the picture and return the printed report. The last recipe is the main one.
+
+    The rows are the base model under two poolings, tf-idf fitted on the test sentences, and each trained model. Recall
+    counts how often the nearest of all test sentences is the partner that means the same (grade 5).
+    """
+    main = recipes[-1]
+    task = load_pairs_file(cast(str, main.test_file))
+    rows = [Row(f"untrained, {pooling}", _untrained(main, pooling, task)) for pooling in ("cls", "mean")]
+    rows.append(Row("tf-idf", encode_once(_tf_idf(task), [task])))
+    for recipe in recipes:
+        encode, _ = load_encoder(str(Path(cast(str, recipe.output_dir)) / "best"))
+        rows.append(Row(row_name(recipe), encode_once(encode, [task])))
+    before, after = rows[1], rows[-1]
+    shown = [before, *rows[3:]]
+    draw_similarities(
+        {row.name: task.similarities(row.vectors) for row in shown}, np.array(task.scores), output / PICTURE
+    )
+    queries = query_sentences(task)
+    return "\n".join(
+        [
+            "",
+            *[f"{row_name(recipe)}: {learnt(recipe)}" for recipe in recipes],
+            "",
+            f"Test: {len(task.pairs)} graded pairs of sentences about events that no training text describes.",
+            *score_lines(rows, task),
+            "",
+            f"Nearest test sentence, {before.name}, and {after.name}:",
+            *neighbours(before, after, task, queries),
+            "",
+            f"Similarities at each grade, before and after: {output / PICTURE}",
+            f"The finished repository: {output / 'best'}",
+            *load_lines(output / "best", queries[:2]),
+        ]
+    )
+
+
+def row_name(recipe: Recipe) -> str:
+    """Return what the report calls a trained model.
+
+    Example:
+        >>> row_name(Recipe()), row_name(Recipe(method="diffaug", nli_file="triplets.csv"))
+        ('simcse, no labels', 'diffaug, labels')
+    """
+    return f"{recipe.method}, {'labels' if recipe.text_columns or recipe.nli_file else 'no labels'}"
+
+
+def learnt(recipe: Recipe) -> str:
+    """Return from what a model has learnt, and for how long."""
+    file = Path(cast(str, recipe.train_file))
+    with file.open(encoding="utf-8") as lines:
+        rows = sum(1 for _ in lines) - (file.suffix == ".csv")
+    kind = "NLI triplets (premise, entailed, contradicted)" if recipe.text_columns else "sentences"
+    metrics = (Path(cast(str, recipe.output_dir)) / "results.json").read_text(encoding="utf-8")
+    runs = json.loads(metrics)
+    updates = (runs["runs"][0] if "runs" in runs else runs)["training"]["updates"]
+    return f"{updates} updates on {rows:,} {kind}"
+
+
+def _untrained(recipe: Recipe, pooling: str, task: PairTask) -> SentenceVectors:
+    encoder, tokenizer = plain_encoder(cast(str, recipe.base_model), pooling)
+    return encode_once(lambda texts: encoder.encode(texts, tokenizer, batch_size=128), [task])
+
+
+def _tf_idf(task: PairTask) -> Encode:
+    vectorizer = TfidfVectorizer().fit(sorted(task.sentences()))
+    return lambda texts: vectorizer.transform(texts).toarray()
+
+
+def score_lines(rows: list[Row], task: PairTask) -> list[str]:
+    """Return a table: Spearman (× 100) and the recall of the partner that means the same, as a share."""
+    width = max(len(row.name) for row in rows)
+    lines = [f"{'model':<{width}}  Spearman x 100  recall@1"]
+    for name, vectors in rows:
+        score, recall = task.results(vectors)[0]["value"], RetrievalTask(task).results(vectors)[0]["value"]
+        lines.append(f"{name:<{width}}  {score:>14.2f}  {recall / 100:>8.2f}")
+    return lines
+
+
+def query_sentences(task: PairTask) -> list[str]:
+    """Choose the sentences whose neighbours are printed: short ones, evenly from all that have an equal partner."""
+    equal = [pair for pair, score in zip(task.pairs, task.scores, strict=True) if score == max(task.scores)]
+    short = sorted({first for first, second in equal if max(len(first), len(second)) <= LONGEST})
+    return short[:: -(-len(short) // QUERIES)]
+
+
+def neighbours(before: Row, after: Row, task: PairTask, queries: list[str]) -> list[str]:
+    """Return for each query a line, and its nearest other sentence before and after, side by side."""
+    sentences = sorted(task.sentences())
+    lines = []
+    for query in queries:
+        columns = []
+        for _, look_up in (before, after):
+            vectors = unit_vectors(look_up(sentences))
+            cosines = vectors @ vectors[sentences.index(query)]
+            cosines[sentences.index(query)] = -np.inf
+            nearest = int(np.argmax(cosines))
+            columns.append(wrap(f"{cosines[nearest]:.2f} {sentences[nearest]}", 56, subsequent_indent="     "))
+        height = max(map(len, columns))
+        left, right = (column + [""] * (height - len(column)) for column in columns)
+        lines += [f"  {query}", *(f"    {a:<58}{b}".rstrip() for a, b in zip(left, right, strict=True))]
+    return lines
