@@ -44,10 +44,8 @@ def report(recipes: list[Recipe], output: Path) -> str:
         encode, _ = load_encoder(str(Path(cast(str, recipe.output_dir)) / "best"))
         rows.append(Row(row_name(recipe), encode_once(encode, [task])))
     before, after = rows[1], rows[-1]
-    shown = [before, *rows[3:]]
-    draw_similarities(
-        {row.name: task.similarities(row.vectors) for row in shown}, np.array(task.scores), output / PICTURE
-    )
+    panels = {f"{row.name}: {_spearman(row, task):.1f}": task.similarities(row.vectors) for row in (before, *rows[3:])}
+    draw_similarities(panels, np.array(task.scores), output / PICTURE)
     queries = query_sentences(task)
     return "\n".join(
         [
@@ -83,9 +81,8 @@ def learnt(recipe: Recipe) -> str:
     with file.open(encoding="utf-8") as lines:
         rows = sum(1 for _ in lines) - (file.suffix == ".csv")
     kind = "NLI triplets (premise, entailed, contradicted)" if recipe.text_columns else "sentences"
-    metrics = (Path(cast(str, recipe.output_dir)) / "results.json").read_text(encoding="utf-8")
-    runs = json.loads(metrics)
-    updates = (runs["runs"][0] if "runs" in runs else runs)["training"]["updates"]
+    results = json.loads((Path(cast(str, recipe.output_dir)) / "results.json").read_text(encoding="utf-8"))
+    updates = results.get("runs", [results])[0]["training"]["updates"]
     return f"{updates} updates on {rows:,} {kind}"
 
 
@@ -103,10 +100,14 @@ def score_lines(rows: list[Row], task: PairTask) -> list[str]:
     """Return a table: Spearman (× 100) and the recall of the partner that means the same, as a share."""
     width = max(len(row.name) for row in rows)
     lines = [f"{'model':<{width}}  Spearman x 100  recall@1"]
-    for name, vectors in rows:
-        score, recall = task.results(vectors)[0]["value"], RetrievalTask(task).results(vectors)[0]["value"]
-        lines.append(f"{name:<{width}}  {score:>14.2f}  {recall / 100:>8.2f}")
+    for row in rows:
+        recall = RetrievalTask(task).results(row.vectors)[0]["value"] / 100
+        lines.append(f"{row.name:<{width}}  {_spearman(row, task):>14.2f}  {recall:>8.2f}")
     return lines
+
+
+def _spearman(row: Row, task: PairTask) -> float:
+    return task.results(row.vectors)[0]["value"]
 
 
 def query_sentences(task: PairTask) -> list[str]:
