@@ -7,6 +7,7 @@ import statistics
 
 from ..evaluation.report import AVERAGE, average, tests_only
 from ..recipes import FREE_KEYS, Recipe, file_name, load_recipe, recipe_names
+from .escaping import code, plain
 from .published import TRANSFER_AVERAGE, PublishedRow, comparable, published, same_pairs
 from .tables import distance, markdown_table
 
@@ -46,7 +47,7 @@ def results_table(recipe: Recipe, results: list[dict], summary: list[dict] | Non
             cells += _paper_cells(task, beside[0], pairs, seeds)
         if task == AVERAGE:
             task, cells = f"**{task}**", [cell and f"**{cell}**" for cell in cells]
-        rows.append([task, dataset, count, *cells])
+        rows.append([plain(task), plain(dataset), count, *cells])
     protocol = PROTOCOL
     if seeds:
         protocol += f": mean ± standard deviation over {len(recipe.seeds)} seeds, and the score of these weights"
@@ -69,8 +70,8 @@ def _paper_lines(recipe: Recipe, beside: list[PublishedRow], results: list[dict]
         return [f"Source of the paper's numbers: {_cited(beside[0])}.", *([RAW_TEXT] if raw else [])]
     if recipe.recipe and published(recipe.recipe):
         return [
-            f"The paper's numbers for `{recipe.recipe}` are not shown: they were measured with another base model, "
-            "method or data."
+            f"The paper's numbers for {code(recipe.recipe)} are not shown: they were measured with another base "
+            "model, method or data."
         ]
     return []
 
@@ -104,13 +105,14 @@ def settings_table(recipe: Recipe) -> str:
         "seeds": ", ".join(map(str, recipe.seeds)),
     }
     rows |= {key: value for key, value in recipe.model.items() if key != "prompts"}
+    cells = {key: plain(str(value)) for key, value in rows.items()}
     prompts = enumerate(recipe.model.get("prompts") or [], 1)
-    rows |= {f"prompt of view {number}": f"`{text}`" for number, text in prompts}
+    cells |= {f"prompt of view {number}": code(text) for number, text in prompts}
     if recipe.nli_file or recipe.nli_dataset:
-        rows["labelled data"] = _source(recipe.nli_file, recipe.nli_dataset_file or recipe.nli_dataset)
-        rows["stage on labelled data"] = f"{recipe.nli_steps} updates" if recipe.nli_steps else recipe.nli_epochs
-        rows |= {"nli_batch_size": recipe.nli_batch_size, "nli_learning_rate": recipe.nli_learning_rate}
-    return markdown_table(["", ""], *([key, str(value)] for key, value in rows.items()))
+        cells["labelled data"] = plain(_source(recipe.nli_file, recipe.nli_dataset_file or recipe.nli_dataset))
+        cells["stage on labelled data"] = f"{recipe.nli_steps} updates" if recipe.nli_steps else str(recipe.nli_epochs)
+        cells["nli_batch_size"], cells["nli_learning_rate"] = str(recipe.nli_batch_size), str(recipe.nli_learning_rate)
+    return markdown_table(["", ""], *map(list, cells.items()))
 
 
 def _source(file: str | None, dataset: str | None, columns: list[str] | None = None) -> str:
@@ -135,8 +137,8 @@ def command(recipe: Recipe, runs: list[dict]) -> str:
         if run["training"]["processes"] > 1:
             launch += f" --multi_gpu --num_processes {run['training']['processes']}"
         if run["training"]["precision"] != "no" and recipe.mixed_precision is None:
-            launch += f" --mixed_precision {run['training']['precision']}"
-    words = [f"{launch} -m csezoo.training.train {recipe.recipe or 'recipe.yaml'}"]
+            launch += f" --mixed_precision {shlex.quote(run['training']['precision'])}"
+    words = [f"{launch} -m csezoo.training.train {shlex.quote(recipe.recipe or 'recipe.yaml')}"]
     if recipe.recipe in recipe_names():
         original = load_recipe(recipe.recipe).to_dict()
         changed = {key: value for key, value in recipe.to_dict().items() if value != original.get(key, ...)}
@@ -182,4 +184,4 @@ def cost_table(runs: list[dict]) -> str:
         if first[key]:
             memory.append(f"{max(training[key] for training in trainings) / 2**30:.1f} GiB ({name})")
     where = f"{runs[0]['machine']['device']}, processes: {first['processes']}, precision: {first['precision']}"
-    return markdown_table(["", ""], *rows, ["peak memory", ", ".join(memory)], ["machine", where])
+    return markdown_table(["", ""], *rows, ["peak memory", ", ".join(memory)], ["machine", plain(where)])

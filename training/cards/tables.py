@@ -14,6 +14,7 @@ import numpy as np
 from ..errors import UserError, one_line
 from ..evaluation.report import AVERAGE
 from ..evaluation.tasks.sts import STS_TASKS
+from .escaping import latex, plain, spreadsheet
 from .published import comparable, same_pairs
 
 FORMATS = ("markdown", "latex", "csv")
@@ -126,13 +127,13 @@ def format_rows(rows: list[tuple[str, dict[str, str]]], kind: str = "markdown") 
     table = [["model", *columns], *([name, *(cells.get(column, "") for column in columns)] for name, cells in rows)]
     if kind == "csv":
         out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerows(table)
+        csv.writer(out, lineterminator="\n").writerows([map(spreadsheet, row) for row in table])
         return out.getvalue().rstrip("\n")
     if kind == "latex":
-        lines = [" & ".join(_escape(cell) for cell in row) + r" \\" for row in table]
+        lines = [" & ".join(map(latex, row)) + r" \\" for row in table]
         frame = [r"\begin{tabular}{l" + "r" * len(columns) + "}", r"\toprule", lines[0], r"\midrule", *lines[1:]]
         return "\n".join([*frame, r"\bottomrule", r"\end{tabular}"])
-    return markdown_table(*table)
+    return markdown_table(*([plain(cell) for cell in row] for row in table))
 
 
 def markdown_table(header: list[str], *rows: list[str]) -> str:
@@ -146,12 +147,6 @@ def markdown_table(header: list[str], *rows: list[str]) -> str:
     """
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (header, *rows)]
     return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
-
-
-def _escape(cell: str) -> str:
-    for character in "_&%#":
-        cell = cell.replace(character, "\\" + character)
-    return cell.replace("±", r"$\pm$")
 
 
 def distance(mean: float, deviation: float, published: float) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from textwrap import wrap
 from typing import NamedTuple, cast
@@ -23,6 +22,20 @@ PICTURE = "before_and_after.png"
 QUERIES, LONGEST = 5, 60  # sentences whose neighbours are printed, and the most characters of each
 
 
+class Trained(NamedTuple):
+    """A finished run.
+
+    Args:
+        recipe: of the run.
+        results: content of its results.json.
+        best: the finished repository.
+    """
+
+    recipe: Recipe
+    results: dict
+    best: Path
+
+
 class Row(NamedTuple):
     """A row of the report: its name, and the vectors of the test sentences."""
 
@@ -30,19 +43,19 @@ class Row(NamedTuple):
     vectors: SentenceVectors
 
 
-def report(recipes: list[Recipe], output: Path) -> str:
-    """Draw the picture and return the printed report. The last recipe is the main one.
+def report(runs: list[Trained], output: Path) -> str:
+    """Draw the picture and return the printed report. The last run is the main one.
 
     The rows are the base model under two poolings, tf-idf fitted on the test sentences, and each trained model. Recall
     counts how often the nearest of all test sentences is the partner that means the same (grade 5).
     """
-    main = recipes[-1]
+    main, best = runs[-1].recipe, runs[-1].best
     task = load_pairs_file(cast(str, main.test_file))
     rows = [Row(f"untrained, {pooling}", _untrained(main, pooling, task)) for pooling in ("cls", "mean")]
     rows.append(Row("tf-idf", encode_once(_tf_idf(task), [task])))
-    for recipe in recipes:
-        encode, _ = load_encoder(str(Path(cast(str, recipe.output_dir)) / "best"))
-        rows.append(Row(row_name(recipe), encode_once(encode, [task])))
+    for run in runs:
+        encode, _ = load_encoder(str(run.best))
+        rows.append(Row(row_name(run.recipe), encode_once(encode, [task])))
     before, after = rows[1], rows[-1]
     panels = {f"{row.name}: {_spearman(row, task):.1f}": task.similarities(row.vectors) for row in (before, *rows[3:])}
     draw_similarities(panels, np.array(task.scores), output / PICTURE)
@@ -50,7 +63,7 @@ def report(recipes: list[Recipe], output: Path) -> str:
     return "\n".join(
         [
             "",
-            *[f"{row_name(recipe)}: {learnt(recipe)}" for recipe in recipes],
+            *[f"{row_name(run.recipe)}: {learnt(run)}" for run in runs],
             "",
             f"Test: {len(task.pairs)} graded pairs of sentences about events that no training text describes.",
             *score_lines(rows, task),
@@ -59,8 +72,8 @@ def report(recipes: list[Recipe], output: Path) -> str:
             *neighbours(before, after, task, queries),
             "",
             f"Similarities at each grade, before and after: {output / PICTURE}",
-            f"The finished repository: {output / 'best'}",
-            *load_lines(output / "best", queries[:2]),
+            f"The finished repository: {best}",
+            *load_lines(best, queries[:2]),
         ]
     )
 
@@ -75,14 +88,13 @@ def row_name(recipe: Recipe) -> str:
     return f"{recipe.method}, {'labels' if recipe.text_columns or recipe.nli_file else 'no labels'}"
 
 
-def learnt(recipe: Recipe) -> str:
+def learnt(run: Trained) -> str:
     """Return from what a model has learnt, and for how long."""
-    file = Path(cast(str, recipe.train_file))
+    file = Path(cast(str, run.recipe.train_file))
     with file.open(encoding="utf-8") as lines:
         rows = sum(1 for _ in lines) - (file.suffix == ".csv")
-    kind = "NLI triplets (premise, entailed, contradicted)" if recipe.text_columns else "sentences"
-    results = json.loads((Path(cast(str, recipe.output_dir)) / "results.json").read_text(encoding="utf-8"))
-    updates = results.get("runs", [results])[0]["training"]["updates"]
+    kind = "NLI triplets (premise, entailed, contradicted)" if run.recipe.text_columns else "sentences"
+    updates = run.results.get("runs", [run.results])[0]["training"]["updates"]
     return f"{updates} updates on {rows:,} {kind}"
 
 

@@ -19,12 +19,13 @@ from csezoo.modeling import masked_language_modeling
 
 from ..environment import quiet_transformers
 from ..errors import UserError
-from ..files import locked, replace_directory
-from ..loop.runs import RUN_FILES, claim, remove, run_recipe
+from ..files import locked, remove, replace_directory
+from ..loop.distributed.seeds import best_directory, claim, clear, seeds_locked
+from ..loop.runs import run_recipe
 from ..recipes import FREE_KEYS, Recipe, load_recipe
 from . import base, words, world
 from .base import train_base
-from .report import PICTURE, report
+from .report import PICTURE, Trained, report
 from .world import make_world, write_world
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ def quickstart(name: str, overrides: dict[str, object], **sizes: int) -> None:
 
     Args:
         name: `quickstart`, which learns from labels, or `quickstart-simcse`, which learns without.
-        overrides: keys of the recipe. The first of `seeds` is also the seed of the world and the base model.
+        overrides: keys of the recipe. The run's first seed is also the seed of the world and the base model.
         sizes: of the world, see `make_world`.
     """
     recipe = load_recipe(name, overrides)
@@ -61,14 +62,16 @@ def quickstart(name: str, overrides: dict[str, object], **sizes: int) -> None:
         if main:
             _prepare(recipe, output, sizes)
         state.wait_for_everyone()
-        for number, one in enumerate(recipes):
-            if number:
+        trained: list[Trained] = []
+        for one in recipes:
+            if trained:
                 AcceleratorState._reset_state(reset_partial_state=True)  # a run ends its process group
             logger.info("training %s in %s", one.method, one.output_dir)
-            run_recipe(one, show=False)
+            results = run_recipe(one, show=False)
+            trained.append(Trained(one, results, best_directory(Path(one.output_dir or ""), results)))
         if main:
             logger.info("comparing all rows on the test pairs")
-            print(report(recipes, output), flush=True)
+            print(report(trained, output), flush=True)
 
 
 def _with_files(recipe: Recipe, output: Path, run: Path) -> Recipe:
@@ -88,16 +91,17 @@ def _with_files(recipe: Recipe, output: Path, run: Path) -> Recipe:
 
 def _prepare(recipe: Recipe, output: Path, sizes: dict[str, int]) -> None:
     """Make the world and the base model, unless they are there."""
-    claim(output, recipe)
-    seed = recipe.seeds[0]
+    with seeds_locked(output):
+        seed = claim(output, recipe)[0]
     cause: dict[str, object] = {"seed": seed, "code": _code(words, world), **sizes}
     changed = _once(output / "world", cause, lambda directory: write_world(make_world(seed=seed, **sizes), directory))
     sentences = (output / "world" / "train.txt").read_text(encoding="utf-8").splitlines()
     cause = {**cause, "code": _code(words, world, base, masked_language_modeling)}
     changed |= _once(output / "base", cause, lambda directory: train_base(sentences, directory, seed=seed))
     if changed:  # a run with another world or base model must not be resumed
-        for name in (*RUN_FILES, PICTURE, "simcse"):
-            remove(output / name)
+        clear(output)
+        remove(output / "simcse")
+        remove(output / PICTURE)
 
 
 def _once(directory: Path, cause: dict[str, object], make: Callable[[Path], None]) -> bool:
