@@ -90,8 +90,8 @@ def test_two_processes_train_both_models(tmp_path):
 
 
 def test_recall_neighbours_and_queries_are_those_of_the_vectors():
-    vectors = {"a": (1, 0), "b": (0.9, 0.1), "c": (0, 1), "d": (0.1, 0.9)}
-    task = PairTask("toy", [("a", "b"), ("c", "d"), ("a", "c")], [5.0, 5.0, 0.0], "here")
+    vectors = {"a": (1, 0), "b": (0.9, 0.1), "c": (0, 1), "d": (0.1, 0.9), "e": (-1, 0), "f": (0, -1)}
+    task = PairTask("toy", [("a", "b"), ("c", "d"), ("e", "f")], [5.0, 5.0, 0.0], "here")
     table = SentenceVectors(lambda texts: np.array([vectors[text] for text in texts], float))
     table.add(task.sentences())
     row = Row("toy", table)
