@@ -1,15 +1,20 @@
 """Prompt templates in the tokenizer, and their bias."""
 
 import copy
+import json
+import shutil
+import subprocess
 
 import pytest
 import torch
+from tokenizers import Regex
+from tokenizers.normalizers import Replace
 from transformers import AutoTokenizer
 
 from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning
 from csezoo.modeling.prompts import template_bias
 from csezoo.training.errors import UserError
-from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
+from csezoo.training.loading.templates import FULL_STOP, serving_tokenizer, template_token_ids
 from csezoo.training.recipes import load_recipe
 from tests.conftest import tiny_config, tiny_tokenizer
 
@@ -190,6 +195,17 @@ def test_a_sentence_without_a_full_stop_gets_one_before_the_template(kind, text,
     serving_tokenizer(tokenizer, template, full_stop=True, **options).save_pretrained(tmp_path)
     plain = serving_tokenizer(tokenizer, template, **options)
     assert AutoTokenizer.from_pretrained(tmp_path)(text).input_ids == plain(text + added).input_ids
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="JAVASCRIPT NOT TESTED: no node")
+def test_javascript_adds_the_same_full_stops():
+    """transformers.js makes a regular expression with the flags g and u from the normaliser, and replaces all."""
+    texts = [*ENDINGS, "", "the\ncat", "the cat ", "\n", "Königin 你好 🙂", "a..b"]
+    code = "const [pattern, texts] = JSON.parse(require('fs').readFileSync(0));"
+    code += "console.log(JSON.stringify(texts.map(text => text.replaceAll(new RegExp(pattern, 'gu'), '.'))))"
+    pattern = json.dumps([FULL_STOP, texts])
+    done = subprocess.run(["node", "-e", code], input=pattern, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [Replace(Regex(FULL_STOP), ".").normalize_str(text) for text in texts]
 
 
 def test_the_full_stop_counts_for_truncation(kind):
