@@ -5,6 +5,10 @@ class UserError(Exception):
     """An error the user can fix: one line that names the value and the way out. The command exits with status 2."""
 
 
+class OutOfTimeError(UserError):
+    """A step took too long and cannot be stopped. The command ends the process without waiting for it."""
+
+
 def one_line(error: BaseException) -> str:
     r"""Return a library's message on one line, cut to 200 characters.
 

@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable
 
-from ..errors import UserError
+from ..errors import OutOfTimeError, UserError
 from . import benchmark, browsing, embedding, evaluation, pictures, publishing
 
 
@@ -25,6 +25,10 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.flush()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
+        if isinstance(error, OutOfTimeError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(2)  # an exit would wait for the threads that wait for the Hub
         raise SystemExit(2) from None
     except BrokenPipeError:  # the reader has stopped, as in `csezoo recipes | head -2`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit does not fail

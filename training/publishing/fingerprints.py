@@ -12,10 +12,12 @@ from csezoo.modeling.encoding import load_tokenizer
 from csezoo.modeling.fingerprint import FINGERPRINT_NAME, embed_token_ids, tokenize_sentences
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 
+from ..cards.method_texts import IDEAS
 from ..environment import versions
 from ..errors import UserError, one_line
 from ..evaluation.encoders import config_model_type, load_checkpoint
-from ..hub import differing_files, local_directory, sha256
+from ..hub import added_files, differing_files, local_directory, sha256
+from ..pictures.captions import PICTURES
 
 # Short and long sentences, lower and upper case, accents, digits, signs, and characters without word pieces in any of
 # the zoo's tokenizers. The last sentence is longer than any encoder of the BERT family reads.
@@ -29,6 +31,9 @@ SENTENCES = [
     "  two  spaces,\ta tab and don't-split hy-phens ",
     " ".join(["the river runs past the old house and the small horse sees it"] * 80),
 ]
+# Files without a checksum: what a card and a run add to a saved model, and what no library loads.
+WITHOUT_CHECKSUM = {FINGERPRINT_NAME, "README.md", "recipe.yaml", "results.json", "LICENSE", "NOTICE", *PICTURES}
+WITHOUT_CHECKSUM |= {path.name for path in IDEAS.glob("*.svg")}
 DIGITS = 7  # significant digits, as many as a float32 has
 
 
@@ -56,6 +61,8 @@ def write_fingerprint(directory: Path, model_class: type[SentenceEncoderModel]) 
 def verify_repository(repository: str, revision: str | None = None) -> list[str]:
     """Compare a repository with its fingerprint: checksums, token ids, vectors. Code in the repository is not run.
 
+    A file without a checksum is a difference too, unless it is one of those that a card or a run adds.
+
     Args:
         repository: directory or Hub id.
         revision: branch, tag or commit on the Hub.
@@ -72,6 +79,7 @@ def verify_repository(repository: str, revision: str | None = None) -> list[str]
     directory = local_directory(repository, revision)
     fingerprint = _read_fingerprint(directory, repository)
     problems = differing_files(directory, fingerprint["files"])
+    problems += added_files(directory, {*fingerprint["files"], *WITHOUT_CHECKSUM})
     lines = [f"files: the checksums of {len(fingerprint['files'])} files are as stored"]
     try:
         if config_model_type(str(directory)) not in METHODS:
