@@ -50,15 +50,19 @@ TESTED = {
         others={
             "batchnorm": {"projection": "batchnorm"},
             "kept-projection": {"projection_at_test": True},
+            "mlm-transform": {"projection": "mlm_transform", "projection_at_test": True},
             "mlm": {"mlm_weight": 0.1},
             "mean": {"pooling": "mean", "projection": "none"},
             "nli": {"nli_classes": 3},
             "whitening": {"whitening_size": 8},
+            "average": {"ema_decay": 0.5},
         },
         neutral={},
     ),
     "prdsimcse": Tested(
         neutral={"negative_prefix": "none", "positive_prefix": "none", "denominator": "own"},
+        # The default prefix is for sentences of eight words and more.
+        exact={"positive_prefix": "one-um"},
         views=3,
         passes=(("BertModel", "parameters", 24),),  # its second prefix makes a negative
         combinations=("prdsimcse+l2pcsr",),

@@ -19,6 +19,7 @@ from csezoo.training.evaluation.report import AVERAGE, average
 from csezoo.training.evaluation.tasks.sts import DEV_TASK, ROWS, STS_TASKS
 from csezoo.training.pictures.captions import PICTURES
 from csezoo.training.recipes import FREE_KEYS, file_name, load_recipe, parse_overrides, recipe_names
+from csezoo.training.recipes.released import released
 
 ROOT = Path(__file__).parents[1]
 CARDS = ROOT / "model_cards"
@@ -55,7 +56,7 @@ def test_the_committed_cards_say_what_the_command_writes(tmp_path, capsys):
     written = tmp_path / "model_cards"
     shutil.copytree(CARDS, written, ignore=shutil.ignore_patterns("README.md", "*.svg"))
     main(["cards", "--out", str(written)])
-    assert capsys.readouterr().out == f"{written}: {len(recipe_names()) + len(RUNS)} cards\n"
+    assert capsys.readouterr().out == f"{written}: {len(recipe_names()) + len(RUNS) + len(released())} cards\n"
     assert cards(written) == cards(CARDS)
     pictures = [{path.relative_to(root).as_posix() for path in root.rglob("*.svg")} for root in (written, CARDS)]
     assert pictures[0] == pictures[1]
@@ -212,10 +213,22 @@ def test_a_new_run_gets_a_card_and_a_row_in_the_index(tmp_path):
     shutil.copytree(CARDS / "simcse-minilm", tmp_path / "another")
     write_cards(tmp_path)
     (entry,) = [entry for entry in entries(tmp_path) if entry.cells["name"] == "another"]
-    assert (entry.cells["trained"], entry.cells["base model"]) == ("yes", "minilm-mlm")
+    assert (entry.cells["status"], entry.cells["base model"]) == ("trained here", "minilm-mlm")
     assert "| [another](another/README.md) | simcse | minilm-mlm |" in (tmp_path / "README.md").read_text(
         encoding="utf-8"
     )
+
+
+def test_the_released_checkpoints_are_listed_as_not_verified(tmp_path):
+    write_cards(tmp_path)
+    index = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert index.count("| published by its authors, not verified here |") == len(released()) == 18
+    name = "royokong/unsup-PromptBERT"
+    row = next(line for line in index.splitlines() if line.startswith(f"| [{name}]"))
+    assert "| bert-base-uncased |" in row and "| 78.87 |" in row, "the file's own score, not the mean over seeds"
+    card = ModelCard.load(tmp_path / "royokong--unsup-PromptBERT" / "README.md")
+    assert card.data.license == "unknown" and "There is no license" in card.text
+    assert f"csezoo convert {name} --to unsup-PromptBERT" in card.text
 
 
 def test_a_damaged_results_file_is_named(tmp_path, capsys):

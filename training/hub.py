@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-def local_directory(repository: str, revision: str | None = None, *, without: str | None = None) -> Path:
+def local_directory(
+    repository: str, revision: str | None = None, *, only: list[str] | None = None, without: str | None = None
+) -> Path:
     """Return a local directory unchanged, or download a Hub repository and return its directory in the cache.
 
     Args:
         repository: directory or Hub id.
         revision: branch, tag or commit on the Hub.
+        only: patterns of the files to download; all by default.
         without: a pattern of files to leave out.
 
     Raises:
@@ -46,7 +49,7 @@ def local_directory(repository: str, revision: str | None = None, *, without: st
         return Path(
             within_time(
                 f"the download of {repository}",
-                lambda: snapshot_download(repository, revision=revision, ignore_patterns=without),
+                lambda: snapshot_download(repository, revision=revision, allow_patterns=only, ignore_patterns=without),
             )
         )
     except HFValidationError:

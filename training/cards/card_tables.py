@@ -81,11 +81,16 @@ def published_tables(recipe: str) -> str:
     rows = published(recipe)
     if not rows:
         return "No paper reports this setting on the STS or transfer tasks."
-    parts = ["The papers report:"]
+    return "\n\n".join(["The papers report:", *score_tables(rows)])
+
+
+def score_tables(rows: list[PublishedRow]) -> list[str]:
+    """Return a table and its source for each row."""
+    parts = []
     for row in rows:
         tasks = [f"**{task}**" if task in AVERAGES else task for task in row.scores]
         parts += [markdown_table(tasks, [row.shown(task) for task in row.scores]), f"Source: {_cited(row)}."]
-    return "\n\n".join(parts)
+    return parts
 
 
 def _cited(row: PublishedRow) -> str:

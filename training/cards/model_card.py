@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from csezoo.modeling.saved_files import OLDEST_SENTENCE_TRANSFORMERS
+
 from ..evaluation.tasks.sts import DEV_TASK, HUB
 from ..pictures.captions import PICTURES
 from ..recipes import Recipe
@@ -63,7 +65,7 @@ def _card(
         *(f"![The idea of {picture.stem}]({ideas_at}{picture.name})" for picture in ideas(recipe)),
         description(recipe),
         "Made with csezoo, a model zoo of contrastive sentence embeddings.",
-        _use(path),
+        use_section(path),
         _training(recipe, runs),
         *results_text,
         "## Limits and biases\n\n" + "\n".join(f"* {line}" for line in limits(recipe)),
@@ -122,7 +124,9 @@ def _hub_id(base_model: str | None) -> str | None:
     return None if base_model is None or base_model[0] in "./~" else base_model
 
 
-def _use(path: str) -> str:
+def use_section(path: str) -> str:
+    """Return the section on how to load the model at `path`, a directory or Hub id."""
+    oldest = ".".join(OLDEST_SENTENCE_TRANSFORMERS.split(".")[:2])
     return f"""## Use
 
 ```python
@@ -131,13 +135,28 @@ model = AutoModel.from_pretrained("{path}", trust_remote_code=True)
 embeddings = model.encode(["A cat sits on the mat.", "A cat is on a mat."], normalize_embeddings=True)
 ```
 
-`AutoTokenizer` with `model(**batch).pooler_output` returns the same vectors. So does sentence-transformers:
+The tokenizer and `pooler_output` give the same vectors, before they are normalized:
+
+```python
+from transformers import AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained("{path}", trust_remote_code=True)
+texts = ["A cat sits on the mat.", "A cat is on a mat."]
+batch = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
+embeddings = model(**batch).pooler_output
+```
+
+Without `trust_remote_code=True`, transformers 5 asks before it loads this tokenizer.
+
+sentence-transformers {oldest} or newer returns the same vectors:
 
 ```python
 from sentence_transformers import SentenceTransformer
 model = SentenceTransformer("{path}", trust_remote_code=True)
 embeddings = model.encode(["A cat sits on the mat.", "A cat is on a mat."], normalize_embeddings=True)
-```"""
+```
+
+Older versions, and servers that pool the token vectors themselves (vLLM, Text Embeddings Inference), cannot use this
+repository. `csezoo export` writes a repository without custom code. Its card says what can use it."""
 
 
 def _training(recipe: Recipe, runs: list[dict]) -> str:

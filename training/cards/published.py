@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..evaluation.report import AVERAGE
@@ -44,9 +45,9 @@ def published(recipe: str) -> list[PublishedRow]:
     * `source`: paper and table. Where a paper is quoted by a later one, both are named.
     * `suite`: `sts` (STS12, STS13, STS14, STS15, STS16, STS-B, SICK-R; Spearman × 100) or `transfer` (MR, CR, SUBJ,
       MPQA, SST2, TREC, MRPC; accuracy).
-    * `values`, `average`: as printed; values are left out where only the average is known.
-    * `deviations`, `deviation`: of values and average over the paper's runs, where it gives them.
-    * `note`: what keeps the row from being comparable in full, or does not add up in it.
+    * `values`, `average`: as printed. There are no values if only the average is known.
+    * `deviations`, `deviation`: of values and average over the paper's runs, if the paper reports them.
+    * `note`: why the row is not fully comparable, or what is inconsistent in it.
 
     Args:
         recipe: the name of the recipe.
@@ -55,7 +56,12 @@ def published(recipe: str) -> list[PublishedRow]:
         >>> published("simcse-bert-base-uncased")[0].scores["STS12"]
         68.4
     """
-    rows = [row for entry in method_entries().values() for row in entry.get("published", {}).get(recipe, [])]
+    of_methods = [entry.get("published", {}) for entry in method_entries().values()]
+    return published_rows(row for entries in of_methods for row in entries.get(recipe, []))
+
+
+def published_rows(entries: Iterable[dict]) -> list[PublishedRow]:
+    """Return entries with the keys that `published` describes as rows."""
     return [
         PublishedRow(
             source=row["source"],
@@ -63,7 +69,7 @@ def published(recipe: str) -> list[PublishedRow]:
             deviations=_by_task(row, "deviations", "deviation"),
             note=row.get("note"),
         )
-        for row in rows
+        for row in entries
     ]
 
 

@@ -14,7 +14,7 @@ def add_commands(command: Command) -> None:
     added = command(
         "table",
         table,
-        "print one table of several results files, with the paper's numbers where the paper reports the recipe",
+        "print results files as one table, with the paper's numbers if a paper reports the recipe",
         "csezoo table model_cards/*/results.json --format latex",
     )
     files = "results.json of runs, or files written by evaluate --out and glue --out"

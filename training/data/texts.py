@@ -27,7 +27,7 @@ from ..recipes import Recipe
 
 logger = logging.getLogger(__name__)
 
-# "NA" and "None" are words. A row with more cells than the header must not shift its columns.
+# "NA" and "None" are words, not missing values. A row with more cells than the header must not shift its columns.
 CSV: dict[str, Any] = {"keep_default_na": False, "index_col": False}
 BUILDERS: dict[str, tuple[str, dict[str, Any]]] = {
     ".txt": ("text", {"encoding": "utf-8-sig"}),  # a byte-order mark is not part of the first sentence
@@ -200,10 +200,13 @@ def _columns(source: Source, names: list[str], columns: list[str] | None, option
     if columns is None and ("text" in names or len(names) == 1):
         return ["text"] if "text" in names else names
     if columns is None:
-        raise UserError(f"{source.name} has the columns {', '.join(names)}; name those with sentences with --{option}")
+        raise UserError(
+            f"{source.name} has the columns {', '.join(names)}; give the ones with sentences as --{option}"
+        )
     if missing := [column for column in columns if column not in names]:
         raise UserError(
-            f"{source.name} has no column {', '.join(missing)}, only {', '.join(names)}; name others with --{option}"
+            f"{source.name} has no column {', '.join(missing)}, only {', '.join(names)}; "
+            f"give existing columns as --{option}"
         )
     return columns
 
@@ -257,7 +260,7 @@ def _reading(source: Source) -> Iterator[None]:
     """Turn the errors of `datasets` into one line that says what could not be read, and where."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", ParserWarning)  # pandas would drop cells
+            warnings.simplefilter("error", ParserWarning)  # otherwise pandas drops the extra cells
             yield
     except READ_ERRORS as error:
         reason = one_line(error.__cause__ or error)

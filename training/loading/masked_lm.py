@@ -15,6 +15,7 @@ from transformers import (
 
 from csezoo.modeling import SentenceEncoderConfig
 from csezoo.modeling.masked_language_modeling import MaskedLMHead
+from csezoo.modeling.pooling import MaskedLMTransform
 
 from ..errors import UserError, one_line
 from ..recipes import Recipe
@@ -72,12 +73,12 @@ def load_generator(
 
 
 def load_masked_lm_head(
-    key: str, head: MaskedLMHead, backbone_config: PretrainedConfig, base_model: str, revision: str
+    key: str, head: MaskedLMTransform, backbone_config: PretrainedConfig, base_model: str, revision: str
 ) -> None:
-    """Copy the base model's masked-LM head into a training head.
+    """Copy the base model's masked-LM head, or only its transform, into a head.
 
     Args:
-        key: the recipe key that adds the training head, for the error.
+        key: the recipe key that adds the head, for the error.
 
     Raises:
         UserError: the base model has no masked-LM head, or is neither BERT nor RoBERTa.
@@ -104,4 +105,5 @@ def load_masked_lm_head(
         raise UserError(f"{key}: {base_model} has no masked-LM head; give another --base_model")
     head.dense.load_state_dict({part: state[f"{dense}.{part}"] for part in ("weight", "bias")})
     head.layer_norm.load_state_dict({part: state[f"{norm}.{part}"] for part in ("weight", "bias")})
-    head.decoder_bias.data.copy_(state[bias])
+    if isinstance(head, MaskedLMHead):
+        head.decoder_bias.data.copy_(state[bias])

@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from transformers import (
-    PreTrainedTokenizerBase,
-)
+from transformers import PreTrainedTokenizerBase
 
 from csezoo.modeling import SentenceEncoderConfig, method
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
 from ..data.collation import ViewCollator, tokenize
 from ..errors import UserError
-from ..loading.backbones import load_backbone
+from ..loading.backbones import load_backbone, set_dropout, set_module_dropout
 from ..loading.masked_lm import load_generator, load_masked_lm_head
 from ..loading.sizes import longest_input, refuse_oversized
 from ..loading.templates import Template, serving_tokenizer, template_token_ids
@@ -75,6 +73,8 @@ def build(recipe: Recipe) -> Build:
         )
     if Path(recipe.base_model).is_dir():
         backbone.config.name_or_path = ""  # do not publish a path of this machine
+    if recipe.dropout is not None:
+        set_dropout(backbone.config, recipe.dropout)
     tokenizer = load_tokenizer(recipe.base_model, revision=recipe.base_revision or "main")
     prompts = recipe.model.get("prompts") or [None]
     templates = [template_token_ids(tokenizer, prompt) for prompt in prompts]
@@ -105,6 +105,9 @@ def build(recipe: Recipe) -> Build:
     if recipe.attn_implementation:
         model.set_attn_implementation(recipe.attn_implementation)
     model.start_from(backbone)
+    if recipe.dropout is not None:
+        for encoder in model.encoders():
+            set_module_dropout(encoder, recipe.dropout)
     for key, head in model.masked_lm_heads().items():
         load_masked_lm_head(key, head, backbone.config, recipe.base_model, recipe.base_revision or "main")
     # In the releases, max_length counts special tokens, but not a template.
@@ -126,7 +129,13 @@ def build(recipe: Recipe) -> Build:
             f"max_length: {recipe.max_length} needs {text} positions, the generator {recipe.generator} has "
             f"{longest_input(generator.config)}; lower it"
         )
-    serving = serving_tokenizer(tokenizer, templates[0], max_length=longest, leading_space=prompts != [None])
+    serving = serving_tokenizer(
+        tokenizer,
+        templates[0],
+        max_length=longest,
+        leading_space=prompts != [None],
+        full_stop=config.full_stop,
+    )
     return Build(model, tokenizer, serving, templates, sentence_length)
 
 

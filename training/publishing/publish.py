@@ -125,7 +125,7 @@ def _find(api: HfApi, to: str) -> ModelInfo | None:
     try:
         return api.model_info(to, files_metadata=True)
     except HfHubHTTPError as error:
-        if error.response.status_code not in (401, 404):  # the Hub answers either if there is no such repository
+        if error.response.status_code not in (401, 404):  # both mean that there is no such repository
             raise
     return None
 
@@ -173,7 +173,7 @@ def _commit(
         if known is None:
             api.create_repo(to, private=private or None, exist_ok=True)  # None: the organisation's default
         elif not operations:
-            sha = cast(str, known.sha)  # an existing repository has one
+            sha = cast(str, known.sha)  # never None for an existing repository
             return sha, sha, f"{constants.ENDPOINT}/{to}/commit/{sha}"
         commit = api.create_commit(
             to,
@@ -196,8 +196,8 @@ def _read_back(to: str, staged: Path, sha: str, revision: str, cache: Path) -> s
         )
     files = {path.relative_to(staged).as_posix(): sha256(path) for path in staged.rglob("*") if path.is_file()}
     if problems := differing_files(there, files):
-        raise UserError(f"the files downloaded from commit {sha} differ; publish again: {'; '.join(problems)}")
-    return f"checked   {len(files)} files, downloaded again, are the same"
+        raise UserError(f"the files downloaded from commit {sha} differ ({'; '.join(problems)}); publish again")
+    return f"checked   {len(files)} downloaded files are the same"
 
 
 def _explain(error: BaseException, to: str) -> str:

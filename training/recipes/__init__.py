@@ -8,6 +8,7 @@ from .keys import FREE_KEYS, SCHEDULERS, Key, Recipe, deciding_keys, recipe_keys
 from .methods import method_keys
 from .reading import (
     RECIPES,
+    RELEASED,
     dump_recipe,
     file_name,
     load_recipe,
@@ -20,6 +21,7 @@ from .reading import (
 __all__ = [
     "FREE_KEYS",
     "RECIPES",
+    "RELEASED",
     "SCHEDULERS",
     "Key",
     "Recipe",

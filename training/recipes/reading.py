@@ -1,4 +1,4 @@
-"""Reading a recipe: a YAML file, the values that override it, the type of each, and writing it again."""
+"""Read a recipe from a YAML file, override its values, convert them to the types of their keys, and write it."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ from .keys import Recipe, check_allowed, recipe_keys
 from .methods import method_keys
 
 RECIPES = Path(__file__).parent
+RELEASED = RECIPES / "released.yaml"  # no recipe: the checkpoints that authors released, see `released`
 KINDS: dict[object, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
 @cache
 def recipe_files() -> dict[str, Path]:
-    """The recipes of the zoo: each name with its file, in alphabetical order."""
-    return {path.stem: path for path in sorted(RECIPES.rglob("*.yaml"), key=lambda path: path.stem)}
+    """Return the recipes of the zoo: each name with its file, in alphabetical order."""
+    files = sorted(RECIPES.rglob("*.yaml"), key=lambda path: path.stem)
+    return {path.stem: path for path in files if path != RELEASED}
 
 
 def recipe_names() -> list[str]:
-    """Names of the recipes of the zoo."""
+    """Return the names of the recipes of the zoo."""
     return list(recipe_files())
 
 
 def file_name(path: str) -> str:
-    """The last part of a path: what may be published of where a file is.
+    """Return the last part of a path. The directories of this machine are not published.
 
     Example:
         >>> file_name("data/nli/triplets.csv"), file_name("./minilm/")
@@ -42,10 +44,10 @@ def file_name(path: str) -> str:
 
 
 def recipe_path(name: str) -> Path:
-    """The file of a recipe of the zoo, or the YAML file at this path.
+    """Return the file of a recipe of the zoo, or the YAML file at this path.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no such recipe or file.
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else recipe_files().get(name)
     if path is None or not path.is_file():
@@ -71,17 +73,17 @@ def load_recipe(name: str, overrides: dict[str, object] | None = None) -> Recipe
 
 
 def read_values(path: Path) -> dict[Any, Any]:
-    """The keys and values of a YAML file.
+    """Return the keys and values of a YAML file.
 
     Raises:
-        UserError: it is no YAML, or no mapping.
+        UserError: it is not YAML, or not a mapping.
     """
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, or no such date
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or an impossible date
         raise UserError(f"{path}: not valid YAML: {one_line(error)}") from error
     if not isinstance(values, dict):
-        raise UserError(f"{path}: a recipe is a mapping of keys to values, this is a {type(values).__name__}")
+        raise UserError(f"{path}: expected a mapping of keys to values, got {type(values).__name__}")
     return values
 
 
@@ -95,7 +97,7 @@ def make_recipe(values: dict[Any, Any]) -> Recipe:
         of_method = method_keys(str(values.get("method", "simcse")))
     except ValueError as error:
         raise UserError(f"method: {error}") from error
-    # Not among the declared keys: users do not set it, it is filled in when a recipe is read.
+    # This key is not declared, because users do not set it. It is filled in when a recipe is read.
     known = {name: key.hint for name, key in recipe_keys().items()} | {"recipe": str | None}
     recipe: dict[str, Any] = {}
     model: dict[str, Any] = {}
@@ -113,13 +115,13 @@ def make_recipe(values: dict[Any, Any]) -> Recipe:
 
 
 def optional(hint: Any) -> tuple[Any, bool]:
-    """A type without `None`, and whether it had it.
+    """Return a type without `None`, and whether it allowed `None`.
 
     Example:
         >>> optional(int | None), optional(float)
         ((<class 'int'>, True), (<class 'float'>, False))
     """
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):  # Python 3.10 gives the second
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):  # the latter in Python 3.10
         return next(option for option in typing.get_args(hint) if option is not type(None)), True
     return hint, False
 
@@ -164,7 +166,7 @@ def coerce(key: str, value: Any, hint: Any) -> Any:
 
 
 def parse_overrides(arguments: list[str]) -> dict[str, object]:
-    """`--key value`, `--key=value`, `--key v1 v2` (a list) or `--key` (true) as a mapping.
+    """Return `--key value`, `--key=value`, `--key v1 v2` (a list) or `--key` (true) as a mapping.
 
     Raises:
         UserError: a value without a key before it.
@@ -187,6 +189,16 @@ def parse_overrides(arguments: list[str]) -> dict[str, object]:
     return {key: single.get(len(values), list)(values) for key, values in overrides.items()}
 
 
+class _RecipeDumper(yaml.SafeDumper):
+    """Writes texts so that they are read back unchanged: YAML takes U+0085 for a line break outside double quotes."""
+
+    def represent_str(self, text: str) -> yaml.ScalarNode:
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style='"' if "\x85" in text else None)
+
+
+_RecipeDumper.add_representer(str, _RecipeDumper.represent_str)
+
+
 def dump_recipe(recipe: Recipe, path: Path) -> None:
     """Write the resolved recipe: every key with its value."""
-    replace_file(path, yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True))
+    replace_file(path, yaml.dump(recipe.to_dict(), Dumper=_RecipeDumper, sort_keys=False, allow_unicode=True))

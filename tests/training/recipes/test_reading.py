@@ -101,7 +101,7 @@ def test_a_recipe_may_be_a_yaml_file(tmp_path):
         (b"batch_size: \xff", "not valid YAML"),
         (b"base_revision: 2024-13-45", "not valid YAML: month must be in 1..12"),
         (b"seeds: " + b"[" * 10_000, "not valid YAML"),
-        (b"- batch_size\n- 8", "a recipe is a mapping of keys to values, this is a list"),
+        (b"- batch_size\n- 8", "expected a mapping of keys to values, got list"),
     ],
 )
 def test_a_broken_yaml_file_is_named(tmp_path, content, line):
