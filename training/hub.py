@@ -8,13 +8,14 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError  # its own type in Python 3.10
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from huggingface_hub import snapshot_download
+from huggingface_hub import get_hf_file_metadata, hf_hub_url, snapshot_download
 
 # HTTPError is that of the HTTP client that huggingface_hub uses.
-from huggingface_hub.errors import HFValidationError, HTTPError
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
 from huggingface_hub.utils.sha import sha_fileobj
 
 from .errors import OutOfTimeError, UserError, one_line
@@ -99,6 +100,24 @@ def within_time(what: str, step: Callable[[], Result]) -> Result:
         raise OutOfTimeError(
             f"{what} took longer than {limit:g} seconds; check the network, or set CSEZOO_HUB_TIMEOUT to more seconds"
         ) from None
+
+
+@cache
+def answers(repository: str, endpoint: str) -> bool:
+    """Ask the Hub once whether it answers for a repository. A download would ask six times, for half a minute.
+
+    Args:
+        repository: Hub id; it need not exist.
+        endpoint: of the Hub, `huggingface_hub.constants.ENDPOINT`.
+    """
+    try:
+        url = hf_hub_url(repository, "config.json", endpoint=endpoint)
+        within_time(f"the request for {repository}", lambda: get_hf_file_metadata(url))
+    except HfHubHTTPError:
+        return True
+    except (HTTPError, OSError):
+        return False
+    return True
 
 
 def load_rows(
