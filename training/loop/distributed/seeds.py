@@ -57,9 +57,10 @@ def recorded_keys(output: Path) -> dict:
         values = yaml.safe_load(recipe.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{recipe} is not valid YAML ({one_line(error)}); choose another --output_dir") from error
-    if not isinstance(values, dict) or not isinstance(values.get("seeds"), list):
+    if not isinstance(values, dict):
         raise UserError(f"{recipe} is not a recipe; choose another --output_dir")
-    return values
+    seeds = values.get("seeds", Recipe().seeds)
+    return {**values, "seeds": seeds if isinstance(seeds, list) else [seeds]}
 
 
 def claim(output: Path, recipe: Recipe) -> list[int]:
@@ -161,9 +162,23 @@ def move_to_seed(output: Path, seed: int) -> None:
 
 
 def finished_seeds(output: Path, seeds: list[int]) -> dict[int, dict]:
-    """Return the results of the finished seeds of a run."""
+    """Return the results of the finished seeds of a run.
+
+    Raises:
+        UserError: a file is not the results of a seed.
+    """
     files = {seed: seed_directory(output, seeds, seed) / "results.json" for seed in seeds}
-    return {seed: json.loads(file.read_text(encoding="utf-8")) for seed, file in files.items() if file.is_file()}
+    return {seed: _results(file) for seed, file in files.items() if file.is_file()}
+
+
+def _results(file: Path) -> dict:
+    try:
+        results = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:  # no UTF-8, or no JSON
+        results = None
+    if not isinstance(results, dict) or not isinstance(results.get("training"), dict):
+        raise UserError(f"{file} is not the results of a seed; delete it, and the same command writes it again")
+    return results
 
 
 def best_directory(output: Path, results: dict) -> Path:
