@@ -11,7 +11,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
 if TYPE_CHECKING:
-    from .modeling_sentence_encoder import SentenceEncoderModel  # which imports this file
+    from .modeling_sentence_encoder import SentenceEncoderModel  # only for types: that file imports this one
 
 FINGERPRINT_NAME = "fingerprint.json"
 # Largest difference between an element of a vector and the stored one, relative to their root mean square. In float32

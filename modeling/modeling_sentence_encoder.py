@@ -16,6 +16,7 @@ from .encoding import encode_texts, load_tokenizer
 from .fingerprint import FINGERPRINT_NAME, load_fingerprint, new_fingerprint, verify_fingerprint
 from .pooling import (
     BackboneOutput,
+    MaskedLMTransform,
     build_projection,
     pool,
     pool_mask_token,
@@ -140,6 +141,11 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         super().__init__(config)
         self.backbone = AutoModel.from_config(config.backbone_config)
         self.backbone.pooler = None  # its pooler is for another pre-training task
+        self.transform = (
+            MaskedLMTransform(config.hidden_size, config.backbone_config.layer_norm_eps)
+            if config.projection == "mlm_transform"
+            else nn.Identity()
+        )
         self.projection = build_projection(config, at_test=True)
         self.whitening = (
             Whitening(config.hidden_size, config.whitening_size) if config.whitening_size else nn.Identity()
@@ -247,6 +253,8 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
     ) -> tuple[BackboneOutput, torch.Tensor]:
         """Return the backbone's outputs and the pooled vectors `(B, H)`, before any bias or projection.
 
+        Only `mlm_transform` is a projection that was applied to them, as it was to the bias of `prompt_bias`.
+
         Args:
             input_ids, attention_mask: `(B, T)`.
             output_hidden_states: whether to return those of all layers.
@@ -267,12 +275,13 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         )
         if pooling != "prompt":
             states = outputs.hidden_states or (outputs.last_hidden_state,)
-            return outputs, pool(states, attention_mask, pooling)
+            return outputs, self.transform(pool(states, attention_mask, pooling))
         if input_ids is None:
             raise ValueError("inputs_embeds: prompt pooling needs the mask token; pass input_ids")
         if checked:
             require_mask_token(input_ids, self.config.mask_token_id)
-        return outputs, pool_mask_token(outputs.last_hidden_state, input_ids, self.config.mask_token_id)
+        vectors = pool_mask_token(outputs.last_hidden_state, input_ids, self.config.mask_token_id)
+        return outputs, self.transform(vectors)
 
     def prompt_bias(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, template: int, **inputs: Any
@@ -288,7 +297,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         beside_sentence = sum(map(len, token_ids)) - self.config.bias_length_offset
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        return template_bias(
+        bias = template_bias(
             partial(self.run_backbone, **inputs),
             token_ids,
             attention_mask.sum(1) - beside_sentence,
@@ -296,6 +305,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             mask_token_id=self.config.mask_token_id,
             position_offset=self.config.denoise_position_offset + self.config.prefix_positions,
         )
+        return self.transform(bias)
 
     def encode(
         self,

@@ -29,7 +29,7 @@ CODE: tuple[str, ...] = ("data/*.py", "loading/*.py", "evaluation/tasks/sts.py")
 CODE += ("loop/building.py", "loop/optimizers.py", "loop/progress.py", "loop/run_data.py", "loop/training_loop.py")
 # A checkpoint in which one of these differs belongs to another run.
 SAME_RUN = ("recipe", "seed")
-# What receipts of older code do not have. Its code differs, so that is what an error names.
+# Entries that receipts of older code lack. Such a receipt also differs in `code`, which is what an error then names.
 LATER = {"special tokens", "base_model", "generator", "dataset", "nli_dataset"}
 
 

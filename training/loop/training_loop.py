@@ -36,7 +36,7 @@ from .health import refuse_equal_views, refuse_padding_dependence
 from .non_finite import NonFinite, keep_batch
 from .optimizers import make_optimizer
 from .precision import precision_of
-from .progress import GRADIENT_NORM, Progress
+from .progress import GRADIENT_NORM, Progress, seed_name
 from .run_data import RunData
 from .run_receipt import refuse_mixed_seeds, run_receipt
 
@@ -85,6 +85,8 @@ def train(
         The training part of a results file: the best step, its dev score, the number of updates, the `cost` and the
         receipt.
     """
+    if len(recipe.seeds) > 1:
+        logger.info("%s", seed_name(recipe, seed))
     set_seed(seed)
     if accelerator.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(accelerator.device)
@@ -103,7 +105,9 @@ def train(
         refuse_padding_dependence(built, recipe)
         progress.begin()
         progress.evaluate(step=0, counts=False)
-    bar = tqdm(total=stages[-1].stop, desc=f"Training (seed {seed})", disable=not _on_terminal(accelerator))
+    bar = tqdm(
+        total=stages[-1].stop, desc=f"Training ({seed_name(recipe, seed)})", disable=not _on_terminal(accelerator)
+    )
     for stage in stages:
         if not progress.stopped:
             train_stage(stage, recipe, seed, data, trainable, progress, bar, checkpoint)

@@ -202,7 +202,7 @@ def audit_bytes(name: str, path: Path) -> Iterator[Finding]:
         yield Finding("code", name, None, "is compiled code, which cannot be reviewed")
     elif suffix in PYTHON:
         if path.suffix != ".py":
-            yield Finding("code", name, None, "is Python code with a name under which it is not read")
+            yield Finding("code", name, None, "is Python code outside of a .py file, which is not read")
     elif path.suffix in BINARIES:
         if not start.startswith(BINARIES[path.suffix]):
             yield Finding("file", name, None, f"is not a {path.suffix} file, despite its name")

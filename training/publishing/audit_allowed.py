@@ -169,8 +169,8 @@ hasattr hash id int isinstance issubclass iter len list map max min next object 
 repr reversed round set setattr slice sorted staticmethod str sum super tuple type vars zip None True False
 NotImplemented Ellipsis \\w+Error \\w*Warning \\w*Exception StopIteration KeyboardInterrupt __name__ __doc__
 """
-# Why a name outside of these lists is a finding, where there is more to say than that. Attributes of these names are
-# findings even if the code defines attributes with these names itself.
+# Why some names outside of these lists are findings. Attributes with these names are findings even if the code defines
+# such attributes itself.
 REASONS = {
     name: why
     for why, names in {

@@ -119,7 +119,7 @@ def _find(api: HfApi, to: str) -> ModelInfo | None:
     try:
         return api.model_info(to, files_metadata=True)
     except HfHubHTTPError as error:
-        if error.response.status_code not in (401, 404):  # the Hub answers either if there is no such repository
+        if error.response.status_code not in (401, 404):  # both mean that there is no such repository
             raise
     return None
 
@@ -167,7 +167,7 @@ def _commit(
         if known is None:
             api.create_repo(to, private=private or None, exist_ok=True)  # None: the organisation's default
         elif not operations:
-            sha = cast(str, known.sha)  # an existing repository has one
+            sha = cast(str, known.sha)  # never None for an existing repository
             return sha, sha, f"{constants.ENDPOINT}/{to}/commit/{sha}"
         commit = api.create_commit(
             to,

@@ -85,7 +85,7 @@ class Recipe:
     )
     generator_revision: str | None = model_key(None, "Pinned revision of `generator` on the Hub.")
     dropout: float | None = model_key(
-        None, "Probability of every dropout in the encoder; the base model's own by default.", "[0, 1)"
+        None, "Probability of every dropout in the encoder; by default that of the base model.", "[0, 1)"
     )
 
     dataset: str | None = data_key(
@@ -117,7 +117,7 @@ class Recipe:
     teachers: list[str] | None = data_key(
         None,
         "One or two directories with the vectors of the training sentences, as `csezoo encode` writes them. "
-        "`rank_weight` distils their rankings.",
+        "`rank_weight` is the weight of learning their rankings.",
     )
     teacher_share: float = data_key(0.5, "With two teachers, the weight of the first one's similarities.", "[0, 1]")
 
