@@ -52,7 +52,8 @@ def recorded_keys(output: Path) -> dict:
     recipe = output / "recipe.yaml"
     if not recipe.is_file():
         return {"seeds": []}
-    values = read_values(recipe)
+    if not (values := read_values(recipe)):
+        raise UserError(f"{recipe} is not a recipe; choose another --output_dir")
     seeds = values.get("seeds", Recipe().seeds)
     return {**values, "seeds": seeds if isinstance(seeds, list) else [seeds]}
 
