@@ -14,10 +14,10 @@ Method = tuple[type[SentenceEncoderConfig], type[SentenceEncoderModel], type[For
 def method(name: str) -> Method:
     """Return configuration, serving model and training model of a method, or of several methods joined by `+`.
 
-    A combination inherits from its methods. Each method overrides the seams it changes. The combination is served and
-    published as the method that changes the views, or else as the first one, because only the views reach the serving
-    model. Its training model resumes from the checkpoints of its run; the Auto classes know only the model it is
-    served as.
+    A combination inherits from its methods. Each method overrides the seams it changes. Only the views reach the
+    serving model. The combination is therefore served and published as the method that changes the views, or as the
+    first method if none does. The Auto classes know only that method; the training model of the combination is
+    restored from the checkpoints of its run.
 
     Raises:
         ValueError: a method is unknown or given twice, or two methods change the same seam.

@@ -81,12 +81,12 @@ class DiffAugConfig(SentenceEncoderConfig):
 
     @property
     def prefix_positions(self) -> int:
-        """2l: the real tokens follow the prefixes of both views, although a view sees only one of them."""
+        """Return 2l: the real tokens come after the prefixes of both views, although a view sees only one of them."""
         return 2 * self.prefix_length if self.views_module == "prefix" else 0
 
     @property
     def needs_labelled_pairs(self) -> str | None:
-        frozen = "freeze_views: without training the modules would stay random"
+        frozen = "freeze_views: without a stage on labelled pairs the modules would stay random"
         return frozen if self.freeze_views else super().needs_labelled_pairs
 
     @property

@@ -13,6 +13,7 @@ require_version("transformers>=4.57")  # checked here because a checkpoint impor
 POOLING_MODES = ("cls", "mean", "max", "first_last_mean", "last2_mean", "prompt")
 PROJECTIONS = ("none", "tanh", "batchnorm", "gelu")
 DENOISING = ("none", "train", "always")
+RANK_LOSSES = ("listnet", "listmle")
 SIZE = "[1, 10_000_000]"  # models larger than memory are refused before they are built
 WEIGHT = "[0, 1_000_000]"
 
@@ -26,7 +27,7 @@ def check_value(key: str, value: object, allowed: str | tuple) -> None:
         allowed: the choices, or an interval as in mathematics: `[0, 1)` is from 0 to below 1.
 
     Raises:
-        ValueError: the value is not one of the choices, outside the interval, or not a number.
+        ValueError: the value is not one of the choices, is outside the interval, or is not a number.
 
     Example:
         >>> check_value("dropout", 1.5, "[0, 1)")
@@ -67,6 +68,28 @@ def in_words(interval: str) -> str:
     return f"{above} {least} and {below} {most}"
 
 
+class AutoMap(dict):
+    """The classes of a checkpoint, by the Auto class that loads them.
+
+    A checkpoint has no class for tasks such as classification. transformers looks here for one first, so that this is
+    where the error can name the way out.
+
+    Example:
+        >>> "AutoModelForMaskedLM" in AutoMap(AutoModel="modeling_simcse.SimCSEModel")
+        Traceback (most recent call last):
+        ValueError: AutoModelForMaskedLM: a sentence encoder has no head for it; `csezoo export DIR --to plain` \
+writes the encoder as a plain model, which AutoModelForMaskedLM can load
+    """
+
+    def __contains__(self, name: object) -> bool:
+        if not super().__contains__(name) and str(name).startswith("AutoModelFor"):
+            raise ValueError(
+                f"{name}: a sentence encoder has no head for it; `csezoo export DIR --to plain` writes the encoder as "
+                f"a plain model, which {name} can load"
+            )
+        return super().__contains__(name)
+
+
 class SentenceEncoderConfig(PretrainedConfig):
     """The configuration of a sentence encoder: its backbone, and everything from token vectors to the loss.
 
@@ -77,8 +100,8 @@ class SentenceEncoderConfig(PretrainedConfig):
         backbone_config: configuration (or its dict) of the encoder, BERT or RoBERTa family; BERT-base by default.
         pooling: `cls`, `mean`, `max`, `first_last_mean`, `last2_mean` (see `pooling.pool`) or `prompt`: the vector at
             the mask token of a template.
-        projection: `tanh` (SimCSE's MLP), `batchnorm` (DiffCSE's projector), `gelu` (SG-OPT's head) or `none`, applied
-            to the pooled vector.
+        projection: layers applied to the pooled vector: `tanh` (SimCSE's MLP), `batchnorm` (DiffCSE's projector),
+            `gelu` (SG-OPT's head) or `none`.
         projection_size: width of the `gelu` projection.
         projection_at_test: whether the projection stays in the serving model. Unsupervised SimCSE trains with it and
             tests without.
@@ -96,13 +119,20 @@ class SentenceEncoderConfig(PretrainedConfig):
         temperature: τ of the contrastive loss; 0.05 in SimCSE.
         contrastive_weight: weight of the contrastive loss; 0 trains on the auxiliary losses only.
         hard_negative_weight: log weight of each sentence's own hard negative, see `objectives.info_nce`.
-        mask_duplicates: do not use a sentence that is in a batch twice as its own negative, see
+        mask_duplicates: if a batch contains a sentence twice, do not use it as a negative of itself, see
             `objectives.duplicate_rows`; false in the papers.
         mlm_weight: weight of an auxiliary masked language modelling loss (0.1 in SimCSE), 0 for none.
         mlm_probability: share of tokens masked for `mlm_weight`.
         nli_classes: classes of a softmax classifier on labelled sentence pairs, see `natural_language_inference`: 2
             for entailed and contradicted hypotheses, 3 with neutral ones, 0 for no classifier.
         nli_weight: weight of the classifier's cross-entropy beside the contrastive loss.
+        rank_weight: weight of rank distillation from the recipe's `teachers`, see `rank_distillation`; 1 in RankCSE,
+            0 for none.
+        rank_loss: `listnet` or `listmle`.
+        rank_temperature: of the model's similarities in `rank_loss`; 0.05 in RankCSE.
+        teacher_temperature: of the teachers' similarities in `listnet`.
+        ema_decay: serve an exponential moving average of the weights, which keeps this share of its value at each
+            update and restarts with each stage. 0 serves the trained weights.
         whitening_size: dimensions that a fitted whitening keeps, see `whitening.Whitening`; none by default.
 
     Raises:
@@ -126,6 +156,11 @@ class SentenceEncoderConfig(PretrainedConfig):
         "mlm_probability": "(0, 1)",
         "nli_classes": (0, 2, 3),
         "nli_weight": WEIGHT,
+        "rank_weight": WEIGHT,
+        "rank_loss": RANK_LOSSES,
+        "rank_temperature": "(0, 1_000]",
+        "teacher_temperature": "(0, 1_000]",
+        "ema_decay": "[0, 1)",
         "whitening_size": SIZE,
     }
 
@@ -151,6 +186,11 @@ class SentenceEncoderConfig(PretrainedConfig):
         mlm_probability: float = 0.15,
         nli_classes: int = 0,
         nli_weight: float = 0.0,
+        rank_weight: float = 0.0,
+        rank_loss: str = "listnet",
+        rank_temperature: float = 0.05,
+        teacher_temperature: float = 0.05,
+        ema_decay: float = 0.0,
         whitening_size: int | None = None,
         **kwargs: Any,
     ):
@@ -179,22 +219,28 @@ class SentenceEncoderConfig(PretrainedConfig):
         self.mlm_probability = mlm_probability
         self.nli_classes = nli_classes
         self.nli_weight = nli_weight
+        self.rank_weight = rank_weight
+        self.rank_loss = rank_loss
+        self.rank_temperature = rank_temperature
+        self.teacher_temperature = teacher_temperature
+        self.ema_decay = ema_decay
         self.whitening_size = whitening_size
         self._check()
-        # A checkpoint has its code in the files beside it, found by these names.
+        # These names locate the code of a checkpoint in the files beside its weights.
         name = type(self).__name__.removesuffix("Config")
-        kwargs["auto_map"] = {
-            "AutoConfig": f"configuration_{self.model_type}.{name}Config",
-            "AutoModel": f"modeling_{self.model_type}.{name}Model",
-            "AutoModelForPreTraining": f"modeling_{self.model_type}.{name}ForContrastiveLearning",
-        }
+        kwargs["auto_map"] = AutoMap(
+            AutoConfig=f"configuration_{self.model_type}.{name}Config",
+            AutoModel=f"modeling_{self.model_type}.{name}Model",
+            AutoModelForPreTraining=f"modeling_{self.model_type}.{name}ForContrastiveLearning",
+        )
         super().__init__(**kwargs)
 
     def _check(self) -> None:
+        values = self.to_dict()  # not `getattr`: the audit cannot know which attribute that reads
         for cls in type(self).__mro__:
             for key, allowed in vars(cls).get("allowed", {}).items():
                 signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # of a class, not of an instance
-                value, parameter = getattr(self, key), signature.parameters.get(key)
+                value, parameter = values[key], signature.parameters.get(key)
                 if value is not None or parameter is None or parameter.default is not None:
                     check_value(key, value, allowed)
         if (self.pooling == "prompt") != bool(self.prompts):
@@ -216,12 +262,12 @@ class SentenceEncoderConfig(PretrainedConfig):
             tokenizer: of the backbone, for its special tokens and word pieces.
 
         Returns:
-            One list of prefixes for each view made of the sentences. No list means no prefixes.
+            One list of prefixes for each view that is made from the sentences. An empty result means no prefixes.
         """
         return []
 
     def longest_prefix(self, tokenizer: PreTrainedTokenizerBase) -> int:
-        """Data seam: return the most word pieces that `text_prefixes` adds to a sentence."""
+        """Data seam: return the largest number of word pieces that `text_prefixes` adds to a sentence."""
         return 0
 
     @property
@@ -237,7 +283,7 @@ class SentenceEncoderConfig(PretrainedConfig):
     edit_sentence: Callable[[list[list[int]], Random], list[list[int]]] | None = None
 
     def most_added_pieces(self, length: int) -> int:
-        """Data seam: return the most word pieces that `edit_sentence` adds to a sentence of `length` or fewer."""
+        """Data seam: return the largest number of word pieces that `edit_sentence` adds to at most `length` pieces."""
         return 0
 
     def view_columns(self, columns: int) -> list[int]:
@@ -278,7 +324,7 @@ class SentenceEncoderConfig(PretrainedConfig):
 
     @property
     def prefix_positions(self) -> int:
-        """Positions of the backbone that the method uses and the text cannot."""
+        """Positions of the backbone that the method uses, so that the text cannot."""
         return 0
 
     @property

@@ -18,6 +18,7 @@ from .modeling_sentence_encoder import SentenceEncoderModel, SentenceEncoderPreT
 from .natural_language_inference import NLIClassifier, nli_loss
 from .objectives import duplicate_rows, info_nce
 from .pooling import BackboneOutput, build_projection
+from .rank_distillation import rank_distillation
 
 logger = logging.get_logger(__name__)
 
@@ -72,6 +73,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
     serving_class: type[SentenceEncoderModel]
     seams: tuple[str, ...] = ()
+    ranked_views: tuple[int, int] = (0, 1)  # the views of a sentence that rank distillation uses
     # Sentences to encode at a time if the batch is too large for the memory, see `in_mini_batches`.
     mini_batch_size: int | None = None
 
@@ -79,6 +81,8 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         super().__init__(config)
         self.model = self.serving_class(config)
         self.projection = build_projection(config, at_test=False)
+        if config.ema_decay > 0:
+            self.average = self.serving_class(config).requires_grad_(False)
         if config.mlm_weight > 0:
             backbone = config.backbone_config
             self.lm_head = MaskedLMHead(backbone.hidden_size, backbone.vocab_size, backbone.layer_norm_eps)
@@ -92,7 +96,8 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         return self.config.projection_size if self.config.projection == "gelu" else self.config.hidden_size
 
     def _without_training_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
-        # A serving checkpoint has no training heads: a head with no tensor starts new, with a warning.
+        # A serving checkpoint has no training heads. A head without any tensor starts from new weights, with a
+        # warning.
         lost = {}
         for head in self.serving_class.training_heads:
             tensors = {name for name in self.state_dict() if name.split(".")[0] == head}
@@ -103,23 +108,34 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         return missing - set().union(*lost.values()), unexpected
 
     def recover_heads(self, lost: set[str]) -> set[str]:
-        """Restore training heads that a serving checkpoint lacks from what it has, and return the restored ones."""
+        """Initialise the heads that a serving checkpoint lacks from its encoder; return those that need no warning."""
         if lost:
             self.start_from(self.model.backbone)
-        return set()
+        return {"average"} & lost
 
     def start_from(self, backbone: nn.Module) -> None:
         """Load a pre-trained encoder's weights into every encoder of the model that starts from them."""
         for encoder in self.encoders():
             encoder.load_state_dict(without_pooler(backbone))
+        self._restart_average()
+
+    def _restart_average(self) -> None:
+        if self.config.ema_decay > 0:
+            self.average.load_state_dict(self.model.state_dict())
+
+    def train(self, mode: bool = True) -> "ForContrastiveLearning":
+        super().train(mode)
+        if self.config.ema_decay > 0:
+            self.average.requires_grad_(False).eval()  # frozen here, because loading unfreezes it
+        return self
 
     def encoders(self) -> list[nn.Module]:
         """Return the encoders that start from the pre-trained weights."""
         return [self.model.backbone]
 
     def serving_model(self) -> SentenceEncoderModel:
-        """Return the model to serve, with the weights trained so far."""
-        return self.model
+        """Return the model to serve, with the weights trained so far or their average."""
+        return self.average if self.config.ema_decay > 0 else self.model
 
     def frozen_parameters(self, stage: str) -> Iterable[nn.Parameter]:
         """Return the parameters that a stage does not train, `nli` (labelled pairs only) or `contrastive`."""
@@ -130,12 +146,18 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
         A run that resumes within a stage calls it too, and then loads the checkpoint's tensors over its changes.
         """
+        self._restart_average()
 
     def after_update(self) -> None:
         """Update the method's state, without gradients, after an optimizer step.
 
         The loop calls this once for all accumulated batches, and not for an update that fp16 skipped.
         """
+        if self.config.ema_decay > 0:
+            for mean, weight in zip(self.average.parameters(), self.model.parameters(), strict=True):
+                mean.lerp_(weight, 1 - self.config.ema_decay)
+            for copy, statistic in zip(self.average.buffers(), self.model.buffers(), strict=True):
+                copy.copy_(statistic)  # a batch norm's statistics are averages already
 
     def learn_views(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> None:
         """Run the extra encoder passes with which a method learns its views, so that a benchmark can count them.
@@ -177,17 +199,20 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         nli_attention_mask: torch.Tensor | None = None,
         nli_labels: torch.Tensor | None = None,
         nli_rows: int | None = None,
+        teacher_vectors: torch.Tensor | None = None,
     ) -> ContrastiveLearningOutput:
         """Compute the losses of a batch of sentences, a batch of labelled pairs, or both.
 
         Args:
             input_ids, attention_mask: `(B, V, T)`: anchor, positive and, for V = 3, hard negative of each sentence.
-            rows: how many leading sentences count (all by default). A process without a share of the last batch
-                passes one sentence and 0, to take part in the collectives without adding to the loss.
+            rows: how many leading sentences count (all by default). A process without a share of the last batch passes
+                one sentence and `rows=0`, to take part in the collectives without adding to the loss.
             nli_input_ids, nli_attention_mask: `(N, 2, T)` with `nli_labels` `(N,)`, or `(N, 3, T)` triplets without
                 labels, see `natural_language_inference.nli_loss`. Weighted by `nli_weight` beside the contrastive
                 loss, and by 1 without it.
             nli_rows: how many leading labelled rows count, as `rows`.
+            teacher_vectors: `(B, K)`, the teachers' vectors of the sentences, for rank distillation. The loss is added
+                if `rank_weight` is above 0.
         """
         losses, weighted, embeddings = {}, [], None
         if input_ids is not None:
@@ -201,6 +226,9 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             for name, (weight, value) in self.auxiliary_losses(input_ids, attention_mask, pooled, embeddings).items():
                 losses[name] = value
                 weighted.append(weight * value)
+            if self.config.rank_weight > 0:
+                losses["rank"] = self.rank_loss(embeddings, teacher_vectors)
+                weighted.append(self.config.rank_weight * losses["rank"])
         if nli_input_ids is not None:
             nli_attention_mask = torch.ones_like(nli_input_ids) if nli_attention_mask is None else nli_attention_mask
             pairs = self.project(self.pool_rows(nli_input_ids, nli_attention_mask)[:nli_rows])
@@ -287,6 +315,29 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             temperature=self.config.temperature,
             hard_negative_weight=self.config.hard_negative_weight,
             duplicates=duplicates,
+        )
+
+    def rank_loss(self, embeddings: torch.Tensor, teacher_vectors: torch.Tensor | None) -> torch.Tensor:
+        """Return the loss of rank distillation over the sentences of all processes, see `rank_distillation`.
+
+        Args:
+            embeddings: `(B, V, H)`, of this process's sentences that count. `ranked_views` names the two to compare.
+            teacher_vectors: `(B or more, K)`, without gradients.
+        """
+        if teacher_vectors is None:
+            raise ValueError(
+                "rank_weight: needs the vectors of a teacher; give --teachers DIR, written by `csezoo encode`"
+            )
+        everyone, _ = gather_rows(embeddings)
+        teachers, _ = gather_rows(teacher_vectors[: len(embeddings)])
+        anchors, others = (everyone[:, view] for view in self.ranked_views)
+        return rank_distillation(
+            anchors,
+            others,
+            teachers,
+            loss=self.config.rank_loss,
+            temperature=self.config.rank_temperature,
+            teacher_temperature=self.config.teacher_temperature,
         )
 
     def maskable(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:

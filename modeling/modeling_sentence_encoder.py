@@ -7,16 +7,33 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import nn
-from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.utils import logging
 
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .encoding import encode_texts, load_tokenizer
-from .fingerprint import load_fingerprint, verify_fingerprint
-from .pooling import BackboneOutput, build_projection, pool, pool_mask_token, require_mask_token
+from .fingerprint import FINGERPRINT_NAME, load_fingerprint, new_fingerprint, verify_fingerprint
+from .pooling import (
+    BackboneOutput,
+    build_projection,
+    pool,
+    pool_mask_token,
+    require_mask_token,
+    require_right_padding,
+)
 from .prompts import template_bias
+from .saved_files import (
+    MODULES,
+    OLDEST_SENTENCE_TRANSFORMERS,
+    TRANSFORMER,
+    JsonFile,
+    save_tokenizer,
+    write_sentence_transformers_files,
+)
 from .whitening import Whitening
 
+logger = logging.get_logger(__name__)
 # Options of `from_pretrained` that locate a checkpoint, and with it its tokenizer.
 WHERE_FROM = ("revision", "subfolder", "cache_dir", "token", "local_files_only")
 Loaded = TypeVar("Loaded", bound="SentenceEncoderPreTrainedModel")
@@ -37,7 +54,7 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
     _supports_flash_attn = True
     _supports_attention_backend = True
     loaded_from: dict | None = None
-    tokenizer: PreTrainedTokenizerFast | None = None  # of the checkpoint, loaded when `encode` first needs it
+    tokenizer: PreTrainedTokenizerBase | None = None  # saved with the model; loaded when it is first needed
     # Completes the code files of a saved directory. The package sets it (`checkpoint_files`). Code loaded from a
     # checkpoint is already complete.
     complete_code: ClassVar[Callable[[Any], None] | None] = None
@@ -70,11 +87,40 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
             raise ValueError(f"{pretrained_model_name_or_path} does not fit {cls.__name__}: {', '.join(problems)}")
         return loaded if output_loading_info else model
 
-    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Save the model with its code. All options of `PreTrainedModel.save_pretrained` work."""
-        super().save_pretrained(save_directory, *args, **kwargs)
+    def save_pretrained(  # type: ignore[override]  # further positional options depend on the version
+        self, save_directory: Any, is_main_process: bool = True, state_dict: dict | None = None, **kwargs: Any
+    ) -> None:
+        """Save the model as a complete repository. All options of `PreTrainedModel.save_pretrained` work.
+
+        The repository has the model's code, the files of sentence-transformers, and the tokenizer that the model was
+        loaded with or that is set as `tokenizer`. A serving model's fingerprint is renewed, without the checksums of
+        files that a published repository has. If it cannot be renewed, a warning says so.
+        """
+        super().save_pretrained(save_directory, is_main_process, state_dict, **kwargs)
+        # With `push_to_hub` the files were completed before the upload. An adapter is not a complete model.
+        if is_main_process and not kwargs.get("push_to_hub") and not self._hf_peft_config_loaded:
+            self.complete_repository(save_directory, variant=kwargs.get("variant"), renew=state_dict is None)
+
+    def _upload_modified_files(self, working_dir: Any, *args: Any, **kwargs: Any) -> Any:
+        self.complete_repository(working_dir)
+        return super()._upload_modified_files(working_dir, *args, **kwargs)
+
+    def complete_repository(self, directory: Any, *, variant: str | None = None, renew: bool = True) -> None:
+        """Add the code and the files that `PreTrainedModel.save_pretrained` does not write.
+
+        Args:
+            directory: where the model was saved.
+            variant: of the names of the weights.
+            renew: whether to renew the fingerprint; false if the saved weights are not those of this object.
+        """
         if complete := type(self).complete_code:
-            complete(save_directory)
+            complete(directory)
+        write_sentence_transformers_files(directory, MODULES, TRANSFORMER, OLDEST_SENTENCE_TRANSFORMERS)
+        try:
+            save_tokenizer(directory, load_tokenizer(self))
+        except (OSError, ValueError):  # a model made from a configuration, or a checkpoint without a tokenizer
+            if self.loaded_from:
+                logger.warning(f"{directory}: no tokenizer was saved, because the model was loaded without one")
 
     def _without_training_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
         """Drop the tensors in which serving and training checkpoints of a method differ."""
@@ -88,7 +134,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
     """
 
     # Heads that only a training checkpoint has. Serving ignores them.
-    training_heads: tuple[str, ...] = ("projection", "lm_head", "nli_classifier")
+    training_heads: tuple[str, ...] = ("projection", "lm_head", "nli_classifier", "average")
 
     def __init__(self, config: SentenceEncoderConfig):
         super().__init__(config)
@@ -105,6 +151,15 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             head for head in self.training_heads if head not in {name.split(".")[0] for name in self.state_dict()}
         }
         return missing, {name for name in unexpected if name.split(".")[0] not in heads}
+
+    def complete_repository(self, directory: Any, *, variant: str | None = None, renew: bool = True) -> None:
+        super().complete_repository(directory, variant=variant, renew=renew)
+        if renew and self.tokenizer is not None:
+            saved = type(self).from_pretrained(directory, dtype=torch.float32, variant=variant)
+            fingerprint = JsonFile(new_fingerprint(saved, load_tokenizer(saved)))
+            fingerprint.to_json_file(f"{directory}/{FINGERPRINT_NAME}")
+        elif self.loaded_from:
+            logger.warning(f"{directory}: {FINGERPRINT_NAME} was not renewed, so verify() cannot check this model")
 
     def get_input_embeddings(self) -> nn.Module:
         return self.backbone.get_input_embeddings()
@@ -126,13 +181,17 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         """Encode a batch.
 
         Args:
-            input_ids, attention_mask, token_type_ids, position_ids: `(B, T)`, from the tokenizer saved with the model.
+            input_ids, attention_mask, token_type_ids, position_ids: `(B, T)`, from the tokenizer saved with the model,
+                padded on the right.
             inputs_embeds: `(B, T, H)`, instead of `input_ids`; not with `prompt` pooling.
             output_hidden_states, output_attentions, return_dict: as in every transformers encoder.
 
         Returns:
             `pooler_output` `(B, H)`, the sentence embeddings (with fewer dimensions if there is a whitening);
             `last_hidden_state` `(B, T, H)`; `hidden_states` and `attentions` if requested.
+
+        Raises:
+            ValueError: a row is padded on the left, or lacks the mask token that `prompt` pooling needs.
         """
         config = self.config
         output_hidden_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
@@ -196,6 +255,9 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         rows = input_ids if input_ids is not None else inputs["inputs_embeds"]
         if attention_mask is None:
             attention_mask = torch.ones(rows.shape[:2], dtype=torch.long, device=rows.device)
+        checked = not self.training and not torch.compiler.is_compiling()  # a traced graph cannot raise an error
+        if checked:
+            require_right_padding(attention_mask)
         pooling = self.config.pooling
         outputs = self.run_backbone(
             input_ids=input_ids,
@@ -208,7 +270,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             return outputs, pool(states, attention_mask, pooling)
         if input_ids is None:
             raise ValueError("inputs_embeds: prompt pooling needs the mask token; pass input_ids")
-        if not self.training and not torch.compiler.is_compiling():  # a traced graph cannot raise an error
+        if checked:
             require_mask_token(input_ids, self.config.mask_token_id)
         return outputs, pool_mask_token(outputs.last_hidden_state, input_ids, self.config.mask_token_id)
 
@@ -250,8 +312,8 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         Args:
             texts: one string or a list of strings, of any length. They are truncated at the model's limit.
             tokenizer: the tokenizer saved with the model; loaded from the checkpoint by default.
-            batch_size: most texts in a forward pass. There are fewer long texts: at most 1,024 tokens with padding on
-                a CPU, and as many tokens as `batch_size` texts of 128 tokens on other devices.
+            batch_size: largest number of texts in a forward pass. If texts are long, a pass has fewer: at most 1,024
+                tokens with padding on a CPU, and at most 128 x `batch_size` tokens on other devices.
             normalize_embeddings: scale every vector to length 1.
             convert_to_numpy: return a float32 numpy array; otherwise a tensor of the model's type on its device.
             show_progress_bar: show a progress bar.

@@ -37,7 +37,7 @@ def pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tensor, 
         attention_mask: `(B, T)`, 1 for real tokens.
         mode: `cls`, the first token of the last layer; `mean` and `max`, over the real tokens of the last layer, with
             special tokens; `first_last_mean`, the mean over tokens of the average of the first Transformer layer and
-            the last one (as SimCSE's release today; some forks use the embedding layer as the first);
+            the last one (as in SimCSE's current release; some forks take the embedding layer as the first);
             `last2_mean`, the same with the last two layers.
 
     Returns:
@@ -84,11 +84,20 @@ def pool_mask_token(last_hidden_state: torch.Tensor, input_ids: torch.Tensor, ma
 
 
 def require_mask_token(input_ids: torch.Tensor, mask_token_id: int) -> None:
-    """Refuse a batch with a row without mask token, because it was not tokenised with the prompt template."""
+    """Refuse a batch if a row has no mask token: it was not tokenised with the prompt template."""
     if not (input_ids == mask_token_id).any(1).all():
         raise ValueError(
             "input_ids: prompt pooling needs a mask token in every row; use the tokenizer saved with this model "
             "(AutoTokenizer.from_pretrained of the same repository), which adds the template"
+        )
+
+
+def require_right_padding(attention_mask: torch.Tensor) -> None:
+    """Refuse a batch with a row that is padded on the left: other positions would change its vector."""
+    if not attention_mask[:, 0].all():
+        raise ValueError(
+            "attention_mask: a row begins with padding, which would change its vector; set "
+            'tokenizer.padding_side = "right"'
         )
 
 

@@ -54,11 +54,14 @@ TESTED = {
             "mean": {"pooling": "mean", "projection": "none"},
             "nli": {"nli_classes": 3},
             "whitening": {"whitening_size": 8},
+            "average": {"ema_decay": 0.5},
         },
         neutral={},
     ),
     "prdsimcse": Tested(
         neutral={"negative_prefix": "none", "positive_prefix": "none", "denominator": "own"},
+        # The default prefix is for sentences of eight words and more.
+        exact={"positive_prefix": "one-um"},
         views=3,
         passes=(("BertModel", "parameters", 24),),  # its second prefix makes a negative
         combinations=("prdsimcse+l2pcsr",),

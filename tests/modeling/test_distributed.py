@@ -37,7 +37,7 @@ def model(changes, stage="contrastive"):
 def padded(rows):
     """Rows padded to the longest, as by a collator."""
     longest = int(rows["attention_mask"].sum(-1).max())
-    return {key: value[..., :longest] for key, value in rows.items()}
+    return rows | {key: rows[key][..., :longest] for key in ("input_ids", "attention_mask")}
 
 
 def gradients(module):
@@ -57,6 +57,8 @@ def rows_of(sentences, views, changes):
     if changes.get("mask_duplicates"):
         for value in rows.values():
             value[-1] = value[1]
+    if changes.get("rank_weight"):
+        rows["teacher_vectors"] = torch.randn(sentences, 3, dtype=torch.float64)
     return rows
 
 
@@ -146,6 +148,8 @@ def views(name):
         (5, 3, {**LEARNED, "mask_duplicates": True}),
         (4, 2, {"method": "diffcse", "rtd_mask_ratio": 0.0, "rtd_weight": 1.0, "mini_batch_size": 1}),
         (1, 2, {"method": "diffaug", "views_module": "lora"}),
+        (5, 2, {"rank_weight": 1.0, "ema_decay": 0.5}),
+        (1, 2, {"rank_weight": 1.0, "rank_loss": "listmle"}),
     ],
 )
 def test_two_processes_give_the_gradient_of_one(two_processes, sentences, views, changes):

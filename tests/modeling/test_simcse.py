@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning
+from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning, SimCSEModel
 from csezoo.modeling.masked_language_modeling import mask_tokens, masked_lm_loss
 from tests.conftest import tiny_config
 from tests.modeling.test_methods import batch
@@ -45,6 +46,28 @@ def test_projection_at_test_decides_whether_the_projection_is_kept():
         model = simcse(projection_at_test=kept)
         assert any("projection" in name for name in model.model.state_dict()) == kept
         assert any(name.startswith("projection") for name in model.state_dict()) != kept
+
+
+@pytest.mark.parametrize("pooling", ["cls", "first_last_mean", "last2_mean"])
+def test_hidden_states_are_returned_if_the_call_or_the_configuration_asks(pooling):
+    torch.manual_seed(0)
+    model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert"), pooling=pooling)).eval()
+    rows = {name: tensor[:, 0] for name, tensor in batch().items()}
+    assert len(model(**rows, output_hidden_states=True).hidden_states) == 1 + model.config.num_hidden_layers
+    vectors = model(**rows, output_hidden_states=False).pooler_output
+    torch.testing.assert_close(vectors, model(**rows, output_hidden_states=True).pooler_output)
+    model.config.output_hidden_states = True
+    assert model(**rows).hidden_states is not None
+
+
+def test_a_tensor_that_a_served_projection_does_not_have_is_refused(tmp_path):
+    config = SimCSEConfig(backbone_config=tiny_config("bert"), projection_at_test=True)
+    SimCSEModel(config).save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["projection.another.weight"] = torch.zeros(2, 2)
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="unexpected projection.another.weight"):
+        SimCSEModel.from_pretrained(tmp_path)
 
 
 def test_without_an_attention_mask_all_tokens_of_labelled_pairs_are_attended():

@@ -1,13 +1,17 @@
-"""A finished run, a Hub, the command that publishes the run to the Hub, and labelled triplets to train on."""
+"""A finished run, an interrupted one, a Hub, the command that publishes to it, and labelled triplets to train on."""
 
+import logging
 import shutil
 from functools import partial
 
 import pytest
 
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
 from tests.hub_server import HubServer
 from tests.repositories import publish_to, tiny_repository
+from tests.training.faults import AtRecord, Stopped, stop
 
 
 @pytest.fixture(scope="session")
@@ -46,3 +50,19 @@ def triplets(tmp_path):
     rows = [f"{a},{b},{c}" for a, b, c in zip(SENTENCES[:40], SENTENCES[1:41], SENTENCES[2:42], strict=True)]
     path.write_text("premise,entailed,contradicted\n" + "\n".join(rows) + "\n", encoding="utf-8")
     return {"nli_file": str(path), "nli_columns": ["premise", "entailed", "contradicted"], "nli_classes": 2}
+
+
+@pytest.fixture
+def train_up_to():
+    """Trains in this process up to a line of the log."""
+    logger = logging.getLogger("csezoo")
+    before = list(logger.handlers)
+
+    def train_up_to(text, recipe, occurrence=1):
+        AtRecord(text, stop, occurrence).install()
+        with pytest.raises(Stopped):
+            run_recipe(make_recipe(recipe))
+        logger.handlers[:] = before
+
+    yield train_up_to
+    logger.handlers[:] = before

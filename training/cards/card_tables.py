@@ -7,6 +7,7 @@ import statistics
 
 from ..evaluation.report import AVERAGE, average, tests_only
 from ..recipes import FREE_KEYS, Recipe, changes, file_name, load_recipe, recipe_names
+from .escaping import code, plain
 from .published import TRANSFER_AVERAGE, PublishedRow, comparable, published, same_pairs
 from .tables import distance, markdown_table
 
@@ -47,7 +48,7 @@ def results_table(recipe: Recipe, results: list[dict], summary: list[dict] | Non
             cells += _paper_cells(task, beside[0], pairs, seeds)
         if task == AVERAGE:
             task, cells = f"**{task}**", [cell and f"**{cell}**" for cell in cells]
-        rows.append([task, dataset, count, *cells])
+        rows.append([plain(task), plain(dataset), count, *cells])
     protocol = PROTOCOL
     if seeds:
         protocol += f": mean ± standard deviation over {len(recipe.seeds)} seeds, and the score of these weights"
@@ -74,7 +75,7 @@ def _paper_lines(
         return [f"Source of the paper's numbers: {_cited(beside[0])}.", *([RAW_TEXT] if raw else [])]
     if recipe.recipe and changed and published(recipe.recipe):
         keys = ", ".join(f"`{key}`" for key in changed)
-        return [f"The paper's numbers for `{recipe.recipe}` are not shown, because this run changes {keys}."]
+        return [f"The paper's numbers for {code(recipe.recipe)} are not shown, because this run changes {keys}."]
     return []
 
 
@@ -107,13 +108,14 @@ def settings_table(recipe: Recipe) -> str:
         "seeds": ", ".join(map(str, recipe.seeds)),
     }
     rows |= {key: value for key, value in recipe.model.items() if key != "prompts"}
+    cells = {key: plain(str(value)) for key, value in rows.items()}
     prompts = enumerate(recipe.model.get("prompts") or [], 1)
-    rows |= {f"prompt of view {number}": f"`{text}`" for number, text in prompts}
+    cells |= {f"prompt of view {number}": code(text) for number, text in prompts}
     if recipe.nli_file or recipe.nli_dataset:
-        rows["labelled data"] = _source(recipe.nli_file, recipe.nli_dataset_file or recipe.nli_dataset)
-        rows["stage on labelled data"] = f"{recipe.nli_steps} updates" if recipe.nli_steps else recipe.nli_epochs
-        rows |= {"nli_batch_size": recipe.nli_batch_size, "nli_learning_rate": recipe.nli_learning_rate}
-    return markdown_table(["", ""], *([key, str(value)] for key, value in rows.items()))
+        cells["labelled data"] = plain(_source(recipe.nli_file, recipe.nli_dataset_file or recipe.nli_dataset))
+        cells["stage on labelled data"] = f"{recipe.nli_steps} updates" if recipe.nli_steps else str(recipe.nli_epochs)
+        cells["nli_batch_size"], cells["nli_learning_rate"] = str(recipe.nli_batch_size), str(recipe.nli_learning_rate)
+    return markdown_table(["", ""], *map(list, cells.items()))
 
 
 def _source(file: str | None, dataset: str | None, columns: list[str] | None = None) -> str:
@@ -139,7 +141,7 @@ def command(recipe: Recipe, runs: list[dict]) -> str:
         if processes > 1 and not run["training"]["peak_device_bytes"]:
             launch = f"ACCELERATE_USE_CPU=true {launch}"
         launch += f"{' --multi_gpu' if processes > 1 else ''} --num_processes {processes}"
-        launch += f" --mixed_precision {run['training']['precision']}"
+        launch += f" --mixed_precision {shlex.quote(run['training']['precision'])}"
         given.add("mixed_precision")
     name = recipe.recipe if recipe.recipe in recipe_names() else "recipe.yaml"
     words = [f"{launch} -m csezoo.training.train {name}"]
@@ -189,6 +191,6 @@ def cost_table(runs: list[dict]) -> str:
             memory.append(f"{max(training[key] for training in trainings) / 2**30:.1f} GiB ({name})")
     machine = runs[0]["machine"]
     where = f"{machine['device']}, processes: {first['processes']}, precision: {first['precision']}"
-    rows += [["peak memory", ", ".join(memory)], ["machine", where]]
-    rows.append(["processor", machine.get("processor", "its name was not recorded for this run")])
+    rows += [["peak memory", ", ".join(memory)], ["machine", plain(where)]]
+    rows.append(["processor", plain(machine.get("processor", "its name was not recorded for this run"))])
     return markdown_table(["", ""], *rows)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from huggingface_hub import ModelCard
 
 from ..errors import UserError, one_line
 from ..evaluation.report import AVERAGE, average, tests_only
 from ..evaluation.tasks.sts import DEV_TASK
-from ..files import read_json
+from ..files import read_json, refuse_links_out
 from ..pictures.captions import PICTURES
 from ..recipes import Recipe, changes, file_name, load_recipe, recipe_names
+from .escaping import plain
 from .method_texts import IDEAS, text_names
 from .model_card import model_card, recipe_card
 from .published import TRANSFER_AVERAGE, PublishedRow, comparable, published
@@ -56,10 +58,15 @@ def write_cards(directory: Path) -> list[Entry]:
         The rows of the index.
 
     Raises:
-        UserError: a recipe or a results file cannot be read, or the directory cannot be written.
+        UserError: a recipe or a results file cannot be read, a link leads out of the directory, or it cannot be
+            written.
     """
+    refuse_links_out(directory)
     index = entries(directory)
-    rows = [[f"[{e.cells['name']}]({e.link})", *(e.cells.get(column, "") for column in COLUMNS[1:])] for e in index]
+    rows = [
+        [f"[{plain(e.cells['name'])}]({quote(e.link)})", *(plain(e.cells.get(column, "")) for column in COLUMNS[1:])]
+        for e in index
+    ]
     try:
         shutil.copytree(IDEAS, directory / "ideas", dirs_exist_ok=True)
         for entry in index:

@@ -4,7 +4,7 @@
 
 * `description`, `limits`, `citation`: texts, the last one in BibTeX. They contain no scores: scores come from results
   files and from `published`.
-* `variants`: other files that replace this one, each with the key and the value of the recipe that ask for it.
+* `variants`: other files that replace this one, each with the keys and values of the recipes that it is for.
 * `published`: the rows of the papers' tables by recipe, see `published.published`.
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from ..recipes import Recipe, file_name
+from .escaping import code
 
 ENTRIES = Path(__file__).parent / "methods"
 # One picture for each method that explains its idea. Additions such as prompts and whitening have none.
@@ -44,7 +45,7 @@ WORLD = (
 
 @functools.cache
 def method_entries() -> dict[str, dict[str, Any]]:
-    """The entries of all methods, by name."""
+    """Return the entries of all methods, by name."""
     return {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(ENTRIES.glob("*.yaml"))}
 
 
@@ -79,7 +80,7 @@ def text_names(recipe: Recipe) -> list[str]:
 
 
 def variant(name: str, recipe: Recipe) -> str:
-    """The entry that a recipe has in the place of its method's own, if it asks for one."""
+    """Return the name of the entry for a recipe: a variant of its method's entry, or that entry itself."""
     for other, keys in method_entries()[name].get("variants", {}).items():
         if all(recipe.model.get(key) == value for key, value in keys.items()):
             return other
@@ -111,7 +112,7 @@ def limits(recipe: Recipe) -> list[str]:
     for file, dataset in sources:
         if file:
             lines.append(
-                f"The model was trained on `{file_name(file)}` and inherits the gaps and biases of that text."
+                f"The model was trained on {code(file_name(file))} and inherits the gaps and biases of that text."
             )
         elif dataset in DATA_LIMITS:
             lines.append(DATA_LIMITS[dataset])

@@ -45,9 +45,9 @@ def published(recipe: str) -> list[PublishedRow]:
     * `source`: paper and table. Where a paper is quoted by a later one, both are named.
     * `suite`: `sts` (STS12, STS13, STS14, STS15, STS16, STS-B, SICK-R; Spearman × 100) or `transfer` (MR, CR, SUBJ,
       MPQA, SST2, TREC, MRPC; accuracy).
-    * `values`, `average`: as printed; values are left out where only the average is known.
-    * `deviations`, `deviation`: of values and average over the paper's runs, where it gives them.
-    * `note`: what keeps the row from being comparable in full, or does not add up in it.
+    * `values`, `average`: as printed. There are no values if only the average is known.
+    * `deviations`, `deviation`: of values and average over the paper's runs, if the paper reports them.
+    * `note`: why the row is not fully comparable, or what is inconsistent in it.
 
     Args:
         recipe: the name of the recipe.

@@ -16,6 +16,7 @@ from ..evaluation.tasks.sts import STS_TASKS
 from ..evaluation.tasks.transfer import TRANSFER_TASKS
 from ..files import read_json
 from ..recipes import changes, load_recipe
+from .escaping import latex, plain, spreadsheet
 from .published import TRANSFER_AVERAGE, comparable, same_pairs
 
 FORMATS = ("markdown", "latex", "csv")
@@ -60,7 +61,7 @@ def model_name(model: str) -> str:
         >>> model_name("runs/simcse/best"), model_name("runs/simcse/seed-1/best/"), model_name("my-name/simcse")
         ('simcse', 'simcse/seed-1', 'simcse')
     """
-    *above, name = Path(model).parts
+    *above, name = Path(model).parts or ("",)
     if name == "best" and above:
         *above, name = above
     return f"{above[-1]}/{name}" if name.startswith("seed-") and above else name
@@ -150,13 +151,13 @@ def format_rows(rows: list[tuple[str, dict[str, str]]], kind: str = "markdown") 
     table = [["model", *columns], *([name, *(cells.get(column, "") for column in columns)] for name, cells in rows)]
     if kind == "csv":
         out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerows(table)
+        csv.writer(out, lineterminator="\n").writerows([map(spreadsheet, row) for row in table])
         return out.getvalue().rstrip("\n")
     if kind == "latex":
-        lines = [" & ".join(_escape(cell) for cell in row) + r" \\" for row in table]
+        lines = [" & ".join(map(latex, row)) + r" \\" for row in table]
         frame = [r"\begin{tabular}{l" + "r" * len(columns) + "}", r"\toprule", lines[0], r"\midrule", *lines[1:]]
         return "\n".join([*frame, r"\bottomrule", r"\end{tabular}"])
-    return markdown_table(*table)
+    return markdown_table(*([plain(cell) for cell in row] for row in table))
 
 
 def markdown_table(header: list[str], *rows: list[str]) -> str:
@@ -170,12 +171,6 @@ def markdown_table(header: list[str], *rows: list[str]) -> str:
     """
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (header, *rows)]
     return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
-
-
-def _escape(cell: str) -> str:
-    for character in "_&%#":
-        cell = cell.replace(character, "\\" + character)
-    return cell.replace("±", r"$\pm$")
 
 
 def distance(mean: float, deviation: float, published: float) -> float:

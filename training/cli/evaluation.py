@@ -44,7 +44,7 @@ def add_commands(command: Command) -> None:
         help="sts (default), sts-dev, sts-length, sts-multilingual, sts-spanish, chinese",
     )
     added.add_argument("--data", **SENTEVAL)
-    pooling = "the poolings of the two models; `own` for a model that brings its own"
+    pooling = "the poolings of the two models; `own` for a model that defines its pooling itself"
     added.add_argument("--pooling", nargs=2, metavar="POOLING", help=pooling)
     added.add_argument("--resamples", type=int, default=1000, help="bootstrap samples per task (default: 1000)")
     added = command(

@@ -63,7 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
     command(
         "train",
         None,
-        "train a recipe in one process (for several: accelerate launch -m csezoo.training.train)",
+        "train a recipe in one process (for several processes: accelerate launch -m csezoo.training.train)",
         "csezoo train simcse-bert-base-uncased --train_file sentences.txt --eval_data none",
     )
     for group in (evaluation, embedding, benchmark, pictures, publishing, browsing):

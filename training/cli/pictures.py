@@ -25,10 +25,12 @@ def add_commands(command: Command) -> None:
     added = command(
         "weakened",
         weakened,
-        "draw which tokens of sentences an L2P-CSR run weakens, at each perturbed layer",
+        "draw which tokens of the given sentences an L2P-CSR run weakens, at each perturbed layer",
         'csezoo weakened runs/l2pcsr-bert-base-uncased --sentences "A cat sits." "A dog runs." --out weakened.png',
     )
-    added.add_argument("run_directory", metavar="RUN", help="a run directory, or that of one seed (RUN/seed-1)")
+    added.add_argument(
+        "run_directory", metavar="RUN", help="a run directory, or the directory of one seed (RUN/seed-1)"
+    )
     sentences = "two or more sentences; each is a negative of the others"
     added.add_argument("--sentences", nargs="+", required=True, metavar="SENTENCE", help=sentences)
     added.add_argument("--out", required=True, metavar="FILE.png", help="file of the picture")

@@ -22,7 +22,7 @@ def add_commands(command: Command) -> None:
     added.add_argument("--to", required=True, metavar="ORG/NAME", help=to)
     added.add_argument("--private", action="store_true", help="create the repository as a private one")
     added.add_argument("--create-pr", action="store_true", help="open a pull request instead of changing main")
-    added.add_argument("--tag", help="tag for the commit, set once the downloaded files were compared")
+    added.add_argument("--tag", help="tag for the commit, set after the downloaded files have been compared")
     added = command(
         "export",
         export,

@@ -13,6 +13,7 @@ import torch
 
 from ..errors import UserError, one_line
 from .collation import ViewCollator
+from .teachers import Teachers
 from .texts import READ_ERRORS
 
 Rows = TypeVar("Rows", list, range)
@@ -79,9 +80,9 @@ def row_lengths(rows: datasets.Dataset) -> torch.Tensor:
 class Batches(torch.utils.data.Dataset):
     """One process's share of every batch. It depends only on seed and batch number, so resume restores nothing.
 
-    Every epoch has another order, and its last batch is kept even if it is smaller. Item `n` is batch n of the run,
-    collated, with `rows`, the number of sentences that count. If a batch has fewer sentences than there are processes,
-    the remaining processes get one sentence that does not count.
+    Every epoch has a different order, and its last batch is kept even if it is smaller. Item `n` is batch n of the
+    run, collated, with `rows`, the number of sentences that count. If a batch has fewer sentences than there are
+    processes, the remaining processes get one sentence that does not count.
 
     Args:
         sentences: tokenised rows.
@@ -90,6 +91,7 @@ class Batches(torch.utils.data.Dataset):
         rank: number of this process.
         world: number of processes.
         length_window: `window` of `cut_into_batches`.
+        teachers: of rank distillation. They add `teacher_vectors` to each item.
     """
 
     def __init__(
@@ -102,8 +104,9 @@ class Batches(torch.utils.data.Dataset):
         rank: int,
         world: int,
         length_window: int = 0,
+        teachers: Teachers | None = None,
     ):
-        self.sentences, self.collate = sentences, collate
+        self.sentences, self.collate, self.teachers = sentences, collate, teachers
         self.batch_size, self.seed, self.rank, self.world = batch_size, seed, rank, world
         self.length_window = length_window
         self.lengths = row_lengths(sentences) if length_window else None
@@ -114,8 +117,11 @@ class Batches(torch.utils.data.Dataset):
     def __getitem__(self, number: int) -> dict[str, Any]:
         batch = self.rows(number)
         share = process_share(range(len(batch)), self.rank, self.world)
-        rows = self.sentences.__getitems__([batch[place] for place in share] or batch[:1])
-        return {**self.collate(rows, draws_of(self.seed, number, share)), "rows": len(share)}
+        numbers = [batch[place] for place in share] or batch[:1]
+        item = self.collate(self.sentences.__getitems__(numbers), draws_of(self.seed, number, share))
+        if self.teachers:
+            item["teacher_vectors"] = self.teachers[numbers]
+        return {**item, "rows": len(share)}
 
     def rows(self, number: int) -> list[int]:
         """Return the row numbers of batch `number`, over all processes."""

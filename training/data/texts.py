@@ -213,14 +213,17 @@ def _columns(source: Source, names: list[str], columns: list[str] | None, option
     if columns is None and ("text" in names or len(names) == 1):
         columns = ["text"] if "text" in names else names
     if columns is None:
-        raise UserError(f"{source.name} has the columns {', '.join(names)}; name those with sentences with --{option}")
+        raise UserError(
+            f"{source.name} has the columns {', '.join(names)}; give the ones with sentences as --{option}"
+        )
     if repeated := [column for column in columns if columns.count(column) > 1]:
-        raise UserError(f"{option}: {repeated[0]} is given twice; name different columns")
+        raise UserError(f"{option}: {repeated[0]} is given twice; give different columns")
     if repeated := [column for column in columns if header.count(column) > 1]:
         raise UserError(f"{source.name}: its header has the column {repeated[0]} twice; rename one of them")
     if missing := [column for column in columns if column not in names]:
         raise UserError(
-            f"{source.name} has no column {', '.join(missing)}, only {', '.join(names)}; name others with --{option}"
+            f"{source.name} has no column {', '.join(missing)}, only {', '.join(names)}; "
+            f"give existing columns as --{option}"
         )
     return columns
 

@@ -7,8 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from ..errors import UserError, one_line
+from ..errors import UserError, one_line, quoted
 from ..files import read_json, replace_file
+
+
+def _is_result(result: dict) -> bool:
+    """Return whether a result has a task and a value: a number, or the neighbours of a query."""
+    kind = list if result.get("metric") == "neighbours" else int | float
+    return isinstance(result.get("task"), str) and isinstance(result.get("value"), kind)
 
 
 class ResultsFile:
@@ -35,6 +41,8 @@ class ResultsFile:
         try:
             content = read_json(self.path)
             name, checksums = content["model"], {result.get("model_sha256") for result in content["results"]}
+            if wrong := [result for result in content["results"] if not _is_result(result)]:
+                raise TypeError(f"{quoted(wrong[0])} is not a result")
         except (UserError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
                 f"out: {self.path} is not a results file ({one_line(error)}); choose another --out"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import (
-    AutoModel,
-    PreTrainedModel,
-)
+from transformers import AutoModel, PretrainedConfig, PreTrainedModel
 
 from csezoo.modeling import METHODS
 
@@ -66,3 +65,56 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
             "one such as google-bert/bert-base-uncased"
         )
     return backbone
+
+
+def run_once(name: str, run: Callable[[], object]) -> None:
+    """Run a model once on a short text, because some configurations can be loaded, but not used.
+
+    Raises:
+        UserError: it cannot be run.
+    """
+    try:
+        with torch.no_grad():
+            run()
+    except LOAD_ERRORS as error:
+        raise UserError(f"{name} could not be run ({one_line(error)}); check its config.json") from error
+
+
+def dropout_fields(config: PretrainedConfig) -> list[str]:
+    """Return the names of a configuration's dropout probabilities, in any architecture. LayerDrop is not dropout.
+
+    Example:
+        >>> from transformers import BertConfig, GPT2Config
+        >>> dropout_fields(BertConfig())
+        ['attention_probs_dropout_prob', 'hidden_dropout_prob']
+        >>> dropout_fields(GPT2Config())
+        ['attn_pdrop', 'embd_pdrop', 'resid_pdrop', 'summary_first_dropout']
+    """
+    named = {name: value for name, value in config.to_dict().items() if "dropout" in name or name.endswith("_pdrop")}
+    return sorted(name for name, value in named.items() if type(value) in (int, float))
+
+
+def set_dropout(config: PretrainedConfig, probability: float) -> None:
+    """Set every dropout probability of a configuration. A model must be built from it afterwards.
+
+    Raises:
+        UserError: the configuration has none.
+    """
+    if not (names := dropout_fields(config)):
+        raise UserError(f"dropout: the configuration of {config.model_type} has no dropout to set; leave it out")
+    for name in names:
+        setattr(config, name, probability)
+
+
+def set_module_dropout(model: torch.nn.Module, probability: float) -> None:
+    """Set every dropout module, also those that an architecture builds without asking its configuration.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Dropout(0.5))
+        >>> set_module_dropout(model, 0.1)
+        >>> model[0].p
+        0.1
+    """
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = probability

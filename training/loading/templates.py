@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
-from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ..errors import UserError
@@ -53,18 +54,10 @@ def serving_tokenizer(
         leading_space: mark the first word with a leading space (byte-level BPE). PromptBERT's release tokenises the
             sentence alone in training (no marker) and inside the template at test (marker).
     """
-    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    backend = Tokenizer.from_str(json.dumps({**state, "post_processor": post_processor(tokenizer, template)}))
     backend.no_truncation()
     backend.no_padding()
-    before, after = template
-    backend.post_processor = TemplateProcessing(
-        single="[BEFORE] $A [AFTER]",
-        pair="[BEFORE] $A [AFTER] $B [AFTER]",
-        special_tokens=[
-            {"id": name, "ids": ids, "tokens": tokenizer.convert_ids_to_tokens(ids)}
-            for name, ids in (("[BEFORE]", before), ("[AFTER]", after))
-        ],
-    )
     if leading_space and isinstance(backend.pre_tokenizer, ByteLevel):
         backend.pre_tokenizer = ByteLevel(add_prefix_space=True)
     names = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -74,3 +67,24 @@ def serving_tokenizer(
         model_input_names=["input_ids", "attention_mask"],
         **{name: token for name in names if (token := getattr(tokenizer, name)) is not None},
     )
+
+
+def post_processor(tokenizer: PreTrainedTokenizerBase, template: Template) -> dict[str, object]:
+    """Return the part of `tokenizer.json` that puts a template around a text, or around a pair of texts.
+
+    Each token is a piece with the token's own name, because transformers.js takes the name of a piece for its token.
+    This is JSON and not `TemplateProcessing`, which cannot read a name with a colon or a dollar sign in it.
+
+    Args:
+        tokenizer: of the backbone.
+        template: ids before and after the text.
+    """
+    names = {token: tokenizer.convert_ids_to_tokens(token) for token in template[0] + template[1]}
+    before, after = ([{"SpecialToken": {"id": names[token], "type_id": 0}} for token in ids] for ids in template)
+    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    return {
+        "type": "TemplateProcessing",
+        "single": [*before, first, *after],
+        "pair": [*before, first, *after, second, *after],
+        "special_tokens": {name: {"id": name, "ids": [token], "tokens": [name]} for token, name in names.items()},
+    }

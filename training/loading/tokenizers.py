@@ -14,6 +14,9 @@ from transformers import (
 from ..errors import UserError, one_line
 from .backbones import LOAD_ERRORS
 
+# A character without a word piece: some damaged tokenizers load, and fail only here.
+UNKNOWN = "☃"
+
 
 @contextmanager
 def reading_tokenizer(model: str) -> Iterator[None]:
@@ -40,6 +43,7 @@ def load_tokenizer(model: str, **options: Any) -> PreTrainedTokenizerBase:
     """
     with reading_tokenizer(model):
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False, **options)
+        tokenizer(UNKNOWN)
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes an empty one if files are missing
         raise UserError(f"{model}: it has no tokenizer; put its tokenizer.json beside the weights")
     if tokenizer.cls_token is None or tokenizer.sep_token is None or tokenizer.pad_token is None:

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from transformers import (
-    PreTrainedTokenizerBase,
-)
+from transformers import PreTrainedTokenizerBase
 
 from csezoo.modeling import SentenceEncoderConfig, method
 from csezoo.modeling.configuration_sentence_encoder import check_prompt
@@ -17,11 +15,11 @@ from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
 from ..data.collation import ViewCollator, tokenize
 from ..errors import UserError
-from ..loading.backbones import load_backbone
+from ..loading.backbones import load_backbone, run_once, set_dropout, set_module_dropout
 from ..loading.masked_lm import load_generator, load_masked_lm_head
 from ..loading.sizes import longest_input, refuse_oversized
 from ..loading.templates import Template, serving_tokenizer, template_token_ids
-from ..loading.tokenizers import check_vocabulary, load_tokenizer, require_mask_token
+from ..loading.tokenizers import UNKNOWN, check_vocabulary, load_tokenizer, require_mask_token
 from ..recipes import Recipe
 
 
@@ -76,8 +74,12 @@ def build(recipe: Recipe) -> Build:
         )
     if Path(recipe.base_model).is_dir():
         backbone.config.name_or_path = ""  # do not publish a path of this machine
+    if recipe.dropout is not None:
+        set_dropout(backbone.config, recipe.dropout)
     tokenizer = load_tokenizer(recipe.base_model, revision=recipe.base_revision or "main")
     check_vocabulary(recipe.base_model, tokenizer, backbone.config.vocab_size)
+    if not recipe.attn_implementation:  # one that needs a GPU cannot run here yet
+        run_once(recipe.base_model, lambda: backbone(input_ids=torch.tensor([tokenizer(UNKNOWN).input_ids])))
     prompts = recipe.model.get("prompts") or [None]
     config_class, _, training_class = method(recipe.method)
     try:
@@ -114,6 +116,9 @@ def build(recipe: Recipe) -> Build:
     if recipe.attn_implementation:
         model.set_attn_implementation(recipe.attn_implementation)
     model.start_from(backbone)
+    if recipe.dropout is not None:
+        for encoder in model.encoders():
+            set_module_dropout(encoder, recipe.dropout)
     for key, head in model.masked_lm_heads().items():
         load_masked_lm_head(key, head, backbone.config, recipe.base_model, recipe.base_revision or "main")
     # In the releases, max_length counts special tokens, but not a template.

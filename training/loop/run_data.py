@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..data.batches import Batches, StreamedBatches
 from ..data.collation import ViewCollator, tokenize_once
+from ..data.teachers import Teachers
 from ..data.texts import load_labelled, load_sentences
 from ..errors import UserError
 from ..recipes import Recipe
@@ -45,7 +46,7 @@ class RunData:
         self.joint = config.nli_weight > 0
         self.share = {"seed": seed, "rank": accelerator.process_index, "world": accelerator.num_processes}
         self.share["length_window"] = recipe.length_window
-        # With its own generator, iterating does not draw from the generator of dropout.
+        # The loader has its own generator, so that iterating does not draw from the generator of dropout.
         self.options: dict[str, Any] = {"pin_memory": accelerator.device.type == "cuda", "batch_size": None}
         self.options["generator"] = torch.Generator()
         self.collation = (built.templates, built.serving_tokenizer.pad_token_id)
@@ -68,9 +69,14 @@ class RunData:
             refuse_one_sentence(sum(1 for _ in stream.take(2)))
             self.sentences = lambda start, stop: self._loader(StreamedBatches(stream, collate, start=start, **share))
             return
+        teachers = None
         with accelerator.main_process_first():
-            rows = tokenize_once(load_sentences(self.recipe), **cut, config=config)
-        batches = Batches(rows, ViewCollator(*self.collation, config.view_columns, config.edit_sentence), **share)
+            sentences = load_sentences(self.recipe)
+            if self.recipe.teachers:
+                teachers = Teachers(self.recipe.teachers, list(sentences["0"]), self.recipe.teacher_share)
+            rows = tokenize_once(sentences, **cut, config=config)
+        collate = ViewCollator(*self.collation, config.view_columns, config.edit_sentence)
+        batches = Batches(rows, collate, teachers=teachers, **share)
         self.batches_per_epoch = batches.batches_per_epoch
         self.numbered["sentences"] = batches
         refuse_one_sentence(len(rows))

@@ -18,15 +18,16 @@ from transformers.utils import logging
 
 from csezoo.modeling import SentenceEncoderConfig
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.saved_files import save_tokenizer
 
 from ..errors import UserError, one_line
 from ..evaluation.encoders import checkpoint_tokenizer, load_checkpoint
 from ..files import replace_directory
 from ..hub import local_directory
+from ..loading.templates import serving_tokenizer, template_token_ids
 from .export_card import TEXTS, export_card, ways_to_use
 from .onnx_graph import TOLERANCE, largest_difference, require_onnx, write_onnx
 from .plain import separate_template_mask, write_plain_model
-from .repository import save_tokenizer
 from .staging import PLACEHOLDER, finished_repository
 
 
@@ -73,6 +74,9 @@ def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
     expected = encoder.encode(texts, tokenizer)
     if encoder.config.pooling == "prompt":
         tokenizer = separate_template_mask(encoder, tokenizer)
+    else:  # an old checkpoint's tokenizer does not work in transformers.js
+        template = template_token_ids(tokenizer)
+        tokenizer = serving_tokenizer(tokenizer, template, max_length=tokenizer.model_max_length)
     partial = target.with_name(target.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
@@ -106,7 +110,7 @@ def _load(source: Path) -> tuple[SentenceEncoderModel, PreTrainedTokenizerFast]:
             f"{source}: expected a checkpoint of the zoo, got a {type(encoder).__name__}; it needs no export, it has "
             "no custom code"
         )
-    return encoder, checkpoint_tokenizer(encoder, str(source))
+    return encoder, cast(PreTrainedTokenizerFast, checkpoint_tokenizer(encoder, str(source)))
 
 
 def _texts(tokenizer: PreTrainedTokenizerFast) -> list[str]:

@@ -190,8 +190,8 @@ def _read_back(to: str, staged: Path, sha: str, revision: str, cache: Path) -> s
         )
     files = {path.relative_to(staged).as_posix(): sha256(path) for path in staged.rglob("*") if path.is_file()}
     if problems := differing_files(there, files):
-        raise UserError(f"the files downloaded from commit {sha} differ; publish again: {'; '.join(problems)}")
-    return f"checked   {len(files)} files, downloaded again, are the same"
+        raise UserError(f"the files downloaded from commit {sha} differ ({'; '.join(problems)}); publish again")
+    return f"checked   {len(files)} downloaded files are the same"
 
 
 def _explain(error: BaseException, to: str) -> str:

@@ -119,7 +119,10 @@ def check_files(staged: Path) -> str:
     if missing := [key for key in METADATA if not card.get(key)]:
         raise UserError(f"README.md: its metadata has no {', '.join(missing)}")
     if findings := audit(staged):
-        raise UserError(f"csezoo audit: {len(findings)} finding(s), first {findings[0].file}: {findings[0].why}")
+        raise UserError(
+            f"csezoo audit: {len(findings)} finding(s), the first in {findings[0].file}: {findings[0].why}; run that "
+            "command to list them all"
+        )
     if problems := differing_files(staged, fingerprint["files"]):
         raise UserError(f"files have changed since they were saved: {'; '.join(problems)}")
     return f"checked   {len(fingerprint['files'])} checksums, card, audit"

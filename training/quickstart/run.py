@@ -25,8 +25,9 @@ from ..evaluation.report import format_table
 from ..evaluation.sentence_vectors import Encode
 from ..evaluation.suites import evaluate_tasks
 from ..evaluation.tasks.sts import load_pairs_file, unit_vectors
-from ..files import locked, replace_directory
-from ..loop.runs import RUN_FILES, claim, load_lines, remove, run_recipe
+from ..files import locked, remove, replace_directory
+from ..loop.distributed.seeds import best_directory, claim, clear, seeds_locked
+from ..loop.runs import load_lines, run_recipe
 from ..recipes import Recipe, load_recipe
 from . import base, words, world
 from .base import train_base
@@ -42,7 +43,7 @@ def quickstart(overrides: dict[str, object]) -> None:
     (tokenizer and masked language model). They are reused if the same code made them from the same seed.
 
     Args:
-        overrides: keys of the recipe. The first of `seeds` is also the seed of the world and the base model.
+        overrides: keys of the recipe. The run's first seed is also the seed of the world and the base model.
     """
     recipe = load_recipe("quickstart", overrides)
     output = Path(recipe.output_dir or "runs/quickstart")
@@ -62,20 +63,19 @@ def quickstart(overrides: dict[str, object]) -> None:
 def _run(recipe: Recipe, output: Path, state: PartialState) -> None:
     world_directory, base_directory = output / "world", output / "base"
     if state.is_main_process:
-        claim(output, recipe)
-        seed = recipe.seeds[0]
+        with seeds_locked(output):
+            seed = claim(output, recipe)[0]
         cause = {"seed": seed, "code": _code(words, world)}
         changed = _once(world_directory, cause, lambda directory: write_world(make_world(seed=seed), directory))
         sentences = (world_directory / "train.txt").read_text(encoding="utf-8").splitlines()
         cause = {"seed": seed, "code": _code(words, world, base, masked_language_modeling)}
         changed |= _once(base_directory, cause, lambda directory: train_base(sentences, directory, seed=seed))
         if changed:  # a run with another world or base model must not be resumed
-            for name in RUN_FILES:
-                remove(output / name)
+            clear(output)
     state.wait_for_everyone()
-    run_recipe(recipe, show=False)
+    results = run_recipe(recipe, show=False)
     if state.is_main_process:
-        print(report(recipe, output / "best"), flush=True)
+        print(report(recipe, best_directory(output, results)), flush=True)
 
 
 def _once(directory: Path, cause: dict[str, object], make: Callable[[Path], None]) -> bool:

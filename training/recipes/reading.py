@@ -1,4 +1,4 @@
-"""Reading a recipe: a YAML file, the values that override it, the type of each, and writing it again."""
+"""Read a recipe from a YAML file, override its values, convert them to the types of their keys, and write it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ KINDS: dict[object, str] = {int: "a whole number", float: "a number", bool: "tru
 
 @cache
 def recipe_files() -> dict[str, Path]:
-    """The recipes of the zoo: each name with its file, in alphabetical order."""
+    """Return the recipes of the zoo: each name with its file, in alphabetical order."""
     return {path.stem: path for path in sorted(RECIPES.rglob("*.yaml"), key=lambda path: path.stem)}
 
 
 def recipe_names() -> list[str]:
-    """Names of the recipes of the zoo."""
+    """Return the names of the recipes of the zoo."""
     return list(recipe_files())
 
 
 def file_name(path: str) -> str:
-    """The last part of a path: what may be published of where a file is.
+    """Return the last part of a path. The directories of this machine are not published.
 
     Example:
         >>> file_name("data/nli/triplets.csv"), file_name("./minilm/")
@@ -42,7 +42,7 @@ def file_name(path: str) -> str:
 
 
 def recipe_path(name: str) -> Path:
-    """The file of a recipe of the zoo, or the YAML file at this path.
+    """Return the file of a recipe of the zoo, or the YAML file at this path.
 
     Raises:
         UserError: there is none.
@@ -82,17 +82,17 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_values(path: Path) -> dict[str, Any]:
-    """The keys and values of a YAML file.
+    """Return the keys and values of a YAML file.
 
     Raises:
-        UserError: it is no YAML, no mapping, or has a key twice or one that is not text.
+        UserError: it is not YAML, not a mapping, or has a key twice or one that is not text.
     """
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader) or {}  # noqa: S506  # a safe loader
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, or no such date
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or an impossible date
         raise UserError(f"{path}: not valid YAML: {one_line(error)}") from error
     if not isinstance(values, dict):
-        raise UserError(f"{path}: a recipe is a mapping of keys to values, this is a {type(values).__name__}")
+        raise UserError(f"{path}: expected a mapping of keys to values, got {type(values).__name__}")
     if wrong := [key for key in values if not isinstance(key, str)]:
         raise UserError(f"{path}: the key {quoted(wrong[0])} is not text")
     return values
@@ -114,7 +114,7 @@ def make_recipe(values: dict[Any, Any]) -> Recipe:
             f"{pairs[0]}: no stage uses these pairs; give --nli_steps (updates of a first stage) or --nli_weight "
             "(their loss beside the contrastive one)"
         )
-    # Not among the declared keys: users do not set it, it is filled in when a recipe is read.
+    # This key is not declared, because users do not set it. It is filled in when a recipe is read.
     known = {name: key.hint for name, key in recipe_keys().items()} | {"recipe": str | None}
     recipe: dict[str, Any] = {}
     model: dict[str, Any] = {}
@@ -132,7 +132,7 @@ def make_recipe(values: dict[Any, Any]) -> Recipe:
 
 
 def optional(hint: Any) -> tuple[Any, bool]:
-    """A type without `None`, and whether it had it.
+    """Return a type without `None`, and whether it allowed `None`.
 
     Example:
         >>> optional(int | None), optional(float)
@@ -183,7 +183,7 @@ def coerce(key: str, value: Any, hint: Any) -> Any:
 
 
 def parse_overrides(arguments: list[str]) -> dict[str, object]:
-    """`--key value`, `--key=value`, `--key v1 v2` (a list) or `--key` (true) as a mapping.
+    """Return `--key value`, `--key=value`, `--key v1 v2` (a list) or `--key` (true) as a mapping.
 
     Raises:
         UserError: a value without a key before it.
@@ -206,6 +206,16 @@ def parse_overrides(arguments: list[str]) -> dict[str, object]:
     return {key: single.get(len(values), list)(values) for key, values in overrides.items()}
 
 
+class _RecipeDumper(yaml.SafeDumper):
+    """Writes texts so that they are read back unchanged: YAML takes U+0085 for a line break outside double quotes."""
+
+    def represent_str(self, text: str) -> yaml.ScalarNode:
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style='"' if "\x85" in text else None)
+
+
+_RecipeDumper.add_representer(str, _RecipeDumper.represent_str)
+
+
 def dump_recipe(recipe: Recipe, path: Path) -> None:
     """Write the resolved recipe: every key with its value."""
-    replace_file(path, yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True))
+    replace_file(path, yaml.dump(recipe.to_dict(), Dumper=_RecipeDumper, sort_keys=False, allow_unicode=True))

@@ -21,6 +21,7 @@ CONFIGURATIONS = {
     "kernels": {"hidden_act": "kernels-community/activation"},
     "zero": {"hidden_size": 0},
     "heads": {"num_attention_heads": 0},
+    "negative": {"num_attention_heads": -2},
     "words": {"hidden_size": "large"},
     "vocabulary": {"vocab_size": 0},
     "types": {"model_type": ["bert"]},
@@ -103,7 +104,7 @@ TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model
         (f"train {'x' * 300}.yaml", "is too long for the name of a file; give a shorter one"),
         (f"train {TRAIN} BASE --train_file {'x' * 300}.txt", "is too long for the name of a file"),
         (f"train {TRAIN} BASE --train_file {{0}}/file --dev_file {'x' * 300}", "is too long for the name of a file"),
-        (f"train {TRAIN} BASE --train_file {{0}}/file --output_dir {'x' * 300}", "cannot be written"),
+        (f"train {TRAIN} BASE --train_file {{0}}/file --output_dir {'x' * 300}", "is too long for the name of a file"),
         (f"evaluate BASE {EVALUATE} cls --out {'x' * 300}", "is too long for the name of a file"),
         (f"encode BASE {{0}}/sentences.txt --pooling cls --to {'x' * 300}", "oo long"),
         (f"cards --out {'x' * 300}", "is too long for the name of a file"),
@@ -132,7 +133,8 @@ TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model
         ("benchmark training quickstart --out {0}", "is a directory; give a file"),
     ],
 )
-def test_a_mistake_is_one_line_with_the_way_out(command, message, bases, broken, capsys):
+def test_a_mistake_is_one_line_with_the_way_out(command, message, bases, broken, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a run without --output_dir begins here
     words = [str(bases["bert"]) if word == "BASE" else word.format(broken) for word in command.split()]
     with pytest.raises(SystemExit) as stop:
         main(words)
@@ -151,7 +153,8 @@ def on_one_line(capsys, *words) -> str:
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_a_broken_configuration_is_one_line_wherever_it_is_read(name, broken, bases, tmp_path, capsys):
+def test_a_broken_configuration_is_one_line_wherever_it_is_read(name, broken, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     pairs, sentences = broken / "pairs.csv", broken / "sentences.txt"
     assert name in on_one_line(capsys, "evaluate", broken / name, "--pooling", "cls", "--pairs", pairs)
     assert name in on_one_line(capsys, "train", *TRAIN.split(), broken / name, "--train_file", sentences)
@@ -189,6 +192,12 @@ def test_a_card_that_is_not_text_is_one_line(tmp_path, capsys):
     (tmp_path / "model" / "README.md").write_bytes(b"\xff\xfe")
     assert "README.md cannot be read" in on_one_line(capsys, "publish", tmp_path / "model", "--to", "a/b")
     assert "README.md cannot be read" in on_one_line(capsys, "export", tmp_path / "model", "--to", tmp_path / "plain")
+
+
+def test_a_line_break_in_a_name_does_not_break_the_line(tmp_path, capsys):
+    (tmp_path / "pairs.csv").write_text('"a\nb",c\nx,y\n', encoding="utf-8")
+    words = [*TRAIN.split(), tmp_path, "--train_file", tmp_path / "pairs.csv", "--output_dir", "a\nb" * 99]
+    assert "too long" in on_one_line(capsys, "train", *words)
 
 
 def test_the_version_is_one_line(capsys):

@@ -173,9 +173,10 @@ LAUNCH_TWO = (
 LAUNCH_TWO += ("no", "--dynamo_backend", "no", "--main_process_port", "0", "-m", "csezoo.training.train")
 
 
-def test_two_processes_train_as_one(base_without_dropout, train_file, dev_file, tmp_path):
-    """Without dropout, and with a smaller batch in the middle of the run (96 sentences in batches of 25)."""
+def test_two_processes_train_as_one(base_without_dropout, train_file, pairs, dev_file, tmp_path):
+    """Without dropout, and with a smaller batch in the middle of the run (96 pairs in batches of 25)."""
     changes = {
+        **pairs,
         "batch_size": 25,
         "eval_steps": 6,
         "adam_epsilon": 1e-3,

@@ -211,7 +211,7 @@ def write_card(text):
     ("damage", "parts"),
     [
         (zero_a_tensor, ["model.safetensors has another checksum"]),
-        (zero_a_tensor_and_its_checksum, ["a new process", "8 of 8 vectors are off"]),
+        (zero_a_tensor_and_its_checksum, ["a new process", "8 of 8 vectors differ"]),
         (break_the_code, ["a new process", "ImportError"]),
         (add_a_pickle, ["csezoo audit: 1 finding(s)", "pytorch_model.bin", "is a pickle"]),
         (write_card("---\nlicense: [\n---\n"), ["README.md", "cannot be read"]),

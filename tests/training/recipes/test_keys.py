@@ -40,7 +40,8 @@ CHOICES = [entry for entry in ALL if isinstance(entry[2].allowed, tuple)]
 def given_alone(method, name, value):
     """A recipe that sets one key, and what that key cannot be set without."""
     pairs = {"adam_betas": [value, 0.9], "seeds": [value]}
-    return make_recipe({"method": method, "dataset": "some/data", name: pairs.get(name, value)})
+    companions = {"teachers": ["vectors"]} if name == "rank_weight" and value != 0 else {}
+    return make_recipe({"method": method, "dataset": "some/data", name: pairs.get(name, value), **companions})
 
 
 def ends(key) -> tuple[float, float]:
@@ -120,6 +121,10 @@ def test_an_absurd_value_is_refused_with_what_is_allowed(values):
         ({"streaming": True, "max_steps": 2, "train_fraction": 0.5}, "give --max_train_sentences instead"),
         ({"whitening": 4}, "give --train_file or --dataset"),
         ({"adam_betas": [0.9]}, "adam_betas: [0.9] must be two numbers"),
+        ({"rank_weight": 1.0}, "teachers and rank_weight belong together; give both or neither"),
+        ({"teachers": ["a"]}, "teachers and rank_weight belong together; give both or neither"),
+        ({"teachers": ["a", "b", "c"], "rank_weight": 1.0}, "teachers: expected one or two directories, got 3"),
+        ({"teachers": ["a"], "rank_weight": 1.0, "streaming": True, "max_steps": 1}, "cannot be matched to teachers"),
         ({"seeds": []}, "seeds: [] must be one or more different numbers"),
         ({"seeds": [1, 1]}, "seeds: [1, 1] must be one or more different numbers"),
     ],
@@ -159,6 +164,12 @@ def test_any_recipe_written_and_read_again_is_the_same(tmp_path_factory, data, m
     dump_recipe(recipe, path)
     assert load_recipe(str(path)) == recipe
     assert yaml.safe_load(path.read_text(encoding="utf-8")) == recipe.to_dict()
+
+
+@pytest.mark.parametrize("name", ["\x85", "a\x85b", "a\u2028b", "Übung 句子", "a: b", "- a"])
+def test_a_name_written_and_read_again_is_the_same(name, tmp_path):
+    dump_recipe(make_recipe({"name": name}), tmp_path / "recipe.yaml")
+    assert load_recipe(str(tmp_path / "recipe.yaml")).name == name
 
 
 @pytest.mark.parametrize("file", sorted(ROOT.glob("model_cards/*/recipe.yaml")), ids=lambda file: file.parent.name)

@@ -101,7 +101,7 @@ def test_a_recipe_may_be_a_yaml_file(tmp_path):
         (b"batch_size: \xff", "not valid YAML"),
         (b"base_revision: 2024-13-45", "not valid YAML: month must be in 1..12"),
         (b"seeds: " + b"[" * 10_000, "not valid YAML"),
-        (b"- batch_size\n- 8", "a recipe is a mapping of keys to values, this is a list"),
+        (b"- batch_size\n- 8", "expected a mapping of keys to values, got list"),
         (b"batch_size: 8\nepochs: 1\nbatch_size: 9", "'batch_size' is given twice"),
         (b"null: 8", "the key None is not text"),
         (b"1: 8", "the key 1 is not text"),

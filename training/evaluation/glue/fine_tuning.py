@@ -198,7 +198,9 @@ def finetune(model: str, task: GlueTask, seed: int, settings: FineTuning, *, pro
     train, *devs = (tokenize_examples(examples, tokenizer, longest) for examples in task.parts.values())
     chooser_rows = int(settings.dev_share * len(devs[0]))
     if settings.dev_share and not chooser_rows:
-        raise UserError(f"dev_share: {settings.dev_share} of {len(devs[0])} examples is none; give a larger share")
+        raise UserError(
+            f"dev_share: {settings.dev_share} of {len(devs[0])} examples selects none; give a larger share"
+        )
     chooser, devs[0] = devs[0].select(range(chooser_rows)), devs[0].select(range(chooser_rows, len(devs[0])))
     when = "epoch" if chooser_rows else "no"
     with tempfile.TemporaryDirectory() as directory:

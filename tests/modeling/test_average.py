@@ -1,0 +1,66 @@
+"""An exponential moving average of the weights is served instead of the trained weights."""
+
+import torch
+
+from csezoo.modeling import method
+from tests.conftest import tiny_config
+from tests.modeling.test_methods import batch
+
+
+def model(name="simcse", **changes):
+    torch.manual_seed(0)
+    config_class, _, training_class = method(name)
+    return training_class(config_class(backbone_config=tiny_config("bert"), ema_decay=0.9, **changes)).train()
+
+
+def update(trained):
+    optimizer = torch.optim.SGD([p for p in trained.parameters() if p.requires_grad], lr=0.5)
+    trained(**batch()).loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        trained.after_update()
+
+
+def test_the_average_keeps_its_share_at_each_update():
+    trained = model()
+    trained.begin_stage("contrastive")
+    expected = {name: weight.clone() for name, weight in trained.model.named_parameters()}
+    for _ in range(3):
+        update(trained)
+        for name, weight in trained.model.named_parameters():
+            expected[name] = 0.9 * expected[name] + 0.1 * weight.detach()
+    for name, mean in trained.serving_model().named_parameters():
+        torch.testing.assert_close(mean, expected[name], msg=name)
+        assert not mean.requires_grad
+
+
+def test_the_average_starts_anew_with_each_stage():
+    trained = model()
+    trained.begin_stage("nli")
+    update(trained)
+    trained.begin_stage("contrastive")
+    for mean, weight in zip(trained.average.parameters(), trained.model.parameters(), strict=True):
+        assert torch.equal(mean, weight)
+
+
+def test_the_average_starts_from_the_pre_trained_weights():
+    trained, other = model(), model()
+    with torch.no_grad():
+        for weight in other.model.backbone.parameters():
+            weight.add_(1)
+    trained.start_from(other.model.backbone)
+    states = (served.backbone.embeddings.word_embeddings.weight for served in (trained.serving_model(), other.model))
+    assert torch.equal(*states)
+
+
+def test_statistics_of_a_batch_norm_are_copied():
+    trained = model(projection="batchnorm", projection_at_test=True)
+    update(trained)
+    for mean, buffer in zip(trained.average.buffers(), trained.model.buffers(), strict=True):
+        assert torch.equal(mean, buffer)
+
+
+def test_prefixes_are_served_with_the_average():
+    trained = model("diffaug")
+    update(trained)
+    assert torch.equal(trained.serving_model().prefixes, trained.prefixes())

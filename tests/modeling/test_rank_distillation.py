@@ -1,0 +1,96 @@
+"""Rank distillation against its definitions in numpy."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning, method
+from csezoo.modeling.rank_distillation import list_mle, list_net, rank_distillation
+from tests.conftest import tiny_config
+from tests.modeling.test_methods import batch
+
+
+def cosines(left, right):
+    left, right = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (left, right))
+    return left @ right.T
+
+
+@pytest.fixture
+def vectors():
+    torch.manual_seed(0)
+    return [torch.randn(5, size, dtype=torch.float64) for size in (4, 4, 6)]
+
+
+@pytest.mark.parametrize("loss", ["listnet", "listmle"])
+def test_each_sentence_ranks_the_others_as_its_teacher_does(vectors, loss):
+    anchors, others, teachers = vectors
+    student = cosines(anchors.numpy(), others.numpy()) / 0.1
+    teacher = cosines(teachers.numpy(), teachers.numpy()) / 0.2
+    losses = []
+    for i in range(5):
+        rest = [j for j in range(5) if j != i]
+        s, t = student[i, rest], teacher[i, rest]
+        if loss == "listnet":
+            target = np.exp(t) / np.exp(t).sum()
+            losses.append(-(target * np.log(np.exp(s) / np.exp(s).sum())).sum())
+        else:
+            ranked = s[np.argsort(-t)]
+            losses.append(-sum(np.log(np.exp(ranked[k]) / np.exp(ranked[k:]).sum()) for k in range(4)))
+    value = rank_distillation(*vectors, loss=loss, temperature=0.1, teacher_temperature=0.2)
+    assert value.item() == pytest.approx(np.mean(losses), abs=1e-12)
+
+
+def test_the_likelihoods_of_all_rankings_sum_to_one():
+    scores = torch.randn(1, 4, dtype=torch.float64)
+    rankings = [torch.tensor([order], dtype=torch.float64) for order in itertools.permutations(range(4))]
+    assert sum(torch.exp(-list_mle(scores, ranking)) for ranking in rankings).item() == pytest.approx(1)
+
+
+def test_list_net_is_smallest_where_student_and_teacher_agree():
+    teacher = torch.randn(3, 4, dtype=torch.float64)
+    student = teacher.clone().requires_grad_()
+    list_net(student, teacher).backward()
+    torch.testing.assert_close(student.grad, torch.zeros_like(student))
+
+
+def test_one_sentence_has_nothing_to_rank(vectors):
+    one = [tensor[:1].requires_grad_() for tensor in vectors]
+    loss = rank_distillation(*one, loss="listmle", temperature=0.1, teacher_temperature=0.1)
+    loss.backward()
+    assert loss.item() == 0 and not one[0].grad.any()
+
+
+@pytest.mark.parametrize("name", ["simcse", "prdsimcse", "sgopt"])
+def test_the_loss_is_added_to_that_of_every_method(name):
+    """With dropout off. SG-OPT's second view is of its twin, so its anchors are compared with themselves."""
+    config_class, _, training_class = method(name)
+    backbone = tiny_config("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    torch.manual_seed(0)
+    model = training_class(config_class(backbone_config=backbone, rank_weight=2.0, rank_temperature=0.1))
+    rows = batch(views={"prdsimcse": 3, "sgopt": 1}.get(name, 2))
+    rows["teacher_vectors"] = torch.randn(4, 3)
+    output = model(**rows)
+    others = output.embeddings[:, 0 if name == "sgopt" else 1]
+    expected = rank_distillation(
+        output.embeddings[:, 0],
+        others,
+        rows["teacher_vectors"],
+        loss="listnet",
+        temperature=0.1,
+        teacher_temperature=0.05,
+    )
+    torch.testing.assert_close(output.losses["rank"], expected)
+    parts = (
+        output.losses["contrastive"]
+        + 2.0 * expected
+        + output.losses.get("regularizer", 0) * getattr(model.config, "regularizer_weight", 0)
+    )
+    torch.testing.assert_close(output.loss, parts)
+
+
+def test_without_teacher_vectors_the_error_names_the_way_out():
+    model = SimCSEForContrastiveLearning(SimCSEConfig(backbone_config=tiny_config("bert"), rank_weight=1.0))
+    with pytest.raises(ValueError, match="rank_weight: .* give --teachers what `csezoo encode` wrote"):
+        model(**batch())

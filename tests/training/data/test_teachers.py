@@ -1,0 +1,103 @@
+"""Rank distillation from the vectors that `csezoo encode` wrote."""
+
+import datasets
+import numpy as np
+import pytest
+import torch
+
+from csezoo.training.data.teachers import Teachers
+from csezoo.training.embedding.embed import embed_file
+from csezoo.training.errors import UserError
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.recipes import make_recipe
+from tests.conftest import SENTENCES
+from tests.training.loop.test_resume import same_run
+from tests.training.loop.test_train import lines, values
+
+SIZES = (3, 5)
+
+
+def encode(size):
+    """An encoder whose vectors depend on the text alone."""
+    return lambda texts: np.array([np.random.default_rng(list(text.encode())).normal(size=size) for text in texts])
+
+
+@pytest.fixture
+def teachers(train_file, tmp_path):
+    """The directories of two teachers, in shards that do not divide evenly."""
+    directories = [tmp_path / f"teacher-{size}" for size in SIZES]
+    for size, directory in zip(SIZES, directories, strict=True):
+        receipt = {"model_sha256": str(size), "pooling": "cls", "dtype": "float32"}
+        embed_file(encode(size), receipt, str(train_file), directory, shard_size=7)
+    return [str(directory) for directory in directories]
+
+
+def cosines(vectors):
+    vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors @ vectors.T
+
+
+def test_the_similarity_is_the_weighted_mean_of_both_teachers(teachers):
+    sentences = SENTENCES[5:25]  # in another order than they were encoded in, and not all
+    rows = [3, 0, 11]
+    vectors = Teachers(teachers, sentences, share=0.25)[rows].numpy()
+    first, second = (cosines(encode(size)([sentences[row] for row in rows])) for size in SIZES)
+    np.testing.assert_allclose(cosines(vectors), 0.25 * first + 0.75 * second, atol=1e-6)
+
+
+def test_one_teacher_counts_fully(teachers):
+    vectors = Teachers(teachers[:1], SENTENCES[:4], share=0.25)[[0, 1]].numpy()
+    np.testing.assert_allclose(cosines(vectors), cosines(encode(3)(SENTENCES[:2])), atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["listnet", "listmle"])
+def test_a_run_distils_rankings_and_resumes_bit_for_bit(
+    loss,
+    bases,
+    train_file,
+    dev_file,
+    teachers,
+    tmp_path,
+    train_up_to,
+):
+    keys = {"teachers": teachers, "rank_weight": 0.5, "rank_loss": loss, "eval_steps": 1, "max_steps": 3}
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", **keys)
+    run_recipe(make_recipe(recipe))
+    logged = [line for line in lines(tmp_path / "whole") if "loss" in line]
+    for line in logged:
+        assert line["loss"] == pytest.approx(line["contrastive"] + 0.5 * line["rank"], rel=1e-5)
+    broken = {**recipe, "output_dir": str(tmp_path / "broken")}
+    train_up_to("step 2  dev", broken)
+    run_recipe(make_recipe(broken))
+    same_run(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_a_run_with_other_teachers_is_not_resumed(bases, train_file, dev_file, teachers, tmp_path, train_up_to):
+    keys = {"teachers": teachers[:1], "rank_weight": 0.5, "eval_steps": 1, "max_steps": 3}
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", **keys)
+    train_up_to("step 2  dev", recipe)
+    shard = next(iter(sorted((tmp_path / "teacher-3").glob("*.parquet"))))
+    shard.rename(shard.with_name("part-99999-of-99999.parquet"))  # the same vectors in another order
+    with pytest.raises(UserError, match="teacher"):
+        run_recipe(make_recipe(recipe))
+
+
+def test_a_directory_without_vectors_is_refused(bases, train_file, dev_file, tmp_path):
+    keys = {"teachers": ["nothere"], "rank_weight": 1.0}
+    with pytest.raises(UserError, match="teachers: nothere has no Parquet files; .*csezoo encode"):
+        run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, tmp_path / "run", **keys)))
+
+
+def test_a_sentence_without_a_vector_is_named(teachers):
+    with pytest.raises(UserError, match=r"has no vector of the training sentence 'Something new'"):
+        Teachers(teachers, ["Something new"], share=0.5)
+
+
+def test_a_parquet_file_of_something_else_is_refused(tmp_path):
+    datasets.Dataset.from_dict({"text": ["a"]}).to_parquet(tmp_path / "other.parquet")
+    with pytest.raises(UserError, match="was not written by `csezoo encode`"):
+        Teachers([str(tmp_path)], ["a"], share=0.5)
+
+
+def test_vectors_come_as_float32(teachers):
+    assert Teachers(teachers, SENTENCES[:2], share=0.5)[[0]].dtype == torch.float32

@@ -1,0 +1,68 @@
+"""The teachers' vectors of the training sentences, for rank distillation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import datasets
+import torch
+from torch.nn import functional as F
+
+from ..errors import UserError
+from .texts import READ_ERRORS
+
+
+class Teachers:
+    """The vectors of one or two teachers, read from disk batch by batch.
+
+    Args:
+        directories: as `csezoo encode` writes them, in Parquet.
+        sentences: the training sentences, in the order of their row numbers.
+        share: of the first of two teachers in the similarity.
+
+    Raises:
+        UserError: a directory has no vectors, or lacks the vector of a sentence.
+    """
+
+    def __init__(self, directories: list[str], sentences: list[str], share: float):
+        self.vectors = [_vectors_of(directory, sentences) for directory in directories]
+        self.shares = [share, 1 - share] if len(directories) == 2 else [1.0]
+
+    def __getitem__(self, rows: list[int]) -> torch.Tensor:
+        """Return one vector for each of the sentences, `(n, K)`.
+
+        The cosine of two of them is the mean of the teachers' cosines, weighted by their shares.
+        """
+        units = [F.normalize(torch.as_tensor(vectors[rows]["embedding"]).float(), dim=1) for vectors in self.vectors]
+        return torch.cat([share**0.5 * unit for share, unit in zip(self.shares, units, strict=True)], dim=1)
+
+
+def shards_of(directory: str) -> list[str]:
+    """Return the files with a teacher's vectors.
+
+    Raises:
+        UserError: there are none.
+    """
+    shards = sorted(map(str, Path(directory).glob("*.parquet")))
+    if not shards:
+        raise UserError(
+            f"teachers: {directory} has no Parquet files; write them with `csezoo encode MODEL FILE --to {directory}`"
+        )
+    return shards
+
+
+def _vectors_of(directory: str, sentences: list[str]) -> datasets.Dataset:
+    try:
+        encoded = datasets.load_dataset("parquet", data_files=shards_of(directory), split="train")
+        rows = {text: row for row, text in enumerate(encoded["text"])}
+        dimensions = encoded.features["embedding"].length
+    except (*READ_ERRORS, KeyError, AttributeError) as error:
+        raise UserError(f"teachers: {directory} was not written by `csezoo encode`; write it again") from error
+    if missing := next((text for text in sentences if text not in rows), None):
+        raise UserError(
+            f"teachers: {directory} has no vector of the training sentence {missing[:60]!r}; encode the training file"
+        )
+    if dimensions < 1:
+        raise UserError(f"teachers: {directory} has vectors of different lengths; encode the training file again")
+    vectors = encoded.select_columns(["embedding"]).with_format("numpy")
+    return vectors.select([rows[text] for text in sentences])
