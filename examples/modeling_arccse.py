@@ -12,9 +12,9 @@ To use it, copy this file into `modeling/` and add it to `METHODS` there:
     from .modeling_arccse import ArcCSEConfig, ArcCSEForContrastiveLearning, ArcCSEModel
     "arccse": (ArcCSEConfig, ArcCSEModel, ArcCSEForContrastiveLearning),
 
-Then `--method arccse --margin 0.2` trains it from any recipe, alone or as `l2pcsr+arccse`. Its cards say what
-`training/cards/methods/arccse.yaml` has: description, limits and citation. All tests of methods take it with a
-line in `tests/methods.py`:
+Then `--method arccse --margin 0.2` trains it from any recipe, alone or as `l2pcsr+arccse`. Its cards take description,
+limits and citation from `training/cards/methods/arccse.yaml`. A line in `tests/methods.py` runs all tests of methods
+on it:
 
     "arccse": Tested(neutral={"margin": 0.0}, exact={"margin": 0.0}),
 

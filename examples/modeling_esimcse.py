@@ -1,6 +1,6 @@
 r"""ESimCSE: repeated words in the positive, and negatives from earlier batches. A new method in one file.
 
-The positive of a sentence of N word pieces repeats some of them at random, in every batch others. The two then have
+The positive of a sentence of N word pieces repeats some of them, drawn anew in every batch. The two then have
 different lengths (section 3.1):
 
 .. math:: \text{dup\_len} \sim U\{0, \dots, \max(2, \lfloor \text{dup\_rate} \cdot N \rfloor)\}
@@ -29,9 +29,9 @@ in `tests/methods.py` runs all tests of methods on it:
 
 References:
     Wu, Gao, Zang, Han, Wang, Hu 2022, "ESimCSE: Enhanced Sample Building Method for Contrastive Learning of
-    Unsupervised Sentence Embedding", COLING. Not stated and decided here: the momentum encoder reads the
-    anchors, not the positives, without dropout. It starts as a copy of the encoder at the beginning of a stage. The
-    queue starts empty, and a batch enters it after its loss was computed.
+    Unsupervised Sentence Embedding", COLING. The paper does not say the following, so it was decided here. The
+    momentum encoder reads the anchors, not the positives, without dropout. It starts as a copy of the encoder at the
+    beginning of a stage. The queue starts empty, and a batch enters it after its loss was computed.
 
 Relations:
     With `repetition_rate` 0 and `queue_factor` 0 it is SimCSE. The queue is MoCo's (He et al. 2020). In a combination

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
 
-HEADER = "# Imports of imports: from a directory, transformers 4 loads only the files that this one names.\n"
+HEADER = "# transformers 4 loads only the files that this file imports, not what they import in turn.\n"
 
 
 def name_all_imports(directory: str | Path) -> None:
     """Make the files that a checkpoint's `auto_map` names import every file they need.
 
-    transformers 5, and transformers 4 on the Hub, follow the imports of imported files. transformers 4 in a directory
-    does not. This adds the missing imports at the end of the files, under a name that is not used.
+    transformers 5 also follows the imports of imported files, and so does transformers 4 on the Hub, but not in a
+    local directory. This function adds the missing imports at the end of the files, under a name that is not used.
 
     Args:
         directory: a saved checkpoint with its code.

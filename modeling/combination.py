@@ -14,13 +14,13 @@ Method = tuple[type[SentenceEncoderConfig], type[SentenceEncoderModel], type[For
 def method(name: str) -> Method:
     """Return configuration, serving model and training model of a method, or of several methods joined by `+`.
 
-    A combination inherits from its methods. Each method overrides the seams it changes. The combination is served and
-    published as the method that changes the views, or else as the first one, because only the views reach the serving
-    model. Its training model resumes from the checkpoints of its run; the Auto classes know only the model it is
-    served as.
+    A combination inherits from its methods. Each method overrides the seams it changes. Only the views reach the
+    serving model. The combination is therefore served and published as the method that changes the views, or as the
+    first method if none does. The Auto classes know only that method; the training model of the combination is
+    restored from the checkpoints of its run.
 
     Raises:
-        ValueError: a method is unknown, or two methods change the same seam.
+        ValueError: a method is unknown or given twice, or two methods change the same seam.
 
     Example:
         >>> config, serving, training = method("simcse")
@@ -31,9 +31,11 @@ def method(name: str) -> Method:
 
     names = name.split("+")
     if unknown := [one for one in names if one not in METHODS]:
-        raise ValueError(f"{unknown[0]!r} must be one of {', '.join(METHODS)}")
+        raise ValueError(f"{unknown[0]!r:.60} must be one of {', '.join(METHODS)}")
     if len(names) == 1:
         return METHODS[name]
+    if repeated := [one for number, one in enumerate(names) if one in names[:number]]:
+        raise ValueError(f"{repeated[0]!r} is given twice; give it once")
     owners: dict[str, str] = {}
     for one in names:
         for seam in METHODS[one][2].seams:

@@ -23,14 +23,16 @@ class DiffCSEConfig(SentenceEncoderConfig):
     """The configuration of DiffCSE: how sentences are edited, and what is learned from the difference.
 
     Args:
-        projection: as in every method. `batchnorm` is the paper's projector, `tanh` its ablation without one.
+        projection: as in every method. The paper uses `batchnorm`; `tanh` (SimCSE's MLP) is its ablation.
         rtd_weight: λ, the weight of the discriminator's loss; 0 is SimCSE.
         rtd_mask_ratio: share of tokens that an edit masks or deletes, or of places where it inserts. The paper uses
             0.30 for BERT on STS, 0.20 and 0.15 in other settings (see the recipes), 0.15 in its ablation of edits.
-        rtd_reduction: see `objectives.replaced_token_detection`; λ = 0.005 was chosen for `mean`.
+        rtd_reduction: how the discriminator's loss is averaged or summed, see `objectives.replaced_token_detection`; λ
+            = 0.005 was chosen for `mean`.
         condition_on: the sentence vector that the discriminator reads: after the `projection`, as in the contrastive
             loss, or `pooled`, before it (the release's option `before_mlp`).
-        generator_sampling: the generator's best guess (`argmax`, the release) or a `sample` (the paper's abstract).
+        generator_sampling: replace tokens by the generator's best guess (`argmax`, the release) or by a `sample` (the
+            paper's abstract).
         generator_positions: replace `all` tokens by the generator's (the release), or only the `masked` ones.
         generator_dropout: keep the dropout of the frozen generator on in training, as in the release.
         generator_config: configuration (or its dict) of the generator, any masked language model with the backbone's
@@ -38,8 +40,8 @@ class DiffCSEConfig(SentenceEncoderConfig):
         edit: `replace` tokens, `insert` some, `delete` some, or `all` three (section 5, table 4).
         prediction: what the discriminator predicts: which tokens are edited (`rtd`), the masked tokens (`masked_lm`),
             or the original of every token (`corrective_lm`), section 5, table 3.
-        predicted_sentence: the sentence whose edit the discriminator reads: the `same` as the vector's, the `next`
-            one, or `both`. `next` and `both` need two text columns, a sentence and the one after it.
+        predicted_sentence: the sentence whose edit the discriminator reads: the `same` one that the vector encodes,
+            the `next` one, or `both`. `next` and `both` need two text columns, a sentence and the one after it.
         edited_view: also use the edited sentence in the contrastive loss, as a `positive` or a hard `negative`
             (appendix B, table 15, with λ = 0).
 
@@ -90,8 +92,8 @@ class DiffCSEConfig(SentenceEncoderConfig):
     def _check(self) -> None:
         super()._check()
         if self.prediction != "rtd" and self.edit != "replace":
-            raise ValueError(f"prediction: {self.prediction} recovers replaced tokens; set edit: replace")
-        # Without sentences, no tokenizer is needed.
+            raise ValueError(f"prediction: {self.prediction} needs edit: replace, got {self.edit}")
+        # The tokenizer may be None because there are no sentences.
         if (self.edited_view != "none" or self.predicted_sentence != "same") and self.text_prefixes([], None):  # type: ignore[arg-type]
             raise ValueError(
                 "edited_view, predicted_sentence: another method makes the texts of the views; leave both out"
@@ -131,7 +133,9 @@ class DiffCSEConfig(SentenceEncoderConfig):
 
     def view_columns(self, columns: int) -> list[int]:
         if self.edited_view != "none" and columns > 2:
-            raise ValueError(f"edited_view: the edit is the third view; give one or two text columns, not {columns}")
+            raise ValueError(
+                f"edited_view: it adds the edited sentence as third view; give one or two text columns, not {columns}"
+            )
         if self.predicted_sentence == "same":
             return super().view_columns(columns)
         if columns != 2:

@@ -21,7 +21,7 @@ class L2PCSRConfig(SentenceEncoderConfig):
     Args:
         threshold: φ of eq. 1; tokens and features with a probability below it are weakened. 0 with `binary` weakening
             is SimCSE.
-        token_step_size, feature_step_size: β of eq. 5 and 6; 0.5 in the paper, 0.1 in the release.
+        token_step_size, feature_step_size: step size β of eq. 5 and 6; 0.5 in the paper, 0.1 in the release.
         token_update: `l2` divides the gradient over a row's tokens by its norm (eq. 5). `sign` moves every token by
             the full step, because the release divides each token's gradient by its absolute value.
         inner_steps: updates of the masks before each update of the model; 4 in the release, not stated in the paper.
@@ -32,12 +32,13 @@ class L2PCSRConfig(SentenceEncoderConfig):
             and views of the batch (release).
         attend_padding: attend to padding while the views are made (release: its attention mask does not reach the
             encoder in training). `mean` and the other averaging poolings then count padding too.
-        token_mask, feature_mask: which masks to use (ablations, table 3). The paper does not define the average of
-            eq. 2 without one of them: here the missing mask is all ones, so that the other still halves.
+        token_mask, feature_mask: whether to use this mask (ablations, table 3). The paper does not define the average
+            of eq. 2 with a single mask. Here the missing mask is all ones, so the other one still halves what it
+            weakens.
         weakening: `binary` masks; `continuous`, the probabilities as multipliers ("Continual Mask"); or `noise`,
             learned noise added to the embedding layer's output ("Emb Noise"). `noise` uses only `inner_steps`,
             `attend_padding` and `noise_size`.
-        noise_size: largest L2 norm of that noise over a row's tokens and features. The paper states none.
+        noise_size: largest L2 norm of the learned noise over a row's tokens and features. The paper states none.
 
     Example:
         >>> L2PCSRConfig(token_update="sign", token_step_size=0.1).threshold
@@ -90,14 +91,14 @@ class L2PCSRConfig(SentenceEncoderConfig):
     def _check(self) -> None:
         super()._check()
         if (kind := self.backbone_config.model_type) not in FAMILIES:
-            raise ValueError(f"base_model: l2pcsr supports {', '.join(FAMILIES)}, got {kind}")
+            raise ValueError(f"base_model: l2pcsr needs an encoder of the family {' or '.join(FAMILIES)}, got {kind}")
         outputs = self.num_hidden_layers + 1
         if self.weakened_layers > outputs:
             raise ValueError(
                 f"weakened_layers: {self.weakened_layers} must be at most {outputs}, the backbone's layers + 1"
             )
         if not (self.token_mask or self.feature_mask):
-            raise ValueError("token_mask, feature_mask: without both, nothing is weakened; set one of them to true")
+            raise ValueError("token_mask, feature_mask: if both are false, nothing is weakened; set one to true")
 
     @property
     def learns_token_masks(self) -> bool:

@@ -12,7 +12,8 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 if TYPE_CHECKING:
-    from .modeling_sentence_encoder import SentenceEncoderModel  # which imports this file
+    # only for types: that file imports this one
+    from .modeling_sentence_encoder import SentenceEncoderModel, SentenceEncoderPreTrainedModel
 
 # Most tokens in a forward pass, with padding. On a CPU, larger passes do not fit its caches: BERT-base on one thread
 # takes up to twice as long. An accelerator needs large passes: as many tokens as `batch_size` texts of 128 tokens.
@@ -21,11 +22,13 @@ TOKENS_PER_TEXT = 128
 TOKENISED_AT_ONCE = 1000  # a tokenizer's output also has pieces and offsets, too much for a million texts
 
 
-def load_tokenizer(model: SentenceEncoderModel) -> PreTrainedTokenizerFast:
+def load_tokenizer(model: SentenceEncoderPreTrainedModel) -> PreTrainedTokenizerBase:
     """Load the tokenizer saved beside a model. Only the generic class keeps a prompt in its post-processor."""
-    if model.loaded_from is None:
-        raise ValueError("this model was not loaded from a checkpoint; pass its tokenizer: encode(texts, tokenizer)")
     if model.tokenizer is None:
+        if model.loaded_from is None:
+            raise ValueError(
+                "this model was not loaded from a checkpoint; pass its tokenizer: encode(texts, tokenizer)"
+            )
         model.tokenizer = PreTrainedTokenizerFast.from_pretrained(**model.loaded_from)
     return model.tokenizer
 
@@ -62,7 +65,7 @@ def encode_texts(
     most_tokens = CPU_BATCH_TOKENS if model.device.type == "cpu" else TOKENS_PER_TEXT * batch_size
     was_training = model.training
     model.eval()
-    # In that order on the model's device, with a single copy to the host at the end.
+    # The vectors stay on the model's device, longest text first, and are copied to the host once, at the end.
     embeddings = torch.empty(len(texts), model.config.embedding_size, dtype=model.dtype, device=model.device)
     batches = cut_batches(lengths, batch_size, most_tokens)
     # `leave=None`: a bar below another one leaves no line behind.

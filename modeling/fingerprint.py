@@ -10,12 +10,26 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
 if TYPE_CHECKING:
-    from .modeling_sentence_encoder import SentenceEncoderModel  # which imports this file
+    from .modeling_sentence_encoder import SentenceEncoderModel  # only for types: that file imports this one
 
 FINGERPRINT_NAME = "fingerprint.json"
 # Largest difference between an element of a vector and the stored one, relative to their root mean square. In float32
 # another attention implementation changes them by 1e-5 after 24 layers; in half precision rounding adds up.
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 0.05, torch.bfloat16: 0.2}
+
+# Short and long sentences, lower and upper case, accents, digits, signs, and characters without word pieces in any of
+# the zoo's tokenizers. The last sentence is longer than any encoder of the BERT family reads.
+SENTENCES = [
+    "Yes",
+    "A cat sits on the mat.",
+    "The QUICK brown Fox jumps over the Lazy dog",
+    "Königin Zoë mag crème brûlée, señor Ångström nicht.",
+    "Is it 3.14 or 2,718? (Both; by 100 % & more!)",
+    "Good morning 🙂 ☃ 你好",
+    "  two  spaces,\ta tab and don't-split hy-phens ",
+    " ".join(["the river runs past the old house and the small horse sees it"] * 80),
+]
+DIGITS = 7  # significant digits, as many as a float32 has
 
 
 def load_fingerprint(model: SentenceEncoderModel) -> dict:
@@ -59,6 +73,17 @@ def embed_token_ids(model: SentenceEncoderModel, token_ids: list[list[int]]) -> 
     return torch.cat(embeddings).float().cpu()
 
 
+def new_fingerprint(model: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase) -> dict:
+    """Return the fingerprint of a model, which must be on the CPU and in float32."""
+    token_ids = tokenize_sentences(tokenizer, SENTENCES)
+    embeddings = embed_token_ids(model, token_ids).tolist()
+    return {
+        "sentences": SENTENCES,
+        "token_ids": token_ids,
+        "embeddings": [[float(f"{x:.{DIGITS}g}") for x in vector] for vector in embeddings],
+    }
+
+
 def verify_fingerprint(
     model: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase, fingerprint: dict
 ) -> list[str]:
@@ -83,11 +108,11 @@ def verify_fingerprint(
             f"by {d:.2g} for {name}" for name, d in zip(names, distances.tolist(), strict=True) if not d <= tolerance
         ]
         if off:
-            problems.append(f"{len(off)} of {len(names)} vectors are off ({tolerance:g} is allowed): {', '.join(off)}")
+            problems.append(f"{len(off)} of {len(names)} vectors differ ({tolerance:g} is allowed): {', '.join(off)}")
     if problems:
         raise ValueError("; ".join(problems))
     return [
         f"token ids: {len(names)} sentences match the fingerprint",
-        f"vectors: {len(names)} sentences match the fingerprint, off by {distances.max():.1e} at most "
+        f"vectors: {len(names)} sentences match the fingerprint, largest difference {distances.max():.1e} "
         f"({tolerance:g} is allowed)",
     ]

@@ -17,7 +17,7 @@ from .mini_batches import in_mini_batches
 from .modeling_sentence_encoder import SentenceEncoderModel, SentenceEncoderPreTrainedModel, without_pooler
 from .natural_language_inference import NLIClassifier, nli_loss
 from .objectives import duplicate_rows, info_nce
-from .pooling import BackboneOutput, build_projection
+from .pooling import BackboneOutput, MaskedLMTransform, build_projection
 from .rank_distillation import rank_distillation
 
 logger = logging.get_logger(__name__)
@@ -73,7 +73,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
     serving_class: type[SentenceEncoderModel]
     seams: tuple[str, ...] = ()
-    ranked_views: tuple[int, int] = (0, 1)  # of each sentence, compared in rank distillation
+    ranked_views: tuple[int, int] = (0, 1)  # the views of a sentence that rank distillation uses
     # Sentences to encode at a time if the batch is too large for the memory, see `in_mini_batches`.
     mini_batch_size: int | None = None
 
@@ -96,7 +96,8 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         return self.config.projection_size if self.config.projection == "gelu" else self.config.hidden_size
 
     def _without_training_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
-        # A serving checkpoint has no training heads: a head with no tensor starts new, with a warning.
+        # A serving checkpoint has no training heads. A head without any tensor starts from new weights, with a
+        # warning.
         lost = {}
         for head in self.serving_class.training_heads:
             tensors = {name for name in self.state_dict() if name.split(".")[0] == head}
@@ -107,7 +108,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         return missing - set().union(*lost.values()), unexpected
 
     def recover_heads(self, lost: set[str]) -> set[str]:
-        """Restore training heads that a serving checkpoint lacks from what it has, and return the restored ones."""
+        """Initialise the heads that a serving checkpoint lacks from its encoder; return those that need no warning."""
         if lost:
             self.start_from(self.model.backbone)
         return {"average"} & lost
@@ -171,9 +172,10 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         """
         raise NotImplementedError
 
-    def masked_lm_heads(self) -> dict[str, MaskedLMHead]:
+    def masked_lm_heads(self) -> dict[str, MaskedLMTransform]:
         """Return the heads that start from the base model's masked-LM head, by the recipe key that adds them."""
-        return {"mlm_weight": self.lm_head} if self.config.mlm_weight > 0 else {}
+        heads: dict[str, MaskedLMTransform] = {"mlm_weight": self.lm_head} if self.config.mlm_weight > 0 else {}
+        return heads | ({"projection": self.model.transform} if self.config.projection == "mlm_transform" else {})
 
     def diagnostics(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **_: Any) -> dict[str, float]:
         """Return what a method measures in training on labelled pairs, from a batch `(N, V, T)` of them."""
@@ -204,14 +206,14 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
         Args:
             input_ids, attention_mask: `(B, V, T)`: anchor, positive and, for V = 3, hard negative of each sentence.
-            rows: how many leading sentences count (all by default). A process without a share of the last batch
-                passes one sentence and 0, to take part in the collectives without adding to the loss.
+            rows: how many leading sentences count (all by default). A process without a share of the last batch passes
+                one sentence and `rows=0`, to take part in the collectives without adding to the loss.
             nli_input_ids, nli_attention_mask: `(N, 2, T)` with `nli_labels` `(N,)`, or `(N, 3, T)` triplets without
                 labels, see `natural_language_inference.nli_loss`. Weighted by `nli_weight` beside the contrastive
                 loss, and by 1 without it.
             nli_rows: how many leading labelled rows count, as `rows`.
-            teacher_vectors: `(B, K)`, the vectors that the teachers of rank distillation gave the sentences. The loss
-                is added if `rank_weight` is above 0.
+            teacher_vectors: `(B, K)`, the teachers' vectors of the sentences, for rank distillation. The loss is added
+                if `rank_weight` is above 0.
         """
         losses, weighted, embeddings = {}, [], None
         if input_ids is not None:
@@ -324,7 +326,9 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             teacher_vectors: `(B or more, K)`, without gradients.
         """
         if teacher_vectors is None:
-            raise ValueError("rank_weight: needs the vectors of a teacher; give --teachers what `csezoo encode` wrote")
+            raise ValueError(
+                "rank_weight: needs the vectors of a teacher; give --teachers DIR, written by `csezoo encode`"
+            )
         everyone, _ = gather_rows(embeddings)
         teachers, _ = gather_rows(teacher_vectors[: len(embeddings)])
         anchors, others = (everyone[:, view] for view in self.ranked_views)

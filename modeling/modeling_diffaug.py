@@ -16,14 +16,14 @@ References:
     As in the release: one MLP, Linear(H, H) - tanh - Linear(H, 2MH), computes both prefixes from one table of 2l
     vectors, with dropout on its output. A row sees only the prefix of its view. Real tokens have positions from 2l in
     training and at test, and so do those of the template whose bias is subtracted. A bias is looked up at the
-    sentence's length plus l (`denoise_length_offset`), a mistake of the release. Unlike the release: its stage 1
-    leaves the language model out of the optimizer but not out of the gradient norm, which is then larger than that of
-    the prefixes. Here the language model is frozen, and the norm is over the trained parameters.
+    sentence's length plus l (`denoise_length_offset`), a mistake of the release. One thing differs: stage 1 of the
+    release leaves the language model out of the optimizer, but not out of the gradient norm, which is then larger than
+    that of the prefixes alone. Here the language model is frozen, and the norm is over the trained parameters.
 
-    Stated by neither and decided here: all new weights start like the backbone's (N(0, 0.02), zero biases). The `same`
-    prefix has length l, and the serving model sees two copies of it. For LoRA and adapters, the serving model has the
-    mean of the views' modules. `freeze_backbone` still trains the projection in stage 2. RoBERTa is trained with
-    BERT's hyperparameters.
+    Neither paper nor release states the following, so it was decided here. All new weights start like the backbone's
+    (N(0, 0.02), zero biases). The `same` prefix has length l, and the serving model sees two copies of it. For LoRA
+    and adapters, the serving model has the mean of the views' modules. `freeze_backbone` still trains the projection
+    in stage 2. RoBERTa is trained with BERT's hyperparameters.
 
 Relations:
     With `prefix_length: 0`, or with untrained LoRA or adapters, this is SimCSE.
@@ -94,7 +94,7 @@ class PrefixCache(DynamicCache):
     """The keys and values before those of a sentence: the prefix of one view, or of both.
 
     Args:
-        positions: number of positions before the real tokens, that of both prefixes even if there is only one.
+        positions: number of positions before the real tokens: those of both prefixes, even if the cache has only one.
     """
 
     def __init__(self, positions: int):
@@ -169,7 +169,7 @@ class DiffAugModel(SentenceEncoderModel):
         Args:
             views: `(rows or 1,)`, 0 or 1, the view whose modules a row uses; both by default.
             prefixes: in the shape of `self.prefixes`, the default.
-            cache: an empty one, which then has the keys and values of all layers, prefixes first.
+            cache: an empty cache. It receives the keys and values of all layers, prefixes first.
             inputs: of the backbone, with `attention_mask` `(rows, T)`.
         """
         config = self.config
@@ -291,7 +291,7 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         served = super().serving_model()
         if self.config.prefix_positions:
             self.model.prefixes.copy_(self.prefixes())
-            served.get_parameter("prefixes").copy_(self.model.prefixes)  # an average of weights serves them too
+            served.get_parameter("prefixes").copy_(self.model.prefixes)  # the served model may be the average
         return served
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
@@ -300,7 +300,7 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         super().save_pretrained(*args, **kwargs)
 
     def frozen_parameters(self, stage: str) -> Iterable[nn.Parameter]:
-        """Freeze all but the views' modules and the classifier in stage `nli`, then what the configuration says."""
+        """In stage `nli`, freeze all but the views' modules and the classifier; later, freeze what the config says."""
         config = self.config
         modules = {"lora": "view_adapters", "adapter": "view_adapters", "prefix": "prefix_encoder"}
         of_views = [p for name, p in self.named_parameters() if modules[config.views_module] in name.split(".")]

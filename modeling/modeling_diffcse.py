@@ -36,6 +36,7 @@ from .mini_batches import in_mini_batches
 from .modeling_contrastive import ContrastiveLearningOutput, ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
 from .objectives import at_least_float32, replaced_token_detection
+from .pooling import MaskedLMTransform
 
 
 class DiffCSEModel(SentenceEncoderModel):
@@ -65,8 +66,8 @@ class DiscriminatorHead(nn.Linear):
 class DiffCSEForContrastiveLearning(ForContrastiveLearning):
     """The training model of DiffCSE.
 
-    The generator is frozen. A training checkpoint has it and a serving checkpoint does not: after loading the latter,
-    set `generator`.
+    The generator is frozen. It is in a training checkpoint, but not in a serving checkpoint: after loading that, set
+    `generator`.
 
     Example:
         >>> from transformers import BertConfig
@@ -107,12 +108,12 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
     def encoders(self) -> list[nn.Module]:
         return super().encoders() + ([self.discriminator] if self.config.rtd_weight > 0 else [])
 
-    def masked_lm_heads(self) -> dict[str, MaskedLMHead]:
+    def masked_lm_heads(self) -> dict[str, MaskedLMTransform]:
         predicts_tokens = self.config.rtd_weight > 0 and self.config.prediction != "rtd"
         return super().masked_lm_heads() | ({"prediction": self.discriminator_lm_head} if predicts_tokens else {})
 
     def recover_heads(self, lost: set[str]) -> set[str]:
-        """Start the discriminator from the served encoder, as it otherwise starts from a pre-trained one."""
+        """Start the discriminator from the served encoder, just as a new run starts it from the pre-trained one."""
         return super().recover_heads(lost) | ({"discriminator"} & lost)
 
     def train(self, mode: bool = True) -> "DiffCSEForContrastiveLearning":
@@ -212,8 +213,9 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
 
         `masked_lm` (Yang et al. 2020, the mean over masked tokens) reads the masked sentence. `corrective_lm` (Meng et
         al. 2021) reads the generator's sentence. With c the probability that a token was kept and q a distribution
-        over the vocabulary, the probability of the original token is (1 - c) q(x) + c [x'' = x]. Not stated in the
-        paper and decided here: the mean is over all real tokens but the first, and c has no separate loss.
+        over the vocabulary, the probability of the original token is (1 - c) q(x) + c [x'' = x]. The paper does not
+        say the following, so it was decided here: the mean is over all real tokens but the first, and c has no
+        separate loss.
         """
         masked, labels = self.mask(input_ids, attention_mask)
         if self.config.prediction == "corrective_lm":
@@ -286,7 +288,7 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
         )
 
     def replace(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Return the generator's version of rows `(N, T)`, id 0 at padding. The first token and text masks stay."""
+        """Return the generator's version of rows `(N, T)`, id 0 at padding. It keeps the first token and masks."""
         masked, labels = self.mask(input_ids, attention_mask)
         kept = input_ids == self.config.mask_token_id
         kept[:, 0] = True

@@ -1,22 +1,33 @@
 """The serving model of every method: a backbone, a pooling, and the projection if it is kept at test."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.utils import logging
 
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .encoding import encode_texts, load_tokenizer
 from .fingerprint import load_fingerprint, verify_fingerprint
-from .pooling import BackboneOutput, build_projection, pool, pool_mask_token, require_mask_token
+from .pooling import (
+    BackboneOutput,
+    MaskedLMTransform,
+    build_projection,
+    pool,
+    pool_mask_token,
+    require_mask_token,
+    require_right_padding,
+)
 from .prompts import template_bias
+from .saved_files import SavedCompletely
 from .whitening import Whitening
 
+logger = logging.get_logger(__name__)
 # Options of `from_pretrained` that locate a checkpoint, and with it its tokenizer.
 WHERE_FROM = ("revision", "subfolder", "cache_dir", "token", "local_files_only")
 Loaded = TypeVar("Loaded", bound="SentenceEncoderPreTrainedModel")
@@ -27,7 +38,7 @@ def without_pooler(backbone: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in backbone.state_dict().items() if not name.startswith("pooler.")}
 
 
-class SentenceEncoderPreTrainedModel(PreTrainedModel):
+class SentenceEncoderPreTrainedModel(SavedCompletely):
     """Strict loading for all models of the zoo: the error names every tensor that does not fit the model."""
 
     config_class: type[SentenceEncoderConfig] = SentenceEncoderConfig
@@ -36,11 +47,6 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_attention_backend = True
-    loaded_from: dict | None = None
-    tokenizer: PreTrainedTokenizerFast | None = None  # of the checkpoint, loaded when `encode` first needs it
-    # Completes the code files of a saved directory. The package sets it (`checkpoint_files`). Code loaded from a
-    # checkpoint is already complete.
-    complete_code: ClassVar[Callable[[Any], None] | None] = None
 
     @classmethod
     def from_pretrained(
@@ -70,12 +76,6 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
             raise ValueError(f"{pretrained_model_name_or_path} does not fit {cls.__name__}: {', '.join(problems)}")
         return loaded if output_loading_info else model
 
-    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Save the model with its code. All options of `PreTrainedModel.save_pretrained` work."""
-        super().save_pretrained(save_directory, *args, **kwargs)
-        if complete := type(self).complete_code:
-            complete(save_directory)
-
     def _without_training_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
         """Drop the tensors in which serving and training checkpoints of a method differ."""
         return missing, unexpected
@@ -87,6 +87,8 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
     It has only the backbone and what inference needs.
     """
 
+    has_fingerprint = True
+
     # Heads that only a training checkpoint has. Serving ignores them.
     training_heads: tuple[str, ...] = ("projection", "lm_head", "nli_classifier", "average")
 
@@ -94,6 +96,11 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         super().__init__(config)
         self.backbone = AutoModel.from_config(config.backbone_config)
         self.backbone.pooler = None  # its pooler is for another pre-training task
+        self.transform = (
+            MaskedLMTransform(config.hidden_size, config.backbone_config.layer_norm_eps)
+            if config.projection == "mlm_transform"
+            else nn.Identity()
+        )
         self.projection = build_projection(config, at_test=True)
         self.whitening = (
             Whitening(config.hidden_size, config.whitening_size) if config.whitening_size else nn.Identity()
@@ -126,13 +133,17 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         """Encode a batch.
 
         Args:
-            input_ids, attention_mask, token_type_ids, position_ids: `(B, T)`, from the tokenizer saved with the model.
+            input_ids, attention_mask, token_type_ids, position_ids: `(B, T)`, from the tokenizer saved with the model,
+                padded on the right.
             inputs_embeds: `(B, T, H)`, instead of `input_ids`; not with `prompt` pooling.
             output_hidden_states, output_attentions, return_dict: as in every transformers encoder.
 
         Returns:
             `pooler_output` `(B, H)`, the sentence embeddings (with fewer dimensions if there is a whitening);
             `last_hidden_state` `(B, T, H)`; `hidden_states` and `attentions` if requested.
+
+        Raises:
+            ValueError: a row is padded on the left, or lacks the mask token that `prompt` pooling needs.
         """
         config = self.config
         output_hidden_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
@@ -188,6 +199,8 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
     ) -> tuple[BackboneOutput, torch.Tensor]:
         """Return the backbone's outputs and the pooled vectors `(B, H)`, before any bias or projection.
 
+        Only `mlm_transform` is a projection that was applied to them, as it was to the bias of `prompt_bias`.
+
         Args:
             input_ids, attention_mask: `(B, T)`.
             output_hidden_states: whether to return those of all layers.
@@ -196,6 +209,9 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         rows = input_ids if input_ids is not None else inputs["inputs_embeds"]
         if attention_mask is None:
             attention_mask = torch.ones(rows.shape[:2], dtype=torch.long, device=rows.device)
+        checked = not self.training and not torch.compiler.is_compiling()  # a traced graph cannot raise an error
+        if checked:
+            require_right_padding(attention_mask)
         pooling = self.config.pooling
         outputs = self.run_backbone(
             input_ids=input_ids,
@@ -205,12 +221,13 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         )
         if pooling != "prompt":
             states = outputs.hidden_states or (outputs.last_hidden_state,)
-            return outputs, pool(states, attention_mask, pooling)
+            return outputs, self.transform(pool(states, attention_mask, pooling))
         if input_ids is None:
             raise ValueError("inputs_embeds: prompt pooling needs the mask token; pass input_ids")
-        if not self.training and not torch.compiler.is_compiling():  # a traced graph cannot raise an error
+        if checked:
             require_mask_token(input_ids, self.config.mask_token_id)
-        return outputs, pool_mask_token(outputs.last_hidden_state, input_ids, self.config.mask_token_id)
+        vectors = pool_mask_token(outputs.last_hidden_state, input_ids, self.config.mask_token_id)
+        return outputs, self.transform(vectors)
 
     def prompt_bias(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, template: int, **inputs: Any
@@ -226,7 +243,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         beside_sentence = sum(map(len, token_ids)) - self.config.bias_length_offset
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        return template_bias(
+        bias = template_bias(
             partial(self.run_backbone, **inputs),
             token_ids,
             attention_mask.sum(1) - beside_sentence,
@@ -234,6 +251,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             mask_token_id=self.config.mask_token_id,
             position_offset=self.config.denoise_position_offset + self.config.prefix_positions,
         )
+        return self.transform(bias)
 
     def encode(
         self,
@@ -250,8 +268,8 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         Args:
             texts: one string or a list of strings, of any length. They are truncated at the model's limit.
             tokenizer: the tokenizer saved with the model; loaded from the checkpoint by default.
-            batch_size: most texts in a forward pass. There are fewer long texts: at most 1,024 tokens with padding on
-                a CPU, and as many tokens as `batch_size` texts of 128 tokens on other devices.
+            batch_size: largest number of texts in a forward pass. If texts are long, a pass has fewer: at most 1,024
+                tokens with padding on a CPU, and at most 128 x `batch_size` tokens on other devices.
             normalize_embeddings: scale every vector to length 1.
             convert_to_numpy: return a float32 numpy array; otherwise a tensor of the model's type on its device.
             show_progress_bar: show a progress bar.

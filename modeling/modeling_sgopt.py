@@ -66,7 +66,7 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
     config_class = SGOPTConfig
     serving_class = SGOPTModel
     seams = ("data", "views", "objective", "auxiliary")
-    ranked_views = (0, 0)  # the others are of the twin
+    ranked_views = (0, 0)  # the other views are the twin's
 
     def __init__(self, config: SGOPTConfig):
         super().__init__(config)

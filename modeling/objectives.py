@@ -85,8 +85,9 @@ def info_nce(
         hard_negatives: `(B, H)`, optional.
         temperature: the published temperature τ (0.05); sentence-transformers' `scale` is 1/τ.
         hard_negative_weight: log weight of each anchor's own hard negative.
-        duplicates: `(B, B)` of bool: positives of other rows that are not negatives of an anchor, see
-            `duplicate_rows`. Their hard negatives are kept: what contradicts a sentence contradicts its duplicate.
+        duplicates: `(B, B)` of bool: where [i, j] is true, the positive of row j is not a negative of anchor i, see
+            `duplicate_rows`. The hard negative of row j still is: what contradicts a sentence contradicts its
+            duplicate.
 
     Returns:
         The mean loss over the anchors, a scalar of at least float32.
@@ -130,7 +131,7 @@ def prefix_contrastive(
 
     * `batch`: all positives and all negatives of the batch (SimCSE's loss on triplets, whose code the authors used);
     * `own`: all positives, and the anchor's own negative;
-    * `all`: all positives, all negatives, and all other anchors (the printed N - 2 negatives among N vectors).
+    * `all`: all positives, all negatives, and all other anchors (the paper prints N - 2 negatives among N vectors).
 
     Args:
         anchors, positives, negatives: `(B, H)`; row i of each belongs to sentence i. `negatives` None means no
@@ -194,7 +195,7 @@ def self_guided(
         views: `(B, K, H)`.
         temperature: τ (0.01).
         variant: `base`, `opt1`, `opt2` or `opt3`.
-        layers: `(B,)`, the view of each sentence for `base`, `opt1`, `opt2`; not needed if K is 1.
+        layers: `(B,)`, index of the view to use for each sentence with `base`, `opt1`, `opt2`; not needed if K is 1.
         duplicates: `(B, B)` of bool: rows that are left out of an anchor's denominators, see `duplicate_rows`.
 
     Returns:
@@ -224,7 +225,7 @@ def self_guided(
         return (torch.logaddexp(positive, others) - positive).mean()
     if layers is None:
         if count > 1:
-            raise ValueError(f"layers: variant {variant} uses one of the {count} views of a sentence; say which")
+            raise ValueError(f"layers: variant {variant} uses one of the {count} views of a sentence; give its index")
         layers = torch.zeros(batch, dtype=torch.long, device=views.device)
     chosen = views[torch.arange(batch, device=views.device), layers]  # (B, H)
     mates = torch.arange(batch, device=views.device)

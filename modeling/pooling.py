@@ -37,7 +37,7 @@ def pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tensor, 
         attention_mask: `(B, T)`, 1 for real tokens.
         mode: `cls`, the first token of the last layer; `mean` and `max`, over the real tokens of the last layer, with
             special tokens; `first_last_mean`, the mean over tokens of the average of the first Transformer layer and
-            the last one (as SimCSE's release today; some forks use the embedding layer as the first);
+            the last one (as in SimCSE's current release; some forks take the embedding layer as the first);
             `last2_mean`, the same with the last two layers.
 
     Returns:
@@ -84,11 +84,20 @@ def pool_mask_token(last_hidden_state: torch.Tensor, input_ids: torch.Tensor, ma
 
 
 def require_mask_token(input_ids: torch.Tensor, mask_token_id: int) -> None:
-    """Refuse a batch with a row without mask token, because it was not tokenised with the prompt template."""
+    """Refuse a batch if a row has no mask token: it was not tokenised with the prompt template."""
     if not (input_ids == mask_token_id).any(1).all():
         raise ValueError(
             "input_ids: prompt pooling needs a mask token in every row; use the tokenizer saved with this model "
             "(AutoTokenizer.from_pretrained of the same repository), which adds the template"
+        )
+
+
+def require_right_padding(attention_mask: torch.Tensor) -> None:
+    """Refuse a batch with a row that is padded on the left: other positions would change its vector."""
+    if not attention_mask[:, 0].all():
+        raise ValueError(
+            "attention_mask: a row begins with padding, which would change its vector; set "
+            'tokenizer.padding_side = "right"'
         )
 
 
@@ -156,6 +165,26 @@ class GELUProjection(nn.Module):
         return F.gelu(self.mix(F.gelu(self.expand(vectors))))
 
 
+class MaskedLMTransform(nn.Module):
+    """Linear(H, H) - GELU - LayerNorm: the transform in front of a masked-LM head's decoder. `(…, H) -> (…, H)`.
+
+    Supervised PromptBERT starts from the pre-trained one and applies it to the vector and to the template's bias
+    before it subtracts them.
+
+    Example:
+        >>> MaskedLMTransform(4, 1e-12)(torch.zeros(2, 4)).shape
+        torch.Size([2, 4])
+    """
+
+    def __init__(self, hidden_size: int, layer_norm_eps: float):
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.layer_norm = nn.LayerNorm(hidden_size, eps=layer_norm_eps)
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        return self.layer_norm(F.gelu(self.dense(vectors)))
+
+
 def build_projection(config: SentenceEncoderConfig, *, at_test: bool) -> nn.Module:
     """Build the projection of a configuration.
 
@@ -164,7 +193,8 @@ def build_projection(config: SentenceEncoderConfig, *, at_test: bool) -> nn.Modu
         at_test: true for the serving model, false for the heads of the training model.
 
     Returns:
-        The identity if the other model has the projection, or if there is none.
+        The identity if the other model has the projection, if there is none, or if it is `mlm_transform`, which the
+        serving model applies before the bias is subtracted.
 
     Example:
         >>> from csezoo.modeling import SimCSEConfig
@@ -172,7 +202,7 @@ def build_projection(config: SentenceEncoderConfig, *, at_test: bool) -> nn.Modu
         >>> build_projection(config, at_test=True)
         Identity()
     """
-    if config.projection == "none" or config.projection_at_test != at_test:
+    if config.projection in ("none", "mlm_transform") or config.projection_at_test != at_test:
         return nn.Identity()
     if config.projection == "gelu":
         return GELUProjection(config.hidden_size, config.projection_size)

@@ -20,8 +20,8 @@ def template_bias(
 
     For length k the template is encoded alone, without padding and attending to all tokens. The tokens before the
     sentence slot have positions 0, 1, …. The positions of the tokens after it are increased by k, as if there were a
-    sentence of k tokens. The backbone stays in its mode (with different dropout in training), and gradients flow
-    through the bias.
+    sentence of k tokens. The backbone stays in training or evaluation mode (in training, each length has different
+    dropout), and gradients flow through the bias.
 
     Args:
         backbone: an encoder that accepts `input_ids`, `attention_mask`, `position_ids`.

@@ -1,4 +1,4 @@
-"""Distil rankings: a sentence ranks the other sentences of the batch as its teachers do.
+"""Distil rankings: the model learns to rank the sentences of a batch by similarity as its teachers do.
 
 References:
     Liu et al. 2023, "RankCSE: Unsupervised Sentence Representations Learning via Learning to Rank", section 4.3. Its
@@ -53,7 +53,7 @@ def list_mle(scores: torch.Tensor, teacher_scores: torch.Tensor) -> torch.Tensor
         6.0
     """
     ranked = scores.gather(1, teacher_scores.argsort(dim=1, descending=True, stable=True))
-    remaining = ranked.flip(1).logcumsumexp(1).flip(1)  # over the sentences from each rank on
+    remaining = ranked.flip(1).logcumsumexp(1).flip(1)  # over each rank and all lower ones
     return (remaining - ranked).sum(1).mean()
 
 
@@ -66,11 +66,12 @@ def rank_distillation(
     temperature: float,
     teacher_temperature: float,
 ) -> torch.Tensor:
-    """Return the loss of a batch's rankings against those of the teachers. Nothing ranks itself.
+    """Compare how each sentence ranks the other sentences of a batch with the ranking of the teachers.
 
     Args:
-        anchors, others: `(B, H)`, two views of each sentence. An anchor ranks the other view of the other sentences.
-        teachers: `(B, K)`, the vectors of the teachers. A cosine of two of them is the teachers' similarity.
+        anchors, others: `(B, H)`, two views of each sentence. Each anchor ranks the second view of every other
+            sentence.
+        teachers: `(B, K)`, the vectors of the teachers. Their cosines are the teachers' similarities.
         loss: `listnet` or `listmle`.
         temperature: of the student's similarities.
         teacher_temperature: of the teachers' similarities; ListMLE does not depend on it.

@@ -96,7 +96,7 @@ class ViewAdapters(nn.ModuleList):
 
     @torch.no_grad()
     def merge_into(self, backbone: nn.Module) -> None:
-        """Add the mean of LoRA's sets to the weights of a backbone without hooks, which then returns the same."""
+        """Add the mean of LoRA's sets to the weights of a backbone without hooks; it then returns the same vectors."""
         places = [module for name, module in backbone.named_modules() if name.endswith(LINEAR["lora"])]
         for linear, adapter in zip(places, cast(Iterable[ViewAdapter], self), strict=True):
             linear.weight += adapter.scale / adapter.sets * adapter.up.weight @ adapter.down.weight

@@ -7,7 +7,7 @@ from torch import nn
 class Whitening(nn.Module):
     r"""y = (x - μ) W, W the leading columns of U Λ^(-1/2), where U Λ Uᵀ is the covariance of the fitted vectors.
 
-    It is fitted to a trained encoder and saved in its checkpoint. Before that it only drops dimensions.
+    It is fitted to a trained encoder and saved in its checkpoint. Before it is fitted, it only drops dimensions.
 
     Args:
         hidden_size: H, the dimensions of the vectors.

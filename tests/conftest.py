@@ -99,6 +99,15 @@ def train_file(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def pairs(tmp_path_factory) -> dict[str, object]:
+    """The keys of a recipe that trains on pairs of sentences: their views differ without dropout too."""
+    path = tmp_path_factory.mktemp("data") / "pairs.csv"
+    rows = [f"{text},{SENTENCES[(number * 37 + 5) % len(SENTENCES)]}" for number, text in enumerate(SENTENCES)]
+    path.write_text("anchor,positive\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    return {"train_file": str(path), "text_columns": ["anchor", "positive"]}
+
+
+@pytest.fixture(scope="session")
 def dev_file(tmp_path_factory) -> Path:
     """Pairs scored by the words they share."""
     lines = ["sentence1,sentence2,score"]

@@ -50,6 +50,7 @@ TESTED = {
         others={
             "batchnorm": {"projection": "batchnorm"},
             "kept-projection": {"projection_at_test": True},
+            "mlm-transform": {"projection": "mlm_transform", "projection_at_test": True},
             "mlm": {"mlm_weight": 0.1},
             "mean": {"pooling": "mean", "projection": "none"},
             "nli": {"nli_classes": 3},
@@ -60,6 +61,8 @@ TESTED = {
     ),
     "prdsimcse": Tested(
         neutral={"negative_prefix": "none", "positive_prefix": "none", "denominator": "own"},
+        # The default prefix is for sentences of eight words and more.
+        exact={"positive_prefix": "one-um"},
         views=3,
         passes=(("BertModel", "parameters", 24),),  # its second prefix makes a negative
         combinations=("prdsimcse+l2pcsr",),

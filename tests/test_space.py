@@ -81,7 +81,7 @@ def test_two_sentences_are_asked_for(app, encoders, first, second):
 
 @pytest.mark.parametrize(("query", "lines"), [("", FIRST), (FIRST, " \n\n")])
 def test_a_query_and_lines_are_asked_for(app, encoders, query, lines):
-    with pytest.raises(app.InputError, match=r"^Type a query, and the sentences to search, one a line\.$"):
+    with pytest.raises(app.InputError, match=r"^Type a query, and the sentences to search, one per line\.$"):
         app.search(encoders[0], query, lines)
 
 

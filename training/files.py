@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -47,6 +48,38 @@ def replace_directory(partial: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def empty_target(to: str) -> Path:
+    """Return the absolute path of a directory that is to be written.
+
+    Raises:
+        UserError: it exists and is not an empty directory.
+    """
+    target = Path(to).absolute()
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise UserError(f"--to: {to} is not an empty directory; give a new one, or delete what is in it")
+    return target
+
+
+@contextmanager
+def new_directory(target: Path) -> Iterator[Path]:
+    """Make a directory to write into, which becomes `target` when it is complete, and is deleted after an error.
+
+    Raises:
+        UserError: it cannot be created.
+    """
+    partial = target.with_name(target.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"--to: {target} cannot be created ({one_line(error)})") from error
+    try:
+        yield partial
+        replace_directory(partial, target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
 def flush(path: Path) -> None:
     """Flush a file, or a directory with all its files, to disk. Call it before the rename that marks it complete."""
     for part in (path, *path.rglob("*")):
@@ -60,6 +93,25 @@ def recover_directory(target: Path) -> None:
     old = target.with_name(target.name + ".old")
     if old.exists() and not target.exists():
         old.rename(target)
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a directory, if it exists."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+LITTER = (".*.partial", "non_finite/*/.*.partial", "best.partial", "best.old", "checkpoints/partial-*")
+
+
+def remove_litter(run: Path) -> None:
+    """Delete what a killed process left half-written in a run's directory. Call this while the directory is locked."""
+    recover_directory(run / "best")
+    for pattern in LITTER:
+        for path in run.glob(pattern):
+            remove(path)
 
 
 @contextmanager
@@ -82,27 +134,91 @@ def report_full_disk(directory: Path) -> Iterator[None]:
         ) from error
 
 
+LOCK = ".lock"
+
+
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def locked(directory: Path, name: str = LOCK, *, wait: bool = False) -> Iterator[None]:
     """Lock a directory for one run. The lock is released when the process ends, however it ends.
+
+    Args:
+        name: of the lock file. Locks of different names do not exclude each other.
+        wait: wait for the other process, instead of raising an error.
 
     Raises:
         UserError: another process has locked it, or it cannot be written.
     """
-    lock = FileLock(directory / ".lock", timeout=0, is_singleton=True)  # the same process may lock it again
+    lock = FileLock(directory / name, is_singleton=True)  # the same process may lock it again
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
+        lock.acquire(timeout=-1 if wait else 0)
     except Timeout:
-        raise UserError(
-            f"output_dir: another process is training in {directory}; wait for it, or choose another --output_dir"
-        ) from None
+        raise in_use(directory) from None
     except OSError as error:
         raise UserError(f"output_dir: {directory} cannot be written ({one_line(error)})") from error
     try:
         yield
     finally:
         lock.release()
+
+
+def refuse_links_out(directory: Path, *paths: Path, root: Path | None = None) -> None:
+    """Refuse links that would publish a file from elsewhere, or write to one.
+
+    Args:
+        directory: everything in it is checked.
+        paths: more paths to check.
+        root: where links may lead to; by default the directory.
+
+    Raises:
+        UserError: a link leads out of the root.
+    """
+    inside = (root or directory).resolve()
+    for path in (*directory.rglob("*"), *paths):
+        if path.is_symlink() and not path.resolve().is_relative_to(inside):
+            raise UserError(
+                f"{path} is a link to a place outside of {root or directory}: replace it by a copy, or delete it"
+            )
+
+
+def in_use(directory: Path) -> UserError:
+    """Return the error that another process is training in a directory."""
+    return UserError(
+        f"output_dir: another process is training in {directory}; wait for it, or choose another --output_dir"
+    )
+
+
+def locked_elsewhere(directory: Path) -> bool:
+    """Return whether another process has locked a directory."""
+    if not (directory / LOCK).is_file():
+        return False
+    lock = FileLock(directory / LOCK, is_singleton=True)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    lock.release()
+    return False
+
+
+def read_json(path: Path, kind: type = dict) -> Any:
+    """Read a JSON file that contains an object, or a list.
+
+    Args:
+        path: of the file.
+        kind: `dict` or `list`.
+
+    Raises:
+        UserError: it cannot be read, is not valid JSON, or contains something else.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not valid JSON ({one_line(error)})") from error
+    if not isinstance(content, kind):
+        wanted = "object" if kind is dict else "list"
+        raise UserError(f"{path}: expected a JSON {wanted}, got {type(content).__name__}")
+    return content
 
 
 def write_json(path: Path, content: object) -> None:

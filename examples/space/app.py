@@ -70,7 +70,7 @@ def search(encoder: Encoder, query: str, text: str) -> list[list]:
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not query.strip() or not lines:
-        raise InputError("Type a query, and the sentences to search, one a line.")
+        raise InputError("Type a query, and the sentences to search, one per line.")
     if len(lines) > MOST_LINES:
         raise InputError(f"These are {len(lines)} lines: search at most {MOST_LINES} at a time.")
     vectors = encoder.encode([query.strip(), *lines])
@@ -120,7 +120,7 @@ def interface(encoders: dict[str, Encoder]):
             cosines = table(["cosine", "model"], ["number", "str"], ["25%", "75%"])
         with gr.Tab("Search"):
             query = gr.Textbox("Who bought the animals?", label="Query", max_lines=3)
-            lines = gr.Textbox(LINES, label="Sentences, one a line", lines=6, max_lines=12)
+            lines = gr.Textbox(LINES, label="Sentences, one per line", lines=6, max_lines=12)
             find = gr.Button("Search", variant="primary")
             ranked = table(["#", "cosine", "sentence"], ["number", "number", "str"], ["12%", "25%", "63%"])
         gr.on(
@@ -152,7 +152,7 @@ def interface(encoders: dict[str, Encoder]):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     named = os.environ.get("MODELS", "").split()
-    parser.add_argument("models", nargs="*", default=named, help="directories or Hub ids; else those of MODELS")
+    parser.add_argument("models", nargs="*", default=named, help="directories or Hub ids (default: those in MODELS)")
     sources = parser.parse_args().models
     if not sources:
         parser.error("name a model, such as runs/quickstart/best, or set MODELS")

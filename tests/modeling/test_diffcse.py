@@ -340,7 +340,7 @@ def test_a_sentence_that_does_not_count_does_not_change_the_loss():
         ({"rtd_weight": -1.0}, "rtd_weight: -1.0 must be at least 0"),
         ({"rtd_weight": float("nan")}, "rtd_weight: nan must be at least 0"),
         ({"rtd_mask_ratio": 1.5}, "rtd_mask_ratio: 1.5 must be at least 0 and at most 1"),
-        ({"prediction": "masked_lm", "edit": "insert"}, "recovers replaced tokens; set edit: replace"),
+        ({"prediction": "masked_lm", "edit": "insert"}, "prediction: masked_lm needs edit: replace, got insert"),
         ({"edited_view": "positive", "edit": "all"}, "set edit: replace, insert or delete"),
         ({"edited_view": "positive", "predicted_sentence": "next"}, "set predicted_sentence: same"),
         ({"projection": "gelu"}, "set condition_on: pooled"),

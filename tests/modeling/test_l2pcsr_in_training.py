@@ -241,7 +241,7 @@ def test_recorded_hidden_states_are_the_weakened_ones_in_every_forward():
         ({"inner_steps": -1}, "inner_steps: -1 must be at least 0"),
         ({"weakened_layers": 0}, "weakened_layers: 0 must be at least 1"),
         ({"weakened_layers": 14}, "weakened_layers: 14 must be at most 13"),
-        ({"token_mask": False, "feature_mask": False}, "without both, nothing is weakened"),
+        ({"token_mask": False, "feature_mask": False}, "if both are false, nothing is weakened"),
         ({"temperature": 0.0}, "temperature: 0.0 must be above 0"),
     ],
 )

@@ -151,7 +151,10 @@ def test_the_training_loss_uses_the_configured_denominator(denominator):
         ({"negative_prefix": "prefix4"}, "negative_prefix: 'prefix4' must be one of"),
         ({"denominator": "some"}, "denominator: 'some' must be one of batch, own, all"),
         ({"positive_prefix_share": 1.5}, "positive_prefix_share: 1.5 must be at least 0 and at most 1"),
-        ({"denominator": "own", "hard_negative_weight": 1.0}, "hard_negative_weight: it needs denominator: batch"),
+        (
+            {"denominator": "own", "hard_negative_weight": 1.0},
+            "hard_negative_weight: only works with denominator: batch",
+        ),
     ],
 )
 def test_configuration_errors_name_the_value(changes, line):

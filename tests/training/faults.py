@@ -83,11 +83,17 @@ def _train(arguments, fault, log) -> None:
     main(arguments)
 
 
+def start_in_child(arguments: list[str], log: Path, fault=None):
+    """Start the training command in a child that writes its stderr to a file."""
+    process = CONTEXT.Process(target=_train, args=(arguments, fault, log))
+    process.start()
+    return process
+
+
 def train_in_child(arguments: list[str], tmp_path: Path, fault=None) -> tuple[int, str]:
     """Run the training command in a child; its exit code (negative: a signal) and what it said on stderr."""
     log = tmp_path / "stderr.txt"
-    process = CONTEXT.Process(target=_train, args=(arguments, fault, log))
-    process.start()
+    process = start_in_child(arguments, log, fault)
     process.join(timeout=240)
     assert process.exitcode is not None, "still training after four minutes"
     return process.exitcode, log.read_text(encoding="utf-8")

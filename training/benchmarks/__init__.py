@@ -1,4 +1,4 @@
-"""Benchmarks of speed and memory: most time csezoo against the usual way to do the same work.
+"""Benchmarks of speed and memory. Most of them compare csezoo with the usual way to do the same work.
 
 May import every wing except `cli`.
 """

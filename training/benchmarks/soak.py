@@ -103,7 +103,7 @@ def watch(module: list[str], every: float) -> list[Sample]:
 
 
 def summary(samples: list[Sample]) -> dict[str, object]:
-    """Return the samples as columns, and the `growth` from the second quarter of them to the last, by medians.
+    """Return the samples as columns, and the `growth`: the median of the last quarter minus that of the second.
 
     The first quarter is the warm-up: libraries are loaded, caches and the allocator reach their size.
 

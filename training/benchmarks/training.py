@@ -182,7 +182,7 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
         * `floor`, R*: the counted operations of a step divided by those of its passes;
         * `passes`: the passes of a step, each with its rows and tokens;
         * the sentences and padded tokens of the batches, in total and per second;
-        * operations per second, and their share of what one large matrix product reaches in this precision;
+        * operations per second, also as a share of those of a large matrix product in this precision;
         * the seconds that 10^6 sentences would take;
         * the peak memory of the steps, of the GPU if there is one;
         * the machine.
@@ -237,7 +237,7 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
 
 def operations(run: Callable[[], None]) -> int:
     """Count the floating-point operations of all matrix products in `run`, including backward passes."""
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # it cannot count fused attention
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # fused attention cannot be counted
         run()
     return counter.get_total_flops()
 

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from markdown_it.token import Token
 
 from ..errors import UserError, one_line
+from ..files import refuse_links_out
 from .website import DOCS, MARKDOWN, scrolling, write_page
 
 INDEX = "README.md"
@@ -32,8 +33,7 @@ def write_documentation(docs: Path, cards: Path, directory: Path) -> None:
     Raises:
         UserError: `docs` has no index, or the website cannot be written.
     """
-    if not (docs / INDEX).is_file():
-        raise UserError(f"docs: {docs / INDEX} is missing")
+    check_documentation(docs)
     try:
         index = (docs / INDEX).read_text(encoding="utf-8")
         pages = [("Overview", INDEX), *re.findall(r"\[([^\]]+)\]\(([\w-]+\.md)\)", index)]
@@ -47,6 +47,17 @@ def write_documentation(docs: Path, cards: Path, directory: Path) -> None:
             write_page(place, f"csezoo: {title}", body, kind=' class="docs"', root="../", docs=True)
     except OSError as error:
         raise UserError(f"html: {directory} cannot be written ({one_line(error)})") from error
+
+
+def check_documentation(docs: Path) -> None:
+    """Refuse documentation without an index, and links that would put other files into the website.
+
+    Raises:
+        UserError: there is no index, or a link leads out of the directory.
+    """
+    if not (docs / INDEX).is_file():
+        raise UserError(f"docs: {docs / INDEX} is missing")
+    refuse_links_out(docs)
 
 
 def _navigation(pages: list[tuple[str, str]], current: str) -> str:

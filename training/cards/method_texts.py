@@ -4,7 +4,7 @@
 
 * `description`, `limits`, `citation`: texts, the last one in BibTeX. They contain no scores: scores come from results
   files and from `published`.
-* `variants`: other files that replace this one, each with the key and the value of the recipe that ask for it.
+* `variants`: other files that replace this one, each with the keys and values of the recipes that it is for.
 * `published`: the rows of the papers' tables by recipe, see `published.published`.
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from ..recipes import Recipe, file_name
+from .escaping import code
 
 ENTRIES = Path(__file__).parent / "methods"
 # One picture for each method that explains its idea. Additions such as prompts and whitening have none.
@@ -41,10 +42,13 @@ WORLD = (
     "The model was trained on a small artificial world. It shows how the tools work; do not use it for other texts."
 )
 
+BIASES = "The vectors also contain the biases about people and groups that the base model learned."
+UNCASED = "The model does not distinguish upper and lower case."
+
 
 @functools.cache
 def method_entries() -> dict[str, dict[str, Any]]:
-    """The entries of all methods, by name."""
+    """Return the entries of all methods, by name."""
     return {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(ENTRIES.glob("*.yaml"))}
 
 
@@ -79,7 +83,7 @@ def text_names(recipe: Recipe) -> list[str]:
 
 
 def variant(name: str, recipe: Recipe) -> str:
-    """The entry that a recipe has in the place of its method's own, if it asks for one."""
+    """Return the name of the entry for a recipe: a variant of its method's entry, or that entry itself."""
     for other, keys in method_entries()[name].get("variants", {}).items():
         if all(recipe.model.get(key) == value for key, value in keys.items()):
             return other
@@ -104,19 +108,19 @@ def ideas(recipe: Recipe) -> list[Path]:
 def limits(recipe: Recipe) -> list[str]:
     """Return the known limits of the methods, the data, the base model and the length."""
     lines = [method_entries()[name]["limits"] for name in text_names(recipe)]
-    if recipe.recipe == "quickstart":
+    if recipe.recipe in ("quickstart", "quickstart-simcse"):
         return [*lines, WORLD]
     sources = [(recipe.train_file, recipe.dataset_file or recipe.dataset)] if recipe.max_steps != 0 else []
     sources.append((recipe.nli_file, recipe.nli_dataset_file or recipe.nli_dataset))
     for file, dataset in sources:
         if file:
             lines.append(
-                f"The model was trained on `{file_name(file)}` and inherits the gaps and biases of that text."
+                f"The model was trained on {code(file_name(file))} and inherits the gaps and biases of that text."
             )
         elif dataset in DATA_LIMITS:
             lines.append(DATA_LIMITS[dataset])
     if recipe.base_model and recipe.base_model.endswith("uncased"):
-        lines.append("The model does not distinguish upper and lower case.")
+        lines.append(UNCASED)
     if recipe.base_model and "multilingual" in recipe.base_model:
         lines.append(
             "The model was trained on English sentences only. The effect on other languages was not measured."
@@ -126,5 +130,5 @@ def limits(recipe: Recipe) -> list[str]:
             f"Training cut sentences after {recipe.max_length} word pieces. Longer texts are embedded up to the limit "
             "of the encoder, but the model was not trained on them."
         )
-    lines.append("The vectors also contain the biases about people and groups that the base model learned.")
+    lines.append(BIASES)
     return list(dict.fromkeys(lines))

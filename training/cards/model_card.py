@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+from csezoo.modeling.saved_files import OLDEST_SENTENCE_TRANSFORMERS
 
 from ..evaluation.tasks.sts import DEV_TASK, HUB
 from ..pictures.captions import PICTURES
 from ..recipes import Recipe
 from .card_tables import command, cost_table, published_tables, results_table, settings_table
+from .escaping import plain
 from .method_texts import citations, description, ideas, limits, trained
 
 UNTRAINED = "This recipe has not been trained yet. There are no weights to load and no results of this zoo."
@@ -57,11 +61,11 @@ def _card(
     recipe: Recipe, results: list[dict], runs: list[dict], path: str, results_text: list[str], ideas_at: str
 ) -> ModelCard:
     sections = [
-        f"# {recipe.name}",
+        f"# {plain(recipe.name)}",
         *(f"![The idea of {picture.stem}]({ideas_at}{picture.name})" for picture in ideas(recipe)),
         description(recipe),
         "Made with csezoo, a model zoo of contrastive sentence embeddings.",
-        _use(path),
+        use_section(path),
         _training(recipe, runs),
         *results_text,
         "## Limits and biases\n\n" + "\n".join(f"* {line}" for line in limits(recipe)),
@@ -120,7 +124,9 @@ def _hub_id(base_model: str | None) -> str | None:
     return None if base_model is None or base_model[0] in "./~" else base_model
 
 
-def _use(path: str) -> str:
+def use_section(path: str) -> str:
+    """Return the section on how to load the model at `path`, a directory or Hub id."""
+    oldest = ".".join(OLDEST_SENTENCE_TRANSFORMERS.split(".")[:2])
     return f"""## Use
 
 ```python
@@ -129,21 +135,38 @@ model = AutoModel.from_pretrained("{path}", trust_remote_code=True)
 embeddings = model.encode(["A cat sits on the mat.", "A cat is on a mat."], normalize_embeddings=True)
 ```
 
-`AutoTokenizer` with `model(**batch).pooler_output` returns the same vectors. So does sentence-transformers:
+The tokenizer and `pooler_output` give the same vectors, before they are normalized:
+
+```python
+from transformers import AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained("{path}", trust_remote_code=True)
+texts = ["A cat sits on the mat.", "A cat is on a mat."]
+batch = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
+embeddings = model(**batch).pooler_output
+```
+
+Without `trust_remote_code=True`, transformers 5 asks before it loads this tokenizer.
+
+sentence-transformers {oldest} or newer returns the same vectors:
 
 ```python
 from sentence_transformers import SentenceTransformer
 model = SentenceTransformer("{path}", trust_remote_code=True)
 embeddings = model.encode(["A cat sits on the mat.", "A cat is on a mat."], normalize_embeddings=True)
-```"""
+```
+
+Older versions, and servers that pool the token vectors themselves (vLLM, Text Embeddings Inference), cannot use this
+repository. `csezoo export` writes a repository without custom code. Its card says what can use it."""
 
 
 def _training(recipe: Recipe, runs: list[dict]) -> str:
+    shown = command(recipe, runs)
+    fence = "`" * max(3, *(1 + len(run) for run in re.findall("`+", shown)), 3)
     return f"""## Training
 
-```bash
-{command(recipe, runs)}
-```
+{fence}bash
+{shown}
+{fence}
 
 The command names files and directories without their paths. The run's `recipe.yaml` contains every key.
 

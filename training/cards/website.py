@@ -6,22 +6,49 @@ import shutil
 from html import escape
 from pathlib import Path
 from string import Template
+from urllib.parse import quote, urlsplit
 
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
 
 from ..errors import UserError, one_line
+from ..files import refuse_links_out
 from .index import COLUMNS, INTRODUCTION, PAPER, Entry
+from .method_texts import IDEAS
 
 FILES = Path(__file__).parent / "website_files"
 # Columns of numbers, shown in digits of equal width.
 NUMBERS = ("STS-B dev", "STS average", *PAPER)
 # HTML in a card is shown as text.
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
-
-
 # The directory of the documentation in the website.
 DOCS = "docs"
+# Files beside a card that the website has too. A run may contain any other file, even a web page.
+COPIED = {".json", ".png", ".yaml"}
+
+
+def local_image(self: RendererHTML, tokens: list, index: int, *rest: object) -> str:
+    """Return a picture as HTML if it is a file of the website, else its description."""
+    source = urlsplit(str(tokens[index].attrs["src"]))
+    external = source.scheme or source.netloc
+    return escape(tokens[index].content) if external else self.image(tokens, index, *rest)  # type: ignore[arg-type]
+
+
+MARKDOWN.add_render_rule("image", local_image)
+
+
+def check_place(directory: Path, *sources: Path) -> None:
+    """Refuse a website inside of a directory that it is made from, because it would become a part of itself.
+
+    Raises:
+        UserError: it is inside of one.
+    """
+    for source in sources:
+        if directory.resolve().is_relative_to(source.resolve()):
+            raise UserError(
+                f"html: {directory} is in {source}, which the website is made from; give another directory"
+            )
 
 
 def write_website(cards: Path, entries: list[Entry], directory: Path, *, docs: bool = False) -> None:
@@ -34,12 +61,12 @@ def write_website(cards: Path, entries: list[Entry], directory: Path, *, docs: b
         docs: whether the website has the documentation too, which `write_documentation` writes.
 
     Raises:
-        UserError: the directory cannot be written, or is that of the cards.
+        UserError: the directory cannot be written or is in that of the cards, or a link leads out of the latter.
     """
-    if directory.resolve() == cards.resolve():
-        raise UserError(f"html: {directory} is the directory of the cards; give another one")
+    check_place(directory, cards)
+    refuse_links_out(cards)
     try:
-        shutil.copytree(cards, directory, ignore=shutil.ignore_patterns("README.md"), dirs_exist_ok=True)
+        shutil.copytree(cards, directory, ignore=_others, dirs_exist_ok=True)
         for name in ("style.css", "table.js"):
             shutil.copy(FILES / name, directory)
         write_page(directory / "index.html", "csezoo: model cards", index_body(entries), docs=docs)
@@ -71,6 +98,16 @@ def write_page(page: Path, title: str, body: str, *, kind: str = "", root: str =
     page.write_text(text, encoding="utf-8")
 
 
+def _others(directory: str, names: list[str]) -> list[str]:
+    """Return the files to leave out. SVG files can contain scripts, so only those of the zoo are kept."""
+    paths = [Path(directory, name) for name in names]
+    return [path.name for path in paths if path.is_file() and path.suffix not in COPIED and not _is_idea(path)]
+
+
+def _is_idea(path: Path) -> bool:
+    return (IDEAS / path.name).is_file() and path.read_bytes() == (IDEAS / path.name).read_bytes()
+
+
 def scrolling(html: str) -> str:
     """Return HTML in which every table can be scrolled separately."""
     return html.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
@@ -97,7 +134,7 @@ def index_body(entries: list[Entry]) -> str:
 
 
 def _cells(entry: Entry) -> str:
-    link = entry.link.replace("README.md", "index.html")
+    link = quote(entry.link.replace("README.md", "index.html"))
     cells = [f'<td><a href="{escape(link)}">{escape(entry.cells["name"])}</a></td>']
     for column in COLUMNS[1:]:
         kind = ' class="number"' if column in NUMBERS else ""

@@ -51,7 +51,7 @@ def add_commands(command: Command) -> None:
     chosen = kind(
         "encode",
         encode,
-        "time encode() against that of sentence-transformers",
+        "time encode() of csezoo against encode() of sentence-transformers",
         "--model runs/quickstart/best --texts sentences.txt",
     )
     add_repeats(chosen)

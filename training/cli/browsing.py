@@ -14,7 +14,7 @@ def add_commands(command: Command) -> None:
     added = command(
         "table",
         table,
-        "print one table of several results files, with the paper's numbers where the paper reports the recipe",
+        "print results files as one table, with the paper's numbers if a paper reports the recipe",
         "csezoo table model_cards/*/results.json --format latex",
     )
     files = "results.json of runs, or files written by evaluate --out and glue --out"
@@ -53,6 +53,13 @@ def cards(options: argparse.Namespace) -> None:
 
     if options.docs and not options.html:
         raise UserError(f"docs: {options.docs} becomes a part of the website; give --html too")
+    if options.html:  # before anything is written
+        from ..cards.documentation import check_documentation
+        from ..cards.website import check_place
+
+        check_place(Path(options.html), Path(options.out), *([Path(options.docs)] if options.docs else []))
+        if options.docs:
+            check_documentation(Path(options.docs))
     entries = write_cards(Path(options.out))
     print(f"{options.out}: {sum(entry.card is not None for entry in entries)} cards")
     if options.html:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..environment import quiet_transformers
+from ..errors import UserError
 from .options import SENTEVAL, Command, check_picture
 
 
@@ -24,10 +25,12 @@ def add_commands(command: Command) -> None:
     added = command(
         "weakened",
         weakened,
-        "draw which tokens of sentences an L2P-CSR run weakens, at each perturbed layer",
+        "draw which tokens of the given sentences an L2P-CSR run weakens, at each perturbed layer",
         'csezoo weakened runs/l2pcsr-bert-base-uncased --sentences "A cat sits." "A dog runs." --out weakened.png',
     )
-    added.add_argument("run_directory", metavar="RUN", help="a run directory, or that of one seed (RUN/seed-1)")
+    added.add_argument(
+        "run_directory", metavar="RUN", help="a run directory, or the directory of one seed (RUN/seed-1)"
+    )
     sentences = "two or more sentences; each is a negative of the others"
     added.add_argument("--sentences", nargs="+", required=True, metavar="SENTENCE", help=sentences)
     added.add_argument("--out", required=True, metavar="FILE.png", help="file of the picture")
@@ -49,6 +52,8 @@ def weakened(options: argparse.Namespace) -> None:
     from ..pictures.weakened_tokens import draw_weakened_tokens
 
     check_picture(options.out)
+    if not 0 <= options.seed < 2**32:
+        raise UserError(f"seed: {options.seed} must be from 0 to below 2**32")
     quiet_transformers()  # else it warns about the base model, whose weights the checkpoint replaces
     draw_weakened_tokens(weakened_tokens(options.run_directory, options.sentences, seed=options.seed), options.out)
     print(options.out)

@@ -24,13 +24,13 @@ def commands() -> str:
 
 def _commands(parser: argparse.ArgumentParser, prefix: str = "csezoo") -> list[tuple[str, argparse.ArgumentParser]]:
     """Return the name and the parser of each command; a command with sub-commands is replaced by these."""
-    found = []
+    leaves = []
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, chosen in action.choices.items():
                 deeper = _commands(chosen, f"{prefix} {name}")
-                found += deeper or [(f"{prefix} {name}", chosen)]
-    return found
+                leaves += deeper or [(f"{prefix} {name}", chosen)]
+    return leaves
 
 
 def _describe(name: str, parser: argparse.ArgumentParser) -> list[str]:

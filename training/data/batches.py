@@ -80,9 +80,9 @@ def row_lengths(rows: datasets.Dataset) -> torch.Tensor:
 class Batches(torch.utils.data.Dataset):
     """One process's share of every batch. It depends only on seed and batch number, so resume restores nothing.
 
-    Every epoch has another order, and its last batch is kept even if it is smaller. Item `n` is batch n of the run,
-    collated, with `rows`, the number of sentences that count. If a batch has fewer sentences than there are processes,
-    the remaining processes get one sentence that does not count.
+    Every epoch has a different order, and its last batch is kept even if it is smaller. Item `n` is batch n of the
+    run, collated, with `rows`, the number of sentences that count. If a batch has fewer sentences than there are
+    processes, the remaining processes get one sentence that does not count.
 
     Args:
         sentences: tokenised rows.

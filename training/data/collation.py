@@ -29,7 +29,7 @@ def tokenize(
         batch: columns of texts, named by numbers. Other columns are left out.
         tokenizer: of the backbone.
         length: most word pieces of a sentence.
-        config: of the method. It may add text prefixes, which are counted in `length` or not.
+        config: of the method. It may add text prefixes, and decides whether `length` counts them.
 
     Returns:
         Token ids of each view, by its number.
@@ -99,7 +99,7 @@ class ViewCollator:
         self.tokenize = tokenize
 
     def __call__(self, rows: list[dict[str, Any]], draws: Iterable[Random] = ()) -> dict[str, torch.Tensor]:
-        """A batch of rows.
+        """Return a padded batch of rows.
 
         Args:
             draws: a random generator for each sentence, see `draws_of`. Without them nothing is edited.

@@ -1,4 +1,4 @@
-"""The vectors that teachers gave the training sentences, for rank distillation."""
+"""The teachers' vectors of the training sentences, for rank distillation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Teachers:
         share: of the first of two teachers in the similarity.
 
     Raises:
-        UserError: a directory has no vectors, or not those of every sentence.
+        UserError: a directory has no vectors, or lacks the vector of a sentence.
     """
 
     def __init__(self, directories: list[str], sentences: list[str], share: float):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import (
-    AutoModel,
-    PreTrainedModel,
-)
+from transformers import AutoModel, PretrainedConfig, PreTrainedModel
 
 from csezoo.modeling import METHODS
 
@@ -17,6 +17,21 @@ from .sizes import refuse_oversized_checkpoint
 
 # Never run a repository's code and never read a pickle: weights that are not safetensors are an error.
 SAFELY = {"trust_remote_code": False, "use_safetensors": True}
+# What transformers, tokenizers and torch raise where a repository's configuration or tokenizer has values that they
+# do not expect: a size of 0 or in words, an unknown activation, a list in the place of an object.
+LOAD_ERRORS = (
+    OSError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+    ImportError,
+    RuntimeError,
+    SafetensorError,
+    StrictDataclassError,
+)
 
 
 def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
@@ -32,7 +47,7 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
     try:
         refuse_oversized_checkpoint(base_model, revision=options.get("revision"))
         model, info = AutoModel.from_pretrained(base_model, output_loading_info=True, **SAFELY, **options)
-    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
+    except LOAD_ERRORS as error:
         raise UserError(
             f"base_model: {base_model!r} could not be loaded ({one_line(error)}); "
             "give a directory, or a Hub id with the network on"
@@ -50,3 +65,56 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
             "one such as google-bert/bert-base-uncased"
         )
     return backbone
+
+
+def run_once(name: str, run: Callable[[], object]) -> None:
+    """Run a model once on a short text, because some configurations can be loaded, but not used.
+
+    Raises:
+        UserError: it cannot be run.
+    """
+    try:
+        with torch.no_grad():
+            run()
+    except LOAD_ERRORS as error:
+        raise UserError(f"{name} could not be run ({one_line(error)}); check its config.json") from error
+
+
+def dropout_fields(config: PretrainedConfig) -> list[str]:
+    """Return the names of a configuration's dropout probabilities, in any architecture. LayerDrop is not dropout.
+
+    Example:
+        >>> from transformers import BertConfig, GPT2Config
+        >>> dropout_fields(BertConfig())
+        ['attention_probs_dropout_prob', 'hidden_dropout_prob']
+        >>> dropout_fields(GPT2Config())
+        ['attn_pdrop', 'embd_pdrop', 'resid_pdrop', 'summary_first_dropout']
+    """
+    named = {name: value for name, value in config.to_dict().items() if "dropout" in name or name.endswith("_pdrop")}
+    return sorted(name for name, value in named.items() if type(value) in (int, float))
+
+
+def set_dropout(config: PretrainedConfig, probability: float) -> None:
+    """Set every dropout probability of a configuration. A model must be built from it afterwards.
+
+    Raises:
+        UserError: the configuration has none.
+    """
+    if not (names := dropout_fields(config)):
+        raise UserError(f"dropout: the configuration of {config.model_type} has no dropout to set; leave it out")
+    for name in names:
+        setattr(config, name, probability)
+
+
+def set_module_dropout(model: torch.nn.Module, probability: float) -> None:
+    """Set every dropout module, including those that an architecture builds without its configuration.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Dropout(0.5))
+        >>> set_module_dropout(model, 0.1)
+        >>> model[0].p
+        0.1
+    """
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = probability

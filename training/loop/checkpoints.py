@@ -16,12 +16,14 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..errors import UserError, one_line
-from ..files import flush
+from ..files import flush, remove, write_json
+from ..hub import differing_files, sha256
 from .distributed import fsdp, zero
-from .run_receipt import SAME_RUN
+from .run_receipt import LATER, SAME_RUN
 
 KEEP = 2
 STATE = "state.json"
+CHECKSUMS = "checksums.json"
 RECEIPT = "origin"  # the key of the run's receipt in `state.json`
 logger = logging.getLogger(__name__)
 
@@ -53,33 +55,41 @@ class TrainingState:
         self.scheduler = scheduler
         self.receipt = receipt
 
-    def save(self, directory: Path, step: int, counters: dict) -> None:
-        """Write `directory/step-…` under another name, and rename it when every process has written its part."""
+    def save(self, directory: Path, step: int, counters: dict, metrics: Path) -> None:
+        """Write `directory/step-…` under another name, and rename it when every process has written its part.
+
+        Args:
+            directory: of the run's checkpoints.
+            step: updates so far.
+            counters: of the run's progress, with `step`.
+            metrics: the run's metrics so far; the checkpoint gets a copy.
+        """
         target = directory / f"step-{step:08d}"
         partial = directory / f"partial-{step:08d}"
         accelerator = self.accelerator
         if accelerator.is_main_process:
-            for left in directory.glob("partial-*"):
-                shutil.rmtree(left)
+            remove(partial)
             partial.mkdir(parents=True)
         accelerator.wait_for_everyone()
         save_file(_random_state(), partial / f"random-{accelerator.process_index}.safetensors")
         moments = self.shards.gather_moments(self.optimizer)
         if accelerator.is_main_process:
-            save_model(self.model, str(partial / "model.safetensors"))  # tied tensors once
+            save_model(self.model, str(partial / "model.safetensors"))  # writes tied tensors once
             save_file(moments, partial / "optimizer.safetensors")
+            shutil.copy(metrics, partial)
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
             files = {path.name: path.stat().st_size for path in partial.iterdir()}
             scaler = accelerator.scaler.state_dict() if accelerator.scaler else None
             state = {RECEIPT: self.receipt, "files": files, "scheduler": _plain(self.scheduler), "scaler": scaler}
             (partial / STATE).write_text(json.dumps({**state, **counters}), encoding="utf-8")
+            write_json(partial / CHECKSUMS, {path.name: sha256(path) for path in sorted(partial.iterdir())})
             flush(partial)
             if target.exists():
-                shutil.rmtree(target)
+                discard(target)
             partial.rename(target)
             for old in checkpoints(directory, self.receipt)[:-KEEP]:
-                shutil.rmtree(old)
+                discard(old)
         accelerator.wait_for_everyone()
 
     def load(self, checkpoint: Path) -> dict:
@@ -93,7 +103,7 @@ class TrainingState:
             load_model(self.model, checkpoint / "model.safetensors")
             slots = load_file(checkpoint / "optimizer.safetensors")
             random_state = checkpoint / f"random-{self.accelerator.process_index}.safetensors"
-            if random_state.is_file():  # a process that did not exist before keeps its new one
+            if random_state.is_file():  # a process that the run did not have before keeps its new random state
                 _restore_random_state(load_file(random_state))
         except (OSError, SafetensorError, RuntimeError) as error:
             raise UserError(
@@ -115,46 +125,77 @@ class TrainingState:
 
 
 def newest(directory: Path, receipt: dict[str, object], *, force: bool = False) -> Path | None:
-    """Return the newest complete checkpoint of this run, or None. Skip damaged ones and those of other runs.
+    """Return the newest sound checkpoint of this run, or None if the run has none yet.
+
+    Damaged checkpoints and those of other runs are skipped with a warning. Resuming from the checkpoint before a
+    damaged one ends with the same weights, later. Incomplete ones that are older than the one returned are deleted.
 
     Args:
         receipt: of the run now, see `run_receipt.run_receipt`.
-        force: accept a checkpoint with any receipt.
+        force: accept a checkpoint with any receipt, and one of older code, which has no checksums.
 
     Raises:
-        UserError: the receipt in the checkpoint differs from the one now.
+        UserError: the receipt in the checkpoint differs from the one now, or every checkpoint is damaged.
     """
-    complete = checkpoints(directory, {} if force else receipt, warn=True)
-    if not complete or force:
-        return complete[-1] if complete else None
-    written = _state(complete[-1]).get(RECEIPT, {})
-    if changed := [name for name in receipt if written.get(name) != receipt[name]]:
+    found = damaged = None
+    for path in reversed(_all(directory)):
+        problem = _incomplete(path) or (None if found else _damage(path))
+        if found and problem:
+            logger.warning("deleting %s: %s", path, problem)  # a deletion was interrupted
+            discard(path)
+        elif found:
+            continue
+        elif problem:
+            logger.warning("skipping %s: %s", path, problem)
+            damaged = damaged or f"{path} is damaged ({problem})"
+        elif other := None if force else _other_run(path, receipt):
+            logger.warning("skipping %s: %s", path, other)
+        else:
+            found = path
+    if found is None and damaged:
         raise UserError(
-            f"{complete[-1]} was written with another {', '.join(changed)}; undo the change, choose another "
+            f"{damaged}, and no checkpoint before it is sound; put a copy of it back, or delete {directory} to start "
+            "again"
+        )
+    if found is None:
+        return None
+    written = _state(found).get(RECEIPT, {})
+    names = [name for name in receipt if name in written or name not in LATER]
+    if changed := [] if force else [name for name in names if written.get(name) != receipt[name]]:
+        raise UserError(
+            f"{found} was written with another {', '.join(changed)}; undo the change, choose another "
             "--output_dir, or use --force to resume with the change"
         )
-    return complete[-1]
+    if not (found / CHECKSUMS).is_file():
+        if not force:
+            raise UserError(f"{found} has no {CHECKSUMS}; put it back, or use --force to resume without checking")
+        logger.warning("%s has no checksums, so its files cannot be checked", found)
+    return found
 
 
-def checkpoints(directory: Path, receipt: dict[str, object], *, warn: bool = False) -> list[Path]:
-    """List the complete checkpoints of a run, oldest first.
+def checkpoints(directory: Path, receipt: dict[str, object]) -> list[Path]:
+    """List the complete checkpoints of a run, oldest first. Their checksums are not compared.
 
     Args:
         receipt: of the run; checkpoints of another recipe or seed are left out. Empty accepts them all.
-        warn: log why a checkpoint was left out.
     """
-    complete = []
-    for path in sorted(directory.glob("step-" + "[0-9]" * 8)):
-        problem = _problem(path, receipt)
-        if problem is None:
-            complete.append(path)
-        elif warn:
-            logger.warning("skipping %s: %s", path, problem)
-    return complete
+    return [path for path in _all(directory) if not (_incomplete(path) or _other_run(path, receipt))]
 
 
-def _problem(checkpoint: Path, receipt: dict[str, object]) -> str | None:
-    """Return why a run cannot resume from a checkpoint, or None if it can."""
+def discard(checkpoint: Path) -> None:
+    """Delete a checkpoint. It is renamed first, so that a killed process does not leave half of it."""
+    partial = checkpoint.with_name(f"partial-{checkpoint.name}")
+    remove(partial)
+    checkpoint.rename(partial)
+    shutil.rmtree(partial)
+
+
+def _all(directory: Path) -> list[Path]:
+    return sorted(directory.glob("step-" + "[0-9]" * 8))
+
+
+def _incomplete(checkpoint: Path) -> str | None:
+    """Return what a checkpoint lacks, without reading its tensors, or None if it is complete."""
     try:
         state = _state(checkpoint)
     except (OSError, ValueError):
@@ -163,14 +204,40 @@ def _problem(checkpoint: Path, receipt: dict[str, object]) -> str | None:
         path = checkpoint / name
         if not path.is_file() or path.stat().st_size != size:
             return f"{name} is incomplete"
-    written = state.get(RECEIPT, {})
-    if other := [name for name in SAME_RUN if name in written and written[name] != receipt.get(name, written[name])]:
-        return f"it belongs to another {', '.join(other)}"
     return None
 
 
+def _damage(checkpoint: Path) -> str | None:
+    """Return which file of a checkpoint is not the one that was written, or None. Older code wrote no checksums."""
+    state = _state(checkpoint)
+    if state.get("step") not in (None, step_of(checkpoint)):
+        return f"it is of step {state['step']}"
+    if not (checkpoint / CHECKSUMS).is_file():
+        return None
+    try:
+        checksums = json.loads((checkpoint / CHECKSUMS).read_text(encoding="utf-8"))
+    except ValueError:
+        return f"{CHECKSUMS} cannot be read"
+    if not isinstance(checksums, dict) or {STATE, *state.get("files", {})} - checksums.keys():
+        return f"{CHECKSUMS} is incomplete"
+    return "; ".join(differing_files(checkpoint, checksums)) or None
+
+
+def _other_run(checkpoint: Path, receipt: dict[str, object]) -> str | None:
+    """Return why a checkpoint belongs to another run, or None if it does not. Receipts of older code are shorter."""
+    written = _state(checkpoint).get(RECEIPT, {})
+    other = [name for name in SAME_RUN if name in written and written[name] != receipt.get(name, written[name])]
+    return f"it belongs to another {', '.join(other)}" if other else None
+
+
 def _state(checkpoint: Path) -> dict:
-    return json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+    try:
+        state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError(f"{checkpoint / STATE} is nested too deeply") from error
+    if not isinstance(state, dict):
+        raise ValueError(f"{checkpoint / STATE} is not a JSON object")
+    return state
 
 
 def step_of(checkpoint: Path) -> int:

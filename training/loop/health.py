@@ -1,14 +1,110 @@
-"""Detect a collapsed encoder: equal embeddings, or batch norm channels without variance."""
+"""Detect vectors that mean nothing: equal views, vectors that depend on padding, and a collapsed encoder."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 
+from ..errors import UserError
 from ..evaluation.tasks.sts import unit_vectors
+from ..loading.backbones import dropout_fields
+from ..recipes import Recipe
+from .building import Build
+from .precision import precision_of
 
 # At this spread cosines are above 1 - 1e-8, and only rounding differs.
 LEAST_SPREAD = 1e-4
+# Largest relative distance of two views that differ only by rounding, in float32 and in half precision. A dropout of
+# 0.01 moves the views of a batch by 0.1 and more.
+ROUNDING = {"no": 1e-3, "fp16": 2e-2, "bf16": 2e-2}
+# Padding may move a token's vector by at most this share of the root mean square. On tiny random encoders of 40
+# architectures, rounding moves it by 1e-6, and architectures that do not mask padding move it by 3e-3 and more.
+PADDING_MOVES = 1e-3
+PADDING = 8
+SENTENCE = "A small cat sees the old house near the river."
+
+
+def views_differ(input_ids: torch.Tensor, embeddings: torch.Tensor, rounding: float) -> torch.Tensor:
+    """Return whether the views of a batch differ, so that a method can learn from them, as a boolean tensor.
+
+    They differ if the texts of a row differ, or if the embeddings differ by more than rounding.
+
+    Args:
+        input_ids: `(B, V, T)`.
+        embeddings: `(B', W, H)` of the sentences that count. A method may make views of its own, so W may differ
+            from V.
+        rounding: the relative distance up to which two vectors are equal.
+
+    Example:
+        >>> ids, vectors = torch.ones(4, 2, 3), torch.randn(4, 1, 8).expand(4, 2, 8)
+        >>> views_differ(ids, vectors, 1e-3), views_differ(ids, vectors + torch.randn(4, 2, 8), 1e-3)
+        (tensor(False), tensor(True))
+    """
+    if input_ids.shape[1] < 2:
+        return torch.tensor(True, device=input_ids.device)
+    texts = input_ids[: len(embeddings)]
+    anchors, positives = embeddings.detach().float()[:, :2].unbind(1)
+    distances = (anchors - positives).norm(dim=-1) > rounding * anchors.norm(dim=-1)
+    return (texts[:, 0] != texts[:, 1]).any() | distances.any()
+
+
+def refuse_equal_views(
+    built: Build,
+    recipe: Recipe,
+    accelerator: Accelerator,
+    input_ids: torch.Tensor,
+    embeddings: torch.Tensor,
+) -> None:
+    """Refuse a run whose method makes its two views with dropout, and whose encoder has none.
+
+    Args:
+        input_ids: `(B, V, T)`, the first batch of the run.
+        embeddings: `(B', W, H)`, of the training model for that batch, in training mode.
+
+    Raises:
+        UserError: the views of every sentence are equal, on all processes.
+    """
+    rounding = ROUNDING[precision_of(accelerator)]
+    if accelerator.gather(views_differ(input_ids, embeddings, rounding)).any():
+        return
+    config = built.model.config.backbone_config
+    fields = ", ".join(f"{name} {getattr(config, name)}" for name in dropout_fields(config))
+    raise UserError(
+        f"the two views of every sentence are equal: {recipe.method} makes them with dropout, and {recipe.base_model} "
+        f"({config.model_type}) has none ({fields or 'no dropout in its configuration'}); give --dropout 0.1, or "
+        "another --base_model"
+    )
+
+
+def refuse_padding_dependence(built: Build, recipe: Recipe) -> None:
+    """Refuse an encoder whose vectors change when a sentence is padded: they would depend on the batch.
+
+    One sentence is encoded alone and padded, on the device of the model and in float32, because in half precision
+    rounding moves a vector as much. The random state stays as it is.
+
+    Raises:
+        UserError: the vectors differ.
+    """
+    serving, tokenizer = built.model.serving_model(), built.serving_tokenizer
+    ids = torch.tensor(tokenizer(SENTENCE, truncation=True).input_ids, device=serving.device)[None]  # (1, T)
+    room = tokenizer.model_max_length - ids.shape[1]
+    padded = torch.nn.functional.pad(ids, (0, min(PADDING, room)), value=tokenizer.pad_token_id)
+    mask = torch.nn.functional.pad(torch.ones_like(ids), (0, padded.shape[1] - ids.shape[1]))
+    was_training = serving.training
+    devices = [serving.device] if serving.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.no_grad():
+        serving.eval()
+        alone = serving.encode_tokens(ids)[0].last_hidden_state
+        beside = serving.encode_tokens(padded, mask)[0].last_hidden_state[:, : ids.shape[1]]
+    serving.train(was_training)
+    moved = float((beside - alone).abs().max() / alone.square().mean().sqrt())
+    if moved > PADDING_MOVES:
+        kind = built.model.config.backbone_config.model_type
+        raise UserError(
+            f"base_model: {recipe.base_model} ({kind}) changes the vectors of a sentence when it is padded (by "
+            f"{moved:.1g} of their size), so they depend on the batch; give an encoder that masks padding"
+        )
 
 
 def spread(vectors: np.ndarray) -> float:

@@ -28,6 +28,17 @@ logger = logging.getLogger(__name__)
 GRADIENT_NORM = "gradient_norm"
 
 
+def seed_name(recipe: Recipe, seed: int) -> str:
+    """Name a seed, and its place if the recipe has several.
+
+    Example:
+        >>> seed_name(Recipe(seeds=[7]), 7), seed_name(Recipe(seeds=[1, 1234]), 1234)
+        ('seed 7', 'seed 2 of 2: 1234')
+    """
+    place = f" {recipe.seeds.index(seed) + 1} of {len(recipe.seeds)}:" if len(recipe.seeds) > 1 else ""
+    return f"seed{place} {seed}"
+
+
 class Progress:
     """The progress of a run so far: counters, losses, dev scores and the best model.
 
@@ -49,7 +60,7 @@ class Progress:
         self.times_lower = 0
         self.losses: list[dict[str, torch.Tensor]] = []
         self.dev_results: list[dict] = []
-        self.prefix = f"{run.name}/" if len(recipe.seeds) > 1 else ""  # all seeds share one tracker
+        self.prefix = f"{run.name}/" if run.name.startswith("seed-") else ""  # all seeds share one tracker
 
     COUNTERS: tuple[str, ...] = ("step", "best_step", "best_score", "last_score", "times_lower", "seconds")
     COUNTERS += ("rows", "update_seconds")
@@ -58,7 +69,7 @@ class Progress:
         return {name: getattr(self, name) for name in self.COUNTERS}
 
     def begin(self) -> None:
-        """Start with empty metrics: drop what an attempt without a checkpoint has logged."""
+        """Start with empty metrics: drop what an attempt logged that ended before its first checkpoint."""
         if self.accelerator.is_main_process:
             replace_file(self.metrics, "")
 
@@ -66,20 +77,33 @@ class Progress:
         """Write a checkpoint. The metrics logged before it reach the disk first."""
         if self.accelerator.is_main_process:
             flush(self.metrics)
-        state.save(self.run / "checkpoints", self.step, self.counters())
+        state.save(self.run / "checkpoints", self.step, self.counters(), self.metrics)
 
-    def restore(self, counters: dict) -> None:
+    def restore(self, checkpoint: Path, counters: dict) -> None:
         """Continue with a checkpoint's counters, and drop the metrics logged after it: they will be logged again.
 
         Args:
+            checkpoint: has a copy of the metrics up to it, unless older code wrote it.
             counters: of the checkpoint. A counter that older code did not write keeps its initial value.
         """
         for name in self.COUNTERS:
             setattr(self, name, counters.get(name, getattr(self, name)))
         if self.accelerator.is_main_process:
-            lines = self.metrics.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-            complete = [line for line in lines if line.endswith("\n")]  # the last may have been cut
-            replace_file(self.metrics, "".join(line for line in complete if json.loads(line)["step"] <= self.step))
+            copy = checkpoint / self.metrics.name
+            written = self.metrics.read_bytes() if self.metrics.is_file() else b""
+            logged = copy.read_bytes() if copy.is_file() else self._logged_before(written)
+            if not written.startswith(logged):
+                logger.warning("%s was changed after it was logged; restoring it from %s", self.metrics, checkpoint)
+            replace_file(self.metrics, logged)
+
+    def _logged_before(self, written: bytes) -> bytes:
+        """Return the lines up to the checkpoint's step."""
+        lines = written.splitlines(keepends=True)
+        complete = [line for line in lines if line.endswith(b"\n")]  # the last line may be incomplete
+        kept = [line for line in complete if json.loads(line)["step"] <= self.step]
+        if not kept or json.loads(kept[-1])["step"] < self.step:
+            logger.warning("%s lacks lines that were logged before step %d", self.metrics, self.step)
+        return b"".join(kept)
 
     @property
     def stopped(self) -> bool:

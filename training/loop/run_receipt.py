@@ -6,32 +6,47 @@ import hashlib
 import json
 from pathlib import Path
 
+import torch
 from accelerate import Accelerator
-from transformers import PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 import csezoo.modeling
+from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
 from ..data.teachers import shards_of
 from ..environment import versions
+from ..errors import UserError
 from ..evaluation.tasks.sts import PairTask
 from ..hub import sha256
+from ..loading.tokenizers import special_tokens
 from ..recipes import Recipe, deciding_keys
+from .building import Build
 from .precision import precision_of
+from .run_data import RunData
 
 # The code that a run's numbers depend on, beside `modeling`: what batches and updates use.
 CODE: tuple[str, ...] = ("data/*.py", "loading/*.py", "evaluation/tasks/sts.py")
 CODE += ("loop/building.py", "loop/optimizers.py", "loop/progress.py", "loop/run_data.py", "loop/training_loop.py")
 # A checkpoint in which one of these differs belongs to another run.
 SAME_RUN = ("recipe", "seed")
+# Entries that receipts of older code lack. Such a receipt also differs in `code`, which is what an error then names.
+LATER = {"special tokens", "base_model", "generator", "dataset", "nli_dataset"}
+
+
+# The keys of a configuration that do not change what a model computes.
+NOT_COMPUTED = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
 
 
 def run_receipt(
-    recipe: Recipe, seed: int, tokenizer: PreTrainedTokenizerBase, accelerator: Accelerator, dev: PairTask | None
+    recipe: Recipe, seed: int, built: Build, data: RunData, accelerator: Accelerator, dev: PairTask | None
 ) -> dict[str, object]:
     """Return everything that must not change before a run resumes, by the name that errors use.
 
-    Files and the tokenizer are compared by content, not by path or time. Data sets of the Hub are compared by the
-    revision in the recipe.
+    Files, rows, models and the tokenizer are compared by content, not by path or time. Only a stream of the Hub is
+    compared by the revision in the recipe.
+
+    Args:
+        built: the training model before its first update, with the weights of the base model and the generator.
     """
     keys = deciding_keys(recipe)
     installed = versions()
@@ -43,7 +58,10 @@ def run_receipt(
         "processes": accelerator.num_processes,
         "precision": precision_of(accelerator),
         "code": code_sha256(),
-        "tokenizer": tokenizer_sha256(tokenizer),
+        "tokenizer": tokenizer_sha256(built.serving_tokenizer),
+        "special tokens": str(special_tokens(built.tokenizer)),
+        **pretrained_sha256(built.model),
+        **data.checksums(),
         **libraries,
         **{key: sha256(file) for key, file in files.items() if file.is_file()},
         **{f"teacher {directory}": _files_sha256(shards_of(directory)) for directory in recipe.teachers or []},
@@ -74,3 +92,50 @@ def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
     parts = json.loads(tokenizer.backend_tokenizer.to_str())
     kept = {name: part for name, part in parts.items() if name not in ("truncation", "padding")}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+
+def pretrained_sha256(model: ForContrastiveLearning) -> dict[str, str]:
+    """Return checksums of what a training model starts from: `base_model`, and `generator` if it has one."""
+    heads = [head.state_dict() for head in model.masked_lm_heads().values()]
+    checksums = {"base_model": model_sha256(model.config.backbone_config, model.encoders()[0].state_dict(), *heads)}
+    if model.config.needs_generator:
+        generator = model.get_submodule("generator")
+        checksums["generator"] = model_sha256(model.config.generator_config, generator.state_dict())
+    return checksums
+
+
+def model_sha256(config: PretrainedConfig, *states: dict[str, torch.Tensor]) -> str:
+    """Return a checksum of a model's configuration and tensors.
+
+    Example:
+        >>> a, b = ({"weight": torch.tensor(value)} for value in (1.0, 2.0))
+        >>> model_sha256(PretrainedConfig(), a) == model_sha256(PretrainedConfig(), b)
+        False
+    """
+    values = {name: value for name, value in config.to_dict().items() if name not in NOT_COMPUTED}
+    digest = hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode())
+    for state in states:
+        for name, tensor in sorted(state.items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def refuse_mixed_seeds(receipts: dict[int, dict[str, object]], *, force: bool) -> None:
+    """Refuse to average seeds that differ in more than the seed.
+
+    Args:
+        receipts: of the seeds that have one, by seed. Runs of older code have none in their results.
+        force: accept any.
+
+    Raises:
+        UserError: the receipts of two seeds differ.
+    """
+    (first, expected), *others = receipts.items() if receipts else [(0, {})]
+    for seed, receipt in [] if force else others:
+        names = [name for name in {**expected, **receipt} if name != "seed"]
+        if changed := [name for name in names if expected.get(name) != receipt.get(name)]:
+            raise UserError(
+                f"seeds: seed {seed} has another {', '.join(changed)} than seed {first}; undo the change, choose "
+                "another --output_dir, or use --force to average them anyway"
+            )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +17,27 @@ from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.utils import set_seed
 from torch.optim.lr_scheduler import LRScheduler
-from tqdm.auto import tqdm
+from tqdm import tqdm
 from transformers import PreTrainedModel, get_scheduler
 
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
-from ..environment import peak_device_bytes, peak_rss_bytes
+from ..environment import peak_device_bytes, peak_rss_bytes, progress_bar
 from ..errors import UserError
 from ..evaluation.tasks.sts import PairTask
 from ..pictures.curves import draw_prefix_tuning, draw_training_curves
 from ..recipes import Recipe
 from .building import build
-from .checkpoints import TrainingState, checkpoints, newest, step_of
+from .checkpoints import RECEIPT, TrainingState, checkpoints, newest, step_of
 from .distributed.fsdp import full_tensor, gather_weights, model_to_train
+from .distributed.launch import on_main
+from .health import refuse_equal_views, refuse_padding_dependence
 from .non_finite import NonFinite, keep_batch
 from .optimizers import make_optimizer
 from .precision import precision_of
-from .progress import GRADIENT_NORM, Progress
+from .progress import GRADIENT_NORM, Progress, seed_name
 from .run_data import RunData
-from .run_receipt import run_receipt
+from .run_receipt import refuse_mixed_seeds, run_receipt
 
 logger = logging.getLogger(__name__)
 
@@ -63,16 +65,27 @@ class Stage:
         return self.start + self.updates
 
 
-def train(recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: PairTask | None) -> dict:
+def train(
+    recipe: Recipe,
+    seed: int,
+    run: Path,
+    accelerator: Accelerator,
+    dev: PairTask | None,
+    finished: dict[int, dict],
+) -> dict:
     """Train one seed to the end, from the newest complete checkpoint if there is one.
 
     Args:
         run: directory for `metrics.jsonl`, `checkpoints/` and `best/`.
         dev: pairs to select the best model with. Without them, the last model is the best.
+        finished: the receipts of the finished seeds of the run, by seed.
 
     Returns:
-        The training part of a results file: the best step, its dev score, the number of updates and the `cost`.
+        The training part of a results file: the best step, its dev score, the number of updates, the `cost` and the
+        receipt.
     """
+    if len(recipe.seeds) > 1:
+        logger.info("%s", seed_name(recipe, seed))
     set_seed(seed)
     if accelerator.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(accelerator.device)
@@ -82,14 +95,17 @@ def train(recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: P
     built.model.to(accelerator.device)
     data = RunData(recipe, seed, built, accelerator)
     stages = plan_stages(recipe, data)
-    receipt = run_receipt(recipe, seed, built.serving_tokenizer, accelerator, dev)
-    checkpoint = newest(run / "checkpoints", receipt, force=recipe.force)
+    receipt = run_receipt(recipe, seed, built, data, accelerator, dev)
+    refuse_mixed_seeds({**finished, seed: receipt}, force=recipe.force)
+    checkpoint = on_main(accelerator, partial(newest, run / "checkpoints", receipt, force=recipe.force))
     progress = Progress(run, built, recipe, accelerator, dev, receipt)
     trainable = [parameter for parameter in built.model.parameters() if parameter.requires_grad]
     if checkpoint is None:
+        refuse_padding_dependence(built, recipe)
         progress.begin()
         progress.evaluate(step=0, counts=False)
-    bar = tqdm(total=stages[-1].stop, desc=f"Training (seed {seed})", disable=not _on_terminal(accelerator))
+    title = f"training ({seed_name(recipe, seed)})"
+    bar = progress_bar(stages[-1].stop, title, disable=not accelerator.is_main_process)
     for stage in stages:
         if not progress.stopped:
             train_stage(stage, recipe, seed, data, trainable, progress, bar, checkpoint)
@@ -107,6 +123,7 @@ def train(recipe: Recipe, seed: int, run: Path, accelerator: Accelerator, dev: P
         "processes": accelerator.num_processes,
         "precision": precision_of(accelerator),
         **cost(progress),
+        RECEIPT: receipt,
     }
 
 
@@ -175,7 +192,7 @@ def train_stage(
     set_seed(seed + stage.start, device_specific=True)
     state = TrainingState(accelerator, model, trained, optimizer, scheduler, progress.receipt)
     if checkpoint and made > stage.start:
-        progress.restore(state.load(checkpoint))
+        progress.restore(checkpoint, state.load(checkpoint))
         logger.info("resumed from %s", checkpoint)
     bar.update(progress.step - bar.n)
     batches = recipe.gradient_accumulation_steps
@@ -187,7 +204,10 @@ def train_stage(
         if progress.stopped:
             break
         learning_rate = float(scheduler.get_last_lr()[0])
-        losses, rows = update(wrapped, optimizer, loader, recipe, accelerator)
+        contrasts = model.config.contrastive_weight > 0 or model.config.rank_weight > 0
+        first = stage.name == "contrastive" and step == stage.start + 1 and contrasts
+        check = partial(refuse_equal_views, progress.built, recipe, accelerator) if first else None
+        losses, rows = update(wrapped, optimizer, loader, recipe, accelerator, check)
         # fp16 skips an update that overflowed and continues. An update that DeepSpeed skips ends the run.
         if accelerator.scaler and optimizer.step_was_skipped:
             losses[GRADIENT_NORM].zero_()
@@ -200,7 +220,7 @@ def train_stage(
         last = step == stage.stop
         if step % recipe.log_steps == 0 or step % recipe.eval_steps == 0 or last:
             try:
-                bar.set_postfix(progress.log(learning_rate))
+                bar.set_postfix(progress.log(learning_rate), refresh=False)
             except NonFinite as error:
                 raise _stopped_at(error, stage, recipe, data, progress) from None
         if step % recipe.eval_steps == 0 or last:
@@ -251,10 +271,6 @@ def _stopped_at(error: NonFinite, stage: Stage, recipe: Recipe, data: RunData, p
     )
 
 
-def _on_terminal(accelerator: Accelerator) -> bool:
-    return accelerator.is_main_process and sys.stderr.isatty()
-
-
 def _checkpoint_gradients(model: PreTrainedModel) -> None:
     try:
         with warnings.catch_warnings():
@@ -286,8 +302,12 @@ def update(
     loader: Iterator[dict[str, Any]],
     recipe: Recipe,
     accelerator: Accelerator,
+    check: Callable[[torch.Tensor, torch.Tensor], None] | None = None,
 ) -> tuple[dict[str, torch.Tensor], int]:
     """Make one optimizer step.
+
+    Args:
+        check: called with the token ids and the embeddings of each batch, before the backward pass.
 
     Returns:
         The losses on the device, as means over the batches of the update: the loss, its named parts, and last the
@@ -302,6 +322,8 @@ def update(
         with accelerator.accumulate(model):  # exchanges gradients once per update
             with accelerator.autocast():  # accelerate does not wrap the forward under FSDP
                 output = model(**batch)
+            if check:
+                check(batch["input_ids"], output.embeddings)
             accelerator.backward(output.loss)  # divides by the number of batches
         for name, loss in {"loss": output.loss, **output.losses}.items():
             totals[name] = totals.get(name, 0) + loss.detach() / batches

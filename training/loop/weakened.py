@@ -13,6 +13,7 @@ from ..pictures.weakened_tokens import WeakenedView
 from ..recipes import Recipe, load_recipe
 from .building import build
 from .checkpoints import checkpoints
+from .distributed.seeds import seed_directory
 
 
 def weakened_tokens(run: str | Path, sentences: list[str], *, seed: int = 0) -> dict[str, list[WeakenedView]]:
@@ -39,7 +40,7 @@ def weakened_tokens(run: str | Path, sentences: list[str], *, seed: int = 0) -> 
     model = built.model
     if not model.config.learns_token_masks:
         raise UserError(
-            f"{run} has no token masks; give a run of l2pcsr without weakening: noise and token_mask: false "
+            f"{run} has no token masks; give a run of l2pcsr that has neither weakening: noise nor token_mask: false "
             f"(this is a run of {recipe.method})"
         )
     load_model(model, _newest_checkpoint(run, recipe) / "model.safetensors")
@@ -65,8 +66,8 @@ def _recipe(run: Path) -> Recipe:
 
 
 def _newest_checkpoint(run: Path, recipe: Recipe) -> Path:
-    if len(recipe.seeds) > 1 and not run.name.startswith("seed-"):
-        run = run / f"seed-{recipe.seeds[0]}"
+    if not run.name.startswith("seed-"):
+        run = seed_directory(run, recipe.seeds, recipe.seeds[0])
     if not (written := checkpoints(run / "checkpoints", {})):
-        raise UserError(f"{run} has no complete checkpoint yet; train it to its first eval_steps")
+        raise UserError(f"{run} has no complete checkpoint yet; train it for at least eval_steps updates")
     return written[-1]

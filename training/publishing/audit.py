@@ -1,62 +1,52 @@
-"""Audit a repository with remote code: find what its files could do to a user who trusts it, without running them."""
+"""Audit a repository with remote code: find what its files could do to a user who trusts it, without running them.
+
+The audit is an allow-list: what a checkpoint needs passes, and everything else is a finding.
+"""
 
 from __future__ import annotations
 
-import ast
 import json
+import mmap
+import pickletools
+import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import one_line
-from ..hub import local_directory
+from ..hub import is_inside, local_directory, sha256
+from .audit_allowed import OPTIONS, REVIEWED
+from .audit_code import REPOSITORY, audit_sources
 
-# The modules that modelling code needs. An import of any other is a finding.
-LIBRARIES = {"torch", "transformers", "peft"}
-STANDARD = {"__future__", "abc", "collections", "contextlib", "copy", "dataclasses", "enum", "functools", "inspect"}
-STANDARD |= {"itertools", "math", "random", "typing", "warnings", "zlib"}
-# Modules that the allowed ones import themselves. Reaching them that way (`torch.os`) is a finding.
-REACHED = {"builtins", "ctypes", "importlib", "io", "os", "pathlib", "pickle", "shutil", "socket", "subprocess", "sys"}
-LIBRARY_PARTS = {
-    "torch.load": "reads pickles",
-    "torch.save": "writes files",
-    "torch.jit.load": "reads code from files",
-    "torch.package": "reads code from files",
-    "torch.serialization": "reads pickles",
-    "torch.hub": "downloads and runs code",
-    "torch.utils.model_zoo": "downloads files",
-    "torch.utils.cpp_extension": "compiles and loads code",
-    "torch.ops.load_library": "loads compiled code",
-    "torch.classes.load_library": "loads compiled code",
-    "torch.from_file": "reads files",
-    "transformers.dynamic_module_utils": "loads code of other repositories",
+TEXTS = {".cff", ".json", ".md", ".svg", ".txt", ".yaml", ".yml"}
+NAMES = {"LICENSE", "NOTICE", ".gitattributes", ".gitignore"}  # of texts without a suffix
+# Other files that a checkpoint may have, by suffix, with their first bytes.
+BINARIES = {
+    ".jpg": b"\xff\xd8",
+    ".model": b"\n",  # SentencePiece's
+    ".onnx": b"\x08",
+    ".png": b"\x89PNG",
 }
-BUILTINS = {
-    "eval": "runs text as code",
-    "exec": "runs text as code",
-    "compile": "turns text into code",
-    "__import__": "imports without an import statement",
-    "open": "opens files",
-    "breakpoint": "starts a debugger",
-    "globals": "reaches interpreter internals",
-}
-INSIDES = {"__builtins__", "__globals__", "__subclasses__", "__code__", "__loader__", "__reduce__", "__reduce_ex__"}
-INSIDES |= {"__import__", "__getattribute__"}
-# Functions and methods that are findings under any module or object.
-FUNCTIONS = {
-    **dict.fromkeys(("read_text", "read_bytes", "fromfile", "memmap"), "reads files"),
-    **dict.fromkeys(("write_text", "write_bytes", "tofile", "unlink", "rmtree"), "changes files"),
-    **dict.fromkeys(
-        ("hf_hub_download", "snapshot_download", "load_state_dict_from_url", "urlopen"), "downloads files"
-    ),
-    **dict.fromkeys(("push_to_hub", "upload_file", "upload_folder"), "uploads files"),
-    **dict.fromkeys(("exec_module", "load_module", "import_module"), "imports without an import statement"),
-    **dict.fromkeys(("system", "popen", "Popen"), "starts programs"),
-}
-PICKLES = {".bin", ".ckpt", ".dill", ".joblib", ".pickle", ".pkl", ".pt", ".pth"}
+# What `hf download --local-dir` writes beside the files.
+DOWNLOADED = re.compile(r"\.cache/huggingface/(\.gitignore|CACHEDIR\.TAG|download/.*\.(metadata|lock))")
+PICKLES = {".bin", ".ckpt", ".dill", ".joblib", ".npy", ".npz", ".pickle", ".pkl", ".pt", ".pth"}
 COMPILED = {".dll", ".dylib", ".exe", ".pyc", ".pyd", ".so"}
-VOCABULARIES = {"tokenizer.json", "vocab.json"}  # their keys are tokens
+PYTHON = {".ipynb", ".py", ".pyi", ".pyw", ".pyx", ".pyz"}
+# Opcodes of a pickle that call something, and those that make its arguments.
+CALLS = {"REDUCE", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "BUILD"}
+ARGUMENTS = {"MARK", "TUPLE", "EMPTY_TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_DICT", "DICT"}
+SCRIPT = re.compile(rb"<script|<foreignObject|javascript:|\son\w+\s*=", re.IGNORECASE)
+EXTERNAL_DATA = re.compile(rb"\x0a\x08location\x12(.)", re.DOTALL)  # in ONNX: a key, and the length of its value
+# JSON files that only name things: tokens, texts and results.
+VALUES = {"tokenizer.json", "vocab.json", "fingerprint.json", "results.json"}
+# Keys whose value is the path of a class that is imported, and the classes that a checkpoint needs.
+CLASSES = {"type", "types", "activation_function", "tokenizer_class"}
+KNOWN_CLASS = re.compile(
+    r"torch\.nn\.(modules\.\w+\.)?[A-Z]\w*|sentence_transformers\.(\w+\.)?(models|modules)\.[\w.]+"
+)
+# Keys whose value may look like the name of a repository.
+LABELS = {"_name_or_path", "name_or_path", "content", "path"}
 
 
 class Finding(NamedTuple):
@@ -92,115 +82,31 @@ def audit_repository(repository: str, revision: str | None = None) -> tuple[str,
 
 def audit(directory: Path) -> list[Finding]:
     """Return the findings in the code, the configurations and the other files of a directory."""
-    files = {path.relative_to(directory).as_posix(): path for path in sorted(directory.rglob("*")) if path.is_file()}
-    findings: list[Finding] = []
+    paths = {path.relative_to(directory).as_posix(): path for path in sorted(directory.rglob("*"))}
+    paths = {name: path for name, path in paths.items() if not name.startswith(".git/")}
+    files = {name: path for name, path in paths.items() if path.is_file()}
+    findings = [Finding("file", name, None, why) for name, path in paths.items() if (why := _unread(name, path))]
+    sources = {name: path.read_bytes() for name, path in files.items() if path.suffix == ".py"}
+    reviewed = {name for name in sources if sha256(files[name]) in REVIEWED}
+    findings += [Finding("code", *finding) for finding in audit_sources(sources) if finding[0] not in reviewed]
     for name, path in files.items():
-        if name.startswith((".git/", ".cache/")):
-            continue
-        if path.suffix == ".py":
-            findings += audit_code(name, path.read_bytes(), set(files))
-        elif path.suffix == ".json" and path.name not in VOCABULARIES:
+        if path.suffix == ".json":
             findings += audit_json(name, path.read_bytes(), set(files))
-        else:
-            findings += audit_bytes(name, path)
+        findings += audit_bytes(name, path)
     return sorted(findings, key=lambda finding: (finding.group, finding.file, finding.line or 0))
 
 
-def audit_code(name: str, source: bytes, files: set[str]) -> Iterator[Finding]:
-    """Find imports, calls and names in a Python file that modelling code does not need.
-
-    Args:
-        name: the file's path inside the repository.
-        source: the file's content.
-        files: all paths in the repository, to check relative imports.
-
-    Example:
-        >>> [finding.why for finding in audit_code("a.py", b"from os import system", {"a.py"})]
-        ['imports os.system']
-    """
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        yield Finding("code", name, None, f"is not valid Python ({one_line(error)})")
-        return
-    imported: dict[str, str] = {}  # each imported name, with its full dotted name
-    modules = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                local = alias.asname or alias.name.split(".")[0]
-                imported[local] = alias.name if alias.asname else local
-                modules.add(local)
-                yield from _import(name, node, alias.name)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            for alias in node.names:
-                imported[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-                yield from _import(name, node, f"{node.module}.{alias.name}")
-        elif isinstance(node, ast.ImportFrom):
-            yield from _relative_import(name, node, files)
-    for node in ast.walk(tree):
-        for why in _reasons(node, imported, modules):  # reasons exist for nodes with a line number only
-            yield Finding("code", name, node.lineno, why)  # type: ignore[attr-defined]
-
-
-def _import(name: str, node: ast.stmt, dotted: str) -> Iterator[Finding]:
-    parts = dotted.split(".")
-    if parts[0] not in LIBRARIES | STANDARD:
-        yield Finding("code", name, node.lineno, f"imports {dotted}")
-        return
-    prefixes = [".".join(parts[:length]) for length in range(2, len(parts) + 1)]
-    reasons = [LIBRARY_PARTS[prefix] for prefix in prefixes if prefix in LIBRARY_PARTS]
-    reasons += [f"reaches {part}" for part in parts if part in REACHED]
-    reasons += [FUNCTIONS[part] for part in parts if part in FUNCTIONS]
-    if reasons:
-        yield Finding("code", name, node.lineno, f"imports {dotted}, which {' and '.join(reasons)}")
-
-
-def _relative_import(name: str, node: ast.ImportFrom, files: set[str]) -> Iterator[Finding]:
-    if node.level > 1 or not node.module:
-        yield Finding("code", name, node.lineno, "imports from outside its directory, or a package without a name")
-    elif Path(name).with_name(f"{node.module}.py").as_posix() not in files:
-        yield Finding("code", name, node.lineno, f"imports .{node.module}, which does not exist")
-
-
-def _reasons(node: ast.AST, imported: dict[str, str], modules: set[str]) -> Iterator[str]:
-    """Yield the reasons why a node is a finding."""
-    dotted = _dotted(node, imported)
-    match node:
-        case ast.Name(id=name, ctx=ast.Load()) if name in BUILTINS and name not in imported:
-            yield f"{name}: {BUILTINS[name]}"
-        case ast.Attribute(attr=name) if name in FUNCTIONS:
-            yield f".{name}: {FUNCTIONS[name]}"
-        case ast.Attribute() if dotted in LIBRARY_PARTS:
-            yield f"{dotted}: {LIBRARY_PARTS[dotted]}"
-        case ast.Attribute(attr=name) if dotted and name in REACHED:
-            yield f"{dotted}: reaches {name}"
-        case ast.Constant(value="trust_remote_code"):
-            yield "trust_remote_code: trusts other repositories"
-        case ast.Call():
-            yield from _call_reasons(node, modules)
-    match node:
-        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.FunctionDef(name=name) | ast.Constant(value=str(name)):
-            if name in INSIDES:
-                yield f"{name}: reaches interpreter internals"
-
-
-def _call_reasons(node: ast.Call, modules: set[str]) -> Iterator[str]:
-    match node:
-        case ast.Call(func=ast.Name("getattr"), args=[ast.Name(module), *_]) if module in modules:
-            yield f"getattr of {module}: hides which attribute it reads"
-        case ast.Call(func=ast.Attribute(attr="from_pretrained"), args=[ast.Constant(other), *_]):
-            yield f"loads another repository, {other!r}"
-    if any(keyword.arg == "trust_remote_code" for keyword in node.keywords):
-        yield "trust_remote_code: trusts other repositories"
-
-
-def _dotted(node: ast.AST, imported: dict[str, str]) -> str | None:
-    """Return the full name of an attribute of an imported module, such as `torch.nn.Linear`."""
-    if isinstance(node, ast.Attribute):
-        root = _dotted(node.value, imported)
-        return root and f"{root}.{node.attr}"
-    return imported.get(node.id) if isinstance(node, ast.Name) else None
+def _unread(name: str, path: Path) -> str | None:
+    """Return why a file or directory is a finding by its place alone; `None` if it is not."""
+    if name == ".git":
+        return "git runs the hooks and the programs that it names: audit a download of the repository instead"
+    if path.is_dir():
+        return "is a link to another directory, which is not read" if path.is_symlink() else None
+    if not path.is_file():
+        return "is neither a file nor a directory"
+    if any(part.startswith(".") for part in name.split("/")) and path.name not in NAMES:
+        return None if DOWNLOADED.fullmatch(name) else "is hidden: a model needs no hidden files"
+    return None
 
 
 def audit_json(name: str, content: bytes, files: set[str]) -> Iterator[Finding]:
@@ -208,27 +114,48 @@ def audit_json(name: str, content: bytes, files: set[str]) -> Iterator[Finding]:
 
     Example:
         >>> [finding.why for finding in audit_json("config.json", b'{"trust_remote_code": true}', set())]
-        ['trust_remote_code: trusts other repositories']
+        ['trust_remote_code: trusts other repositories (True)']
     """
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:
         yield Finding("config", name, None, f"is not valid JSON ({one_line(error)})")
         return
-    if Path(name).name == "modules.json" and isinstance(value, list):
-        types = [str(module.get("type")) for module in value if isinstance(module, dict)]
-        others = [name for name in types if not name.startswith("sentence_transformers.")]
-        yield from _references(name, "type", others, files)
-    for key, inner in _items(value):
-        if key == "auto_map" or key == "impl":
-            yield from _references(name, key, _strings(inner), files)
-        elif key.endswith("attn_implementation") or key.endswith("attn_implementation_internal"):
-            for kernel in (text for text in _strings(inner) if "/" in text):
-                yield Finding("config", name, None, f"{key}: downloads and runs the kernels of {kernel!r}")
-        elif key == "trust_remote_code" and inner is not False:
-            yield Finding("config", name, None, "trust_remote_code: trusts other repositories")
-        elif key == "custom_generate":
-            yield Finding("config", name, None, f"custom_generate: generates with the code of {inner!r}")
+    if Path(name).name == "adapter_config.json":
+        yield Finding("config", name, None, "loads the model that it names, with its code, instead of this one")
+    todo = [value] if Path(name).name not in VALUES else []
+    for inner in todo:
+        if isinstance(inner, list):
+            todo += inner
+        for key, part in inner.items() if isinstance(inner, dict) else ():
+            findings = list(_key(name, key, part, files))
+            yield from findings
+            todo += [] if findings else [part]
+
+
+def _key(name: str, key: str, value: object, files: set[str]) -> Iterator[Finding]:
+    """Find what is wrong with one key of a configuration."""
+    if key in ("auto_map", "impl"):
+        yield from _references(name, key, _strings(value), files)
+    elif key in CLASSES:
+        paths = [text for text in _strings(value) if "." in text and not KNOWN_CLASS.fullmatch(text)]
+        yield from _references(name, key, paths, files)
+    elif key.endswith(("attn_implementation", "attn_implementation_internal", "experts_implementation")):
+        for kernel in (text for text in _strings(value) if "/" in text):
+            yield Finding("config", name, None, f"{key}: downloads and runs the kernels of {kernel!r}")
+    elif key in OPTIONS and value is not False:
+        yield Finding("config", name, None, f"{key}: {OPTIONS[key]} ({value!r})")
+    elif key in ("weight_map", "transformers_weights", "path"):
+        for path in _strings(value):
+            if not is_inside(path):
+                yield Finding("config", name, None, f"{key}: {path!r} is outside of the repository")
+            elif key != "path" and not path.endswith(".safetensors"):
+                yield Finding("pickle", name, None, f"{key}: {path!r} is not a safetensors file")
+    elif isinstance(value, str) and ".." in value.replace("\\", "/").split("/") and key not in LABELS:
+        yield Finding("config", name, None, f"{key}: {value!r} is outside of the repository")
+    elif isinstance(value, str) and REPOSITORY.fullmatch(value) and value not in files:
+        if key not in LABELS and not key.isdigit():
+            yield Finding("config", name, None, f"{key}: {value!r} may be the name of another repository")
 
 
 def _references(name: str, key: str, references: list[str], files: set[str]) -> Iterator[Finding]:
@@ -241,39 +168,89 @@ def _references(name: str, key: str, references: list[str], files: set[str]) -> 
             yield Finding("auto_map", name, None, f"{key}: {reference!r} is in no file of the repository")
 
 
-def _items(value: object) -> Iterator[tuple[str, object]]:
-    """Yield every key of a JSON value, at any depth, with its value."""
-    for inner in _values(value):
-        if isinstance(inner, dict):
-            yield from inner.items()
-
-
 def _strings(value: object) -> list[str]:
-    return [inner for inner in _values(value) if isinstance(inner, str)]
-
-
-def _values(value: object) -> Iterator[object]:
-    """Yield a JSON value and all values in it, at any depth."""
+    """Return all texts in a JSON value, at any depth."""
     todo = [value]
-    while todo:
-        yield (inner := todo.pop())
+    for inner in todo:
         todo += inner.values() if isinstance(inner, dict) else inner if isinstance(inner, list) else ()
+    return [inner for inner in todo if isinstance(inner, str)]
 
 
 def audit_bytes(name: str, path: Path) -> Iterator[Finding]:
-    """Find pickles and compiled code, by file name and by first bytes."""
+    """Find pickles, compiled code, and files of kinds that a checkpoint does not need.
+
+    The kind is the suffix; the content must be of that kind.
+    """
     with path.open("rb") as file:
         start = file.read(256)
-    if path.suffix == ".safetensors":
-        if start[8:9] != b"{":  # the first 8 bytes are the length of the JSON header
+        file.seek(0, 2)
+        size = file.tell()
+    suffix = path.suffix.lower()
+    if zipfile.is_zipfile(path):
+        inside = zipfile.ZipFile(path).namelist()
+        pickles = [member for member in inside if Path(member).suffix.lower() in PICKLES]
+        what = (
+            f"is a pickle in an archive ({pickles[0]}): loading it can run any code"
+            if pickles
+            else "is an archive, not read"
+        )
+        yield Finding("pickle" if pickles else "file", name, None, what)
+    elif path.suffix == ".safetensors":
+        header = int.from_bytes(start[:8], "little")
+        if start[8:9] != b"{" or header > size - 8:  # the first 8 bytes are the length of the JSON header
             yield Finding("pickle", name, None, "is not a safetensors file, despite its name")
-    elif path.suffix in PICKLES or (start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")):
-        yield Finding("pickle", name, None, "is a pickle: loading it can run any code")
-    elif start.startswith(b"\x93NUMPY") and b"O'" in start:
-        yield Finding("pickle", name, None, "is an array of pickled objects: loading it can run any code")
-    elif zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            if inside := [member for member in archive.namelist() if Path(member).suffix in PICKLES]:
-                yield Finding("pickle", name, None, f"contains pickles ({inside[0]}): loading them can run any code")
-    elif path.suffix in COMPILED or start.startswith((b"\x7fELF", b"MZ")):
+    elif suffix in PICKLES or is_pickle(path) or start.startswith(b"\x93NUMPY"):
+        yield Finding("pickle", name, None, "is or may contain a pickle: loading it can run any code")
+    elif suffix in COMPILED or start.startswith((b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe")):
         yield Finding("code", name, None, "is compiled code, which cannot be reviewed")
+    elif suffix in PYTHON:
+        if path.suffix != ".py":
+            yield Finding("code", name, None, "is Python code outside of a .py file, which is not read")
+    elif path.suffix in BINARIES:
+        if not start.startswith(BINARIES[path.suffix]):
+            yield Finding("file", name, None, f"is not a {path.suffix} file, despite its name")
+        elif path.suffix == ".onnx":
+            yield from _external_data(name, path)
+    elif path.suffix in TEXTS or path.name in NAMES or DOWNLOADED.fullmatch(name):
+        yield from _text(name, path)
+    else:
+        yield Finding("file", name, None, "a model needs no file of this kind")
+
+
+def is_pickle(path: Path) -> bool:
+    """Return whether a file starts with a pickle: of protocol 2 or later, or of 0 or 1 if it calls something."""
+    with path.open("rb") as file:
+        start = file.read(2)
+        if start[:1] == b"\x80" and start[1:] in (b"\x02", b"\x03", b"\x04", b"\x05"):
+            return True
+        file.seek(0)
+        seen = set()
+        try:
+            for opcode, _, _ in pickletools.genops(file):
+                seen.add(opcode.name)
+                if opcode.name in CALLS and seen & ARGUMENTS and ("GLOBAL" in seen or opcode.name == "INST"):
+                    return True
+        except (ValueError, IndexError):  # not an opcode, or not its argument
+            return False
+    return False
+
+
+def _text(name: str, path: Path) -> Iterator[Finding]:
+    content = path.read_bytes()
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        yield Finding("file", name, None, "is not a text, despite its name")
+    elif path.suffix == ".svg" and SCRIPT.search(content):
+        yield Finding("code", name, None, "is a picture that runs scripts in a browser")
+
+
+def _external_data(name: str, path: Path) -> Iterator[Finding]:
+    """Find tensors of an ONNX file that are read from outside of the repository."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        for match in EXTERNAL_DATA.finditer(content):
+            location = content[match.end() : match.end() + match[1][0]].decode(errors="replace")
+            if not is_inside(location):
+                yield Finding("config", name, None, f"reads {location!r}, which is outside of the repository")

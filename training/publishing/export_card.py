@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import yaml
 from huggingface_hub import ModelCard
 
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 
+from ..errors import UserError, one_line
 from .plain import IDENTITY, RELU, TANH, affine_layers
 from .staging import PLACEHOLDER
 
@@ -31,6 +33,10 @@ WORDS = {
     "last2_mean": "the mean of the token vectors of the last two layers",
     "prompt": "the last layer's vector at the mask token of the template that the tokenizer puts around a sentence",
 }
+LAYERS = "WeightedLayerPooling"
+LEFT_PADDING = "Pad batches on the right, as the tokenizer does by default. Padding on the left changes the vectors."
+NOT_A_NUMBER = """The ONNX file returns nan for a row that is padded on the left, or that lacks the template's mask
+token. transformers.js cuts long texts after it has added the template, so shorten them first."""
 
 
 def ways_to_use(directory: Path, encoder: SentenceEncoderModel) -> dict[str, str]:
@@ -103,9 +109,26 @@ def export_card(source: Path, encoder: SentenceEncoderModel, ways: dict[str, str
         )
     use = [f"## Use\n\n{what} The vectors are the same as those of the model it was exported from."]
     use += [f"With {way}:\n\n```python\n{code}\n```" for way, code in ways.items()]
+    if not obstacle:
+        use += [_servers(encoder), LEFT_PADDING]
+    if "ONNX Runtime" in ways:
+        use.append(NOT_A_NUMBER)
     section = "\n\n".join(use) + "\n\n"
-    card = ModelCard.load(source)
+    try:
+        card = ModelCard.load(source)
+    except (ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{source} cannot be read ({one_line(error)})") from error
     card.data.library_name = "onnx" if obstacle else "sentence-transformers"
     text, replaced = re.subn(r"^## Use\n.*?(?=^## |\Z)", lambda _: section, card.text, flags=re.DOTALL | re.MULTILINE)
     card.text = text if replaced else f"{card.text}\n\n{section}"
     return card
+
+
+def _servers(encoder: SentenceEncoderModel) -> str:
+    """Return whether a server that pools the last layer's token vectors by the configuration of `Pooling` is right."""
+    modules = {"prompt": ["WordWeights"], "first_last_mean": [LAYERS], "last2_mean": [LAYERS]}
+    skipped = modules.get(encoder.config.pooling, []) + (["Dense"] if affine_layers(encoder) else [])
+    servers = "servers that read only the module `Pooling`, such as vLLM and Text Embeddings Inference"
+    if not skipped:
+        return f"This repository needs no other modules, so {servers}, can use it."
+    return f"Do not use {servers}. They skip {' and '.join(f'`{name}`' for name in skipped)}, and give other vectors."

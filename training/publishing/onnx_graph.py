@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+
 from ..errors import UserError
 
 TOLERANCE = 1e-5
@@ -40,19 +42,28 @@ def require_onnx() -> None:
 
 
 class Graph(nn.Module):
-    """The traced function: ids and mask `(B, T)` to token vectors `(B, T, H)` and sentence vectors `(B, D)`."""
+    """The traced function: ids and mask `(B, T)` to token vectors `(B, T, H)` and sentence vectors `(B, D)`.
 
-    def __init__(self, encoder: nn.Module):
+    A graph cannot raise the errors of the model. The vector of a row that the model refuses is nan instead: a row that
+    is padded on the left, or that lacks the template's mask token because its end was cut off.
+    """
+
+    def __init__(self, encoder: SentenceEncoderModel):
         super().__init__()
         self.encoder = encoder
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         output = self.encoder(input_ids=input_ids, attention_mask=attention_mask)
-        return output.last_hidden_state, output.pooler_output
+        accepted = attention_mask[:, :1] == 1
+        if self.encoder.config.pooling == "prompt":
+            accepted &= (input_ids == self.encoder.config.mask_token_id).any(1, keepdim=True)
+        return output.last_hidden_state, output.pooler_output.where(accepted, torch.nan)
 
 
 @torch.no_grad()
-def write_onnx(file: Path, encoder: nn.Module, tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> None:
+def write_onnx(
+    file: Path, encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]
+) -> None:
     """Trace the complete serving model, and compare its vectors under ONNX Runtime with the model's.
 
     Inputs are `input_ids` and `attention_mask` `(batch, tokens)` of any size; outputs are `last_hidden_state` and

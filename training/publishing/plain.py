@@ -15,11 +15,11 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerFast
 
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 from csezoo.modeling.pooling import BatchNormProjection, TanhProjection
+from csezoo.modeling.saved_files import save_tokenizer, write_sentence_transformers_files
 from csezoo.modeling.whitening import Whitening
 
 from ..files import write_json
 from ..loading.templates import serving_tokenizer
-from .repository import save_tokenizer, write_sentence_transformers_files
 
 TEMPLATE_MASK = "[TEMPLATE_MASK]"
 TANH, RELU, IDENTITY = (

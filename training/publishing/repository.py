@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,19 +12,10 @@ from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 
 from ..cards.method_texts import ideas
 from ..cards.model_card import model_card
-from ..files import replace_directory, write_json
+from ..files import replace_directory
 from ..pictures.captions import PICTURES
 from ..recipes import Recipe
-from .fingerprints import write_fingerprint
-
-MODULES = [
-    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
-]
-TRANSFORMER = {
-    "transformer_task": "feature-extraction",
-    "modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}},
-    "module_output_name": "sentence_embedding",
-}
+from .fingerprints import add_checksums
 
 
 def save_repository(
@@ -46,10 +36,9 @@ def save_repository(
     """
     partial = directory.with_name(directory.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
+    serving_model.tokenizer = tokenizer
     serving_model.save_pretrained(partial)
-    save_tokenizer(partial, tokenizer)
-    write_sentence_transformers_files(partial, MODULES, TRANSFORMER)
-    write_fingerprint(partial, type(serving_model))
+    add_checksums(partial)
     save_card(partial, recipe, results)
     replace_directory(partial, directory)
 
@@ -71,31 +60,3 @@ def save_card(
         shutil.copy(picture, directory)
     pictures = [name for name in PICTURES if (directory / name).is_file()]
     model_card(recipe, results, summary, runs=runs, pictures=pictures).save(directory / "README.md")
-
-
-def save_tokenizer(directory: Path, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write a tokenizer, naming the generic fast class as every version of transformers knows it."""
-    tokenizer.save_pretrained(directory)
-    path = directory / "tokenizer_config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    write_json(path, {**config, "tokenizer_class": "PreTrainedTokenizerFast"})
-
-
-def write_sentence_transformers_files(directory: Path, modules: list[dict], transformer: dict) -> None:
-    """Write the files that make `SentenceTransformer(directory)` run `modules` one after the other.
-
-    Args:
-        directory: the repository.
-        modules: content of `modules.json`.
-        transformer: configuration of the first module. `TRANSFORMER` returns `pooler_output`, so that no other module
-            is needed.
-    """
-    write_json(directory / "modules.json", modules)
-    write_json(directory / "sentence_bert_config.json", transformer)
-    similarity = {
-        "model_type": "SentenceTransformer",
-        "prompts": {"query": "", "document": ""},
-        "default_prompt_name": None,
-        "similarity_fn_name": "cosine",
-    }
-    write_json(directory / "config_sentence_transformers.json", similarity)

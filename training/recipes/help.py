@@ -1,4 +1,4 @@
-"""What the keys are, in words: `--help` of training, `--help` of one recipe, and the reference page."""
+"""Describe the keys in words: for `--help` of training, `--help` of one recipe, and the reference page."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import textwrap
 import typing
 from collections.abc import Mapping
 from itertools import groupby
+from types import MappingProxyType
 
 import yaml
 
@@ -19,44 +20,48 @@ TYPES = {int: "int", float: "float", bool: "bool", str: "str"}
 
 
 def describe_keys() -> str:
-    """The keys of every recipe by group, each with type, unit, default and help."""
+    """Return the keys of every recipe by group, each with type, unit, default and help."""
     return "\n\n".join(_describe_group(group, keys) for group, keys in _groups(recipe_keys()))
 
 
 def describe_recipe(name: str, overrides: dict[str, object] | None = None) -> str:
-    """What a recipe sets and why, by its YAML file, and the keys of its method.
+    """Return what a recipe's YAML file sets and why, and the keys of its method. `overrides` change both.
 
     Raises:
-        UserError: as of `load_recipe`.
+        UserError: as in `load_recipe`.
     """
     path = recipe_path(name)
-    about, reasons = comments(path.read_text(encoding="utf-8"))
+    overrides = overrides or {}
     recipe = load_recipe(name, overrides)
-    values = load_recipe(name).to_dict()
+    values = recipe.to_dict()
+    own = read_values(path)
+    introduction, reasons = comments(path.read_text(encoding="utf-8"))
     lines = [f"Values of {path.stem}:"]
-    for key in read_values(path):
-        lines += [f"  {key}: {_text(values[key])}", *_indented(reasons.get(key, ""))]
+    for key in [*own, *(overrides.keys() - own.keys())]:
+        reason = "given on the command line" if key in overrides else reasons.get(key, "")
+        lines += [f"  {key}: {_text(values[key])}", *_indented(reason)]
     groups = _groups(method_keys(recipe.method))
     keys = [
-        _describe_group("Every method" if group == EVERY_METHOD else f"Method {group}", of) for group, of in groups
+        _describe_group("Every method" if group == EVERY_METHOD else f"Method {group}", of, recipe.model)
+        for group, of in groups
     ]
-    return "\n\n".join([*filter(None, [about]), "\n".join(lines), *keys])
+    return "\n\n".join([*filter(None, [introduction]), "\n".join(lines), *keys])
 
 
 def reference() -> str:
-    """All keys as Markdown: a table for each group, then one for the keys of every method and one for each method."""
+    """Return all keys as Markdown: a table per group, a table of the keys of every method, and a table per method."""
     from csezoo.modeling import METHODS  # imports torch, which --help can do without
 
     groups = list(_groups(recipe_keys()))
-    groups.append(("Model, for every method", method_keys("simcse")))  # which adds none of its own
+    groups.append(("Model, for every method", method_keys("simcse")))  # simcse has no further keys
     for name in METHODS:
-        own = {key: known for key, known in method_keys(name).items() if known.group == name}
-        groups += [(f"Method `{name}`", own)] if own else []
+        keys = {key: declared for key, declared in method_keys(name).items() if declared.group == name}
+        groups += [(f"Method `{name}`", keys)] if keys else []
     return "\n\n".join(f"## {title}\n\n{_table(keys)}" for title, keys in groups) + "\n"
 
 
 def comments(text: str) -> tuple[str, dict[str, str]]:
-    """The comments of a recipe: those before its first key, and for each key those on its lines.
+    """Return the comments of a recipe: those before its first key, and for each key those on its lines.
 
     A comment at the beginning of a line belongs to the key below it, an indented one to the key above it.
 
@@ -64,17 +69,17 @@ def comments(text: str) -> tuple[str, dict[str, str]]:
         >>> comments("# A recipe.\\nbatch_size: 64  # paper\\n# or more\\nepochs: 1\\nname: 'a # b'")
         ('A recipe.', {'batch_size': 'paper', 'epochs': 'or more', 'name': ''})
     """
-    ends: dict[int, int] = {}  # column at which a line's values end: a `#` before it begins no comment
+    ends: dict[int, int] = {}  # column at which a line's values end; a `#` before it does not begin a comment
     for token in yaml.scan(text):
         if token.start_mark.index < token.end_mark.index:
             ends |= dict.fromkeys(range(token.start_mark.line, token.end_mark.line), len(text))
             ends[token.end_mark.line] = max(token.end_mark.column, ends.get(token.end_mark.line, 0))
     document = yaml.compose(text, yaml.SafeLoader)
     keys = {key.start_mark.line: key.value for key, _ in document.value} if document else {}
-    about: list[str] = []
+    introduction: list[str] = []
     above: list[str] = []
     reasons: dict[str, list[str]] = {}
-    of_key = about
+    of_key = introduction
     for number, line in enumerate(text.splitlines()):
         if number in keys:
             of_key = reasons[keys[number]] = above
@@ -82,7 +87,7 @@ def comments(text: str) -> tuple[str, dict[str, str]]:
         comment = line[ends.get(number, 0) :].strip()
         if comment.startswith("#"):
             (above if reasons and line.startswith("#") else of_key).append(comment.lstrip("# "))
-    return "\n".join(about), {key: " ".join(found) for key, found in reasons.items()}
+    return "\n".join(introduction), {key: " ".join(lines) for key, lines in reasons.items()}
 
 
 def _groups(keys: Mapping[str, Key]) -> typing.Iterator[tuple[str, dict[str, Key]]]:
@@ -90,11 +95,13 @@ def _groups(keys: Mapping[str, Key]) -> typing.Iterator[tuple[str, dict[str, Key
         yield group, dict(items)
 
 
-def _describe_group(title: str, keys: Mapping[str, Key]) -> str:
+def _describe_group(title: str, keys: Mapping[str, Key], used: Mapping[str, object] = MappingProxyType({})) -> str:
+    """Describe keys. The value that a recipe uses stands in front of the default."""
     lines = [f"{title}:"]
     for name, key in keys.items():
         choices = f"one of {', '.join(map(str, key.allowed))}" if isinstance(key.allowed, tuple) else ""
-        details = [_type(key), choices, key.unit, f"default {_text(key.default)}"]
+        here = f"in this recipe {_text(used[name])}" if name in used else ""
+        details = [_type(key), choices, key.unit, here, f"default {_text(key.default)}"]
         lines += [f"  --{name} ({'; '.join(filter(None, details))})", *_indented(key.help)]
     return "\n".join(lines)
 
@@ -124,5 +131,5 @@ def _type(key: Key) -> str:
 
 
 def _text(value: object) -> str:
-    """A value on one line, as it is written in a recipe."""
+    """Return a value on one line, as it is written in a recipe."""
     return yaml.safe_dump(value, default_flow_style=True, width=math.inf, allow_unicode=True).split("\n")[0]

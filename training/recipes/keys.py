@@ -1,4 +1,4 @@
-"""The keys of a recipe: one declaration for each, from which checks, errors, help and reference are made."""
+"""The keys of a recipe. Each is declared once; checks, errors, help and reference are made from its declaration."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..errors import UserError
 OPTIMIZERS = ("adamw", "adamw-transformers4", "rmsprop")
 # The schedulers of transformers that need nothing but the number of updates.
 SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt")
-# Keys that change no result. They may differ between a run and its continuation.
+# Keys that change no result. They may differ when a run is resumed.
 FREE_KEYS = {"output_dir", "overwrite", "force", "report_to", "log_steps", "recipe"}
-# Keys added since runs have receipts. Such a key at its default does not change the receipt of an earlier run.
-LATER_KEYS = {"optimizer", "teachers", "teacher_share", "fraction_seed"}
+# Keys that are younger than the receipts of runs. At its default, such a key does not change an earlier receipt.
+LATER_KEYS = {"optimizer", "teachers", "teacher_share", "dropout", "fraction_seed"}
 FRACTION = "(0, 1]"
 SEED = "[0, 4_294_967_295]"
 BATCH = "[1, 1_000_000]"
@@ -26,14 +26,14 @@ ANY_UPDATES = "[0, 1_000_000_000]"
 
 
 class Key(NamedTuple):
-    """What is known of one key.
+    """The declaration of one key.
 
     Args:
         group: the heading in the help and in the reference.
         default: its value where a recipe does not set it.
         help: one sentence or two.
-        allowed: the choices, or an interval as in mathematics: `[0, 1)` is from 0 to below 1. For each
-            item of a list.
+        allowed: the choices, or an interval as in mathematics: `[0, 1)` is from 0 to below 1. It applies to each item
+            of a list.
         unit: what a number counts.
         hint: its type.
     """
@@ -68,7 +68,7 @@ class Recipe:
     """Every setting of a run. The keys of the method's configuration are in `model`; all others are declared here.
 
     Raises:
-        UserError: a value that is not allowed, or two that contradict each other.
+        UserError: a value is not allowed, or two values contradict each other.
 
     Example:
         >>> Recipe(batch_size=8).epochs
@@ -85,6 +85,9 @@ class Recipe:
         None, "Hub id or directory of the masked language model that edits sentences for DiffCSE."
     )
     generator_revision: str | None = model_key(None, "Pinned revision of `generator` on the Hub.")
+    dropout: float | None = model_key(
+        None, "Probability of every dropout in the encoder; by default that of the base model.", "[0, 1)"
+    )
 
     dataset: str | None = data_key(
         None, "Hub id of a data set, or `stsb-sentences`: both sides of all pairs of STS-B, from `eval_data`."
@@ -102,7 +105,7 @@ class Recipe:
     )
     max_train_sentences: int | None = data_key(None, "Use only the first rows.", ROWS, "rows")
     train_fraction: float = data_key(
-        1.0, "Keep each row with this probability. The draw is the same for every seed.", FRACTION
+        1.0, "Keep each row with this probability. Every seed keeps the same rows.", FRACTION
     )
     fraction_seed: int = data_key(
         0, "Seed of the draws of `train_fraction` and `nli_fraction`: another one keeps other rows.", SEED
@@ -112,17 +115,19 @@ class Recipe:
         10_000, "Size of the buffer in which a stream is shuffled.", "[1, 100_000_000]", "rows"
     )
     max_length: int = data_key(
-        32, "Longest sentence. Special tokens count, a prompt's template does not.", "[1, 1_000_000]", "word pieces"
+        32, "Longest sentence. Special tokens count; a prompt's template does not.", "[1, 1_000_000]", "word pieces"
     )
 
     teachers: list[str] | None = data_key(
         None,
         "One or two directories with the vectors of the training sentences, as `csezoo encode` writes them. "
-        "`rank_weight` distils their rankings.",
+        "`rank_weight` is the weight of learning their rankings.",
     )
-    teacher_share: float = data_key(0.5, "Share of the first of two teachers in their similarity.", "[0, 1]")
+    teacher_share: float = data_key(0.5, "With two teachers, the weight of the first one's similarities.", "[0, 1]")
 
-    nli_file: str | None = pairs_key(None, "A local file of labelled pairs, for a first stage and for `nli_weight`.")
+    nli_file: str | None = pairs_key(
+        None, "A local file of labelled pairs, used by a first stage and by `nli_weight`."
+    )
     nli_dataset: str | None = pairs_key(None, "Hub id of a data set of labelled pairs.")
     nli_dataset_file: str | None = pairs_key(None, "The one file of `nli_dataset` to read.")
     nli_dataset_revision: str | None = pairs_key(None, "Pinned revision of `nli_dataset` on the Hub.")
@@ -132,14 +137,19 @@ class Recipe:
     nli_fraction: float = pairs_key(1.0, "Keep each labelled row with this probability.", FRACTION)
     nli_batch_size: int = pairs_key(128, "Labelled rows in a batch, over all processes.", BATCH, "rows")
     nli_steps: int = pairs_key(0, "Length of a first stage on labelled pairs alone.", ANY_UPDATES, "updates")
-    nli_epochs: float | None = pairs_key(None, "The same as passes over the labelled data.", "[0, 100_000]", "epochs")
+    nli_epochs: float | None = pairs_key(
+        None,
+        "Length of the first stage as passes over the labelled data, instead of `nli_steps`.",
+        "[0, 100_000]",
+        "epochs",
+    )
     nli_learning_rate: float | None = pairs_key(
         None, "Learning rate of the first stage; `learning_rate` by default.", "[0, 100]"
     )
     nli_decay_steps: int | None = pairs_key(
         None,
-        "Updates after which the first stage's schedule would reach its end, at least as many as the stage has. "
-        "By default those of the second stage.",
+        "Length of the first stage's learning rate schedule, at least the length of the stage. "
+        "By default the length of the second stage.",
         UPDATES,
         "updates",
     )
@@ -149,8 +159,8 @@ class Recipe:
     )
     mini_batch_size: int | None = optimisation_key(
         None,
-        "Sentences that a process encodes at a time. The gradient is that of the complete batch; memory shrinks to "
-        "that of a mini-batch, for one more forward pass.",
+        "Sentences that a process encodes at a time. The gradient is that of the complete batch. The memory is "
+        "that of a mini-batch, at the price of a second forward pass.",
         BATCH,
         "sentences",
     )
@@ -159,7 +169,8 @@ class Recipe:
     )
     length_window: int = optimisation_key(
         0,
-        "Put sentences of similar length into a batch: sort this many batches by length, then shuffle them. "
+        "Put sentences of similar length into a batch: sort the sentences of this many batches by length, cut them "
+        "into batches again, and shuffle these. "
         "0 leaves batches random, as in the papers.",
         "[0, 1_000_000]",
         "batches",
@@ -196,7 +207,9 @@ class Recipe:
     endurance: int | None = evaluation_key(
         None, "Stop after the dev score has dropped this many times (SG-OPT).", UPDATES, "drops"
     )
-    eval_batch_size: int = evaluation_key(128, "Most texts in a forward pass of the evaluation.", BATCH, "texts")
+    eval_batch_size: int = evaluation_key(
+        128, "Largest number of texts in a forward pass of the evaluation.", BATCH, "texts"
+    )
     whitening: int | None = evaluation_key(
         None, "Fit a whitening after training and keep this many dimensions.", "[1, 10_000_000]", "dimensions"
     )
@@ -206,18 +219,24 @@ class Recipe:
 
     mixed_precision: str | None = memory_key(
         None,
-        "`auto` measures whether `no` or `bf16` is faster here. By default what `accelerate launch` was told.",
+        "`auto` measures whether `no` or `bf16` is faster here. By default the setting of `accelerate launch`.",
         ("no", "fp16", "bf16", "auto"),
     )
     attn_implementation: str | None = memory_key(
-        None, "Attention implementation of transformers, such as `sdpa` or `eager`; null leaves the choice to it."
+        None, "Attention implementation of transformers, such as `sdpa` or `eager`; null lets transformers choose."
     )
     gradient_checkpointing: bool = memory_key(False, "Compute activations twice to save memory.")
 
-    seeds: list[int] = run_key([42], "One run for each seed; several are aggregated.", SEED)
+    seeds: list[int] = run_key(
+        [42],
+        "One run for each seed. The results of several seeds are aggregated. A run keeps the seeds that it has.",
+        SEED,
+    )
     output_dir: str | None = run_key(None, "Directory of the run; `runs/NAME` by default.")
     overwrite: bool = run_key(False, "Delete what another recipe left in `output_dir`.")
-    force: bool = run_key(False, "Resume a run although its recipe, data, code or launch has changed since it began.")
+    force: bool = run_key(
+        False, "Resume a run although its recipe, data, models, code or launch has changed since it began."
+    )
     log_steps: int = run_key(25, "Updates between two logged losses.", UPDATES, "updates")
     report_to: str = run_key("tensorboard", "A tracker of accelerate, or `none`.")
     name: str = run_key("", "Name of the run, its card and its default directory; by default the recipe's name.")
@@ -241,11 +260,11 @@ class Recipe:
         if self.nli_steps and self.nli_epochs:
             raise UserError("nli_steps and nli_epochs: give only one of them")
         if self.streaming and self.max_steps is None:
-            raise UserError("streaming: the length of a stream is unknown, give --max_steps too")
+            raise UserError("streaming: the length of a stream is unknown; give --max_steps too")
         if self.streaming and self.train_fraction < 1:
-            raise UserError("train_fraction: a stream cannot be sampled, give --max_train_sentences instead")
+            raise UserError("train_fraction: a stream cannot be sampled; give --max_train_sentences instead")
         if self.whitening and not (self.train_file or self.dataset):
-            raise UserError("whitening: it is fitted on training sentences, give --train_file or --dataset")
+            raise UserError("whitening: it is fitted on training sentences; give --train_file or --dataset")
         if bool(self.teachers) != bool(self.model.get("rank_weight")):
             raise UserError("teachers and rank_weight belong together; give both or neither")
         if self.teachers and len(self.teachers) > 2:
@@ -258,17 +277,17 @@ class Recipe:
             raise UserError(f"seeds: {self.seeds} must be one or more different numbers")
 
     def to_dict(self) -> dict:
-        """All keys in one flat mapping, as in `recipe.yaml`."""
+        """Return all keys in one flat mapping, as in `recipe.yaml`."""
         flat = asdict(self)
         model = flat.pop("model")
         return {**flat, **model}
 
 
 def check_allowed(name: str, value: object, declared: Key) -> None:
-    """Refuse a value, or an item of a list, that its key does not allow.
+    """Refuse a value that its key does not allow, or a list with such an item.
 
     Raises:
-        UserError: the key, the value and what is allowed.
+        UserError: it names the key, the value and what is allowed.
     """
     from csezoo.modeling.configuration_sentence_encoder import (
         check_value,
@@ -284,7 +303,7 @@ def check_allowed(name: str, value: object, declared: Key) -> None:
 
 @cache
 def recipe_keys() -> dict[str, Key]:
-    """The keys that every recipe has, whatever its method.
+    """Return the keys that every recipe has, whatever its method.
 
     Example:
         >>> recipe_keys()["batch_size"].unit
@@ -296,7 +315,7 @@ def recipe_keys() -> dict[str, Key]:
 
 
 def deciding_keys(recipe: Recipe) -> dict[str, object]:
-    """The keys that a run's numbers depend on, apart from the seed.
+    """Return the keys that a run's numbers depend on, apart from the seed.
 
     Example:
         >>> "batch_size" in deciding_keys(Recipe()), "output_dir" in deciding_keys(Recipe())

@@ -15,13 +15,13 @@ EVERY_METHOD = "Every method"
 
 
 def method_keys(name: str) -> dict[str, Key]:
-    """The keys that a recipe of this method may set beside those of every recipe, the method's own first.
+    """Return the keys that a recipe of this method may set beside those of every recipe, the method's own first.
 
     Type and default are those of the constructor, the allowed values are in the class's `allowed`, the help is in its
     docstring.
 
     Raises:
-        ValueError: an unknown method, or two that cannot combine.
+        ValueError: a method is unknown, or two methods cannot be combined.
 
     Example:
         >>> method_keys("simcse")["temperature"].hint
@@ -32,7 +32,7 @@ def method_keys(name: str) -> dict[str, Key]:
     keys: dict[str, Key] = {}
     allowed: dict[str, str | tuple] = {}
     helps: dict[str, str] = {}
-    # From the base class to the method: what is declared again replaces what was there.
+    # From the base class to the method: a key that is declared again replaces the earlier one.
     for cls in reversed(method(name)[0].__mro__):
         if not issubclass(cls, SentenceEncoderConfig):
             continue
@@ -48,7 +48,7 @@ def method_keys(name: str) -> dict[str, Key]:
 
 
 def argument_help(docstring: str) -> dict[str, str]:
-    """The description of each argument in the Args section of a docstring.
+    """Return the description of each argument in the Args section of a docstring.
 
     Example:
         >>> argument_help('''Short.

@@ -13,12 +13,9 @@ from typing import Any
 
 from ..errors import UserError
 from ..recipes import Recipe, deciding_keys, load_recipe
+from ..recipes.origin import differences
 from .manifests import Item, Row
 from .profiles import Profile
-
-# Keys that name or find something. A difference in them keeps no row from being compared with the paper.
-HARMLESS = {"name", "license", "language", "eval_data", "eval_batch_size", "attn_implementation", "mixed_precision"}
-HARMLESS |= {"mini_batch_size", "gradient_checkpointing", "length_window", "fraction_seed"}
 
 
 @dataclass(frozen=True)
@@ -109,14 +106,13 @@ def _planned(
     notes = [row.note] if row.note else []
     if row.recipe is None:
         return Planned(row, [_finished(row, out, profile)], notes + _stand_in(row, profile))
-    runs, changed = [], set()
+    runs, changed = [], set[str]()
     for drawn in [{"fraction_seed": subset} for subset in row.subsets] or [{}]:
         paper = load_recipe(row.recipe, {**row.set, **drawn})
         mine = {**profile.overrides(paper), **overrides}
         recipe = load_recipe(row.recipe, {**row.set, **drawn, **mine}) if mine else paper
-        before, after = deciding_keys(paper), deciding_keys(recipe)
-        changed |= {key for key in before | after if before.get(key) != after.get(key)} - HARMLESS
-        identity = hashlib.sha256(json.dumps(after, sort_keys=True).encode()).hexdigest()[:10]
+        changed |= set(differences(recipe, paper))
+        identity = hashlib.sha256(json.dumps(deciding_keys(recipe), sort_keys=True).encode()).hexdigest()[:10]
         words = tuple((key, _word(value)) for key, value in {**row.set, **drawn, **mine}.items())
         for seed in seeds or row.seeds or recipe.seeds:
             directory = out / "runs" / f"{recipe.name}-{identity}" / f"seed-{seed}"

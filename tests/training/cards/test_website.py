@@ -1,5 +1,6 @@
 """The static website of the cards is complete, loads no external files, and sorts in a real browser."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -8,13 +9,16 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+import yaml
 from huggingface_hub import ModelCard
+from markdown_it import MarkdownIt
 
 from csezoo.training.cards.documentation import write_documentation
 from csezoo.training.cards.index import COLUMNS, write_cards
 from csezoo.training.cards.website import card_body, write_website
 from csezoo.training.cli.parser import main
 from csezoo.training.recipes import recipe_names
+from csezoo.training.recipes.released import released
 
 ROOT = Path(__file__).parents[3]
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -134,10 +138,77 @@ def test_html_in_a_card_is_shown_as_text():
     assert "<script" not in body and 'href="javascript' not in body
 
 
+@pytest.fixture
+def hostile(tmp_path):
+    """A directory of cards with one run. Its names try to run code, to load pictures and to leave a table."""
+    name = "javascript:alert(1)"
+    cards, picture = tmp_path / "cards", "![x](https://example.org/x.png)"
+    shutil.copytree(ROOT / "model_cards" / "simcse-minilm", cards / name)
+    recipe = yaml.safe_load((cards / name / "recipe.yaml").read_text(encoding="utf-8"))
+    recipe |= {"name": picture, "train_file": f"{picture}`\n```\n{picture}.txt", "recipe": f"`{picture}"}
+    (cards / name / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    report = json.loads((cards / name / "results.json").read_text(encoding="utf-8"))
+    report["results"][0]["dataset"] = f"<img src=//example.org/x.png>|{picture}"
+    report["machine"] = {"device": picture}
+    (cards / name / "results.json").write_text(json.dumps(report), encoding="utf-8")
+    (cards / name / "page.html").write_text("<script>alert(1)</script>", encoding="utf-8")
+    (cards / name / "simcse.svg").write_text("<svg><script>alert(1)</script></svg>", encoding="utf-8")
+    return cards
+
+
+def test_names_of_a_run_stay_texts_in_cards_and_website(hostile, tmp_path):
+    write_website(hostile, write_cards(hostile), tmp_path / "site")
+    pages = [Page(page) for page in (tmp_path / "site").rglob("*.html")]
+    pages_of_the_zoo = len(recipe_names()) + len(released())
+    assert len(pages) == 1 + pages_of_the_zoo + 1 - ("simcse-minilm" in recipe_names())
+    for page in pages:
+        assert not any(urlsplit(target).scheme or target.startswith("//") for target in page.loads)
+        assert not any(target.startswith("javascript:") for target in page.links)
+    card = ModelCard.load(hostile / "javascript:alert(1)" / "README.md").text
+    assert "train '`![x](" in card, "a shell takes it for a name, not for a command"
+    for written in (card, (hostile / "README.md").read_text(encoding="utf-8")):
+        loads = Page(MarkdownIt("commonmark").enable("table").render(written)).loads  # here with raw HTML
+        assert not any("example.org" in target for target in loads)
+    assert not list((tmp_path / "site").glob("java*/page.html")) + list((tmp_path / "site").glob("java*/*.svg"))
+
+
+def test_a_picture_from_elsewhere_is_its_description():
+    card = ModelCard("---\nlicense: mit\n---\n\n![a <b>](https://example.org/x.png) ![c](//example.org) ![d](d.png)\n")
+    assert Page(card_body(card)).loads == ["d.png"]
+    assert "a &lt;b&gt; c " in card_body(card)
+
+
+@pytest.mark.parametrize("place", ["cards/run/notes.png", "cards/run/README.md", "docs/page.md"])
+def test_a_link_out_of_cards_or_documentation_is_refused_before_anything_is_written(place, tmp_path, capsys):
+    secret = tmp_path / "secret.txt"
+    secret.write_text("secret", encoding="utf-8")
+    for name in ("cards/run", "docs"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "docs" / "README.md").write_text("# Overview\n", encoding="utf-8")
+    (tmp_path / place).symlink_to(secret)
+    with pytest.raises(SystemExit, match="2"):
+        main(["cards", "--out", f"{tmp_path}/cards", "--html", f"{tmp_path}/site", "--docs", f"{tmp_path}/docs"])
+    assert f"{place} is a link to a place outside of" in capsys.readouterr().err
+    assert not (tmp_path / "site").exists() and not (tmp_path / "cards" / "README.md").exists()
+    assert secret.read_text(encoding="utf-8") == "secret"
+
+
+@pytest.mark.parametrize("place", [".", "site", "site/deep"])
+def test_a_website_in_the_cards_or_in_the_documentation_is_refused_before_anything_is_written(place, tmp_path, capsys):
+    for source in ("cards", "docs"):
+        (tmp_path / source).mkdir()
+        (tmp_path / "docs" / "README.md").write_text("# Overview\n", encoding="utf-8") if source == "docs" else None
+        options = ["--html", f"{tmp_path}/{source}/{place}", "--docs", f"{tmp_path}/docs"]
+        with pytest.raises(SystemExit, match="2"):
+            main(["cards", "--out", f"{tmp_path}/cards", *(options if source == "docs" else options[:2])])
+        assert f"is in {tmp_path}/{source}, which the website is made from" in capsys.readouterr().err
+        assert not list((tmp_path / "cards").iterdir())
+
+
 def test_the_site_does_not_overwrite_the_cards(tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["cards", "--out", str(tmp_path), "--html", str(tmp_path)])
-    assert "is the directory of the cards; give another one" in capsys.readouterr().err
+    assert "which the website is made from; give another directory" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -175,4 +246,4 @@ def test_a_click_sorts_by_number_and_a_second_one_reverses_the_order(shown):
 
 def test_search_and_filter_are_read_from_the_url(shown):
     rows = shown("search=roberta+large&method=promptbert")
-    assert [row[0] for row in rows] == ["l2pcsr-prompt-roberta-large"]
+    assert [row[0] for row in rows] == ["l2pcsr-prompt-roberta-large", "promptbert-sup-roberta-large"]

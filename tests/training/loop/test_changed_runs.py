@@ -5,9 +5,11 @@ import os
 import shutil
 
 import pytest
+from safetensors.torch import load_file, save_file
 from tokenizers.normalizers import BertNormalizer
 
 from csezoo.training.errors import UserError
+from csezoo.training.hub import sha256
 from csezoo.training.loading.tokenizers import load_tokenizer
 from csezoo.training.loop.run_receipt import tokenizer_sha256
 from csezoo.training.loop.runs import run_recipe
@@ -41,11 +43,37 @@ def newest(run):
     return run / "checkpoints" / "step-00000006"
 
 
+def rewrite_state(path, state):
+    """Write another `state.json` as if it had been written so: the checksums fit."""
+    path.write_text(json.dumps(state), encoding="utf-8")
+    checksums = path.with_name("checksums.json")
+    written = json.loads(checksums.read_text(encoding="utf-8"))
+    checksums.write_text(json.dumps({**written, "state.json": sha256(path)}), encoding="utf-8")
+
+
 def change_state(run, **changes):
     for path in run.glob("checkpoints/*/state.json"):
         state = json.loads(path.read_text(encoding="utf-8"))
-        state["origin"] |= changes
-        path.write_text(json.dumps(state), encoding="utf-8")
+        rewrite_state(path, {**state, "origin": {**state["origin"], **changes}})
+
+
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def flip_in(name):
+    return lambda run: flip_a_bit(newest(run) / name)
+
+
+def take_from_the_step_before(run):
+    shutil.copy(run / "checkpoints" / "step-00000004" / "optimizer.safetensors", newest(run))
+
+
+def rename_the_step_before(run):
+    shutil.rmtree(newest(run))
+    shutil.copytree(run / "checkpoints" / "step-00000004", newest(run))
 
 
 def truncate(run):
@@ -63,8 +91,7 @@ def truncate_the_state(run):
 def change_the_seed(run):
     path = newest(run) / "state.json"
     state = json.loads(path.read_text(encoding="utf-8"))
-    state["origin"]["seed"] = 7
-    path.write_text(json.dumps(state), encoding="utf-8")
+    rewrite_state(path, {**state, "origin": {**state["origin"], "seed": 7}})
 
 
 def test_a_run_is_resumed_from_its_newest_checkpoint(whole, broken, capsys):
@@ -83,6 +110,14 @@ def test_a_run_is_resumed_from_its_newest_checkpoint(whole, broken, capsys):
         (lose_a_file, "random-0.safetensors is incomplete"),
         (truncate_the_state, "state.json cannot be read"),
         (change_the_seed, "it belongs to another seed"),
+        (flip_in("model.safetensors"), "model.safetensors has another checksum"),
+        (flip_in("optimizer.safetensors"), "optimizer.safetensors has another checksum"),
+        (flip_in("random-0.safetensors"), "random-0.safetensors has another checksum"),
+        (flip_in("metrics.jsonl"), "metrics.jsonl has another checksum"),
+        (flip_in("state.json"), "state.json "),
+        (flip_in("checksums.json"), ""),
+        (take_from_the_step_before, "optimizer.safetensors has another checksum"),
+        (rename_the_step_before, "it is of step 4"),
     ],
 )
 def test_damaged_checkpoints_and_those_of_another_run_are_skipped(whole, broken, capsys, damage, why):
@@ -102,20 +137,104 @@ def test_checkpoints_of_another_run_do_not_delete_those_of_this_run(whole, broke
     for number in (7, 8):
         shutil.copytree(newest(run), run / "checkpoints" / f"step-0000000{number}")
         path = run / "checkpoints" / f"step-0000000{number}" / "state.json"
-        path.write_text(path.read_text(encoding="utf-8").replace('"seed": 42', '"seed": 7'), encoding="utf-8")
+        state = json.loads(path.read_text(encoding="utf-8").replace('"seed": 42', '"seed": 7'))
+        rewrite_state(path, {**state, "step": number})
     shutil.rmtree(newest(run))
     run_recipe(make_recipe(recipe))
     assert newest(run).is_dir()
 
 
-def test_the_error_of_a_damaged_checkpoint_says_how_to_resume(broken):
+def test_a_run_whose_checkpoints_are_all_damaged_stops_and_changes_nothing(broken):
+    """It would start again, and lose what was trained; --force does not accept damage either."""
+    run, recipe = broken
+    for checkpoint in run.glob("checkpoints/step-*"):
+        flip_a_bit(checkpoint / "model.safetensors")
+    metrics = (run / "metrics.jsonl").read_bytes()
+    line = (
+        "step-00000006 is damaged .model.safetensors has another checksum.*, and no checkpoint before it is sound; put"
+    )
+    for force in (False, True):
+        with pytest.raises(UserError, match=line):
+            run_recipe(make_recipe({**recipe, "force": force}))
+    assert (run / "metrics.jsonl").read_bytes() == metrics
+    shutil.rmtree(run / "checkpoints")
+    run_recipe(make_recipe(recipe))
+
+
+def test_the_error_of_a_damaged_checkpoint_of_older_code_says_how_to_resume(broken):
     run, recipe = broken
     path = newest(run) / "model.safetensors"
     path.write_bytes(b"\xff" * path.stat().st_size)
-    with pytest.raises(UserError, match="step-00000006 could not be read .*; delete it"):
+    (newest(run) / "checksums.json").unlink()
+    with pytest.raises(UserError, match="step-00000006 has no checksums.json; put it back, or use --force"):
         run_recipe(make_recipe(recipe))
+    with pytest.raises(UserError, match="step-00000006 could not be read .*; delete it"):
+        run_recipe(make_recipe({**recipe, "force": True}))
     shutil.rmtree(newest(run))
     run_recipe(make_recipe(recipe))
+
+
+@pytest.mark.parametrize("lines_left", [0, 4])
+def test_metrics_that_were_lost_are_restored_with_a_warning(whole, broken, lines_left, capsys):
+    run, recipe = broken
+    kept = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[:lines_left]
+    (run / "metrics.jsonl").write_text("".join(kept) + '{"step"' * bool(kept), encoding="utf-8")
+    run_recipe(make_recipe(recipe))
+    assert f"metrics.jsonl was changed after it was logged; restoring it from {newest(run)}" in capsys.readouterr().err
+    same_run(whole[0], run)
+
+
+def test_what_a_killed_process_left_half_written_is_deleted(whole, broken):
+    run, recipe = broken
+    for name in (".metrics.jsonl.7.partial", "checkpoints/partial-00000006/model.safetensors", "best.partial/a"):
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_text("half", encoding="utf-8")
+    half = run / "checkpoints" / "step-00000002"
+    shutil.copytree(newest(run), half)
+    (half / "optimizer.safetensors").unlink()
+    run_recipe(make_recipe(recipe))
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000004", "step-00000006"]
+    same_run(whole[0], run)
+    assert not list(run.rglob("*partial*"))
+
+
+def change_weights(base):
+    tensors = load_file(base / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("word_embeddings.weight"))
+    tensors[name][7, 3] += 1e-3
+    save_file(tensors, base / "model.safetensors", metadata={"format": "pt"})
+
+
+def change_the_configuration(base):
+    path = base / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "layer_norm_eps": 1e-6}), encoding="utf-8")
+
+
+def change_the_tokenizer(base):
+    path = base / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "do_lower_case": False}), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("model", "change", "name"),
+    [
+        ("base", change_weights, "base_model"),
+        ("base", change_the_configuration, "base_model"),
+        ("base", change_the_tokenizer, "tokenizer"),
+        ("generator", change_weights, "generator"),
+    ],
+)
+def test_resume_refuses_a_changed_model_unless_forced(bases, train_file, dev_file, tmp_path, model, change, name):
+    for copy in ("base", "generator"):
+        shutil.copytree(bases["bert"], tmp_path / copy)
+    keys = {"method": "diffcse", "generator": str(tmp_path / "generator")} if model == "generator" else {}
+    recipe = values(tmp_path / "base", train_file, dev_file, tmp_path / "run", max_steps=2, **keys)
+    run_recipe(make_recipe(recipe))
+    (tmp_path / "run" / "results.json").unlink()
+    change(tmp_path / model)
+    with pytest.raises(UserError, match=f"step-00000002 was written with another {name}; "):
+        run_recipe(make_recipe(recipe))
+    run_recipe(make_recipe({**recipe, "force": True}))
 
 
 def test_resume_refuses_changed_data_and_accepts_a_new_modification_time(broken):
@@ -132,6 +251,21 @@ def test_resume_refuses_changed_data_and_accepts_a_new_modification_time(broken)
         run_recipe(make_recipe({**recipe, "force": True}))
     finally:
         shutil.copy(run / "before.txt", recipe["train_file"])
+
+
+def test_resume_refuses_changed_rows_of_a_data_set_without_a_pinned_revision(bases, dev_file, tmp_path):
+    """As on the Hub: the recipe has only its name. Here it is a directory that the library reads."""
+    (tmp_path / "sentences").mkdir()
+    file = tmp_path / "sentences" / "train.csv"
+    for number, sentences in enumerate((SENTENCES, [*SENTENCES[1:], SENTENCES[0]])):
+        file.write_text("\n".join(["text", *sentences]) + "\n", encoding="utf-8")
+        recipe = values(bases["bert"], "", dev_file, tmp_path / "run", max_steps=1)
+        recipe |= {"train_file": None, "dataset": str(tmp_path / "sentences")}
+        if number == 0:
+            run_recipe(make_recipe(recipe))
+            (tmp_path / "run" / "results.json").unlink()
+    with pytest.raises(UserError, match="step-00000001 was written with another dataset; "):
+        run_recipe(make_recipe(recipe))
 
 
 def test_the_tokenizer_checksum_ignores_truncation_and_padding(bases):
@@ -174,6 +308,33 @@ def test_resume_refuses_a_checkpoint_of_older_code_unless_forced(broken):
         state = json.loads(path.read_text(encoding="utf-8"))
         kept = {key: state[key] for key in ("scheduler", "scaler", "step", "best_step", "best_score")}
         path.write_text(json.dumps({**kept, "processes": 1, "precision": "no"}), encoding="utf-8")
+        for name in ("checksums.json", "metrics.jsonl"):
+            path.with_name(name).unlink()
     with pytest.raises(UserError, match="was written with another recipe, seed, .*code"):
         run_recipe(make_recipe(recipe))
     run_recipe(make_recipe({**recipe, "force": True}))
+
+
+@pytest.mark.parametrize("content", ["", "null", "[]", '{"model": "x"}', '{"model": "x', "[" * 10_000])
+def test_a_damaged_results_file_of_a_run_is_named(broken, content):
+    run, recipe = broken
+    (run / "results.json").write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match="results.json"):
+        run_recipe(make_recipe(recipe))
+
+
+def test_a_damaged_recipe_of_a_run_is_named(broken):
+    run, recipe = broken
+    for content in ("1: 2\nseeds: [1]\n", "[" * 10_000, "seeds: [1]\nseeds: [2]\n"):
+        (run / "recipe.yaml").write_text(content, encoding="utf-8")
+        with pytest.raises(UserError, match="recipe.yaml"):
+            run_recipe(make_recipe(recipe))
+
+
+@pytest.mark.parametrize("content", ["", "null", "[]", "5", "[" * 10_000])
+def test_a_state_with_other_content_is_a_damaged_checkpoint(broken, content):
+    run, recipe = broken
+    for state in run.glob("checkpoints/*/state.json"):
+        state.write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match="state.json cannot be read"):
+        run_recipe(make_recipe(recipe))

@@ -78,12 +78,12 @@ def test_a_new_length_is_not_compiled_again(recipe, method):
     assert len({batch["input_ids"].shape[-1] for batch in others}) > 3
 
 
-def test_a_compiled_run_equals_an_uncompiled_one(recipe, monkeypatch):
-    run_recipe(recipe("simcse", "plain"), show=False)
+def test_a_compiled_run_equals_an_uncompiled_one(recipe, pairs, monkeypatch):
+    run_recipe(recipe("simcse", "plain", **pairs), show=False)
     AcceleratorState._reset_state(reset_partial_state=True)
     monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "AOT_EAGER")  # as accelerate launch --dynamo_backend sets it
     monkeypatch.setenv("ACCELERATE_DYNAMO_USE_DYNAMIC", "true")
-    run_recipe(recipe("simcse", "compiled"), show=False)
+    run_recipe(recipe("simcse", "compiled", **pairs), show=False)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
     plain, compiled = (lines(Path(recipe("simcse", name).output_dir)) for name in ("plain", "compiled"))
     assert [line.keys() for line in compiled] == [line.keys() for line in plain]

@@ -3,7 +3,7 @@
 import json
 import pickle
 import shutil
-import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ import torch
 
 from csezoo.modeling import METHODS
 from csezoo.training.cli.parser import main
-from csezoo.training.publishing.audit import Finding, audit, audit_code, audit_json
+from csezoo.training.publishing.audit import Finding, audit, audit_json
 from tests.repositories import tiny_repository
 
 
@@ -32,65 +32,6 @@ def test_the_zoo_s_own_repositories_have_no_findings(method, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("source", "line", "why"),
-    [
-        ("import os", 1, "imports os"),
-        ("import torch\nimport subprocess as s", 2, "imports subprocess"),
-        ("def f():\n    from urllib.request import urlopen", 2, "imports urllib.request.urlopen"),
-        ("try:\n    import requests\nexcept ImportError:\n    pass", 2, "imports requests"),
-        ("from pickle import loads", 1, "imports pickle.loads"),
-        ("import socket, math", 1, "imports socket"),
-        ("from transformers import os", 1, "reaches os"),
-        ("import torch\ntorch.os.system('ls')", 2, "torch.os: reaches os"),
-        ("import torch\ntorch.load('x.bin')", 2, "torch.load: reads pickles"),
-        ("import torch as t\nread = t.load", 2, "torch.load: reads pickles"),
-        ("from torch import load", 1, "torch.load, which reads pickles"),
-        ("import torch\ntorch.hub.load('a/b', 'c')", 2, "torch.hub: downloads and runs code"),
-        ("from torch.utils.cpp_extension import load_inline", 1, "compiles and loads code"),
-        ("import torch\ntorch.save({}, 'x')", 2, "torch.save: writes files"),
-        ("from transformers.dynamic_module_utils import get_class_in_module", 1, "code of other repositories"),
-        ("from transformers.utils.hub import hf_hub_download", 1, "downloads files"),
-        ("def f(model):\n    model.push_to_hub('mine')", 2, "uploads files"),
-        ("def f(vector):\n    vector.numpy().tofile('/tmp/x')", 2, "changes files"),
-        ("eval('1')", 1, "eval: runs text as code"),
-        ("run = exec", 1, "exec: runs text as code"),
-        ("compile('1', '', 'eval')", 1, "compile: turns text into code"),
-        ("__import__('os')", 1, "__import__: imports without an import statement"),
-        ("open('/etc/passwd')", 1, "open: opens files"),
-        ("x = ().__class__.__base__.__subclasses__()", 1, "__subclasses__: reaches interpreter internals"),
-        ("x = getattr(f, '__globals__')", 1, "__globals__: reaches interpreter internals"),
-        ("class A:\n    def __reduce__(self):\n        pass", 2, "__reduce__: reaches interpreter internals"),
-        ("import torch\ngetattr(torch, 'lo' + 'ad')", 2, "getattr of torch: hides which attribute it reads"),
-        ("from transformers import AutoModel\nAutoModel.from_pretrained('a/b')", 2, "another repository, 'a/b'"),
-        ("def f(m, n):\n    m.from_pretrained(n, trust_remote_code=True)", 2, "trusts other repositories"),
-        ("k = {}\nk['trust_remote_code'] = True", 2, "trusts other repositories"),
-        ("from .nothere import x", 1, "imports .nothere, which does not exist"),
-        ("from ..above import x", 1, "outside its directory"),
-        ("from . import above", 1, "a package without a name"),
-        ("def f(:", None, "is not valid Python"),
-        ("x = '\0'", None, "is not valid Python"),
-    ],
-)
-def test_code_that_modelling_does_not_need_is_a_finding_with_its_line(source, line, why):
-    findings = list(audit_code("m.py", source.encode(), {"m.py"}))
-    assert any(finding.line == line and why in finding.why for finding in findings), findings
-    assert {finding.file for finding in findings} == {"m.py"}
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import torch\n\nmodel = torch.compile(torch.nn.Linear(2, 2)).eval()",
-        "from .other import x\nfrom transformers.utils import cached_file, logging",
-        "def f(self, field):\n    return getattr(self, field)",
-        '"""import os"""  # eval()',
-    ],
-)
-def test_code_that_modelling_needs_is_no_finding(source):
-    assert list(audit_code("m.py", source.encode(), {"m.py", "other.py"})) == []
-
-
-@pytest.mark.parametrize(
     ("name", "change", "group", "why"),
     [
         ("config.json", {"auto_map": {"AutoModel": "evil/code--m.Model"}}, "auto_map", "code of another repository"),
@@ -101,11 +42,17 @@ def test_code_that_modelling_needs_is_no_finding(source):
         ("config.json", {"_attn_implementation_internal": "evil/kernel"}, "config", "kernels of 'evil/kernel'"),
         ("config.json", {"backbone_config": {"attn_implementation": {"": "e/k:f"}}}, "config", "kernels of 'e/k:f'"),
         ("config.json", {"deep": [{"trust_remote_code": True}]}, "config", "trusts other repositories"),
-        ("generation_config.json", {"custom_generate": "evil/generate"}, "config", "the code of 'evil/generate'"),
+        (
+            "generation_config.json",
+            {"custom_generate": "evil/generate"},
+            "config",
+            "downloads and runs code ('evil/generate')",
+        ),
     ],
 )
 def test_a_configuration_that_loads_code_from_elsewhere_is_a_finding(repository, name, change, group, why):
     path = repository / name
+    path.parent.mkdir(exist_ok=True)
     before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     path.write_text(json.dumps(before | change), encoding="utf-8")
     (finding,) = audit(repository)
@@ -124,7 +71,7 @@ def test_a_foreign_class_among_sentence_transformers_modules_is_a_finding():
 @pytest.mark.parametrize("value", [True, "false", 1, 0, None, [], {"inner": 0}])
 def test_only_a_plain_false_trusts_no_remote_code(value):
     (finding,) = audit_json("config.json", json.dumps({"trust_remote_code": value}).encode(), set())
-    assert finding.why == "trust_remote_code: trusts other repositories"
+    assert finding.why == f"trust_remote_code: trusts other repositories ({value!r})"
     assert not list(audit_json("config.json", b'{"trust_remote_code": false}', set()))
 
 
@@ -139,24 +86,72 @@ def test_json_that_cannot_be_read_is_a_finding():
     assert "is not valid JSON" in broken.why and "is not valid JSON" in deep.why
 
 
-def test_pickles_are_found_by_file_name_and_by_first_bytes(repository):
+def test_pickles_are_found_by_suffix_and_by_content(repository):
     torch.save({"a": torch.zeros(1)}, repository / "pytorch_model.bin")
-    torch.save({"a": torch.zeros(1)}, repository / "weights.data")
+    torch.save({"a": torch.zeros(1)}, repository / "weights.txt")
     (repository / "harmless.txt").write_bytes(pickle.dumps({"a": 1}))
-    np.save(repository / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
-    np.save(repository / "numbers.npy", np.zeros(3))
-    with zipfile.ZipFile(repository / "plain.zip", "w") as archive:
-        archive.writestr("a.txt", "a")
+    (repository / "protocol.txt").write_bytes(pickle.dumps(Path("a"), protocol=0))
+    (repository / "instance.md").write_bytes(b"(S'ls'\nios\nsystem\n.")
+    fields = [(f"field_{number}", "i4") for number in range(30)]  # so that the object is named after 256 bytes
+    np.save(repository / "objects.npy", np.zeros(1, dtype=[*fields, ("last", object)]), allow_pickle=True)
     (repository / "renamed.safetensors").write_bytes(pickle.dumps({"a": 1}))
+    names = ["pytorch_model.bin", "weights.txt", "harmless.txt", "protocol.txt", "instance.md", "objects.npy"]
     findings = {finding.file: finding.group for finding in audit(repository)}
-    names = ("pytorch_model.bin", "weights.data", "harmless.txt", "objects.npy", "renamed.safetensors")
-    assert findings == dict.fromkeys(names, "pickle")
+    assert findings == dict.fromkeys([*names, "renamed.safetensors"], "pickle")
+
+
+def test_texts_that_begin_like_a_pickle_are_no_finding(repository):
+    (repository / "vocab.txt").write_text("cat\nsat\nthe\nReduce\n.\n", encoding="utf-8")
+    (repository / "notes.md").write_text("(see below)\n", encoding="utf-8")
+    assert audit(repository) == []
 
 
 def test_safetensors_that_begin_with_the_bytes_of_a_pickle_are_no_finding(tmp_path):
     header = b"{" + b" " * (0x0280 - 2) + b"}"
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     assert audit(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("code.PY", b"import os", "is Python code outside of a .py file, which is not read"),
+        ("code.pyw", b"import os", "is Python code outside of a .py file, which is not read"),
+        (".hidden/code.py", b"x = 1", "is hidden: a model needs no hidden files"),
+        (".cache/code.py", b"x = 1", "is hidden: a model needs no hidden files"),
+        (".git/hooks/post-checkout", b"ls", "git runs the hooks and the programs that it names"),
+        ("run.sh", b"ls", "a model needs no file of this kind"),
+        ("plain.zip", b"PK\5\6" + bytes(18), "is an archive, not read"),
+        ("numbers.npy", b"\x93NUMPY", "is or may contain a pickle"),
+        ("vocab.txt", b"a\0b", "is not a text, despite its name"),
+        ("picture.png", b"<svg>", "is not a .png file, despite its name"),
+        ("picture.svg", b"<svg><script>alert()</script></svg>", "is a picture that runs scripts in a browser"),
+        ("picture.svg", b"<svg onload='alert()'></svg>", "is a picture that runs scripts in a browser"),
+        ("model.onnx", b"\x08\x0a\x0a\x08location\x12\x05../ab", "reads '../ab', which is outside of the repository"),
+        ("short.safetensors", b"\xff" * 7 + b"\0{", "is not a safetensors file, despite its name"),
+    ],
+)
+def test_a_file_that_a_checkpoint_does_not_need_is_a_finding(repository, name, content, why):
+    (repository / name).parent.mkdir(exist_ok=True, parents=True)
+    (repository / name).write_bytes(content)
+    (finding,) = audit(repository)
+    assert name.startswith(finding.file) and why in finding.why
+
+
+def test_a_link_to_a_directory_and_a_broken_link_are_findings(repository, tmp_path):
+    (repository / "elsewhere").symlink_to(tmp_path)
+    (repository / "gone.txt").symlink_to(tmp_path / "gone")
+    assert [(finding.file, finding.why) for finding in audit(repository)] == [
+        ("elsewhere", "is a link to another directory, which is not read"),
+        ("gone.txt", "is neither a file nor a directory"),
+    ]
+
+
+def test_what_a_download_and_a_tokenizer_add_is_no_finding(repository):
+    for name in (".gitattributes", "vocab.txt", "LICENSE", ".cache/huggingface/download/config.json.metadata"):
+        (repository / name).parent.mkdir(exist_ok=True, parents=True)
+        (repository / name).write_text("a\n", encoding="utf-8")
+    assert audit(repository) == []
 
 
 def test_compiled_code_is_a_finding(repository):

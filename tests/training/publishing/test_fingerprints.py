@@ -8,9 +8,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
+from csezoo.modeling.fingerprint import SENTENCES
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
-from csezoo.training.publishing.fingerprints import SENTENCES, verify_repository
+from csezoo.training.publishing.fingerprints import verify_repository
 from tests.clean_interpreter import run_without_csezoo
 from tests.repositories import tiny_repository
 
@@ -92,7 +93,20 @@ def test_a_changed_repository_ends_the_command_with_one_line_and_exit_code_2(cop
     captured = capsys.readouterr()
     assert ended.value.code == 2 and captured.out == ""
     (line,) = captured.err.splitlines()
-    assert line.startswith(f"error: {directory} is not what was saved: model.safetensors has another checksum; ")
+    assert line.startswith(
+        f"error: {directory} does not match its fingerprint: model.safetensors has another checksum; "
+    )
+
+
+def test_added_files_are_named_and_those_of_a_card_and_a_run_are_not(copy):
+    directory = copy("plain")
+    for name in ("recipe.yaml", "results.json", "LICENSE", "training_curves.png", "diffcse.svg", ".gitattributes"):
+        (directory / name).write_text("a", encoding="utf-8")
+    verify_repository(str(directory))
+    (directory / "deep").mkdir()
+    (directory / "deep" / "notes.txt").write_text("a", encoding="utf-8")
+    (directory / "adapter_model.safetensors").symlink_to("nowhere")
+    assert_differs(directory, "adapter_model.safetensors was added", "deep/notes.txt was added")
 
 
 @pytest.mark.parametrize(
@@ -107,14 +121,14 @@ def test_a_changed_repository_ends_the_command_with_one_line_and_exit_code_2(cop
 def test_a_zeroed_tensor_changes_a_checksum_and_all_vectors(copy, name, tensor):
     directory = copy(name)
     change_tensor(directory, tensor, torch.zeros_like)
-    assert_differs(directory, "model.safetensors has another checksum", "8 of 8 vectors are off")
+    assert_differs(directory, "model.safetensors has another checksum", "8 of 8 vectors differ")
 
 
 def test_a_change_that_affects_one_sentence_is_named_with_that_sentence(copy):
     directory = copy("plain")
     name = "backbone.embeddings.position_embeddings.weight"
     change_tensor(directory, name, lambda table: torch.cat([table[:40], torch.zeros_like(table[40:])]))
-    assert_differs(directory, "1 of 8 vectors are off", "'the river runs past")
+    assert_differs(directory, "1 of 8 vectors differ", "'the river runs past")
 
 
 def test_a_changed_tokenizer_is_named_as_the_cause_not_the_model(copy, saved):
@@ -140,12 +154,12 @@ def test_a_tokenizer_without_its_prompt_is_refused(copy):
 @pytest.mark.parametrize(
     ("name", "change", "problem"),
     [
-        ("plain", {"pooling": "mean"}, "vectors are off"),
-        ("prompt", {"pooling": "cls", "prompts": None}, "vectors are off"),
+        ("plain", {"pooling": "mean"}, "vectors differ"),
+        ("prompt", {"pooling": "cls", "prompts": None}, "vectors differ"),
         ("prefixes", {"prefix_length": 4}, "mis-shaped prefixes"),
         ("prefixes", {"prefix_length": 0}, "unexpected prefixes"),
         ("whitening", {"whitening_size": None}, "unexpected whitening.kernel"),
-        ("plain", {"model_type": "bert"}, "its model is not a model of the zoo"),
+        ("plain", {"model_type": "bert"}, "it is not a model of the zoo"),
         ("plain", {"pooling": "median"}, "'median' must be one of"),
     ],
 )
@@ -168,7 +182,7 @@ def test_half_precision_is_verified_with_a_larger_tolerance(saved, copy, dtype):
     AutoModel.from_pretrained(saved["plain"], dtype=dtype).verify()
     directory = copy("plain")
     change_tensor(directory, "backbone.embeddings.LayerNorm.bias", torch.zeros_like)
-    with pytest.raises(ValueError, match="8 of 8 vectors are off"):
+    with pytest.raises(ValueError, match="8 of 8 vectors differ"):
         AutoModel.from_pretrained(directory, dtype=dtype).verify()
 
 
@@ -187,7 +201,7 @@ except ValueError as error:
 """
     *lines, error = run_without_csezoo(code, tmp_path)
     assert len(lines) == 2
-    assert "8 of 8 vectors are off" in error
+    assert "8 of 8 vectors differ" in error
 
 
 def test_a_missing_or_broken_fingerprint_is_refused(copy, tmp_path):

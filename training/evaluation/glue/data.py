@@ -19,7 +19,7 @@ class Format:
     """The columns, classes and metrics of a task.
 
     Args:
-        hub_texts: the columns of one text or two on the Hub.
+        hub_texts: the columns of the text, or of the two texts, on the Hub.
         texts, label: the columns of the texts and the label in GLUE's files, by name, or by number without a header.
         labels: names of the classes in the order of the Hub's numbers; empty if the label is a score.
         metrics: keys of `fine_tuning.METRICS`. The first one chooses the epoch.

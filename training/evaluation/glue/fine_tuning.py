@@ -171,7 +171,7 @@ def measure(name: str, logits: np.ndarray, labels: np.ndarray) -> dict[str, floa
 
 
 class _Bars(ProgressCallback):
-    """Progress bars without logged numbers, which are in the results."""
+    """Progress bars that print no numbers, because the results contain them."""
 
     def on_log(self, *_: Any, **__: Any) -> None:
         pass
@@ -198,7 +198,9 @@ def finetune(model: str, task: GlueTask, seed: int, settings: FineTuning, *, pro
     train, *devs = (tokenize_examples(examples, tokenizer, longest) for examples in task.parts.values())
     chooser_rows = int(settings.dev_share * len(devs[0]))
     if settings.dev_share and not chooser_rows:
-        raise UserError(f"dev_share: {settings.dev_share} of {len(devs[0])} examples is none; give a larger share")
+        raise UserError(
+            f"dev_share: {settings.dev_share} of {len(devs[0])} examples selects none; give a larger share"
+        )
     chooser, devs[0] = devs[0].select(range(chooser_rows)), devs[0].select(range(chooser_rows, len(devs[0])))
     when = "epoch" if chooser_rows else "no"
     with tempfile.TemporaryDirectory() as directory:
@@ -275,7 +277,7 @@ def run_glue(
 
     Raises:
         UserError: as for `load_glue_task`, `finetune` and `ResultsFile`, or a seed is out of range. What can be
-            checked before the first run is checked there.
+            checked is checked before the first run.
     """
     settings = settings or FineTuning()
     if wrong := [seed for seed in seeds if not 0 <= seed < 2**32]:

@@ -1,4 +1,4 @@
-"""Read pairs in other languages than English: BQ, LCQMC, STS 2017 in eleven language pairs, STS 2014 in Spanish."""
+"""Read pairs in languages other than English: BQ, LCQMC, STS 2017 in eleven language pairs, STS 2014 in Spanish."""
 
 from __future__ import annotations
 

@@ -1,10 +1,41 @@
-"""Check how many processes `accelerate launch` started."""
+"""The processes of a run: how they are set up, and what the main one does for all of them."""
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import datasets
+from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin, broadcast_object_list
+from transformers.utils import logging as transformers_logging
 
 from ...errors import UserError
+from ...recipes import Recipe
+from ..precision import choose_precision, precision_of
+from .fsdp import fsdp_plugin
+from .zero import deepspeed_plugin
+
+logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+def on_main(accelerator: Accelerator, call: Callable[[], Result]) -> Result:
+    """Call a function on the main process, and return its result, or raise its `UserError`, on every process."""
+    answer: list[Any] = [None]
+    if accelerator.is_main_process:
+        try:
+            answer = [call()]
+        except UserError as error:
+            answer = [error]
+    (result,) = broadcast_object_list(answer)
+    if isinstance(result, UserError):
+        raise result
+    return result
 
 
 def check_launch(processes: int) -> None:
@@ -19,3 +50,52 @@ def check_launch(processes: int) -> None:
             "FSDP and DeepSpeed need GPUs); on CPU use ACCELERATE_USE_CPU=true accelerate launch --multi_gpu "
             "--num_processes N"
         )
+
+
+def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
+    """Set up the processes, precision, logging and tracker of a run.
+
+    Raises:
+        UserError: the recipe's tracker or precision does not work here, or too few processes were started.
+    """
+    tracker = None if recipe.report_to == "none" else recipe.report_to
+    # The heads of one stage have no gradients in the other. Without a contrastive loss, a projection may have none.
+    unused = recipe.model.get("nli_classes", 0) > 0 or recipe.model.get("contrastive_weight", 1) == 0
+    data_parallel = DistributedDataParallelKwargs(find_unused_parameters=unused)
+    precision = choose_precision(recipe.mixed_precision)
+    try:
+        accelerator = Accelerator(
+            mixed_precision=precision,
+            gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=recipe.gradient_accumulation_steps),
+            log_with=tracker,
+            project_dir=str(output),
+            kwargs_handlers=[data_parallel],
+            fsdp_plugin=fsdp_plugin(),
+            deepspeed_plugin=deepspeed_plugin(recipe, precision),
+        )
+    except ValueError as error:
+        raise UserError(f"report_to or mixed_precision: {error}; choose another value") from error
+    check_launch(accelerator.num_processes)
+    level = logging.INFO if accelerator.is_main_process else logging.ERROR
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", force=True)
+    logging.getLogger("csezoo").setLevel(level)
+    transformers_logging.set_verbosity_error()  # new heads are intended; loading checks other tensors
+    transformers_logging.disable_progress_bar()
+    if not sys.stderr.isatty() or not accelerator.is_main_process:
+        datasets.disable_progress_bars()  # show progress bars only on a terminal
+    logger.info(
+        "%d process(es) on %s, precision %s",
+        accelerator.num_processes,
+        accelerator.device.type,
+        precision_of(accelerator),
+    )
+    if tracker and not accelerator.log_with:
+        raise UserError(f"report_to: {tracker} is not installed; pip install {tracker}, or use --report_to none")
+    return accelerator
+
+
+def start_tracker(accelerator: Accelerator, recipe: Recipe) -> None:
+    """Start the tracker. Call this only after `claim`, because the tracker writes into the run's directory."""
+    if accelerator.log_with:
+        plain = {key: value for key, value in recipe.to_dict().items() if isinstance(value, bool | int | float | str)}
+        accelerator.init_trackers("tracker", config=plain)

@@ -18,7 +18,7 @@ Returns:
 
 Example:
     >>> import evaluate
-    >>> metric = evaluate.load("training/metrics/alignment")
+    >>> metric = evaluate.load("training/evaluation/metrics/alignment")
     >>> metric.compute(predictions=[[2.0, 0.0]], references=[[0.0, 3.0]])["alignment"]
     2.0
 """

@@ -20,7 +20,7 @@ Returns:
 
 Example:
     >>> import evaluate
-    >>> metric = evaluate.load("training/metrics/recall")
+    >>> metric = evaluate.load("training/evaluation/metrics/recall")
     >>> metric.compute(predictions=[[0.1, 0.9, 0.3], [0.8, 0.1, 0.3]], references=[1, 2], ranks=(1, 2))
     {'recall@1': 50.0, 'recall@2': 100.0}
 """

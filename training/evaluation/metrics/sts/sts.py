@@ -20,7 +20,7 @@ Returns:
 
 Example:
     >>> import evaluate
-    >>> metric = evaluate.load("training/metrics/sts")
+    >>> metric = evaluate.load("training/evaluation/metrics/sts")
     >>> metric.compute(predictions=[0.1, 0.5, 0.4], references=[0, 5, 3])["spearman"]
     100.0
 """

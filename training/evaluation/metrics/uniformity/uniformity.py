@@ -20,7 +20,7 @@ Returns:
 
 Example:
     >>> import evaluate
-    >>> metric = evaluate.load("training/metrics/uniformity")
+    >>> metric = evaluate.load("training/evaluation/metrics/uniformity")
     >>> metric.compute(predictions=[[1.0, 0.0], [-5.0, 0.0]])
     {'uniformity': -8.0, 'anisotropy': -1.0}
 """

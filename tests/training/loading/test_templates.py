@@ -1,0 +1,86 @@
+"""The published tokenizer means the same to every client: each piece of its template is a token of that name."""
+
+import json
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoTokenizer
+
+from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
+from csezoo.training.loading.tokenizers import load_tokenizer
+from csezoo.training.publishing.export import export
+from csezoo.training.publishing.fingerprints import verify_repository
+from csezoo.training.quickstart.base import train_tokenizer
+from tests.conftest import SENTENCES, tiny_tokenizer
+from tests.repositories import tiny_repository
+
+PROMPTS = {
+    "no prompt": None,
+    "a word twice": 'the sentence : the sentence of "{sentence}" means the {mask} .',
+    "signs of the template language": "$A : $0 :1 A:0 {sentence} B {mask} $B .",
+}
+
+
+def as_transformers_js(tokenizer, text: str) -> list[int]:
+    """Token ids by the rules of transformers.js: the name of a piece is its token, whatever `special_tokens` says."""
+    vocabulary, ids = tokenizer.get_vocab(), []
+    for piece in json.loads(tokenizer.backend_tokenizer.to_str())["post_processor"]["single"]:
+        if "Sequence" in piece:
+            ids += tokenizer(text, add_special_tokens=False).input_ids
+        else:
+            ids.append(vocabulary[piece["SpecialToken"]["id"]])
+    return ids
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_every_piece_of_a_template_is_one_token_of_that_name(kind, prompt, tmp_path):
+    base = tiny_tokenizer(kind)
+    before, after = template_token_ids(base, PROMPTS[prompt])
+    serving_tokenizer(base, (before, after), max_length=64).save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    words = loaded(SENTENCES[0], add_special_tokens=False).input_ids
+    assert loaded(SENTENCES[0]).input_ids == before + words + after == as_transformers_js(loaded, SENTENCES[0])
+    assert loaded(SENTENCES[0], SENTENCES[0]).input_ids == before + words + after + words + after
+
+
+def test_a_base_model_that_adds_full_stops_at_test_adds_none_in_training(kind, tmp_path):
+    """Neither to a sentence nor to the part of a template before the mask."""
+    base, prompt = tiny_tokenizer(kind), 'the sentence of "{sentence}" means {mask} .'
+    template = template_token_ids(base, prompt)
+    serving_tokenizer(base, template, max_length=64, full_stop=True).save_pretrained(tmp_path)
+    loaded = load_tokenizer(str(tmp_path))
+    assert template_token_ids(loaded, prompt) == template
+    assert loaded("The cat", add_special_tokens=False).input_ids == base("The cat", add_special_tokens=False).input_ids
+
+
+def test_the_tokenizer_of_the_quickstart_too():
+    base = train_tokenizer(SENTENCES)
+    tokenizer = serving_tokenizer(base, template_token_ids(base), max_length=64)
+    assert tokenizer(SENTENCES[0]).input_ids == as_transformers_js(tokenizer, SENTENCES[0])
+
+
+@pytest.fixture(scope="module")
+def published_before(tmp_path_factory):
+    """A checkpoint whose tokenizer has one piece with several tokens, as those published before."""
+    directory = tiny_repository(tmp_path_factory.mktemp("old") / "model")
+    old = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    old.post_processor = TemplateProcessing(
+        single="[BEFORE] $A [AFTER]",
+        special_tokens=[
+            {"id": name, "ids": [number], "tokens": [token]}
+            for name, number, token in (("[BEFORE]", 2, "[CLS]"), ("[AFTER]", 3, "[SEP]"))
+        ],
+    )
+    old.save(str(directory / "tokenizer.json"))
+    fingerprint = json.loads((directory / "fingerprint.json").read_text(encoding="utf-8"))
+    del fingerprint["files"]["tokenizer.json"]
+    (directory / "fingerprint.json").write_text(json.dumps(fingerprint), encoding="utf-8")
+    return directory
+
+
+def test_a_checkpoint_published_before_still_loads_and_its_export_is_right_everywhere(published_before, tmp_path):
+    assert len(verify_repository(str(published_before))) == 3
+    export(str(published_before), str(tmp_path / "plain"))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "plain")
+    assert tokenizer(SENTENCES[0]).input_ids == as_transformers_js(tokenizer, SENTENCES[0])

@@ -1,0 +1,119 @@
+"""A run stops before it learns from vectors that mean nothing: equal views, and vectors that depend on padding."""
+
+import pytest
+import torch
+from transformers import CONFIG_MAPPING, AutoModel, AutoModelForPreTraining, MambaConfig
+
+from csezoo.training.errors import UserError
+from csezoo.training.loading.backbones import set_dropout
+from csezoo.training.loop.building import build
+from csezoo.training.loop.health import refuse_padding_dependence, views_differ
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.recipes import make_recipe
+from tests.conftest import tiny_config, tiny_tokenizer
+from tests.training.loop.test_train import lines, values
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16}
+SIZES |= {"intermediate_size": 64, "vocab_size": 300, "max_position_embeddings": 66, "embedding_size": 32}
+SIZES |= {"pad_token_id": 0, "layer_types": ["full_attention"] * 2}
+WITHOUT_DROPOUT = ["modernbert", "nomic_bert", "eurobert", "albert", "rembert", "qwen3"]
+READ_PADDING = ["convbert", "fnet", "nystromformer", "yoso"]
+MASK_PADDING = ["bert", "roberta", "modernbert", "deberta-v2", "mpnet", "mobilebert", "electra", "longformer", "qwen3"]
+
+
+def tiny_base(kind, directory):
+    """A tiny random encoder of any architecture, as its configuration is by default."""
+    config = CONFIG_MAPPING[kind]
+    known = config().to_dict()
+    torch.manual_seed(0)
+    AutoModel.from_config(config(**{key: value for key, value in SIZES.items() if key in known})).save_pretrained(
+        directory
+    )
+    tiny_tokenizer("bert").save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture
+def recipe(train_file, dev_file, tmp_path):
+    def make(kind, **changes):
+        base = tiny_base(kind, tmp_path / kind)
+        keys = {"max_steps": 1, "pooling": "mean", **changes}  # a decoder's first token knows no other
+        return make_recipe(values(base, train_file, dev_file, tmp_path / "run", **keys))
+
+    return make
+
+
+@pytest.mark.parametrize("kind", WITHOUT_DROPOUT)
+def test_a_method_that_needs_dropout_refuses_an_encoder_without(recipe, kind, tmp_path):
+    line = "the two views of every sentence are equal: simcse makes them with dropout, .* give --dropout 0.1, or"
+    with pytest.raises(UserError, match=line):
+        run_recipe(recipe(kind))
+    assert not [line for line in lines(tmp_path / "run") if "loss" in line] and not list(tmp_path.rglob("step-*"))
+
+
+@pytest.mark.parametrize("kind", WITHOUT_DROPOUT)
+def test_dropout_reaches_every_encoder_and_the_saved_configuration(recipe, kind, tmp_path):
+    run_recipe(recipe(kind, dropout=0.2))
+    model = AutoModelForPreTraining.from_pretrained(tmp_path / "run" / "best").train()
+    found = [module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)]
+    assert set(found) <= {0.2}
+    ids = torch.randint(5, 40, (4, 1, 7)).expand(-1, 2, -1)
+    assert views_differ(ids, model(input_ids=ids).embeddings, 1e-3)
+    config = model.config.backbone_config.to_dict()
+    dropouts = {key: value for key, value in config.items() if "dropout" in key and value is not None}
+    assert dropouts and set(dropouts.values()) == {0.2}
+
+
+def test_dropout_reaches_every_encoder_of_a_method(bases):
+    for method in ("sgopt", "diffcse"):
+        keys = {"base_model": str(bases["bert"]), "generator": str(bases["bert"]), "method": method, "dropout": 0.3}
+        for encoder in build(make_recipe(keys)).model.encoders():
+            found = [module.p for module in encoder.modules() if isinstance(module, torch.nn.Dropout)]
+            assert found and set(found) == {0.3}
+
+
+def test_dropout_can_be_turned_off_for_views_that_differ_without(bases, train_file, dev_file, pairs, tmp_path):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", dropout=0.0, max_steps=1)
+    with pytest.raises(UserError, match=r"hidden_dropout_prob 0\.0.*give --dropout"):
+        run_recipe(make_recipe(recipe))
+    run_recipe(make_recipe({**recipe, **pairs, "output_dir": str(tmp_path / "pairs")}))
+    method = {"method": "prdsimcse", "positive_prefix": "one-um", "output_dir": str(tmp_path / "prefixes")}
+    run_recipe(make_recipe({**recipe, **method}))
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_views_are_equal_in_any_precision_of_mini_batches(
+    base_without_dropout, train_file, dev_file, tmp_path, precision
+):
+    keys = {"mixed_precision": precision, "mini_batch_size": 5, "projection": "batchnorm"}
+    with pytest.raises(UserError, match="the two views of every sentence are equal"):
+        run_recipe(make_recipe(values(base_without_dropout, train_file, dev_file, tmp_path / "run", **keys)))
+
+
+def test_an_encoder_whose_configuration_has_no_dropout_cannot_get_one():
+    with pytest.raises(UserError, match="dropout: the configuration of mamba has no dropout to set; leave it out"):
+        set_dropout(MambaConfig(), 0.1)
+
+
+@pytest.mark.parametrize("kind", READ_PADDING)
+def test_an_encoder_that_reads_padding_is_refused_before_it_is_scored(recipe, kind, tmp_path):
+    line = rf"base_model: .* \({kind}\) changes the vectors of a sentence when .*; give an encoder that masks"
+    with pytest.raises(UserError, match=line):
+        run_recipe(recipe(kind))
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize("kind", MASK_PADDING)
+def test_an_encoder_that_masks_padding_is_accepted_and_the_random_state_stays(recipe, kind):
+    made = recipe(kind)
+    built = build(made)
+    before = torch.get_rng_state()
+    refuse_padding_dependence(built, made)
+    assert torch.equal(torch.get_rng_state(), before) and built.model.training
+
+
+def test_every_pooling_and_prompt_is_checked(bases):
+    for keys in ({"pooling": "prompt", "prompts": ['This "{sentence}" means{mask}.']}, {"method": "diffaug"}):
+        made = make_recipe({"base_model": str(bases["bert"]), **keys})
+        refuse_padding_dependence(build(made), made)
+    assert tiny_config("bert").hidden_dropout_prob == 0.1

@@ -1,0 +1,257 @@
+"""Seeds are added to a run at any time, and several processes that share a disk train different ones at once."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from csezoo.training.errors import UserError
+from csezoo.training.files import locked
+from csezoo.training.loop.distributed.seeds import OF_SEED, RUN_FILES, seed_directory, seeds_locked
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.recipes import load_recipe, make_recipe
+from tests.interpreters import Python
+from tests.training.faults import AtRecord, start_in_child, train_in_child
+from tests.training.loop.test_resume import same_run
+from tests.training.loop.test_train import command_line, values
+
+
+def keys(base, train_file, dev_file, output, **changes):
+    """The keys of a run of two updates, from a recipe that a command line can name too."""
+    changed = values(base, train_file, dev_file, output, max_steps=2, eval_steps=1, **changes)
+    return load_recipe("simcse-bert-base-uncased", {**changed, "name": "simcse-bert-base-uncased"}).to_dict()
+
+
+def arguments(recipe):
+    return command_line({key: value for key, value in recipe.items() if value is not None})
+
+
+@pytest.fixture
+def recipe(bases, train_file, dev_file, tmp_path):
+    return keys(bases["bert"], train_file, dev_file, tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def whole(bases, train_file, dev_file, tmp_path_factory):
+    """A run of the seeds 1, 2 and 3 in one command."""
+    output = tmp_path_factory.mktemp("runs") / "whole"
+    run_recipe(make_recipe(keys(bases["bert"], train_file, dev_file, output, seeds=[1, 2, 3])))
+    return output
+
+
+def read(run: Path) -> dict:
+    return json.loads((run / "results.json").read_text(encoding="utf-8"))
+
+
+def card(run: Path) -> str:
+    """The card of `best/` without what differs from run to run: times, memory, where the run is."""
+    text = (run / "best" / "README.md").read_text(encoding="utf-8").replace(str(run), "RUN")
+    return "\n".join(
+        line for line in text.splitlines() if not any(word in line for word in ("second", "GiB", "memory"))
+    )
+
+
+def equals_whole(run: Path, whole: Path, order: list[int]) -> None:
+    """The seeds, summary, choice and card are those of one command with all seeds."""
+    expected, results = read(whole), read(run)
+    assert results["seeds"] == order and sorted(order) == expected["seeds"]
+    for seed in order:
+        same_run(run / f"seed-{seed}", whole / f"seed-{seed}")
+    for ours, theirs in zip(results["summary"], expected["summary"], strict=True):
+        assert ours == pytest.approx(theirs)
+    assert results["best_seed"] == expected["best_seed"]
+    assert yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))["seeds"] == order
+    weights = "best/model.safetensors"
+    assert (run / weights).read_bytes() == (run / f"seed-{results['best_seed']}" / weights).read_bytes()
+    assert not {path.name for path in run.iterdir()} & {"metrics.jsonl", "checkpoints", "best.partial"}
+    if order == expected["seeds"]:
+        assert card(run) == card(whole)
+
+
+def test_seeds_are_added_to_a_finished_run_of_one(recipe, whole, tmp_path, capsys):
+    run_recipe(make_recipe({**recipe, "seeds": [1]}))
+    weights = (tmp_path / "run" / "best" / "model.safetensors").read_bytes()
+    capsys.readouterr()
+    run_recipe(make_recipe({**recipe, "seeds": [1, 2, 3]}))
+    out = capsys.readouterr()
+    assert "(3 seeds)" in out.out and "is finished" in out.err
+    assert (tmp_path / "run" / "seed-1" / "best" / "model.safetensors").read_bytes() == weights
+    equals_whole(tmp_path / "run", whole, [1, 2, 3])
+
+
+def test_seeds_are_added_to_an_interrupted_run(recipe, whole, tmp_path, train_up_to):
+    train_up_to("step 2  loss", {**recipe, "seeds": [1]})
+    run_recipe(make_recipe({**recipe, "seeds": [3]}))  # the first is not finished, so there is no mean yet
+    assert read(tmp_path / "run" / "seed-3")["seed"] == 3 and not (tmp_path / "run" / "results.json").exists()
+    train_up_to("step 2  loss", {**recipe, "seeds": [2]})
+    run_recipe(make_recipe({**recipe, "seeds": [2, 1]}))
+    equals_whole(tmp_path / "run", whole, [1, 3, 2])
+
+
+def test_a_run_keeps_its_seeds_when_a_command_names_fewer(recipe, whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "run")
+    results = run_recipe(make_recipe({**recipe, "seeds": [2]}))
+    assert results["summary"][0]["n"] == 3
+    equals_whole(tmp_path / "run", whole, [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [pytest.param([1], [2, 3], marks=pytest.mark.slow), ([1, 2, 3], [1, 2, 3])]
+)
+def test_two_processes_share_the_seeds_of_a_run(recipe, whole, tmp_path, first, second):
+    processes = [
+        Python("-m", "csezoo.training.train", *arguments({**recipe, "seeds": seeds})) for seeds in (first, second)
+    ]
+    done = [process.finish() for process in processes]
+    assert [process.returncode for process in done] == [0, 0], [process.stderr for process in done]
+    order = read(tmp_path / "run")["seeds"]
+    equals_whole(tmp_path / "run", whole, order)
+    trained = [process.stderr.count("step 2  dev") for process in done]
+    assert sum(trained) == 3, "a seed was trained twice"
+
+
+@pytest.mark.parametrize("last", ["first", pytest.param("second", marks=pytest.mark.slow)])
+def test_the_mean_is_right_whichever_process_finishes_last(recipe, whole, tmp_path, last, train_up_to):
+    """Seed 1 is trained in the run's own directory, until another process has added seeds."""
+    alone, others = {**recipe, "seeds": [1]}, {**recipe, "seeds": [2, 3]}
+    waits = AtRecord("step 1  dev", Wait(tmp_path / "go"))
+    process = start_in_child(arguments(alone), tmp_path / "stderr.txt", waits)
+    waits.strike.until_waiting()
+    if last == "first":
+        run_recipe(make_recipe(others))
+        assert not (tmp_path / "run" / "results.json").exists()
+        waits.strike.release()
+        process.join(timeout=120)
+    else:
+        train_up_to("step 2  loss", others, occurrence=2)
+        waits.strike.release()
+        process.join(timeout=120)
+        assert read(tmp_path / "run")["seeds"] == [1, 2]
+        run_recipe(make_recipe(others))
+    assert process.exitcode == 0
+    equals_whole(tmp_path / "run", whole, [1, 2, 3])
+
+
+class Wait:
+    """Stops a process until a file is there; says that it has begun to wait with another file."""
+
+    def __init__(self, path: Path):
+        self.path, self.waiting = path, path.with_name("waiting")
+
+    def __call__(self) -> None:
+        self.waiting.touch()
+        poll(self.path)
+
+    def until_waiting(self) -> None:
+        poll(self.waiting)
+
+    def release(self) -> None:
+        self.path.touch()
+
+
+def poll(path: Path) -> None:
+    for _ in range(2400):
+        if path.exists():
+            return
+        time.sleep(0.05)
+    raise TimeoutError(path)
+
+
+def test_a_command_whose_seeds_are_all_taken_is_refused_and_changes_nothing(recipe, whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "run")
+    (tmp_path / "run" / "seed-2" / "results.json").unlink()
+    before = sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "run").rglob("*.*"))
+    with locked(tmp_path / "run" / "seed-2"):
+        code, err = train_in_child(arguments({**recipe, "seeds": [2]}), tmp_path)
+    assert code == 2 and f"another process is training in {tmp_path / 'run' / 'seed-2'}; wait for it" in err
+    assert sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "run").rglob("*.*")) == before
+
+
+@pytest.mark.parametrize("key", ["overwrite", "force"])
+def test_a_run_that_another_process_is_training_cannot_be_changed(recipe, whole, tmp_path, key):
+    shutil.copytree(whole, tmp_path / "run")
+    changed = {**recipe, "seeds": [1, 2, 3], "batch_size": 8, key: True}
+    with locked(tmp_path / "run" / "seed-2"):
+        code, err = train_in_child(arguments(changed), tmp_path)
+    assert code == 2 and f"another process is training in {tmp_path / 'run' / 'seed-2'}; wait for it" in err
+    assert (tmp_path / "run" / "seed-1" / "results.json").is_file()
+
+
+def test_seeds_that_differ_in_more_than_the_seed_are_not_averaged(recipe, whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "run")
+    path = tmp_path / "run" / "seed-2" / "results.json"
+    results = read(path.parent)
+    results["training"]["origin"]["code"] = "of another time"
+    path.write_text(json.dumps(results), encoding="utf-8")
+    line = "seeds: seed 2 has another code than seed 1; undo the change, .*--force to average them anyway"
+    with pytest.raises(UserError, match=line):
+        run_recipe(make_recipe({**recipe, "seeds": [1]}))
+    assert run_recipe(make_recipe({**recipe, "seeds": [1], "force": True}))["summary"][0]["n"] == 3
+
+
+def test_a_seed_of_another_experiment_is_refused_before_it_is_trained(recipe, whole, tmp_path, bases):
+    shutil.copytree(whole, tmp_path / "run")
+    results = read(tmp_path / "run" / "seed-1")
+    for seed in (1, 2, 3):
+        results["training"]["origin"]["base_model"] = "of another time"
+        (tmp_path / "run" / f"seed-{seed}" / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    with pytest.raises(UserError, match="seeds: seed 4 has another base_model than seed 1; "):
+        run_recipe(make_recipe({**recipe, "seeds": [4]}))
+    assert not (tmp_path / "run" / "seed-4" / "metrics.jsonl").exists()
+
+
+def test_seeds_of_older_code_have_no_receipt_and_are_averaged(recipe, whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "run")
+    for seed in (1, 2, 3):
+        results = read(tmp_path / "run" / f"seed-{seed}")
+        del results["training"]["origin"]
+        (tmp_path / "run" / f"seed-{seed}" / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    results = run_recipe(make_recipe({**recipe, "seeds": [4]}))
+    scores = [result["value"] for result in results["results"]]
+    assert results["summary"][0]["mean"] == pytest.approx(np.mean(scores)) and len(scores) == 4
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"seed": 1}'])
+def test_broken_results_are_one_line_and_written_again(recipe, whole, tmp_path, content):
+    shutil.copytree(whole, tmp_path / "run")
+    path = tmp_path / "run" / "seed-2" / "results.json"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match="seed-2/results.json"):
+        run_recipe(make_recipe({**recipe, "seeds": [1]}))
+    path.unlink()
+    run_recipe(make_recipe({**recipe, "seeds": [2]}))
+    equals_whole(tmp_path / "run", whole, [1, 2, 3])
+
+
+def test_a_recipe_of_ones_own_may_be_in_the_directory(recipe, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.yaml").write_text("batch_size: 8\nseeds: 3\n", encoding="utf-8")
+    run_recipe(make_recipe({**recipe, "seeds": [1]}))
+    assert read(tmp_path / "run")["seed"] == 1
+
+
+def test_a_move_that_was_interrupted_is_finished(recipe, tmp_path):
+    """Killed between two renames, after another seed was added to a run of one."""
+    run = tmp_path / "run"
+    run_recipe(make_recipe({**recipe, "seeds": [1]}))
+    recorded = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
+    (run / "recipe.yaml").write_text(yaml.safe_dump({**recorded, "seeds": [1, 2]}), encoding="utf-8")
+    assert seed_directory(run, [1, 2], 1) == run
+    (run / "seed-1").mkdir()
+    (run / "results.json").rename(run / "seed-1" / "results.json")
+    with seeds_locked(run):
+        assert seed_directory(run, [1, 2], 1) == run / "seed-1"
+    moved = set(OF_SEED) - {"non_finite", "prefix_tuning.png"}
+    assert moved <= {path.name for path in (run / "seed-1").iterdir()}
+    assert not moved & {path.name for path in run.iterdir()} and set(OF_SEED) < set(RUN_FILES)
+
+
+def test_seeds_of_a_command_that_trained_nothing_are_forgotten(recipe, tmp_path):
+    with pytest.raises(UserError, match="gradient_checkpointing|base_model"):
+        run_recipe(make_recipe({**recipe, "seeds": [1, 2], "base_model": "no/such-model"}))
+    run_recipe(make_recipe({**recipe, "seeds": [7]}))
+    assert read(tmp_path / "run")["seed"] == 7, "in the run's own directory"

@@ -1,0 +1,188 @@
+"""The seeds of a run: where each is trained, and how processes that share a disk divide them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from ...errors import UserError, one_line
+from ...files import in_use, locked, locked_elsewhere, read_json, remove, remove_litter
+from ...recipes import FREE_KEYS, Recipe, dump_recipe
+from ...recipes.reading import read_values
+
+logger = logging.getLogger(__name__)
+METRICS = "metrics.jsonl"
+# Files of one seed. When seeds are added to a run with one seed, these move into that seed's directory, in this order.
+# While the metrics are in the run's directory, the move is not finished.
+OF_SEED: tuple[str, ...] = ("results.json", "checkpoints", "best", "non_finite", "prefix_tuning.png")
+OF_SEED += ("training_curves.png", "similarities.png", METRICS)
+RUN_FILES: tuple[str, ...] = ("recipe.yaml", "tracker", *OF_SEED)
+# This lock is held while the seeds are divided or averaged. The lock of a directory is held while a seed is trained in
+# it.
+SEEDS_LOCK = ".seeds.lock"
+
+
+@contextmanager
+def seeds_locked(output: Path) -> Iterator[None]:
+    """Keep other processes from dividing or averaging the seeds of a run, and finish a move that was interrupted."""
+    with locked(output, SEEDS_LOCK, wait=True):
+        seeds = recorded_keys(output)["seeds"]
+        if len(seeds) > 1 and (output / METRICS).is_file() and (output / f"seed-{seeds[0]}").is_dir():
+            move_to_seed(output, seeds[0])
+        yield
+
+
+def clear(output: Path) -> None:
+    """Delete a run with all its seeds."""
+    for name in RUN_FILES:
+        remove(output / name)
+    for directory in output.glob("seed-*"):
+        remove(directory)
+
+
+def recorded_keys(output: Path) -> dict:
+    """Return the keys in a run's recipe.yaml; without the file, those of a run without seeds.
+
+    Raises:
+        UserError: the file is not a recipe.
+    """
+    recipe = output / "recipe.yaml"
+    if not recipe.is_file():
+        return {"seeds": []}
+    if not (values := read_values(recipe)):
+        raise UserError(f"{recipe} is not a recipe; choose another --output_dir")
+    seeds = values.get("seeds", Recipe().seeds)
+    return {**values, "seeds": seeds if isinstance(seeds, list) else [seeds]}
+
+
+def claim(output: Path, recipe: Recipe) -> list[int]:
+    """Claim a directory for a recipe: a new directory, or one with a run of the same recipe to resume.
+
+    Returns:
+        The seeds of the run: those that it had, and then those that the recipe adds.
+
+    Raises:
+        UserError: the directory has a run of another recipe, or cannot be written.
+    """
+    file = output / "recipe.yaml"
+    written = recorded_keys(output)
+    seeds = written["seeds"]
+    runs = (output, *output.glob("seed-*"))
+    trained = any(path for run in runs for path in run.glob("checkpoints/step-*"))
+    changed = []
+    if file.is_file():
+        # Keys that did not exist then had their defaults.
+        before, now = Recipe().to_dict() | written, recipe.to_dict()
+        keys = (before | now).keys() - FREE_KEYS - {"seeds"}
+        changed = [key for key in before | now if key in keys and before.get(key) != now.get(key)]
+    if changed and trained and not (recipe.overwrite or recipe.force):
+        raise UserError(
+            f"{output} has a run with another {', '.join(changed)}; choose another --output_dir, or use "
+            "--overwrite to start again or --force to resume with the change"
+        )
+    busy = [run for run in runs if locked_elsewhere(run)]
+    if changed and busy:
+        raise in_use(busy[0])
+    begun = trained or busy or any((run / "results.json").is_file() for run in runs)
+    if changed and recipe.force and not recipe.overwrite:
+        for run in runs:
+            remove(run / "results.json")  # the run is no longer finished
+    elif changed or (seeds != recipe.seeds and not begun):
+        clear(output)
+        seeds = []
+    seeds = seeds + [seed for seed in recipe.seeds if seed not in seeds]
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        # Leave out these two: they apply only to the command that has them, not to one that reads this recipe.
+        dump_recipe(replace(recipe, seeds=seeds, overwrite=False, force=False), file)
+    except OSError as error:
+        raise UserError(
+            f"output_dir: {output} cannot be written ({one_line(error)}); choose another --output_dir"
+        ) from error
+    return seeds
+
+
+def seed_directory(output: Path, seeds: list[int], seed: int) -> Path:
+    """Return where a seed of a run is trained: `seed-N`, or the run's own directory if it was the only one.
+
+    Args:
+        seeds: of the run, in the order in which they were added.
+    """
+    own = output / f"seed-{seed}"
+    if len(seeds) == 1:
+        return output
+    if seed == seeds[0] and ((output / METRICS).is_file() or (locked_elsewhere(output) and not own.is_dir())):
+        return output
+    return own
+
+
+def refuse_busy(output: Path, recipe: Recipe) -> None:
+    """Refuse a command whose seeds are all being trained by other processes. This changes no file."""
+    seeds = recorded_keys(output)["seeds"]
+    seeds = seeds + [seed for seed in recipe.seeds if seed not in seeds]
+    runs = [seed_directory(output, seeds, seed) for seed in recipe.seeds]
+    if all(map(locked_elsewhere, runs)):
+        raise in_use(runs[0])
+
+
+def take(output: Path, recipe: Recipe, seed: int, held: ExitStack) -> tuple[list[int], Path | None]:
+    """Claim the run, and lock the directory of a seed until `held` closes.
+
+    Returns:
+        The seeds of the run, and the seed's directory: None if another process is training it.
+    """
+    with seeds_locked(output):
+        seeds = claim(output, recipe)
+        if not locked_elsewhere(output):
+            remove_litter(output)
+        run = seed_directory(output, seeds, seed)
+        if locked_elsewhere(run):
+            logger.info("seed %d is being trained by another process", seed)
+            return seeds, None
+        held.enter_context(locked(run))
+        remove_litter(run)
+    return seeds, run
+
+
+def move_to_seed(output: Path, seed: int) -> None:
+    """Move the files of a run of one seed into a directory of its own. If it is interrupted, call it again."""
+    target = output / f"seed-{seed}"
+    target.mkdir(exist_ok=True)
+    for name in OF_SEED:
+        if (output / name).exists():
+            (output / name).rename(target / name)
+
+
+def finished_seeds(output: Path, seeds: list[int]) -> dict[int, dict]:
+    """Return the results of the finished seeds of a run.
+
+    Raises:
+        UserError: a file is not the results of a seed.
+    """
+    files = {seed: seed_directory(output, seeds, seed) / "results.json" for seed in seeds}
+    return {seed: _finished(file) for seed, file in files.items() if file.is_file()}
+
+
+def _finished(file: Path) -> dict:
+    """Return the results of a finished seed.
+
+    Raises:
+        UserError: the file is damaged, or of something else.
+    """
+    results = read_json(file)
+    if missing := [key for key in ("model", "seed", "results", "training", "machine") if key not in results]:
+        raise UserError(
+            f"{file} is not of a finished run, it has no {', '.join(missing)}; delete it, and the same command "
+            "evaluates the run again"
+        )
+    return results
+
+
+def best_directory(output: Path, results: dict) -> Path:
+    """Return the directory of the finished model: the run's, or that of the only finished seed."""
+    if "summary" in results:
+        return output / "best"
+    return seed_directory(output, recorded_keys(output)["seeds"], results["seed"]) / "best"

@@ -1,0 +1,416 @@
+"""Find what the code of a checkpoint does not need, with an allow-list and without running the code."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import string
+import symtable
+import tokenize
+from collections.abc import Iterator, Mapping
+from io import BytesIO
+from pathlib import PurePosixPath
+
+from ..errors import one_line
+from .audit_allowed import ATTRIBUTES, BUILTINS, MODULES, OPTIONS, REASONS, SETTINGS, pattern
+
+IMPORTABLE = [(re.compile(module), pattern(names)) for module, names in MODULES.items()]
+HARMLESS = pattern(ATTRIBUTES)
+FUNCTIONS = pattern(BUILTINS)
+# Functions that load or save what their first argument names. It must be the checkpoint itself.
+LOADERS = {"from_pretrained", "save_pretrained", "cached_file", "get_config_dict"}
+UNNEEDED = "a model does not need it"
+UNKNOWN = "may load or save something other than the checkpoint"
+# Builtins that are safe only with some arguments, and what is wrong with other arguments.
+CALLED = {
+    "getattr": "hides which attribute it reads",
+    "setattr": "hides which attribute it sets",
+    "vars": "reaches interpreter internals",
+    "type": "makes a class from values",
+}
+CONTROLS = re.compile("[\u202a-\u202e\u2066-\u2069]")  # they show code in another order
+REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*[A-Za-z0-9](:\w+)?")  # OWNER/NAME on the Hub
+OUTSIDE = re.compile(r"(~|\.\.)?/\w.*|.*/\.\./.*")
+
+Imports = Mapping[str, list[tuple[str, str]]]
+
+
+def audit_sources(sources: Mapping[str, bytes]) -> Iterator[tuple[str, int | None, str]]:
+    """Find the imports, calls and names in Python files that the code of a checkpoint does not need.
+
+    Args:
+        sources: content of every Python file of a repository, by path.
+
+    Returns:
+        File, line and reason of each finding. The line is `None` if the finding is about the complete file.
+
+    Example:
+        >>> list(audit_sources({"a.py": b"from os import system"}))
+        [('a.py', 1, 'imports os.system, which starts programs')]
+    """
+    trees, unbound = {}, {}
+    for name, source in sources.items():
+        try:
+            encoding, _ = tokenize.detect_encoding(BytesIO(source).readline)
+            if encoding not in ("utf-8", "utf-8-sig"):
+                yield name, 1, f"is written in {encoding}, so Python may run another text than you read"
+            if CONTROLS.search(source.decode("utf-8", "replace")):
+                yield name, None, "has invisible characters that show the code in another order"
+            tree = ast.parse(source)
+            unbound[name] = _unbound(symtable.symtable(source.decode("utf-8-sig"), name, "exec"))
+            trees[name] = tree
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            yield name, None, f"is not valid Python ({one_line(error)})"
+    defined = {attribute for tree in trees.values() for attribute in _defined(tree)}
+    imports = {name: list(_imports(tree)) for name, tree in trees.items()}
+    for name in trees:
+        reader = _Reader(name, trees[name], imports, defined, unbound[name])
+        try:
+            reader.visit(trees[name])
+        except RecursionError:
+            yield name, None, "is nested too deeply to be read"
+        yield from ((name, line, why) for line, why in dict.fromkeys(reader.findings))
+
+
+def _defined(tree: ast.AST) -> Iterator[str]:
+    """Yield the attributes that a file defines: methods, buffers, and what is assigned to an object or in a class."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(attr=name, ctx=ast.Store()) | ast.FunctionDef(name=name):
+                yield name
+            case ast.Call(func=ast.Attribute(attr="register_buffer"), args=[ast.Constant(str(name)), *_]):
+                yield name
+            case ast.ClassDef(body=body):
+                stored = (inner for statement in body for inner in ast.walk(statement))
+                yield from (name.id for name in stored if isinstance(name, ast.Name))
+
+
+def _unbound(table: symtable.SymbolTable) -> set[str]:
+    """Return the names that a file may look up among the builtins.
+
+    A variable of a function is never looked up there. A variable of a module or a class is, until it is assigned.
+    """
+    function = table.get_type() == "function"
+    names = {
+        symbol.get_name()
+        for symbol in table.get_symbols()
+        if symbol.is_referenced() and (symbol.is_global() or not function)
+    }
+    return names.union(*map(_unbound, table.get_children()))
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield for each import of a library the name that it binds, and the full name of what it imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.split(".")[0]
+                yield (alias.asname, alias.name) if alias.asname else (top, top)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
+
+
+def _is_module(dotted: str) -> bool:
+    return any(module.fullmatch(dotted) for module, _ in IMPORTABLE)
+
+
+def _refusal(dotted: str) -> str | None:
+    """Return why a model does not need this part of a library; `None` if it does."""
+    module, _, name = dotted.rpartition(".")
+    if _is_module(dotted) or any(one.fullmatch(module) and names.fullmatch(name) for one, names in IMPORTABLE):
+        return None
+    return next((REASONS[part] for part in dotted.split(".")[::-1] if part in REASONS), UNNEEDED)
+
+
+class _Reader(ast.NodeVisitor):
+    """Reads one file and collects the findings: line and reason.
+
+    Args:
+        file: its path in the repository.
+        tree: its syntax tree.
+        imports: the imports of all files.
+        defined: the attributes that all files define.
+        unbound: the names that may be builtins.
+    """
+
+    def __init__(self, file: str, tree: ast.AST, imports: Imports, defined: set[str], unbound: set[str]):
+        self.file, self.imports, self.defined, self.unbound = file, imports, defined, unbound
+        self.findings: list[tuple[int, str]] = []
+        self.annotation = False  # whether an annotation is read
+        self.functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []  # around the node that is read
+        self.imported: dict[str, set[str]] = {}  # what an imported name may be
+        for bound, dotted in imports[file]:
+            self.imported.setdefault(bound, set()).add(dotted)
+        nodes = list(ast.walk(tree))
+        self.assigned = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        self.assigned |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+
+    def report(self, node: ast.AST, why: str) -> None:
+        self.findings.append((node.lineno, why))  # type: ignore[attr-defined]  # only nodes with a line are reported
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            if not _is_module(alias.name):
+                self.report_import(node, alias.name)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        for alias in node.names:
+            if alias.name == "*":
+                self.report(node, f"imports * of {node.module}: hides which names it imports")
+            elif node.level > 0:
+                self.relative_import(node, alias.name)
+            elif _refusal(dotted := f"{node.module}.{alias.name}"):
+                self.report_import(node, dotted)
+
+    def report_import(self, node: ast.stmt, dotted: str) -> None:
+        why = _refusal(dotted)
+        self.report(node, f"imports {dotted}" + (f", which {why}" if why != UNNEEDED else f": {why}"))
+
+    def relative_import(self, node: ast.ImportFrom, name: str) -> None:
+        file = PurePosixPath(self.file).with_name(f"{node.module}.py").as_posix()
+        if node.level > 1 or not node.module:
+            self.report(node, "imports from outside its directory, or a package without a name")
+        elif file not in self.imports:
+            self.report(node, f"imports .{node.module}, which does not exist")
+        elif name in dict(self.imports[file]):
+            self.report(node, f"imports {name} through .{node.module}: hides which library it belongs to")
+
+    def visit_Name(self, node: ast.Name) -> None:
+        imported = self.imported.get(node.id, set())
+        if any(map(_is_module, imported)):
+            self.report(node, f"{node.id}: a module as a value hides which of its functions are used")
+        if any(dotted.rpartition(".")[2] in LOADERS for dotted in imported):
+            self.report(node, f"{node.id}: {UNKNOWN}")
+        dunder = node.id.startswith("__") and node.id.endswith("__")
+        if node.id in self.unbound and (dunder or node.id in dir(builtins)):
+            if node.id == "type" and self.annotation:
+                return
+            if node.id in CALLED:
+                self.report(node, f"{node.id}: {CALLED[node.id]}")
+            elif not FUNCTIONS.fullmatch(node.id):
+                self.report(node, f"{node.id}: {REASONS.get(node.id, UNNEEDED)}")
+        elif dunder and node.id in REASONS:
+            self.report(node, f"{node.id}: {REASONS[node.id]}")
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        names: list[str] = []
+        root: ast.expr = node
+        while isinstance(root, ast.Attribute):
+            names.insert(0, root.attr)
+            root = root.value
+        imported = self.imported.get(root.id, set()) if isinstance(root, ast.Name) else set()
+        for dotted in imported:
+            rest = names.copy()
+            while rest and _is_module(dotted):
+                dotted = f"{dotted}.{rest.pop(0)}"
+            if why := _refusal(dotted):
+                self.report(node, f"{dotted}: {why}")
+            elif _is_module(dotted):
+                self.report(node, f"{dotted}: a module as a value hides which of its functions are used")
+            else:
+                self.attributes(node, rest)
+        if isinstance(root, ast.Name) and imported:
+            if root.id in self.assigned:  # elsewhere in the file it may be any object
+                self.attributes(node, names)
+            if not isinstance(node.ctx, ast.Load):
+                self.report(node, f"{ast.unparse(node)} is set: changes a library")
+        else:
+            self.visit(root)
+            self.attributes(node, names)
+        if not isinstance(node.ctx, ast.Load):
+            self.assignment(node, node.attr)
+
+    def attributes(self, node: ast.AST, names: list[str]) -> None:
+        """Report the attributes of any object that a model does not need. A tensor's may end in `_` (in place)."""
+        for name in names:
+            if name in LOADERS:
+                self.report(node, f".{name}: {UNKNOWN}")
+            elif HARMLESS.fullmatch(name) or HARMLESS.fullmatch(name.removesuffix("_")):
+                continue
+            elif name in REASONS:
+                self.report(node, f".{name}: {REASONS[name]}")
+            elif name not in self.defined or name.startswith("__"):
+                self.report(node, f".{name}: {UNNEEDED}")
+
+    def assignment(self, node: ast.AST, name: str) -> None:
+        if name in SETTINGS:
+            self.report(node, f".{name} is set: {SETTINGS[name]}")
+        if name == "loaded_from" and (not self.functions or self.functions[-1].name != "from_pretrained"):
+            self.report(node, f".{name} is set: {SETTINGS['name_or_path']}")
+
+    def visit_Call(self, node: ast.Call) -> None:
+        for keyword in node.keywords:
+            if keyword.arg in OPTIONS:
+                self.report(node, f"{keyword.arg}: {OPTIONS[keyword.arg]}")
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+        if name in ("from_config", "generate") and any(keyword.arg is None for keyword in node.keywords):
+            self.report(node, f".{name}: ** hides its options")
+        skipped: list[ast.expr] = []  # parts of the call that have been read, or need not be
+        match node:
+            case ast.Call(func=ast.Name("getattr" | "hasattr"), args=[_, ast.Constant(str(attribute)), *_]):
+                skipped = [node.func, *node.args[:2]]
+                if name == "getattr":
+                    self.visit(ast.copy_location(ast.Attribute(node.args[0], attribute, ast.Load()), node))
+            case ast.Call(func=ast.Name("setattr"), args=[_, ast.Constant(str(attribute)), _]):
+                self.visit(ast.copy_location(ast.Attribute(node.args[0], attribute, ast.Store()), node))
+                skipped = [node.func, *node.args[:2]]
+            case ast.Call(
+                func=ast.Attribute(ast.Call(ast.Name("vars"), [of]), "get"), args=[ast.Constant(str(key)), *_]
+            ):
+                self.visit(ast.copy_location(ast.Attribute(of, key, ast.Load()), node))
+                skipped = [node.func, node.args[0]]
+            case ast.Call(func=ast.Name("type"), args=[ast.expr() as value], keywords=[]):
+                skipped = [node.func, *([value] if isinstance(value, ast.Starred) else [])]
+            case ast.Call(func=ast.Name("isinstance" | "issubclass"), args=[_, ast.Name("type")]):
+                skipped = [node.args[1]]
+            case ast.Call(func=ast.Attribute(ast.Constant(str(text)), "format")) if _plain(text):
+                skipped = [node.func]
+            case ast.Call() if name in LOADERS:
+                skipped = [node.func]
+                if not self.of_the_checkpoint(node, name):
+                    named = node.args and isinstance(node.args[0], ast.Constant)
+                    why = f"loads another repository, {ast.unparse(node.args[0])}" if named else f"{name}: {UNKNOWN}"
+                    self.report(node, why)
+                if isinstance(node.func, ast.Attribute):
+                    self.visit(node.func.value)
+        for part in (node.func, *node.args, *node.keywords):
+            if part not in skipped:
+                self.visit(part)
+
+    def of_the_checkpoint(self, node: ast.Call, name: str) -> bool:
+        """Return whether a call loads or saves the checkpoint that the code belongs to.
+
+        It does if it passes the argument of a method of the same name on to `super()`, or if it names the place from
+        which the model was loaded.
+        """
+        function = self.functions[-1] if self.functions else None
+        match node:
+            case ast.Call(
+                func=ast.Attribute(ast.Call(ast.Name("super"))),
+                args=[ast.Name(given) | ast.Starred(ast.Name(given)), *_],
+            ):
+                if function is None or function.name != name or self.times_assigned(given):
+                    return False
+                taken = [*function.args.args[1:2], *filter(None, [function.args.vararg])]
+                return given == taken[0].arg if taken else False
+        named = ("pretrained_model_name_or_path", "path_or_repo_id", None)
+        sources = node.args[:1] or [keyword.value for keyword in node.keywords if keyword.arg in named]
+        return bool(sources) and all(map(self.is_origin, sources))
+
+    def is_origin(self, node: ast.expr) -> bool:
+        """Return whether a value says where the model was loaded from, or is a file that was loaded from there."""
+        match node:
+            case ast.Attribute(attr="loaded_from"):
+                return True
+            case ast.Name(name):
+                return bool(values := self.values(name)) and all(map(self.is_origin, values))
+            case ast.Call(func=ast.Name("dict" | "cast"), args=[*_, value], keywords=[]):
+                return self.is_origin(value)
+            case ast.Call(func=ast.Attribute(value, "pop")):
+                return self.is_origin(value)
+            case ast.Call(func=ast.Name("cached_file")):
+                return self.of_the_checkpoint(node, "cached_file")
+        return False
+
+    def values(self, name: str) -> list[ast.expr]:
+        """Return all values of a variable of the current function; none if one cannot be known."""
+        nodes = list(ast.walk(self.functions[-1])) if self.functions else []
+        plain = [
+            node
+            for node in nodes
+            if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [name]
+        ]
+        return [node.value for node in plain] if len(plain) == self.times_assigned(name) else []
+
+    def times_assigned(self, name: str) -> int:
+        nodes = ast.walk(self.functions[-1]) if self.functions else ()
+        return sum(
+            isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load) for node in nodes
+        )
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        text = node.value
+        if not isinstance(text, str):
+            return
+        if text in OPTIONS:
+            self.report(node, f"{text}: {OPTIONS[text]}")
+        elif text in REASONS and text.startswith("__"):
+            self.report(node, f"{text}: {REASONS[text]}")
+        elif REPOSITORY.fullmatch(text):
+            self.report(node, f"{text!r}: may be the name of another repository")
+        elif OUTSIDE.fullmatch(text):
+            self.report(node, f"{text!r}: may be a file outside of the repository")
+        elif "(" in text:
+            self.code_in_text(node, text)
+
+    def code_in_text(self, node: ast.Constant, text: str) -> None:
+        """Read a text as code if it contains a call, because libraries run the texts of annotations."""
+        try:
+            tree = ast.parse(text.strip(), mode="eval")
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return
+        for inner in ast.walk(tree):
+            if isinstance(inner, ast.expr):
+                ast.copy_location(inner, node)
+            if isinstance(inner, ast.Name):
+                self.unbound.add(inner.id)
+        self.visit(tree)
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if not isinstance(node.value, ast.Constant):  # a docstring
+            self.visit(node.value)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        if not (isinstance(node.value, ast.Name) and node.value.id == "type"):
+            self.visit(node.value)
+        self.visit(node.slice)
+
+    def visit_MatchClass(self, node: ast.MatchClass) -> None:
+        self.attributes(node, node.kwd_attrs)
+        self.generic_visit(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        for statement in node.body:
+            match statement:
+                case ast.AnnAssign(ast.Name(name), value=value) if value and not isinstance(value, ast.Constant):
+                    self.assignment(statement, name)
+                case ast.Assign(targets=targets):
+                    for target in targets:
+                        self.assignment(statement, target.id if isinstance(target, ast.Name) else "")
+        self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        if node.name in REASONS and node.name.startswith("__"):
+            self.report(node, f"{node.name}: {REASONS[node.name]}")
+        self.functions.append(node)
+        self.annotations(
+            node.returns, *(argument.annotation for argument in ast.walk(node.args) if isinstance(argument, ast.arg))
+        )
+        for part in (*node.args.defaults, *node.args.kw_defaults, *node.decorator_list, *node.body):
+            if part:
+                self.visit(part)
+        self.functions.pop()
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        self.annotations(node.annotation)
+        for part in filter(None, (node.target, node.value)):
+            self.visit(part)
+
+    def annotations(self, *nodes: ast.expr | None) -> None:
+        self.annotation = True
+        for node in filter(None, nodes):
+            self.visit(node)
+        self.annotation = False
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+
+def _plain(text: str) -> bool:
+    """Return whether a format reads no attributes and no items of what it formats."""
+    try:
+        fields = [field or "" for _, field, _, _ in string.Formatter().parse(text)]
+    except ValueError:
+        return False
+    return not any(re.search(r"[.\[]", field) for field in fields)
