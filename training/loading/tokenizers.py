@@ -13,6 +13,7 @@ from transformers import (
 
 from ..errors import UserError, one_line
 from .backbones import LOAD_ERRORS
+from .templates import remove_full_stop
 
 # A character without a word piece: some damaged tokenizers load, and fail only here.
 UNKNOWN = "☃"
@@ -36,7 +37,7 @@ def reading_tokenizer(model: str) -> Iterator[None]:
 
 
 def load_tokenizer(model: str, **options: Any) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a pre-trained encoder.
+    """Load the tokenizer of a pre-trained encoder, without the full stops that a checkpoint of the zoo adds at test.
 
     Raises:
         UserError: the model has no tokenizer, or its tokenizer lacks the special tokens of an encoder.
@@ -50,6 +51,7 @@ def load_tokenizer(model: str, **options: Any) -> PreTrainedTokenizerBase:
         raise UserError(
             f"{model}: its tokenizer lacks the special tokens of BERT or RoBERTa; give the tokenizer of an encoder"
         )
+    remove_full_stop(tokenizer)
     return tokenizer
 
 
