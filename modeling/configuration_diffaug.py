@@ -15,16 +15,16 @@ class DiffAugConfig(SentenceEncoderConfig):
         views_module: `prefix` (key/value prefixes in every layer), `lora` (on the query and value projections) or
             `adapter` (after attention and feed-forward network).
         views_mode: `different` modules for the two views, or the `same` for both.
-        prefix_length: l, slots in the prefix of each view; 0 has no prefixes and is SimCSE.
+        prefix_length: l, the number of slots in the prefix of each view; 0 has no prefixes and is SimCSE.
         reparametrisation: compute the prefixes from a small table by an MLP (true), or train them directly (false).
         prefix_dropout: dropout on the prefixes in training, different for every row; by default the backbone's (0.1).
-        bottleneck: r of `lora` and `adapter`; the paper tries 4 (as many parameters as its prefixes) and 64.
-        lora_scale: s of `lora`; the paper says only that it is at least 1.
+        bottleneck: size r of `lora` and `adapter`; the paper tries 4 (as many parameters as its prefixes) and 64.
+        lora_scale: factor s of `lora`; the paper says only that it is at least 1.
         freeze_views: do not train the modules after the stage on labelled pairs.
         freeze_backbone: do not train the language model in either stage.
         denoise_length_offset: added to a sentence's length when the template's bias is looked up. The default is l, as
             in the release, which counts the prefix as part of the sentence; 0 is exact.
-        nli_classes: see `SentenceEncoderConfig`; by default 2, entailed and contradicted hypotheses.
+        nli_classes: as in every method; by default 2, for entailed and contradicted hypotheses.
 
     Raises:
         ValueError: a value is outside its range.

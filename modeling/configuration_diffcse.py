@@ -27,10 +27,12 @@ class DiffCSEConfig(SentenceEncoderConfig):
         rtd_weight: λ, the weight of the discriminator's loss; 0 is SimCSE.
         rtd_mask_ratio: share of tokens that an edit masks or deletes, or of places where it inserts. The paper uses
             0.30 for BERT on STS, 0.20 and 0.15 in other settings (see the recipes), 0.15 in its ablation of edits.
-        rtd_reduction: see `objectives.replaced_token_detection`; λ = 0.005 was chosen for `mean`.
+        rtd_reduction: how the discriminator's loss is averaged or summed, see `objectives.replaced_token_detection`; λ
+            = 0.005 was chosen for `mean`.
         condition_on: the sentence vector that the discriminator reads: after the `projection`, as in the contrastive
             loss, or `pooled`, before it (the release's option `before_mlp`).
-        generator_sampling: the generator's best guess (`argmax`, the release) or a `sample` (the paper's abstract).
+        generator_sampling: replace tokens by the generator's best guess (`argmax`, the release) or by a `sample` (the
+            paper's abstract).
         generator_positions: replace `all` tokens by the generator's (the release), or only the `masked` ones.
         generator_dropout: keep the dropout of the frozen generator on in training, as in the release.
         generator_config: configuration (or its dict) of the generator, any masked language model with the backbone's

@@ -21,7 +21,7 @@ class L2PCSRConfig(SentenceEncoderConfig):
     Args:
         threshold: φ of eq. 1; tokens and features with a probability below it are weakened. 0 with `binary` weakening
             is SimCSE.
-        token_step_size, feature_step_size: β of eq. 5 and 6; 0.5 in the paper, 0.1 in the release.
+        token_step_size, feature_step_size: step size β of eq. 5 and 6; 0.5 in the paper, 0.1 in the release.
         token_update: `l2` divides the gradient over a row's tokens by its norm (eq. 5). `sign` moves every token by
             the full step, because the release divides each token's gradient by its absolute value.
         inner_steps: updates of the masks before each update of the model; 4 in the release, not stated in the paper.
@@ -38,7 +38,7 @@ class L2PCSRConfig(SentenceEncoderConfig):
         weakening: `binary` masks; `continuous`, the probabilities as multipliers ("Continual Mask"); or `noise`,
             learned noise added to the embedding layer's output ("Emb Noise"). `noise` uses only `inner_steps`,
             `attend_padding` and `noise_size`.
-        noise_size: largest L2 norm of that noise over a row's tokens and features. The paper states none.
+        noise_size: largest L2 norm of the learned noise over a row's tokens and features. The paper states none.
 
     Example:
         >>> L2PCSRConfig(token_update="sign", token_step_size=0.1).threshold

@@ -13,9 +13,10 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
     """The configuration of PrdSimCSE: text prefixes for the positive and the negative copy of each sentence.
 
     Args:
-        positive_prefix: `level-um` and the other kinds of `text_prefixes.positive_prefix`, or `none`.
-        negative_prefix: one of `text_prefixes.NEGATIVE_PREFIXES`, or `none` for no negative copies.
-        negative_separator: between negative prefix and sentence. The paper shows none; a space is used.
+        positive_prefix: prefix of the positive, one of the kinds of `text_prefixes.positive_prefix`, or `none`.
+        negative_prefix: prefix of the negative, one of `text_prefixes.NEGATIVE_PREFIXES`, or `none` for no negative
+            copies.
+        negative_separator: text between negative prefix and sentence. The paper shows none; the default is a space.
         prefix_length_unit: what a `level` counts: `words` between white space (as in the paper) or `pieces`.
         prefix_within_max_length: truncate prefix and sentence together at the recipe's `max_length`. By default only
             the sentence is truncated: within 32 pieces, the longest prefix would leave 7 for the sentence.
@@ -23,7 +24,8 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
         negative_prefix_share: share of sentences whose negative gets its prefix. For the others the negative is the
             sentence itself, a false negative (caption of table 14; section 6.3 may mean that it is empty). Which
             sentences get a prefix depends only on their text.
-        denominator: reading of eq. 2, see `objectives.prefix_contrastive`.
+        denominator: how to read eq. 2, which leaves open which vectors are negatives, see
+            `objectives.prefix_contrastive`.
         projection_at_test: keep the projection at test (section 4.1), unlike unsupervised SimCSE.
 
     Example:

@@ -11,7 +11,7 @@ from transformers.utils.versions import require_version
 require_version("transformers>=4.57")  # checked here because a checkpoint imports this file first
 
 POOLING_MODES = ("cls", "mean", "max", "first_last_mean", "last2_mean", "prompt")
-PROJECTIONS = ("none", "tanh", "batchnorm", "gelu")
+PROJECTIONS = ("none", "tanh", "batchnorm", "gelu", "mlm_transform")
 DENOISING = ("none", "train", "always")
 RANK_LOSSES = ("listnet", "listmle")
 SIZE = "[1, 10_000_000]"  # models larger than memory are refused before they are built
@@ -36,12 +36,24 @@ def check_value(key: str, value: object, allowed: str | tuple) -> None:
     """
     if isinstance(allowed, tuple):
         if value not in allowed:
-            raise ValueError(f"{key}: {value!r} must be one of {', '.join(map(str, allowed))}")
+            raise ValueError(f"{key}: {value!r:.60} must be one of {', '.join(map(str, allowed))}")
         return
     least, most = (float(end) for end in allowed[1:-1].split(", "))
     inside = isinstance(value, int | float) and least <= value <= most
     if not inside or (value == least and allowed[0] == "(") or (value == most and allowed[-1] == ")"):
-        raise ValueError(f"{key}: {value} must be {in_words(allowed)}")
+        raise ValueError(f"{key}: {value!s:.60} must be {in_words(allowed)}")
+
+
+def check_prompt(prompt: str) -> None:
+    """Refuse a template that has no place, or several, for the sentence or for the mask token after it.
+
+    Raises:
+        ValueError: the template, and what it must have.
+    """
+    if prompt.count("{sentence}") != 1 or prompt.count("{mask}") != 1:
+        raise ValueError(f"prompts: {prompt!r} must contain {{sentence}} and {{mask}} once each")
+    if prompt.index("{mask}") < prompt.index("{sentence}"):
+        raise ValueError(f"prompts: {prompt!r} must have {{mask}} after {{sentence}}")
 
 
 def in_words(interval: str) -> str:
@@ -59,8 +71,8 @@ def in_words(interval: str) -> str:
 class AutoMap(dict):
     """The classes of a checkpoint, by the Auto class that loads them.
 
-    A checkpoint has no class for tasks such as classification. transformers looks here for one first, so that this is
-    where the error can name the way out.
+    A checkpoint has no class for tasks such as classification. transformers looks for one here first, so this is the
+    place for an error that names the way out.
 
     Example:
         >>> "AutoModelForMaskedLM" in AutoMap(AutoModel="modeling_simcse.SimCSEModel")
@@ -88,8 +100,9 @@ class SentenceEncoderConfig(PretrainedConfig):
         backbone_config: configuration (or its dict) of the encoder, BERT or RoBERTa family; BERT-base by default.
         pooling: `cls`, `mean`, `max`, `first_last_mean`, `last2_mean` (see `pooling.pool`) or `prompt`: the vector at
             the mask token of a template.
-        projection: layers applied to the pooled vector: `tanh` (SimCSE's MLP), `batchnorm` (DiffCSE's projector),
-            `gelu` (SG-OPT's head) or `none`.
+        projection: layers applied to the pooled vector, after its bias was subtracted: `tanh` (SimCSE's MLP),
+            `batchnorm` (DiffCSE's projector), `gelu` (SG-OPT's head) or `none`; or `mlm_transform` (the transform of
+            BERT's masked-LM head, in supervised PromptBERT), applied to vector and bias before the subtraction.
         projection_size: width of the `gelu` projection.
         projection_at_test: whether the projection stays in the serving model. Unsupervised SimCSE trains with it and
             tests without.
@@ -98,9 +111,10 @@ class SentenceEncoderConfig(PretrainedConfig):
         prompt_token_ids: ids of each template before and after the sentence, with special tokens; set from the
             tokenizer when a model is built.
         denoise: when to subtract the template's bias (PromptBERT): `none`, only in `train` (its unsupervised setting),
-            or `always` (its supervised setting for RoBERTa; for BERT it subtracts after a masked-LM head, which the
-            zoo does not have).
+            or `always` (its supervised setting).
         denoise_position_offset: first position id of the bias, see `prompts.template_bias`.
+        full_stop: whether the serving tokenizer adds a full stop to a sentence that ends without one, see
+            `templates.FULL_STOP`; PromptBERT's evaluation does.
         mask_token_id, special_token_ids: ids of the tokenizer, set when a model is built.
         batch_size: sentences in a training batch, over all processes, for a method whose sizes depend on it; set when
             a model is built.
@@ -116,9 +130,9 @@ class SentenceEncoderConfig(PretrainedConfig):
         nli_weight: weight of the classifier's cross-entropy beside the contrastive loss.
         rank_weight: weight of rank distillation from the recipe's `teachers`, see `rank_distillation`; 1 in RankCSE,
             0 for none.
-        rank_loss: `listnet` or `listmle`.
-        rank_temperature: of the model's similarities in `rank_loss`; 0.05 in RankCSE.
-        teacher_temperature: of the teachers' similarities in `listnet`.
+        rank_loss: loss of rank distillation: `listnet` compares distributions, `listmle` compares orders.
+        rank_temperature: temperature of the model's similarities in `rank_loss`; 0.05 in RankCSE.
+        teacher_temperature: temperature of the teachers' similarities in `listnet`.
         ema_decay: serve an exponential moving average of the weights, which keeps this share of its value at each
             update and restarts with each stage. 0 serves the trained weights.
         whitening_size: dimensions that a fitted whitening keeps, see `whitening.Whitening`; none by default.
@@ -163,6 +177,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         prompt_token_ids: Sequence[Sequence[list[int]]] | None = None,
         denoise: str = "none",
         denoise_position_offset: int = 0,
+        full_stop: bool = False,
         mask_token_id: int | None = None,
         special_token_ids: list[int] | None = None,
         batch_size: int | None = None,
@@ -186,6 +201,7 @@ class SentenceEncoderConfig(PretrainedConfig):
             backbone_config = BertConfig()
         elif isinstance(backbone_config, dict):
             backbone_config = AutoConfig.for_model(**backbone_config)
+        backbone_config.return_dict = True  # its outputs are read by name
         self.backbone_config = backbone_config
         self.pooling = pooling
         self.projection = projection
@@ -195,6 +211,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         self.prompt_token_ids = prompt_token_ids
         self.denoise = denoise
         self.denoise_position_offset = denoise_position_offset
+        self.full_stop = full_stop
         self.mask_token_id = mask_token_id
         self.special_token_ids = special_token_ids
         self.batch_size = batch_size
@@ -233,16 +250,15 @@ class SentenceEncoderConfig(PretrainedConfig):
         if (self.pooling == "prompt") != bool(self.prompts):
             raise ValueError("pooling: prompt and prompts belong together; give both or neither")
         for prompt in self.prompts or []:
-            if prompt.count("{sentence}") != 1 or prompt.count("{mask}") != 1:
-                raise ValueError(f"prompts: {prompt!r} must contain {{sentence}} and {{mask}} once each")
-            if prompt.index("{mask}") < prompt.index("{sentence}"):
-                raise ValueError(f"prompts: {prompt!r} must have {{mask}} after {{sentence}}")
+            check_prompt(prompt)
         if self.denoise != "none" and self.pooling != "prompt":
             raise ValueError(f"denoise: {self.denoise} needs pooling: prompt; set it, or denoise: none")
         if self.nli_weight > 0 and self.nli_classes == 0:
             raise ValueError(f"nli_weight: {self.nli_weight} needs nli_classes: 2 (triplets) or 3 (labelled pairs)")
         if self.projection == "gelu" and self.projection_at_test:
             raise ValueError("projection: gelu is only used in training; set projection_at_test: false")
+        if self.projection == "mlm_transform" and not self.projection_at_test:
+            raise ValueError("projection: mlm_transform is used in training and at test; set projection_at_test: true")
 
     def text_prefixes(self, sentences: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
         """Data seam: return for each view the prefix of each sentence, with its separator.
@@ -310,6 +326,8 @@ class SentenceEncoderConfig(PretrainedConfig):
         """Why a plain backbone with modules of sentence-transformers cannot serve the model, or None if it can."""
         if self.denoise == "always":
             return "it subtracts its template's bias (denoise: always), which needs a second pass through the encoder"
+        if self.projection == "mlm_transform":
+            return "its projection (mlm_transform) has a layer norm, which is no module of every sentence-transformers"
         return None
 
     @property

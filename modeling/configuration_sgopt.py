@@ -9,17 +9,19 @@ class SGOPTConfig(SentenceEncoderConfig):
     """The configuration of SG-OPT: guidance by the layers of a frozen twin.
 
     Args:
-        variant: the loss, `opt3` (SG-OPT), `base` (SG), `opt1`, `opt2`; see `objectives.self_guided`.
+        variant: the loss: `opt3` (SG-OPT), `base` (SG), `opt1` or `opt2`, see `objectives.self_guided`.
         guide: what makes the views: the frozen `twin`, or (`self`) the tuned encoder, from the second text column. The
             latter is the paper's contrastive BT baseline with a column of back-translations and `variant: base`.
         view_pooling: pooling over the tokens of a layer: `max` (paper) or `mean` (the release's default argument).
             Like the other keys of views and twin, it has no effect with `guide: self`.
         first_view_layer, last_view_layer: first and last of the layers that make views, by default all; 0 is the
             embedding layer's output.
-        twin_dropout: dropout in the twin in training. The release puts the twin into training mode by accident;
+        twin_dropout: use dropout in the twin in training. The release puts the twin into training mode by accident;
             `false` is what the paper's "fixed" suggests.
         freeze_embeddings: do not train the tuned encoder's embedding layer (footnote 5).
-        regularizer_weight: λ of `objectives.parameter_distance` between the two encoders.
+        regularizer_weight: λ, the weight of the distance between the two encoders, see
+            `objectives.parameter_distance`. The release's sum includes the poolers, which get no other gradient and
+            only change the norm that is clipped. These encoders have no poolers.
         projection: `gelu`, Linear-GELU-Linear-GELU of width `projection_size`, for embeddings and views.
         temperature: τ, 0.01 in the paper.
 

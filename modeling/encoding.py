@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 if TYPE_CHECKING:
-    # which import this file
+    # only for types: that file imports this one
     from .modeling_sentence_encoder import SentenceEncoderModel, SentenceEncoderPreTrainedModel
 
 # Most tokens in a forward pass, with padding. On a CPU, larger passes do not fit its caches: BERT-base on one thread

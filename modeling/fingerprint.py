@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 import torch
-import transformers
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
 if TYPE_CHECKING:
-    from .modeling_sentence_encoder import SentenceEncoderModel  # which imports this file
+    from .modeling_sentence_encoder import SentenceEncoderModel  # only for types: that file imports this one
 
 FINGERPRINT_NAME = "fingerprint.json"
 # Largest difference between an element of a vector and the stored one, relative to their root mean square. In float32
@@ -79,7 +78,6 @@ def new_fingerprint(model: SentenceEncoderModel, tokenizer: PreTrainedTokenizerB
     token_ids = tokenize_sentences(tokenizer, SENTENCES)
     embeddings = embed_token_ids(model, token_ids).tolist()
     return {
-        "versions": {"torch": str(torch.__version__), "transformers": transformers.__version__},
         "sentences": SENTENCES,
         "token_ids": token_ids,
         "embeddings": [[float(f"{x:.{DIGITS}g}") for x in vector] for vector in embeddings],

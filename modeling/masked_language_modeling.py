@@ -6,6 +6,7 @@ from torch import nn
 
 from .distributed import gather_rows
 from .objectives import at_least_float32
+from .pooling import MaskedLMTransform
 
 
 def mask_tokens(
@@ -38,8 +39,8 @@ def mask_tokens(
     return torch.where(chosen & (fate >= 0.9), random_ids, masked), labels
 
 
-class MaskedLMHead(nn.Module):
-    """Maps token vectors to vocabulary logits: Linear - GELU - LayerNorm, then the tied word embeddings and a bias.
+class MaskedLMHead(MaskedLMTransform):
+    """Maps token vectors to vocabulary logits: the transform, then the tied word embeddings and a bias.
 
     Example:
         >>> head = MaskedLMHead(hidden_size=4, vocab_size=9, layer_norm_eps=1e-12)
@@ -48,13 +49,11 @@ class MaskedLMHead(nn.Module):
     """
 
     def __init__(self, hidden_size: int, vocab_size: int, layer_norm_eps: float):
-        super().__init__()
-        self.dense = nn.Linear(hidden_size, hidden_size)
-        self.layer_norm = nn.LayerNorm(hidden_size, eps=layer_norm_eps)
+        super().__init__(hidden_size, layer_norm_eps)
         self.decoder_bias = nn.Parameter(torch.zeros(vocab_size))
 
-    def forward(self, hidden_state: torch.Tensor, word_embeddings: torch.Tensor) -> torch.Tensor:
-        return F.linear(self.layer_norm(F.gelu(self.dense(hidden_state))), word_embeddings, self.decoder_bias)
+    def forward(self, hidden_state: torch.Tensor, word_embeddings: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return F.linear(super().forward(hidden_state), word_embeddings, self.decoder_bias)
 
 
 def masked_lm_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ from .mini_batches import in_mini_batches
 from .modeling_sentence_encoder import SentenceEncoderModel, SentenceEncoderPreTrainedModel, without_pooler
 from .natural_language_inference import NLIClassifier, nli_loss
 from .objectives import duplicate_rows, info_nce
-from .pooling import BackboneOutput, build_projection
+from .pooling import BackboneOutput, MaskedLMTransform, build_projection
 from .rank_distillation import rank_distillation
 
 logger = logging.get_logger(__name__)
@@ -172,9 +172,10 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         """
         raise NotImplementedError
 
-    def masked_lm_heads(self) -> dict[str, MaskedLMHead]:
+    def masked_lm_heads(self) -> dict[str, MaskedLMTransform]:
         """Return the heads that start from the base model's masked-LM head, by the recipe key that adds them."""
-        return {"mlm_weight": self.lm_head} if self.config.mlm_weight > 0 else {}
+        heads: dict[str, MaskedLMTransform] = {"mlm_weight": self.lm_head} if self.config.mlm_weight > 0 else {}
+        return heads | ({"projection": self.model.transform} if self.config.projection == "mlm_transform" else {})
 
     def diagnostics(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **_: Any) -> dict[str, float]:
         """Return what a method measures in training on labelled pairs, from a batch `(N, V, T)` of them."""

@@ -36,6 +36,7 @@ from .mini_batches import in_mini_batches
 from .modeling_contrastive import ContrastiveLearningOutput, ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
 from .objectives import at_least_float32, replaced_token_detection
+from .pooling import MaskedLMTransform
 
 
 class DiffCSEModel(SentenceEncoderModel):
@@ -107,7 +108,7 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
     def encoders(self) -> list[nn.Module]:
         return super().encoders() + ([self.discriminator] if self.config.rtd_weight > 0 else [])
 
-    def masked_lm_heads(self) -> dict[str, MaskedLMHead]:
+    def masked_lm_heads(self) -> dict[str, MaskedLMTransform]:
         predicts_tokens = self.config.rtd_weight > 0 and self.config.prediction != "rtd"
         return super().masked_lm_heads() | ({"prediction": self.discriminator_lm_head} if predicts_tokens else {})
 

@@ -2,8 +2,8 @@
 
 References:
     Reimers, Gurevych 2019, "Sentence-BERT", section 3 (three classes). DiffAug (section 3.2) tunes its prefixes on two
-    classes, entailed and contradicted; ConSERT (Yan et al. 2021, section 4.2) trains it together with its contrastive
-    loss, or in an earlier stage.
+    classes, entailed and contradicted; ConSERT (Yan et al. 2021, section 4.2) trains a classifier together with its
+    contrastive loss, or in an earlier stage.
 """
 
 import torch

@@ -165,6 +165,26 @@ class GELUProjection(nn.Module):
         return F.gelu(self.mix(F.gelu(self.expand(vectors))))
 
 
+class MaskedLMTransform(nn.Module):
+    """Linear(H, H) - GELU - LayerNorm: the transform in front of a masked-LM head's decoder. `(…, H) -> (…, H)`.
+
+    Supervised PromptBERT starts from the pre-trained one and applies it to the vector and to the template's bias
+    before it subtracts them.
+
+    Example:
+        >>> MaskedLMTransform(4, 1e-12)(torch.zeros(2, 4)).shape
+        torch.Size([2, 4])
+    """
+
+    def __init__(self, hidden_size: int, layer_norm_eps: float):
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.layer_norm = nn.LayerNorm(hidden_size, eps=layer_norm_eps)
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        return self.layer_norm(F.gelu(self.dense(vectors)))
+
+
 def build_projection(config: SentenceEncoderConfig, *, at_test: bool) -> nn.Module:
     """Build the projection of a configuration.
 
@@ -173,7 +193,8 @@ def build_projection(config: SentenceEncoderConfig, *, at_test: bool) -> nn.Modu
         at_test: true for the serving model, false for the heads of the training model.
 
     Returns:
-        The identity if the other model has the projection, or if there is none.
+        The identity if the other model has the projection, if there is none, or if it is `mlm_transform`, which the
+        serving model applies before the bias is subtracted.
 
     Example:
         >>> from csezoo.modeling import SimCSEConfig
@@ -181,7 +202,7 @@ def build_projection(config: SentenceEncoderConfig, *, at_test: bool) -> nn.Modu
         >>> build_projection(config, at_test=True)
         Identity()
     """
-    if config.projection == "none" or config.projection_at_test != at_test:
+    if config.projection in ("none", "mlm_transform") or config.projection_at_test != at_test:
         return nn.Identity()
     if config.projection == "gelu":
         return GELUProjection(config.hidden_size, config.projection_size)

@@ -53,7 +53,7 @@ def list_mle(scores: torch.Tensor, teacher_scores: torch.Tensor) -> torch.Tensor
         6.0
     """
     ranked = scores.gather(1, teacher_scores.argsort(dim=1, descending=True, stable=True))
-    remaining = ranked.flip(1).logcumsumexp(1).flip(1)  # over the sentences from each rank on
+    remaining = ranked.flip(1).logcumsumexp(1).flip(1)  # over each rank and all lower ones
     return (remaining - ranked).sum(1).mean()
 
 

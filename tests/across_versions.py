@@ -1,10 +1,11 @@
-"""Whether published code gives the same vectors under other versions of transformers, each in its own environment.
+"""Whether published code gives the same vectors under other versions of its libraries, each in its own environment.
 
     python -m tests.across_versions [DIRECTORY]
 
-Saves a tiny checkpoint of every method and setting with the versions of this environment. For each other version it
-makes a virtual environment in DIRECTORY (a temporary one by default; one that is there is used again), where csezoo is
-not installed, and loads every checkpoint there with its own code. Not a test of `pytest`: it installs packages.
+Saves a tiny checkpoint of every method and setting with the versions of this environment, and the export of each that
+has a plain form. For each other version of transformers or sentence-transformers it makes a virtual environment in
+DIRECTORY (a temporary one by default; one that is there is used again), where csezoo is not installed, and loads all
+of them there. Not a test of `pytest`: it installs packages.
 """
 
 import json
@@ -22,12 +23,18 @@ from tqdm import tqdm
 from transformers import AutoModel
 from transformers.utils import logging
 
+from csezoo.modeling.encoding import load_tokenizer
+from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.saved_files import OLDEST_SENTENCE_TRANSFORMERS
+from csezoo.training.publishing.plain import separate_template_mask, write_plain_model
 from tests.conftest import SENTENCES
 from tests.methods import CONFIGS
 from tests.repositories import tiny_repository
 
 OTHERS = ("4.57.6", "5.20.2")  # the last of 4.x, and the oldest that setup.cfg admits
 TOO_OLD = "4.56.2"
+# Versions of sentence-transformers, each with a version of transformers that it admits.
+SENTENCE_TRANSFORMERS = {"3.0.1": "4.57.6", "4.1.0": "4.57.6", "5.3.0": "4.57.6", "5.4.0": "4.57.6", "6.2.0": "5.20.2"}
 TOLERANCE = 1e-5
 PROMPT = {"pooling": "prompt", "prompts": ["this sentence : {sentence} means {mask} ."], "denoise": "always"}
 SETTINGS = {**CONFIGS, "simcse-prompt": PROMPT, "diffaug-prompt": {**PROMPT, "denoise_length_offset": 0}}
@@ -48,46 +55,95 @@ for path in sorted(Path(sys.argv[1]).iterdir()):
 print(json.dumps(vectors))
 """
 
+ENCODE = f"""
+import json, sys
+from pathlib import Path
+from sentence_transformers import SentenceTransformer
+
+vectors = {{}}
+for path in sorted(Path(sys.argv[1]).iterdir()):
+    encoder = SentenceTransformer(str(path), trust_remote_code=True, device="cpu")
+    vectors[path.name] = encoder.encode({TEXTS}).tolist()
+print(json.dumps(vectors))
+"""
+
 
 def main(directory: Path) -> None:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     zoo = directory / "zoo" / transformers.__version__
-    expected = {}
+    plain = directory / "plain" / transformers.__version__
+    expected, exported = {}, {}
     cells = [(name, kind) for name in SETTINGS for kind in ("bert", "roberta")]
     for name, kind in tqdm(cells, desc="Saving", disable=not sys.stderr.isatty()):
         path = zoo / f"{name}-{kind}"
         path.parent.mkdir(parents=True, exist_ok=True)
         tiny_repository(path, name.split("-")[0], kind, **SETTINGS[name])
-        expected[path.name] = AutoModel.from_pretrained(path).encode(TEXTS)
+        model = AutoModel.from_pretrained(path)
+        expected[path.name] = model.encode(TEXTS)
+        if not model.config.needs_own_code:
+            exported[path.name] = expected[path.name]
+            save_plain(plain / path.name, model)
     for version in OTHERS:
-        done = load(directory, version, zoo)
-        if done.returncode != 0:
-            raise SystemExit(f"transformers {version}: {done.stderr[-2000:]}")
-        found = json.loads(done.stdout.splitlines()[-1])
-        distances = {name: np.abs(np.array(both) - expected[name]).max() for name, both in found.items()}
-        worst = max(distances, key=distances.get)
-        print(f"transformers {version}: {len(found)} checkpoints, off by {distances[worst]:.1e} at most ({worst})")
-        if not found.keys() == expected.keys() or not distances[worst] <= TOLERANCE:
-            raise SystemExit(f"transformers {version}: {TOLERANCE:g} is allowed")
-    refused = load(directory, TOO_OLD, zoo).stderr.splitlines()[-1]
-    print(f"transformers {TOO_OLD}: {refused}")
-    if "transformers>=4.57 is required" not in refused:
-        raise SystemExit(f"transformers {TOO_OLD} should be refused with one line")
+        compare(f"transformers {version}", run(directory, version, {"transformers": version}, LOAD, zoo), expected)
+    refuse(
+        f"transformers {TOO_OLD}",
+        run(directory, TOO_OLD, {"transformers": TOO_OLD}, LOAD, zoo),
+        "transformers>=4.57 is required",
+    )
+    for version, of_transformers in SENTENCE_TRANSFORMERS.items():
+        name = f"sentence-transformers {version}"
+        packages = {"sentence-transformers": version, "transformers": of_transformers}
+        compare(f"{name}, exports", run(directory, f"st-{version}", packages, ENCODE, plain), exported)
+        done = run(directory, f"st-{version}", packages, ENCODE, zoo)
+        if tuple(map(int, version.split("."))) < tuple(map(int, OLDEST_SENTENCE_TRANSFORMERS.split("."))):
+            refuse(name, done, f"created with Sentence Transformers version {OLDEST_SENTENCE_TRANSFORMERS}")
+        else:
+            compare(name, done, expected)
 
 
-def load(directory: Path, version: str, zoo: Path) -> subprocess.CompletedProcess:
-    """What `LOAD` gives under a version, in an environment that is made if it is not there."""
-    environment = directory / version
+def save_plain(path: Path, model: SentenceEncoderModel) -> None:
+    """Save the plain form of a model without the checks of `csezoo export`."""
+    tokenizer = load_tokenizer(model)
+    if model.config.pooling == "prompt":
+        tokenizer = separate_template_mask(model, tokenizer)
+    path.mkdir(parents=True, exist_ok=True)
+    write_plain_model(path, model, tokenizer)
+
+
+def compare(name: str, done: subprocess.CompletedProcess, expected: dict[str, np.ndarray]) -> None:
+    """Print how far the vectors of a process are from the expected ones, and stop if that is too far."""
+    if done.returncode != 0:
+        raise SystemExit(f"{name}: {done.stderr[-2000:]}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    distances = {model: np.abs(np.array(vectors) - expected[model]).max() for model, vectors in found.items()}
+    worst = max(distances, key=distances.get)
+    print(f"{name}: {len(found)} models, off by {distances[worst]:.1e} at most ({worst})")
+    if not found.keys() == expected.keys() or not distances[worst] <= TOLERANCE:
+        raise SystemExit(f"{name}: {TOLERANCE:g} is allowed")
+
+
+def refuse(name: str, done: subprocess.CompletedProcess, reason: str) -> None:
+    """Print the line with which a process refuses to load a model, and stop if there is none."""
+    lines = [line for line in done.stderr.splitlines() if reason in line]
+    if done.returncode == 0 or not lines:
+        raise SystemExit(f"{name} should be refused with {reason!r}: {done.stderr[-2000:]}")
+    print(f"{name}: {lines[0]}")
+
+
+def run(directory: Path, name: str, versions: dict[str, str], code: str, models: Path) -> subprocess.CompletedProcess:
+    """Run code on a directory of models in an environment with these versions, which is made if it is not there."""
+    environment = directory / name
     if not environment.is_dir():
-        partial = directory / f"{version}.partial"
+        partial = directory / f"{name}.partial"
         venv.create(partial, clear=True, with_pip=True)
-        packages = [f"transformers=={version}", f"torch=={torch.__version__.split('+')[0]}", "numpy", "peft"]
+        packages = [f"torch=={torch.__version__.split('+')[0]}", "numpy", "peft"]
+        packages += [f"{package}=={version}" for package, version in versions.items()]
         subprocess.run([partial / "bin" / "python", "-m", "pip", "install", "-q", *packages], check=True)
         partial.rename(environment)
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    variables |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(directory / "hf" / version)}
-    command = [environment / "bin" / "python", "-W", "ignore", "-c", LOAD, zoo]
+    variables = {variable: value for variable, value in os.environ.items() if variable != "PYTHONPATH"}
+    variables |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(directory / "hf" / name)}
+    command = [environment / "bin" / "python", "-W", "ignore", "-c", code, models]
     return subprocess.run(command, cwd=directory, env=variables, capture_output=True, text=True)
 
 

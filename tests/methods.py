@@ -50,6 +50,7 @@ TESTED = {
         others={
             "batchnorm": {"projection": "batchnorm"},
             "kept-projection": {"projection_at_test": True},
+            "mlm-transform": {"projection": "mlm_transform", "projection_at_test": True},
             "mlm": {"mlm_weight": 0.1},
             "mean": {"pooling": "mean", "projection": "none"},
             "nli": {"nli_classes": 3},

@@ -47,6 +47,7 @@ NOT_RUN = {
     r"csezoo evaluate .* transfer .*": "it takes minutes; training/evaluation/tasks/test_transfer.py runs it",
     r"python -m csezoo.training.cli.reference .*": "it writes this project's page; a test below makes it",
     r"csezoo publish .*": "training/publishing/test_publish.py publishes to a Hub on this machine",
+    r"csezoo convert .*": "training/converting/ converts checkpoints in the released layouts",
     r"examples/continue_training.sh .*": "test_examples.py runs it",
     rf"{TRAIN} quickstart.*": "test_readme.py and training/quickstart/test_run.py run it",
     r"csezoo export .* --onnx": "training/publishing/test_export.py runs it on every method",

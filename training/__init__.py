@@ -1,1 +1,7 @@
 """Recipes, data, the training loop, evaluation, publishing and the command line."""
+
+import os
+
+# Where a Hub repository has only a pickle, transformers would read the pull request of a conversion bot instead, or
+# send the user's token to a service that makes one. transformers reads this variable at each load.
+os.environ["DISABLE_SAFETENSORS_CONVERSION"] = "1"

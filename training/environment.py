@@ -28,6 +28,14 @@ def device() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
 
 
+def processor() -> str:
+    """Return the name of the processor, or its architecture where the system does not say it."""
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text(encoding="utf-8").splitlines() if information.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
 def peak_rss_bytes() -> int:
     """Return the peak memory of this process."""
     status = Path("/proc/self/status")

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -45,6 +46,38 @@ def replace_directory(partial: Path, target: Path) -> None:
         target.rename(old)
     partial.rename(target)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def empty_target(to: str) -> Path:
+    """Return the absolute path of a directory that is to be written.
+
+    Raises:
+        UserError: it exists and is not an empty directory.
+    """
+    target = Path(to).absolute()
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise UserError(f"--to: {to} is not an empty directory; give a new one, or delete what is in it")
+    return target
+
+
+@contextmanager
+def new_directory(target: Path) -> Iterator[Path]:
+    """Make a directory to write into, which becomes `target` when it is complete, and is deleted after an error.
+
+    Raises:
+        UserError: it cannot be created.
+    """
+    partial = target.with_name(target.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"--to: {target} cannot be created ({one_line(error)})") from error
+    try:
+        yield partial
+        replace_directory(partial, target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def flush(path: Path) -> None:
@@ -110,7 +143,7 @@ def locked(directory: Path, name: str = LOCK, *, wait: bool = False) -> Iterator
 
     Args:
         name: of the lock file. Locks of different names do not exclude each other.
-        wait: wait for the other process, instead of an error.
+        wait: wait for the other process, instead of raising an error.
 
     Raises:
         UserError: another process has locked it, or it cannot be written.
@@ -166,6 +199,26 @@ def locked_elsewhere(directory: Path) -> bool:
         return True
     lock.release()
     return False
+
+
+def read_json(path: Path, kind: type = dict) -> Any:
+    """Read a JSON file that contains an object, or a list.
+
+    Args:
+        path: of the file.
+        kind: `dict` or `list`.
+
+    Raises:
+        UserError: it cannot be read, is not valid JSON, or contains something else.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not valid JSON ({one_line(error)})") from error
+    if not isinstance(content, kind):
+        wanted = "object" if kind is dict else "list"
+        raise UserError(f"{path}: expected a JSON {wanted}, got {type(content).__name__}")
+    return content
 
 
 def write_json(path: Path, content: object) -> None:

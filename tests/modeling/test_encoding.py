@@ -107,3 +107,13 @@ def test_a_batch_size_below_1_is_refused(serving):
     model, tokenizer = serving
     with pytest.raises(ValueError, match="batch_size: 0 must be at least 1"):
         model.encode(["the cat"], tokenizer, batch_size=0)
+
+
+def test_padding_on_the_left_is_refused_where_it_would_change_a_vector(serving):
+    model, tokenizer = serving
+    expected = model.encode(MIXED, tokenizer)
+    tokenizer.padding_side = "left"
+    np.testing.assert_array_equal(model.encode(MIXED, tokenizer), expected)  # pads by itself
+    with pytest.raises(ValueError, match='a row begins with padding.*tokenizer.padding_side = "right"'):
+        model(**tokenizer(["the cat", "the cat sees the dog"], padding=True, return_tensors="pt"))
+    model(**tokenizer(["the cat"] * 2, padding=True, return_tensors="pt"))

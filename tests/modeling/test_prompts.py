@@ -1,13 +1,20 @@
 """Prompt templates in the tokenizer, and their bias."""
 
+import copy
+import json
+import shutil
+import subprocess
+
 import pytest
 import torch
+from tokenizers import Regex
+from tokenizers.normalizers import Replace
 from transformers import AutoTokenizer
 
 from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning
 from csezoo.modeling.prompts import template_bias
 from csezoo.training.errors import UserError
-from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
+from csezoo.training.loading.templates import FULL_STOP, serving_tokenizer, template_token_ids
 from csezoo.training.recipes import load_recipe
 from tests.conftest import tiny_config, tiny_tokenizer
 
@@ -140,6 +147,86 @@ def test_serving_subtracts_the_bias_only_where_the_config_says_always(prompted):
     model.config.denoise = "always"
     denoised = model(input_ids=ids, attention_mask=mask).pooler_output
     torch.testing.assert_close(plain - denoised, model.prompt_bias(ids, mask, template=0), atol=1e-12, rtol=0)
+
+
+def test_the_masked_lm_transform_maps_vector_and_bias_apart_at_test_and_in_training(prompted):
+    """f(h) - f(b), f = LayerNorm(GELU(W x + c)), which is not f(h - b)."""
+    config = copy.deepcopy(prompted.config)
+    config.projection, config.projection_at_test, config.denoise = "mlm_transform", True, "always"
+    model = SimCSEForContrastiveLearning(config).double().eval()
+    model.model.backbone.load_state_dict(prompted.model.backbone.state_dict())
+    transform = model.model.transform
+    torch.nn.init.normal_(transform.layer_norm.weight)
+
+    def f(x):
+        x = x @ transform.dense.weight.T + transform.dense.bias
+        x = x * (1 + torch.erf(x / 2**0.5)) / 2
+        centred = x - x.mean(1, keepdim=True)
+        eps = config.backbone_config.layer_norm_eps
+        return centred / (centred.square().mean(1, keepdim=True) + eps).sqrt() * transform.layer_norm.weight
+
+    input_ids, attention_mask = views(model, [[10, 11, 12], [13]])
+    ids, mask = input_ids[:, 0], attention_mask[:, 0]
+    prompted.eval()
+    _, h = prompted.model.encode_tokens(ids, mask)
+    expected = f(h) - f(prompted.model.prompt_bias(ids, mask, template=0))
+    served = model.model(input_ids=ids, attention_mask=mask).pooler_output
+    torch.testing.assert_close(served, expected, atol=1e-12, rtol=0)
+    trained = model.project(model.pool_views(input_ids, attention_mask))
+    torch.testing.assert_close(trained[:, 0], expected, atol=1e-12, rtol=0)
+
+
+def test_the_masked_lm_transform_stays_at_test():
+    with pytest.raises(
+        ValueError, match="mlm_transform is used in training and at test; set projection_at_test: true"
+    ):
+        SimCSEConfig(projection="mlm_transform")
+
+
+ENDINGS = {"the cat sees": ".", "the cat sees.": "", "the cat?": "", "'the cat'": "", '"the cat"': "", "the cat!": "."}
+
+
+@pytest.mark.parametrize(("text", "added"), [*ENDINGS.items(), ("", ""), ("the\ncat", "."), ("the cat ", ".")])
+def test_a_sentence_without_a_full_stop_gets_one_before_the_template(kind, text, added, tmp_path):
+    """As PromptBERT's evaluation, which leaves an empty text and the four signs alone."""
+    tokenizer = tiny_tokenizer(kind)
+    template = template_token_ids(tokenizer, PROMPTS[kind][0])
+    options = {"max_length": 64, "leading_space": True}
+    serving_tokenizer(tokenizer, template, full_stop=True, **options).save_pretrained(tmp_path)
+    plain = serving_tokenizer(tokenizer, template, **options)
+    assert AutoTokenizer.from_pretrained(tmp_path)(text).input_ids == plain(text + added).input_ids
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="JAVASCRIPT NOT TESTED: no node")
+def test_javascript_adds_the_same_full_stops():
+    """transformers.js makes a regular expression with the flags g and u from the normaliser, and replaces all."""
+    texts = [*ENDINGS, "", "the\ncat", "the cat ", "\n", "Königin 你好 🙂", "a..b"]
+    code = "const [pattern, texts] = JSON.parse(require('fs').readFileSync(0));"
+    code += "console.log(JSON.stringify(texts.map(text => text.replaceAll(new RegExp(pattern, 'gu'), '.'))))"
+    pattern = json.dumps([FULL_STOP, texts])
+    done = subprocess.run(["node", "-e", code], input=pattern, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [Replace(Regex(FULL_STOP), ".").normalize_str(text) for text in texts]
+
+
+def test_the_full_stop_counts_for_truncation(kind):
+    tokenizer = tiny_tokenizer(kind)
+    template = template_token_ids(tokenizer, PROMPTS[kind][0])
+    words = tokenizer("the the", add_special_tokens=False).input_ids
+    longest = sum(map(len, template)) + len(words)
+    serving = serving_tokenizer(tokenizer, template, max_length=longest, full_stop=True)
+    assert len(serving("the the").input_ids) == longest + 1
+    assert serving("the the", truncation=True).input_ids == template[0] + words + template[1]
+
+
+def test_a_special_token_in_a_text_ends_a_sentence(kind):
+    """A normaliser sees the parts between special tokens. The authors' code adds one full stop, at the very end."""
+    tokenizer = tiny_tokenizer(kind)
+    template = template_token_ids(tokenizer, PROMPTS[kind][0])
+    serving = serving_tokenizer(tokenizer, template, max_length=64, full_stop=True)
+    plain = serving_tokenizer(tokenizer, template, max_length=64)
+    sep = tokenizer.sep_token
+    assert serving(f"the cat{sep}the dog").input_ids == plain(f"the cat.{sep}the dog.").input_ids
+    assert serving(f"the cat{sep}").input_ids == plain(f"the cat.{sep}").input_ids
 
 
 def test_text_tokenised_without_the_template_is_refused(prompted):

@@ -92,5 +92,5 @@ def test_the_loss_is_added_to_that_of_every_method(name):
 
 def test_without_teacher_vectors_the_error_names_the_way_out():
     model = SimCSEForContrastiveLearning(SimCSEConfig(backbone_config=tiny_config("bert"), rank_weight=1.0))
-    with pytest.raises(ValueError, match="rank_weight: .* give --teachers what `csezoo encode` wrote"):
+    with pytest.raises(ValueError, match="rank_weight: .* give --teachers DIR, written by `csezoo encode`"):
         model(**batch())

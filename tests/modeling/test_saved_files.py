@@ -81,9 +81,7 @@ def test_a_warning_says_what_could_not_be_saved(published, tmp_path, warned):
     assert names(tmp_path / "without-tokenizer") == names(bare) - OF_A_RUN - {"fingerprint.json"}
     other, tokenizer, fingerprint = warned()
     assert other == f"{tmp_path}/other-weights: fingerprint.json was not renewed, so verify() cannot check this model"
-    assert (
-        tokenizer == f"{tmp_path}/without-tokenizer: no tokenizer was saved, because the model was loaded without one"
-    )
+    assert tokenizer.endswith("/without-tokenizer: no tokenizer was saved, because the model was loaded without one")
     assert "fingerprint.json was not renewed" in fingerprint
 
 
@@ -156,6 +154,7 @@ results = {}
 # The lines of the card: the tokenizer first, because a process that has loaded the model is not asked again.
 blocks = re.findall(r"```python\\n(.+?)\\n```", open("published/README.md").read(), re.DOTALL)
 loads, tokenizes, sentence_transformers = (block.replace("REPOSITORY", "published") for block in blocks)
+transformers.PreTrainedTokenizerFast.from_pretrained("published")
 exec("\\n".join(line for line in tokenizes.splitlines() if "model(" not in line))
 results["asked"], results["logged"] = len(asked), list(logged)
 exec(loads)

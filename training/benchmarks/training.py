@@ -237,7 +237,7 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
 
 def operations(run: Callable[[], None]) -> int:
     """Count the floating-point operations of all matrix products in `run`, including backward passes."""
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # it cannot count fused attention
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # fused attention cannot be counted
         run()
     return counter.get_total_flops()
 

@@ -1,4 +1,4 @@
-"""Texts of others (names in recipes and results files) in Markdown, CSV and LaTeX, where they must stay texts."""
+"""Escape texts from recipes and results files for Markdown, CSV and LaTeX, so that they are only shown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def one_line_of(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    r"""Return a text from a recipe or a results file for Markdown, where nothing in it links or loads anything.
+    r"""Return a text escaped for Markdown, so that nothing in it links to or loads anything.
 
     Example:
         >>> print(plain("a_b ![](https://example.org/x.png)"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,24 +12,29 @@ from huggingface_hub import ModelCard
 from ..errors import UserError, one_line
 from ..evaluation.report import AVERAGE, average, tests_only
 from ..evaluation.tasks.sts import DEV_TASK
-from ..files import refuse_links_out
+from ..files import read_json, refuse_links_out
 from ..pictures.captions import PICTURES
-from ..recipes import Recipe, file_name, load_recipe, recipe_names
+from ..recipes import Recipe, changes, file_name, load_recipe, recipe_names
+from ..recipes.released import STATUS, kinds, released
 from .escaping import plain
 from .method_texts import IDEAS, text_names
 from .model_card import model_card, recipe_card
-from .published import TRANSFER_AVERAGE, PublishedRow, comparable, published
+from .published import TRANSFER_AVERAGE, PublishedRow, comparable, published, published_rows
+from .released_card import released_card
 from .tables import markdown_table
 
 PAPER = {"paper, STS": AVERAGE, "paper, transfer": TRANSFER_AVERAGE}
-COLUMNS = ("name", "method", "base model", "data", "STS-B dev", "STS average", *PAPER, "trained")
+COLUMNS = ("name", "method", "base model", "data", "STS-B dev", "STS average", *PAPER, "status")
+TRAINED, UNTRAINED = "trained here", "not trained here"
 IDEAS_AT = "../ideas/"
 INTRODUCTION = """# Model cards
 
-Every recipe and every measured run has a card. `csezoo cards` writes them from recipes, results and the tables of the
-papers; no number is typed by hand. Scores are Spearman × 100, the average is over the seven STS tests, and ± is the
-standard deviation over seeds. The papers' averages are over the seven STS tests and over the seven transfer tasks
-(accuracy). Runs on a small stand-in encoder can be compared with each other, but not with the papers."""
+Every recipe, every measured run and every checkpoint that the papers' authors released has a card. `csezoo cards`
+writes them from recipes, results and the tables of the papers; no number is typed by hand. Scores are Spearman ×
+100, the average is over the seven STS tests, and ± is the standard deviation over seeds. The papers' averages are
+over the seven STS tests and over the seven transfer tasks (accuracy). Runs on a small stand-in encoder can be
+compared with each other, but not with the papers. For a released checkpoint the paper's columns have what its
+authors report, nothing was verified here, and `csezoo convert` makes a repository of the zoo from it."""
 
 
 @dataclass
@@ -72,6 +76,7 @@ def write_cards(directory: Path) -> list[Entry]:
         shutil.copytree(IDEAS, directory / "ideas", dirs_exist_ok=True)
         for entry in index:
             if entry.card:
+                (directory / entry.link).parent.mkdir(parents=True, exist_ok=True)
                 entry.card.save(directory / entry.link)
         page = f"{INTRODUCTION}\n\n{markdown_table(list(COLUMNS), *rows)}\n"
         (directory / "README.md").write_text(page, encoding="utf-8")
@@ -81,18 +86,18 @@ def write_cards(directory: Path) -> list[Entry]:
 
 
 def entries(directory: Path) -> list[Entry]:
-    """Return the measured runs, then the measured encoders without training, then the recipes without a run."""
+    """Return measured runs, measured encoders without training, recipes without a run, released checkpoints."""
     runs = sorted(file.parent for file in directory.glob("*/results.json"))
     measured = [_measured(run) for run in runs if (run / "recipe.yaml").is_file()]
     encoders = [_encoder(file) for file in sorted(directory.glob("untrained/*.json"))]
     known = {entry.cells["name"] for entry in measured}
     recipes = [_untrained(name) for name in recipe_names() if name not in known]
-    return [*measured, *encoders, *recipes]
+    return [*measured, *encoders, *recipes, *(_released(name) for name in released())]
 
 
 def _measured(run: Path) -> Entry:
     recipe = load_recipe(str(run / "recipe.yaml"))
-    report = _read(run / "results.json")
+    report = read_json(run / "results.json")
     try:
         results, summary = report["results"], report.get("summary")
         if summary:
@@ -100,15 +105,15 @@ def _measured(run: Path) -> Entry:
         runs = report.get("runs", [report] if "training" in report else [])
         pictures = [name for name in PICTURES if (run / name).is_file()]
         card = model_card(recipe, results, summary, runs=runs, pictures=pictures, ideas_at=IDEAS_AT)
-        cells = {**_described(recipe, run.name), **_scores(results, summary), "trained": "yes"}
+        cells = {**_described(recipe, run.name), **_scores(results, summary), "status": TRAINED}
     except (KeyError, TypeError) as error:
         raise UserError(f"{run / 'results.json'} is not a results file ({one_line(error)})") from error
-    cells |= _paper_averages(comparable(recipe.recipe, recipe.method, recipe.base_model))
+    cells |= _paper_averages(comparable(recipe.recipe, changes(recipe)))
     return Entry(f"{run.name}/README.md", cells, card)
 
 
 def _encoder(file: Path) -> Entry:
-    report = _read(file)
+    report = read_json(file)
     try:
         results = [result for result in report["results"] if result["metric"] == "spearman"]
         model = file_name(report["model"])
@@ -120,15 +125,22 @@ def _encoder(file: Path) -> Entry:
 
 def _untrained(name: str) -> Entry:
     recipe = load_recipe(name)
-    cells = {**_described(recipe, name), **_paper_averages(published(name)), "trained": "no"}
+    cells = {**_described(recipe, name), **_paper_averages(published(name)), "status": UNTRAINED}
     return Entry(f"{name}/README.md", cells, recipe_card(recipe, ideas_at=IDEAS_AT))
 
 
-def _read(file: Path) -> dict:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file} is not a results file ({one_line(error)})") from error
+def _released(name: str) -> Entry:
+    entry = released()[name]
+    kind = kinds()[entry.kind]
+    cells = {
+        "name": name,
+        "method": " + ".join(kind.texts),
+        "base model": file_name(entry.base_model),
+        "data": kind.data or "",
+        "status": STATUS,
+        **_paper_averages(published_rows(reversed(entry.scores))),  # the first row of a suite is the file's own
+    }
+    return Entry(f"{name.replace('/', '--')}/README.md", cells, released_card(name, kind, entry))
 
 
 def _described(recipe: Recipe, name: str) -> dict[str, str]:

@@ -42,6 +42,9 @@ WORLD = (
     "The model was trained on a small artificial world. It shows how the tools work; do not use it for other texts."
 )
 
+BIASES = "The vectors also contain the biases about people and groups that the base model learned."
+UNCASED = "The model does not distinguish upper and lower case."
+
 
 @functools.cache
 def method_entries() -> dict[str, dict[str, Any]]:
@@ -117,7 +120,7 @@ def limits(recipe: Recipe) -> list[str]:
         elif dataset in DATA_LIMITS:
             lines.append(DATA_LIMITS[dataset])
     if recipe.base_model and recipe.base_model.endswith("uncased"):
-        lines.append("The model does not distinguish upper and lower case.")
+        lines.append(UNCASED)
     if recipe.base_model and "multilingual" in recipe.base_model:
         lines.append(
             "The model was trained on English sentences only. The effect on other languages was not measured."
@@ -127,5 +130,5 @@ def limits(recipe: Recipe) -> list[str]:
             f"Training cut sentences after {recipe.max_length} word pieces. Longer texts are embedded up to the limit "
             "of the encoder, but the model was not trained on them."
         )
-    lines.append("The vectors also contain the biases about people and groups that the base model learned.")
+    lines.append(BIASES)
     return list(dict.fromkeys(lines))

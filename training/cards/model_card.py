@@ -65,7 +65,7 @@ def _card(
         *(f"![The idea of {picture.stem}]({ideas_at}{picture.name})" for picture in ideas(recipe)),
         description(recipe),
         "Made with csezoo, a model zoo of contrastive sentence embeddings.",
-        _use(path),
+        use_section(path),
         _training(recipe, runs),
         *results_text,
         "## Limits and biases\n\n" + "\n".join(f"* {line}" for line in limits(recipe)),
@@ -124,7 +124,8 @@ def _hub_id(base_model: str | None) -> str | None:
     return None if base_model is None or base_model[0] in "./~" else base_model
 
 
-def _use(path: str) -> str:
+def use_section(path: str) -> str:
+    """Return the section on how to load the model at `path`, a directory or Hub id."""
     oldest = ".".join(OLDEST_SENTENCE_TRANSFORMERS.split(".")[:2])
     return f"""## Use
 
@@ -146,7 +147,7 @@ embeddings = model(**batch).pooler_output
 
 Without `trust_remote_code=True`, transformers 5 asks before it loads this tokenizer.
 
-So does sentence-transformers {oldest} or newer:
+sentence-transformers {oldest} or newer returns the same vectors:
 
 ```python
 from sentence_transformers import SentenceTransformer
@@ -155,7 +156,7 @@ embeddings = model.encode(["A cat sits on the mat.", "A cat is on a mat."], norm
 ```
 
 Older versions, and servers that pool the token vectors themselves (vLLM, Text Embeddings Inference), cannot use this
-repository. `csezoo export` writes one without custom code, whose card says what can use it."""
+repository. `csezoo export` writes a repository without custom code. Its card says what can use it."""
 
 
 def _training(recipe: Recipe, runs: list[dict]) -> str:

@@ -39,7 +39,7 @@ MARKDOWN.add_render_rule("image", local_image)
 
 
 def check_place(directory: Path, *sources: Path) -> None:
-    """Refuse a website inside of what it is made from: it would become a part of it.
+    """Refuse a website inside of a directory that it is made from, because it would become a part of itself.
 
     Raises:
         UserError: it is inside of one.
@@ -99,7 +99,7 @@ def write_page(page: Path, title: str, body: str, *, kind: str = "", root: str =
 
 
 def _others(directory: str, names: list[str]) -> list[str]:
-    """Return the files that the website does not have. Of SVG files, which can contain scripts, it has the zoo's."""
+    """Return the files to leave out. SVG files can contain scripts, so only those of the zoo are kept."""
     paths = [Path(directory, name) for name in names]
     return [path.name for path in paths if path.is_file() and path.suffix not in COPIED and not _is_idea(path)]
 

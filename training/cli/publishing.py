@@ -1,4 +1,4 @@
-"""Commands that publish a model or check a published one: publish, export, verify, audit."""
+"""Commands that make, publish or check a repository: publish, export, convert, verify, audit."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from functools import partial
 from ..environment import quiet_transformers
 from ..errors import UserError
 from .options import Command
+
+KINDS = "what wrote it, if it is not one of the released checkpoints: simcse-unsup, simcse-sup, diffcse, "
+KINDS += "promptbert-unsup, promptbert-sup, diffaug, consert"
 
 
 def add_commands(command: Command) -> None:
@@ -33,6 +36,18 @@ def add_commands(command: Command) -> None:
     added.add_argument("--to", required=True, metavar="DIR", help="a new directory")
     onnx = "also write onnx/model.onnx; for a model without a plain form, write only this"
     added.add_argument("--onnx", action="store_true", help=onnx)
+    added = command(
+        "convert",
+        convert,
+        "make a repository of the zoo from a checkpoint that a paper's authors released or that their code wrote",
+        "csezoo convert princeton-nlp/sup-simcse-bert-base-uncased --to sup-simcse",
+    )
+    added.add_argument("model", metavar="MODEL", help="directory or Hub id")
+    added.add_argument("--to", required=True, metavar="DIR", help="a new directory")
+    added.add_argument("--as", dest="kind", metavar="KIND", help=KINDS)
+    ways = "how promptbert-sup is served: sts (default), sts-pretrained or transfer; see the documentation"
+    added.add_argument("--serving", metavar="NAME", help=ways)
+    added.add_argument("--revision", help="branch, tag or commit on the Hub")
     added = command(
         "verify",
         verify,
@@ -67,6 +82,13 @@ def export(options: argparse.Namespace) -> None:
     for way, difference in write(options.checkpoint, options.to, onnx=options.onnx).items():
         print(f"{way:<24} same vectors (largest difference: {difference:.0e})")
     print(options.to)
+
+
+def convert(options: argparse.Namespace) -> None:
+    from ..converting.convert import convert as write
+
+    choices = {"kind": options.kind, "serving": options.serving, "revision": options.revision}
+    write(options.model, options.to, **choices, report=partial(print, flush=True))
 
 
 def verify(options: argparse.Namespace) -> None:

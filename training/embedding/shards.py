@@ -16,7 +16,7 @@ from safetensors.numpy import save
 from ..errors import UserError, one_line
 from ..files import replace_file
 
-KEY = "csezoo"  # of the receipt in the metadata
+KEY = "csezoo"  # key of the receipt in the metadata
 
 
 def shard_names(rows: int, shard_size: int, file_format: str) -> list[str]:
@@ -68,7 +68,7 @@ def write_shard(path: Path, first_row: int, texts: list[str], embeddings: np.nda
     content = FORMATS[path.suffix[1:]](first_row, texts, embeddings, json.dumps(receipt))
     try:
         replace_file(path, content)
-        for left in path.parent.glob(f".{path.name}.*.partial"):  # by a killed process
+        for left in path.parent.glob(f".{path.name}.*.partial"):  # left by a killed process
             left.unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"to: {path} cannot be written ({one_line(error)})") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from transformers import (
     AutoModelForMaskedLM,
     PretrainedConfig,
@@ -15,10 +14,11 @@ from transformers import (
 
 from csezoo.modeling import SentenceEncoderConfig
 from csezoo.modeling.masked_language_modeling import MaskedLMHead
+from csezoo.modeling.pooling import MaskedLMTransform
 
 from ..errors import UserError, one_line
 from ..recipes import Recipe
-from .backbones import SAFELY
+from .backbones import LOAD_ERRORS, SAFELY
 from .sizes import refuse_oversized_checkpoint
 from .tokenizers import load_tokenizer, special_tokens
 
@@ -48,7 +48,7 @@ def load_generator(
             output_loading_info=True,
             **SAFELY,
         )
-    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
+    except LOAD_ERRORS as error:
         raise UserError(
             f"generator: {name!r} could not be loaded as a masked language model ({one_line(error)}); "
             "give --generator a directory, or a Hub id with the network on"
@@ -72,12 +72,12 @@ def load_generator(
 
 
 def load_masked_lm_head(
-    key: str, head: MaskedLMHead, backbone_config: PretrainedConfig, base_model: str, revision: str
+    key: str, head: MaskedLMTransform, backbone_config: PretrainedConfig, base_model: str, revision: str
 ) -> None:
-    """Copy the base model's masked-LM head into a training head.
+    """Copy the base model's masked-LM head, or only its transform, into a head.
 
     Args:
-        key: the recipe key that adds the training head, for the error.
+        key: the recipe key that adds the head, for the error.
 
     Raises:
         UserError: the base model has no masked-LM head, or is neither BERT nor RoBERTa.
@@ -94,7 +94,7 @@ def load_masked_lm_head(
     try:
         options = {"revision": revision, "output_loading_info": True, **SAFELY}
         source, info = AutoModelForMaskedLM.from_pretrained(base_model, **options)
-    except (OSError, ValueError) as error:
+    except LOAD_ERRORS as error:
         raise UserError(
             f"{key}: {base_model} has no masked-LM head ({one_line(error)}); give another --base_model"
         ) from error
@@ -104,4 +104,5 @@ def load_masked_lm_head(
         raise UserError(f"{key}: {base_model} has no masked-LM head; give another --base_model")
     head.dense.load_state_dict({part: state[f"{dense}.{part}"] for part in ("weight", "bias")})
     head.layer_norm.load_state_dict({part: state[f"{norm}.{part}"] for part in ("weight", "bias")})
-    head.decoder_bias.data.copy_(state[bias])
+    if isinstance(head, MaskedLMHead):
+        head.decoder_bias.data.copy_(state[bias])

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 
-from tokenizers import Tokenizer
+from tokenizers import Regex, Tokenizer
+from tokenizers.normalizers import Replace, Sequence
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ..errors import UserError
 
 Template = tuple[list[int], list[int]]
+# PromptBERT's evaluation adds a full stop to a sentence that ends in none of these four signs. This is the empty place
+# after any other last character, in the syntax that Rust's and JavaScript's regular expressions share.
+FULL_STOP = r"""(?<=[^.?"'])(?![\s\S])"""
+ADD_FULL_STOP = Replace(Regex(FULL_STOP), ".")
 
 
 def template_token_ids(tokenizer: PreTrainedTokenizerBase, prompt: str | None = None) -> Template:
@@ -40,19 +45,26 @@ def template_token_ids(tokenizer: PreTrainedTokenizerBase, prompt: str | None = 
 
 
 def serving_tokenizer(
-    tokenizer: PreTrainedTokenizerBase, template: Template, *, max_length: int, leading_space: bool = False
+    tokenizer: PreTrainedTokenizerBase,
+    template: Template,
+    *,
+    max_length: int,
+    leading_space: bool = False,
+    full_stop: bool = False,
 ) -> PreTrainedTokenizerFast:
     """Make the tokenizer that is published with a model. It adds the template to every sentence.
 
     Truncation counts the template.
-    Its class is the generic `PreTrainedTokenizerFast`. The classes of BERT and RoBERTa rebuild their post-processor
-    when they are loaded and would lose the template.
+    The tokenizer's class is the generic `PreTrainedTokenizerFast`. The classes of BERT and RoBERTa rebuild their
+    post-processor when they are loaded and would lose the template.
 
     Args:
         template: ids before and after the sentence, see `template_token_ids`.
         max_length: longest input of the backbone, including the template.
         leading_space: mark the first word with a leading space (byte-level BPE). PromptBERT's release tokenises the
             sentence alone in training (no marker) and inside the template at test (marker).
+        full_stop: add a full stop to a sentence that ends without one, see `FULL_STOP`. It counts for truncation. A
+            special token that is written in a text ends a sentence: the part before it gets a full stop too.
     """
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     backend = Tokenizer.from_str(json.dumps({**state, "post_processor": post_processor(tokenizer, template)}))
@@ -60,6 +72,9 @@ def serving_tokenizer(
     backend.no_padding()
     if leading_space and isinstance(backend.pre_tokenizer, ByteLevel):
         backend.pre_tokenizer = ByteLevel(add_prefix_space=True)
+    if full_stop:
+        steps = [ADD_FULL_STOP, *([backend.normalizer] if backend.normalizer else [])]
+        backend.normalizer = Sequence(steps)
     names = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
@@ -69,10 +84,21 @@ def serving_tokenizer(
     )
 
 
+def remove_full_stop(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Remove what adds full stops from a serving tokenizer: training takes sentences and templates as they are.
+
+    Args:
+        tokenizer: any tokenizer; changed in place.
+    """
+    steps = tokenizer.backend_tokenizer.normalizer if isinstance(tokenizer, PreTrainedTokenizerFast) else None
+    if isinstance(steps, Sequence) and repr(steps[0]) == repr(ADD_FULL_STOP):
+        tokenizer.backend_tokenizer.normalizer = Sequence([steps[number] for number in range(1, len(steps))])
+
+
 def post_processor(tokenizer: PreTrainedTokenizerBase, template: Template) -> dict[str, object]:
     """Return the part of `tokenizer.json` that puts a template around a text, or around a pair of texts.
 
-    Each token is a piece with the token's own name, because transformers.js takes the name of a piece for its token.
+    Each token is a piece with the token's own name, because transformers.js uses the name of a piece as its token.
     This is JSON and not `TemplateProcessing`, which cannot read a name with a colon or a dollar sign in it.
 
     Args:

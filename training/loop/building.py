@@ -10,15 +10,16 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from csezoo.modeling import SentenceEncoderConfig, method
+from csezoo.modeling.configuration_sentence_encoder import check_prompt
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
 from ..data.collation import ViewCollator, tokenize
 from ..errors import UserError
-from ..loading.backbones import load_backbone, set_dropout, set_module_dropout
+from ..loading.backbones import load_backbone, run_once, set_dropout, set_module_dropout
 from ..loading.masked_lm import load_generator, load_masked_lm_head
 from ..loading.sizes import longest_input, refuse_oversized
 from ..loading.templates import Template, serving_tokenizer, template_token_ids
-from ..loading.tokenizers import load_tokenizer
+from ..loading.tokenizers import UNKNOWN, check_vocabulary, load_tokenizer, require_mask_token
 from ..recipes import Recipe
 
 
@@ -76,10 +77,17 @@ def build(recipe: Recipe) -> Build:
     if recipe.dropout is not None:
         set_dropout(backbone.config, recipe.dropout)
     tokenizer = load_tokenizer(recipe.base_model, revision=recipe.base_revision or "main")
+    check_vocabulary(recipe.base_model, tokenizer, backbone.config.vocab_size)
+    if not recipe.attn_implementation:  # one that needs a GPU cannot run here yet
+        run_once(recipe.base_model, lambda: backbone(input_ids=torch.tensor([tokenizer(UNKNOWN).input_ids])))
     prompts = recipe.model.get("prompts") or [None]
-    templates = [template_token_ids(tokenizer, prompt) for prompt in prompts]
     config_class, _, training_class = method(recipe.method)
     try:
+        if prompts != [None]:
+            require_mask_token(recipe.base_model, tokenizer, "prompts")
+            for prompt in prompts:
+                check_prompt(prompt)
+        templates = [template_token_ids(tokenizer, prompt) for prompt in prompts]
         config = config_class(
             **recipe.model,
             backbone_config=backbone.config,
@@ -90,7 +98,10 @@ def build(recipe: Recipe) -> Build:
         )
         if config.needs_labelled_pairs and not (recipe.nli_steps or recipe.nli_epochs):
             raise UserError(f"{config.needs_labelled_pairs}; give --nli_steps or --nli_epochs too")
+        if config.mlm_weight > 0:
+            require_mask_token(recipe.base_model, tokenizer, "mlm_weight")
         if config.needs_generator:
+            require_mask_token(recipe.base_model, tokenizer, "rtd_weight")
             generator = load_generator(recipe, tokenizer, config)
             config.generator_config = generator.config
         refuse_oversized(recipe.method, config.to_dict(), lambda: training_class(config))
@@ -129,7 +140,13 @@ def build(recipe: Recipe) -> Build:
             f"max_length: {recipe.max_length} needs {text} positions, the generator {recipe.generator} has "
             f"{longest_input(generator.config)}; lower it"
         )
-    serving = serving_tokenizer(tokenizer, templates[0], max_length=longest, leading_space=prompts != [None])
+    serving = serving_tokenizer(
+        tokenizer,
+        templates[0],
+        max_length=longest,
+        leading_space=prompts != [None],
+        full_stop=config.full_stop,
+    )
     return Build(model, tokenizer, serving, templates, sentence_length)
 
 

@@ -74,7 +74,7 @@ class TrainingState:
         save_file(_random_state(), partial / f"random-{accelerator.process_index}.safetensors")
         moments = self.shards.gather_moments(self.optimizer)
         if accelerator.is_main_process:
-            save_model(self.model, str(partial / "model.safetensors"))  # tied tensors once
+            save_model(self.model, str(partial / "model.safetensors"))  # writes tied tensors once
             save_file(moments, partial / "optimizer.safetensors")
             shutil.copy(metrics, partial)
         accelerator.wait_for_everyone()
@@ -141,7 +141,7 @@ def newest(directory: Path, receipt: dict[str, object], *, force: bool = False) 
     for path in reversed(_all(directory)):
         problem = _incomplete(path) or (None if found else _damage(path))
         if found and problem:
-            logger.warning("deleting %s: %s", path, problem)  # half of it was left when it was deleted
+            logger.warning("deleting %s: %s", path, problem)  # a deletion was interrupted
             discard(path)
         elif found:
             continue
@@ -231,7 +231,10 @@ def _other_run(checkpoint: Path, receipt: dict[str, object]) -> str | None:
 
 
 def _state(checkpoint: Path) -> dict:
-    state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+    try:
+        state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError(f"{checkpoint / STATE} is nested too deeply") from error
     if not isinstance(state, dict):
         raise ValueError(f"{checkpoint / STATE} is not a JSON object")
     return state

@@ -15,10 +15,10 @@ from .precision import precision_of
 
 # At this spread cosines are above 1 - 1e-8, and only rounding differs.
 LEAST_SPREAD = 1e-4
-# Most relative distance of two views that differ only by rounding, in float32 and in half precision. A dropout of 0.01
-# moves the views of a batch by 0.1 and more.
+# Largest relative distance of two views that differ only by rounding, in float32 and in half precision. A dropout of
+# 0.01 moves the views of a batch by 0.1 and more.
 ROUNDING = {"no": 1e-3, "fp16": 2e-2, "bf16": 2e-2}
-# Most that padding may move a token's vector, relative to the root mean square. On tiny random encoders of 40
+# Padding may move a token's vector by at most this share of the root mean square. On tiny random encoders of 40
 # architectures, rounding moves it by 1e-6, and architectures that do not mask padding move it by 3e-3 and more.
 PADDING_MOVES = 1e-3
 PADDING = 8
@@ -26,9 +26,9 @@ SENTENCE = "A small cat sees the old house near the river."
 
 
 def views_differ(input_ids: torch.Tensor, embeddings: torch.Tensor, rounding: float) -> torch.Tensor:
-    """Return whether a batch has two views of which a method can learn something, as a boolean tensor.
+    """Return whether the views of a batch differ, so that a method can learn from them, as a boolean tensor.
 
-    It has them if the texts of the views differ in a row, or if their embeddings do by more than rounding.
+    They differ if the texts of a row differ, or if the embeddings differ by more than rounding.
 
     Args:
         input_ids: `(B, V, T)`.
@@ -102,7 +102,7 @@ def refuse_padding_dependence(built: Build, recipe: Recipe) -> None:
     if moved > PADDING_MOVES:
         kind = built.model.config.backbone_config.model_type
         raise UserError(
-            f"base_model: {recipe.base_model} ({kind}) gives a sentence other vectors when it is padded (by "
+            f"base_model: {recipe.base_model} ({kind}) changes the vectors of a sentence when it is padded (by "
             f"{moved:.1g} of their size), so they depend on the batch; give an encoder that masks padding"
         )
 

@@ -36,7 +36,7 @@ def keep_batch(
 
     Args:
         directory: for the files of this update.
-        found: the update.
+        found: the first update that is not finite.
         batches: this process's share of the update's batches.
         rows: row numbers of all processes, in the training data and in the labelled data.
         checkpoint: the newest of the run, from before the update. Resuming from it is bit-exact, so it repeats the

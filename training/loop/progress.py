@@ -28,6 +28,17 @@ logger = logging.getLogger(__name__)
 GRADIENT_NORM = "gradient_norm"
 
 
+def seed_name(recipe: Recipe, seed: int) -> str:
+    """Name a seed, and its place if the recipe has several.
+
+    Example:
+        >>> seed_name(Recipe(seeds=[7]), 7), seed_name(Recipe(seeds=[1, 1234]), 1234)
+        ('seed 7', 'seed 2 of 2: 1234')
+    """
+    place = f" {recipe.seeds.index(seed) + 1} of {len(recipe.seeds)}:" if len(recipe.seeds) > 1 else ""
+    return f"seed{place} {seed}"
+
+
 class Progress:
     """The progress of a run so far: counters, losses, dev scores and the best model.
 
@@ -82,13 +93,13 @@ class Progress:
             written = self.metrics.read_bytes() if self.metrics.is_file() else b""
             logged = copy.read_bytes() if copy.is_file() else self._logged_before(written)
             if not written.startswith(logged):
-                logger.warning("%s is not what was logged; it is restored from %s", self.metrics, checkpoint)
+                logger.warning("%s was changed after it was logged; restoring it from %s", self.metrics, checkpoint)
             replace_file(self.metrics, logged)
 
     def _logged_before(self, written: bytes) -> bytes:
         """Return the lines up to the checkpoint's step."""
         lines = written.splitlines(keepends=True)
-        complete = [line for line in lines if line.endswith(b"\n")]  # the last may have been cut
+        complete = [line for line in lines if line.endswith(b"\n")]  # the last line may be incomplete
         kept = [line for line in complete if json.loads(line)["step"] <= self.step]
         if not kept or json.loads(kept[-1])["step"] < self.step:
             logger.warning("%s lacks lines that were logged before step %d", self.metrics, self.step)

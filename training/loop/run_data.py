@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import datasets
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader, Dataset
@@ -19,9 +23,16 @@ from ..errors import UserError
 from ..recipes import Recipe
 from .building import Build
 
+ROWS_AT_ONCE = 100_000
 # Labelled rows on which a method computes its diagnostics.
 PROBE = 256
 logger = logging.getLogger(__name__)
+
+
+def refuse_one_sentence(sentences: int) -> None:
+    """Refuse a single sentence: the others are its negatives, and without any the loss is 0."""
+    if sentences == 1:
+        raise UserError("the training data has one sentence; give at least two, they are each other's negatives")
 
 
 class RunData:
@@ -60,6 +71,7 @@ class RunData:
         if self.recipe.streaming:
             share["shuffle_buffer"] = self.recipe.shuffle_buffer
             stream, collate = load_sentences(self.recipe), built.text_collator
+            refuse_one_sentence(sum(1 for _ in stream.take(2)))
             self.sentences = lambda start, stop: self._loader(StreamedBatches(stream, collate, start=start, **share))
             return
         teachers = None
@@ -72,6 +84,7 @@ class RunData:
         batches = Batches(rows, collate, teachers=teachers, **share)
         self.batches_per_epoch = batches.batches_per_epoch
         self.numbered["sentences"] = batches
+        refuse_one_sentence(len(rows))
         logger.info("%d sentences, %d batches per epoch", len(rows), batches.batches_per_epoch)
         self.sentences = lambda start, stop: self._loader(batches, sampler=range(start, stop))
 
@@ -89,6 +102,16 @@ class RunData:
         logger.info("%d labelled rows, %d batches per epoch", len(rows), batches.batches_per_epoch)
         self.probe = lambda: collate([{**rows[i]} for i in range(min(PROBE, len(rows)))])
         self.labelled = lambda start, stop: self._loader(batches, sampler=range(start, stop))
+
+    def checksums(self) -> dict[str, str]:
+        """Return a checksum of the rows of each data set that is not a local file, by its key in the recipe.
+
+        Without a pinned revision, a data set of the Hub can change. The rows of a stream have no checksum.
+        """
+        rows = {kind: batches.sentences for kind, batches in self.numbered.items()}
+        files = {"sentences": self.recipe.train_file, "labelled": self.recipe.nli_file}
+        keys = {"sentences": "dataset", "labelled": "nli_dataset"}
+        return {keys[kind]: rows_sha256(rows[kind]) for kind in rows if not files[kind]}
 
     def _loader(self, batches: Dataset, **options: Any) -> DataLoader:
         return DataLoader(batches, **self.options, **options)
@@ -128,3 +151,23 @@ class RunData:
             for kind, numbers in batches.items()
             if kind in self.numbered
         }
+
+
+def rows_sha256(rows: datasets.Dataset) -> str:
+    """Return a checksum of tokenised rows and their labels, in order.
+
+    Example:
+        >>> first, second = ({"0": [[1, 2], [3]]}, {"0": [[1], [2, 3]]})
+        >>> rows_sha256(datasets.Dataset.from_dict(first)) == rows_sha256(datasets.Dataset.from_dict(second))
+        False
+    """
+    digest = hashlib.sha256()
+    for table in rows.with_format("arrow").iter(ROWS_AT_ONCE):
+        for name in sorted(table.column_names):
+            column = table[name].combine_chunks()
+            digest.update(name.encode())
+            if pa.types.is_list(column.type):
+                digest.update(pc.list_value_length(column).to_numpy().data)
+                column = column.flatten()
+            digest.update(column.to_numpy().data)
+    return digest.hexdigest()

@@ -22,14 +22,15 @@ from ..loading.tokenizers import special_tokens
 from ..recipes import Recipe, deciding_keys
 from .building import Build
 from .precision import precision_of
+from .run_data import RunData
 
 # The code that a run's numbers depend on, beside `modeling`: what batches and updates use.
 CODE: tuple[str, ...] = ("data/*.py", "loading/*.py", "evaluation/tasks/sts.py")
 CODE += ("loop/building.py", "loop/optimizers.py", "loop/progress.py", "loop/run_data.py", "loop/training_loop.py")
 # A checkpoint in which one of these differs belongs to another run.
 SAME_RUN = ("recipe", "seed")
-# What receipts of older code do not have. Its code differs, so that is what an error names.
-LATER = {"special tokens", "base_model", "generator"}
+# Entries that receipts of older code lack. Such a receipt also differs in `code`, which is what an error then names.
+LATER = {"special tokens", "base_model", "generator", "dataset", "nli_dataset"}
 
 
 # The keys of a configuration that do not change what a model computes.
@@ -37,12 +38,12 @@ NOT_COMPUTED = {"_name_or_path", "architectures", "dtype", "torch_dtype", "trans
 
 
 def run_receipt(
-    recipe: Recipe, seed: int, built: Build, accelerator: Accelerator, dev: PairTask | None
+    recipe: Recipe, seed: int, built: Build, data: RunData, accelerator: Accelerator, dev: PairTask | None
 ) -> dict[str, object]:
     """Return everything that must not change before a run resumes, by the name that errors use.
 
-    Files, models and the tokenizer are compared by content, not by path or time. Data sets of the Hub are compared by
-    the revision in the recipe.
+    Files, rows, models and the tokenizer are compared by content, not by path or time. Only a stream of the Hub is
+    compared by the revision in the recipe.
 
     Args:
         built: the training model before its first update, with the weights of the base model and the generator.
@@ -60,6 +61,7 @@ def run_receipt(
         "tokenizer": tokenizer_sha256(built.serving_tokenizer),
         "special tokens": str(special_tokens(built.tokenizer)),
         **pretrained_sha256(built.model),
+        **data.checksums(),
         **libraries,
         **{key: sha256(file) for key, file in files.items() if file.is_file()},
         **{f"teacher {directory}": _files_sha256(shards_of(directory)) for directory in recipe.teachers or []},

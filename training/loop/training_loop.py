@@ -35,7 +35,7 @@ from .health import refuse_equal_views, refuse_padding_dependence
 from .non_finite import NonFinite, keep_batch
 from .optimizers import make_optimizer
 from .precision import precision_of
-from .progress import GRADIENT_NORM, Progress
+from .progress import GRADIENT_NORM, Progress, seed_name
 from .run_data import RunData
 from .run_receipt import refuse_mixed_seeds, run_receipt
 
@@ -84,6 +84,8 @@ def train(
         The training part of a results file: the best step, its dev score, the number of updates, the `cost` and the
         receipt.
     """
+    if len(recipe.seeds) > 1:
+        logger.info("%s", seed_name(recipe, seed))
     set_seed(seed)
     if accelerator.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(accelerator.device)
@@ -93,7 +95,7 @@ def train(
     built.model.to(accelerator.device)
     data = RunData(recipe, seed, built, accelerator)
     stages = plan_stages(recipe, data)
-    receipt = run_receipt(recipe, seed, built, accelerator, dev)
+    receipt = run_receipt(recipe, seed, built, data, accelerator, dev)
     refuse_mixed_seeds({**finished, seed: receipt}, force=recipe.force)
     checkpoint = on_main(accelerator, partial(newest, run / "checkpoints", receipt, force=recipe.force))
     progress = Progress(run, built, recipe, accelerator, dev, receipt)
@@ -102,7 +104,8 @@ def train(
         refuse_padding_dependence(built, recipe)
         progress.begin()
         progress.evaluate(step=0, counts=False)
-    bar = progress_bar(stages[-1].stop, f"training (seed {seed})", disable=not accelerator.is_main_process)
+    title = f"training ({seed_name(recipe, seed)})"
+    bar = progress_bar(stages[-1].stop, title, disable=not accelerator.is_main_process)
     for stage in stages:
         if not progress.stopped:
             train_stage(stage, recipe, seed, data, trainable, progress, bar, checkpoint)
@@ -201,7 +204,8 @@ def train_stage(
         if progress.stopped:
             break
         learning_rate = float(scheduler.get_last_lr()[0])
-        first = stage.name == "contrastive" and step == stage.start + 1 and model.config.contrastive_weight > 0
+        contrasts = model.config.contrastive_weight > 0 or model.config.rank_weight > 0
+        first = stage.name == "contrastive" and step == stage.start + 1 and contrasts
         check = partial(refuse_equal_views, progress.built, recipe, accelerator) if first else None
         losses, rows = update(wrapped, optimizer, loader, recipe, accelerator, check)
         # fp16 skips an update that overflowed and continues. An update that DeepSpeed skips ends the run.

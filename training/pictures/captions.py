@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# A card shows those of these files that are in its directory.
+# A card shows each of these files that is in its directory.
 PICTURES = {
     "training_curves.png": "Loss and dev score over the updates; the star marks the chosen checkpoint",
     "similarities.png": "Cosine similarities of pairs at each gold score",

@@ -1,4 +1,4 @@
-"""Find in Python code what the code of a checkpoint does not need, by an allow-list and without running it."""
+"""Find what the code of a checkpoint does not need, with an allow-list and without running the code."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ FUNCTIONS = pattern(BUILTINS)
 # Functions that load or save what their first argument names. It must be the checkpoint itself.
 LOADERS = {"from_pretrained", "save_pretrained", "cached_file", "get_config_dict"}
 UNNEEDED = "a model does not need it"
-UNKNOWN = "loads or saves what need not be the checkpoint itself"
-# Builtins that are safe with some arguments only, and the reason where they have others.
+UNKNOWN = "may load or save something other than the checkpoint"
+# Builtins that are safe only with some arguments, and what is wrong with other arguments.
 CALLED = {
     "getattr": "hides which attribute it reads",
     "setattr": "hides which attribute it sets",
@@ -89,7 +89,7 @@ def _defined(tree: ast.AST) -> Iterator[str]:
 def _unbound(table: symtable.SymbolTable) -> set[str]:
     """Return the names that a file may look up among the builtins.
 
-    A function's variable is never looked up there. One of a module or a class is, as long as it is not assigned.
+    A variable of a function is never looked up there. A variable of a module or a class is, until it is assigned.
     """
     function = table.get_type() == "function"
     names = {
@@ -282,8 +282,8 @@ class _Reader(ast.NodeVisitor):
     def of_the_checkpoint(self, node: ast.Call, name: str) -> bool:
         """Return whether a call loads or saves the checkpoint that the code belongs to.
 
-        It does if it passes on the argument of a method of the same name to `super()`, or where the model was loaded
-        from.
+        It does if it passes the argument of a method of the same name on to `super()`, or if it names the place from
+        which the model was loaded.
         """
         function = self.functions[-1] if self.functions else None
         match node:
@@ -346,7 +346,7 @@ class _Reader(ast.NodeVisitor):
             self.code_in_text(node, text)
 
     def code_in_text(self, node: ast.Constant, text: str) -> None:
-        """Read a text with a call as code: libraries run the texts of annotations."""
+        """Read a text as code if it contains a call, because libraries run the texts of annotations."""
         try:
             tree = ast.parse(text.strip(), mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -20,9 +19,9 @@ from csezoo.modeling import SentenceEncoderConfig
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 from csezoo.modeling.saved_files import save_tokenizer
 
-from ..errors import UserError, one_line
-from ..evaluation.encoders import load_checkpoint
-from ..files import replace_directory
+from ..errors import UserError
+from ..evaluation.encoders import checkpoint_tokenizer, load_checkpoint
+from ..files import empty_target, new_directory
 from ..hub import local_directory
 from ..loading.templates import serving_tokenizer, template_token_ids
 from .export_card import TEXTS, export_card, ways_to_use
@@ -55,9 +54,7 @@ def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
     Example:
         `export("runs/quickstart", "quickstart-plain")`
     """
-    target = Path(to).absolute()
-    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise UserError(f"--to: {to} is not an empty directory; give a new one, or delete what is in it")
+    target = empty_target(to)
     if onnx:
         require_onnx()
     source = finished_repository(str(local_directory(run)))
@@ -77,44 +74,30 @@ def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
     else:  # an old checkpoint's tokenizer does not work in transformers.js
         template = template_token_ids(tokenizer)
         tokenizer = serving_tokenizer(tokenizer, template, max_length=tokenizer.model_max_length)
-    partial = target.with_name(target.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        partial.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"--to: {to} cannot be created ({one_line(error)})") from error
-    try:
-        with tqdm(total=3, desc="Exporting", disable=not sys.stderr.isatty()) as bar:
-            if reason:
-                save_tokenizer(partial, tokenizer)
-            else:
-                write_plain_model(partial, encoder, tokenizer)
-            bar.update()
-            if onnx:
-                write_onnx(partial / "onnx" / "model.onnx", encoder, tokenizer, texts)
-            bar.update()
-            ways = ways_to_use(partial, encoder)
-            export_card(source / "README.md", encoder, ways, reason).save(partial / "README.md")
-            differences = check_export(partial, ways, texts, expected)
-            bar.update()
-        replace_directory(partial, target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with new_directory(target) as partial, tqdm(total=3, desc="Exporting", disable=not sys.stderr.isatty()) as bar:
+        if reason:
+            save_tokenizer(partial, tokenizer)
+        else:
+            write_plain_model(partial, encoder, tokenizer)
+        bar.update()
+        if onnx:
+            write_onnx(partial / "onnx" / "model.onnx", encoder, tokenizer, texts)
+        bar.update()
+        ways = ways_to_use(partial, encoder)
+        export_card(source / "README.md", encoder, ways, reason).save(partial / "README.md")
+        differences = check_export(partial, ways, texts, expected)
+        bar.update()
     return differences
 
 
 def _load(source: Path) -> tuple[SentenceEncoderModel, PreTrainedTokenizerFast]:
     encoder = load_checkpoint(str(source)).eval()
-    try:
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(source)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{source} could not be loaded ({one_line(error)})") from error
     if not isinstance(encoder, SentenceEncoderModel):
         raise UserError(
             f"{source}: expected a checkpoint of the zoo, got a {type(encoder).__name__}; it needs no export, it has "
             "no custom code"
         )
-    return encoder, tokenizer
+    return encoder, cast(PreTrainedTokenizerFast, checkpoint_tokenizer(encoder, str(source)))
 
 
 def _texts(tokenizer: PreTrainedTokenizerFast) -> list[str]:

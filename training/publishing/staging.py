@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,8 +13,10 @@ import yaml
 from huggingface_hub import ModelCard
 
 from ..errors import UserError, one_line
-from ..hub import differing_files
+from ..files import refuse_links_out
+from ..hub import differing_files, is_hidden
 from .audit import audit
+from .fingerprints import read_fingerprint
 
 NEEDED = ("config.json", "model.safetensors", "tokenizer.json", "fingerprint.json", "README.md")
 OF_THE_RUN = ("recipe.yaml", "results.json")
@@ -46,14 +47,15 @@ def stage(run: str, to: str, staged: Path) -> None:
         staged: an empty directory.
 
     Raises:
-        UserError: a file is missing.
+        UserError: a file is missing, or a link leads out of the run.
     """
     directory = finished_repository(run)
+    refuse_links_out(directory, *(Path(run, name) for name in ("best", *OF_THE_RUN)), root=Path(run))
     files = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*") if path.is_file()}
     if directory != Path(run):
         files |= {name: Path(run, name) for name in OF_THE_RUN}
     for name, path in files.items():
-        if not hidden(name):
+        if not is_hidden(name):
             (staged / name).parent.mkdir(parents=True, exist_ok=True)
             (staged / name).symlink_to(path.absolute())
     _rewrite(staged / "README.md", lambda card: card.replace(PLACEHOLDER, to))
@@ -79,13 +81,11 @@ def finished_repository(run: str) -> Path:
     return directory
 
 
-def hidden(name: str) -> bool:
-    """Return whether a part of a path starts with a dot, as `.gitattributes` on the Hub does."""
-    return any(part.startswith(".") for part in name.split("/"))
-
-
 def _rewrite(link: Path, change: Callable[[str], str]) -> None:
-    text = link.read_text(encoding="utf-8")
+    try:
+        text = link.read_text(encoding="utf-8")
+    except ValueError as error:
+        raise UserError(f"{link.name} cannot be read ({one_line(error)})") from error
     link.unlink()
     link.write_text(change(text), encoding="utf-8")
 
@@ -110,9 +110,9 @@ def check_files(staged: Path) -> str:
     """
     try:
         card = ModelCard((staged / "README.md").read_text(encoding="utf-8")).data.to_dict()
-        fingerprint = json.loads((staged / "fingerprint.json").read_text(encoding="utf-8"))
     except (ValueError, yaml.YAMLError) as error:
-        raise UserError(f"README.md or fingerprint.json cannot be read ({one_line(error)})") from error
+        raise UserError(f"README.md cannot be read ({one_line(error)})") from error
+    fingerprint = read_fingerprint(staged, str(staged))
     if missing := [key for key in METADATA if not card.get(key)]:
         raise UserError(f"README.md: its metadata has no {', '.join(missing)}")
     if findings := audit(staged):

@@ -6,8 +6,10 @@ May import `csezoo.modeling`, `errors` and `files`, and nothing else of training
 from .help import comments, describe_keys, describe_recipe, reference
 from .keys import FREE_KEYS, QUICKSTARTS, SCHEDULERS, Key, Recipe, deciding_keys, recipe_keys
 from .methods import method_keys
+from .origin import changes, origin
 from .reading import (
     RECIPES,
+    RELEASED,
     dump_recipe,
     file_name,
     load_recipe,
@@ -21,9 +23,11 @@ __all__ = [
     "FREE_KEYS",
     "QUICKSTARTS",
     "RECIPES",
+    "RELEASED",
     "SCHEDULERS",
     "Key",
     "Recipe",
+    "changes",
     "comments",
     "deciding_keys",
     "describe_keys",
@@ -33,6 +37,7 @@ __all__ = [
     "load_recipe",
     "make_recipe",
     "method_keys",
+    "origin",
     "parse_overrides",
     "recipe_files",
     "recipe_keys",

@@ -87,7 +87,7 @@ class Recipe:
     )
     generator_revision: str | None = model_key(None, "Pinned revision of `generator` on the Hub.")
     dropout: float | None = model_key(
-        None, "Probability of every dropout in the encoder; the base model's own by default.", "[0, 1)"
+        None, "Probability of every dropout in the encoder; by default that of the base model.", "[0, 1)"
     )
 
     dataset: str | None = data_key(
@@ -119,7 +119,7 @@ class Recipe:
     teachers: list[str] | None = data_key(
         None,
         "One or two directories with the vectors of the training sentences, as `csezoo encode` writes them. "
-        "`rank_weight` distils their rankings.",
+        "`rank_weight` is the weight of learning their rankings.",
     )
     teacher_share: float = data_key(0.5, "With two teachers, the weight of the first one's similarities.", "[0, 1]")
 
@@ -226,11 +226,15 @@ class Recipe:
     gradient_checkpointing: bool = memory_key(False, "Compute activations twice to save memory.")
 
     seeds: list[int] = run_key(
-        [42], "One run for each seed. The results of several seeds are aggregated.", "[0, 4_294_967_295]"
+        [42],
+        "One run for each seed. The results of several seeds are aggregated. A run keeps the seeds that it has.",
+        "[0, 4_294_967_295]",
     )
     output_dir: str | None = run_key(None, "Directory of the run; `runs/NAME` by default.")
     overwrite: bool = run_key(False, "Delete what another recipe left in `output_dir`.")
-    force: bool = run_key(False, "Resume a run although its recipe, data, code or launch has changed since it began.")
+    force: bool = run_key(
+        False, "Resume a run although its recipe, data, models, code or launch has changed since it began."
+    )
     log_steps: int = run_key(25, "Updates between two logged losses.", UPDATES, "updates")
     report_to: str = run_key("tensorboard", "A tracker of accelerate, or `none`.")
     name: str = run_key("", "Name of the run, its card and its default directory; by default the recipe's name.")

@@ -18,6 +18,7 @@ from csezoo.training.cards.index import COLUMNS, write_cards
 from csezoo.training.cards.website import card_body, write_website
 from csezoo.training.cli.parser import main
 from csezoo.training.recipes import recipe_names
+from csezoo.training.recipes.released import released
 
 ROOT = Path(__file__).parents[3]
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -158,7 +159,8 @@ def hostile(tmp_path):
 def test_names_of_a_run_stay_texts_in_cards_and_website(hostile, tmp_path):
     write_website(hostile, write_cards(hostile), tmp_path / "site")
     pages = [Page(page) for page in (tmp_path / "site").rglob("*.html")]
-    assert len(pages) == 1 + len(recipe_names()) + 1 - ("simcse-minilm" in recipe_names())
+    pages_of_the_zoo = len(recipe_names()) + len(released())
+    assert len(pages) == 1 + pages_of_the_zoo + 1 - ("simcse-minilm" in recipe_names())
     for page in pages:
         assert not any(urlsplit(target).scheme or target.startswith("//") for target in page.loads)
         assert not any(target.startswith("javascript:") for target in page.links)
@@ -244,4 +246,4 @@ def test_a_click_sorts_by_number_and_a_second_one_reverses_the_order(shown):
 
 def test_search_and_filter_are_read_from_the_url(shown):
     rows = shown("search=roberta+large&method=promptbert")
-    assert [row[0] for row in rows] == ["l2pcsr-prompt-roberta-large"]
+    assert [row[0] for row in rows] == ["l2pcsr-prompt-roberta-large", "promptbert-sup-roberta-large"]

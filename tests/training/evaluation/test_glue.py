@@ -206,7 +206,7 @@ def test_dev_share_chooses_the_epoch_and_the_rest_of_dev_tests_it(bases):
     settings = FineTuning(learning_rate=3e-3, epochs=2, batch_size=16, dev_share=0.1)
     results = finetune(str(bases["bert"]), cats("MNLI", rows, (0, 2)), 1, settings)
     assert [(result["task"], result["tested"]) for result in results] == [("GLUE MNLI-m", 45), ("GLUE MNLI-mm", 30)]
-    with pytest.raises(UserError, match="dev_share: 0.001 of 50 examples is none"):
+    with pytest.raises(UserError, match="dev_share: 0.001 of 50 examples selects none"):
         finetune(str(bases["bert"]), cats("MNLI", rows, (0, 2)), 1, FineTuning(dev_share=0.001))
 
 

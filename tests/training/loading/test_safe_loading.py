@@ -20,6 +20,7 @@ from csezoo.training.loop.runs import run_recipe
 from csezoo.training.publishing.export import export
 from csezoo.training.publishing.fingerprints import verify_repository
 from csezoo.training.recipes import load_recipe, make_recipe
+from tests.interpreters import run_python
 from tests.training.loop.test_train import values
 
 
@@ -72,6 +73,27 @@ def test_pickled_weights_of_a_base_model_are_refused(bases, tmp_path):
     with pytest.raises(UserError, match="safetensors"):
         load_backbone(str(base))
     assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("load", ["load_backbone(name)", "load_encoder(name, pooling='cls')"])
+def test_a_hub_repository_with_a_pickle_alone_is_refused_without_asking_a_conversion_bot(hub, bases, tmp_path, load):
+    """transformers would read the bot's pull request, and without one have a service make it with the user's token."""
+    base = with_pickled_weights(Path(shutil.copytree(bases["bert"], tmp_path / "base")), tmp_path / "mark")
+    hub.commit("zoo/pickled", "initial commit", {file.name: file.read_bytes() for file in base.iterdir()})
+    code = f"""
+from csezoo.training.errors import UserError
+from csezoo.training.evaluation.encoders import load_encoder
+from csezoo.training.loading.backbones import load_backbone
+
+name = "zoo/pickled"
+try:
+    {load}
+except UserError as error:
+    print(error)
+"""
+    done = run_python("-W", "ignore", "-c", code, **hub.environment(tmp_path / "hf"))
+    assert "safetensors" in done.stdout, done.stderr
+    assert not [request for request in hub.requests if "/commits/" in request or "/discussions" in request]
 
 
 def test_pickled_weights_of_a_sentence_transformers_module_are_refused(copy, tmp_path):

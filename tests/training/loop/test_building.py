@@ -39,6 +39,13 @@ def test_a_checkpoint_of_the_zoo_can_be_a_base_model(base, tmp_path):
     assert again.templates == built.templates
 
 
+def test_the_masked_lm_transform_starts_from_the_base_model(base):
+    built = build(make_recipe({"base_model": str(base), "projection": "mlm_transform", "projection_at_test": True}))
+    transform, head = built.model.model.transform, AutoModelForMaskedLM.from_pretrained(base)
+    original = head.cls.predictions.transform if head.config.model_type == "bert" else head.lm_head
+    assert torch.equal(transform.dense.weight, original.dense.weight)
+
+
 def test_an_encoder_without_some_tensors_is_refused(bases, tmp_path):
     model = AutoModel.from_pretrained(bases["bert"])
     state = {name: tensor for name, tensor in model.state_dict().items() if "layer.1." not in name}

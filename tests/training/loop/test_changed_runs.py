@@ -180,7 +180,7 @@ def test_metrics_that_were_lost_are_restored_with_a_warning(whole, broken, lines
     kept = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[:lines_left]
     (run / "metrics.jsonl").write_text("".join(kept) + '{"step"' * bool(kept), encoding="utf-8")
     run_recipe(make_recipe(recipe))
-    assert f"metrics.jsonl is not what was logged; it is restored from {newest(run)}" in capsys.readouterr().err
+    assert f"metrics.jsonl was changed after it was logged; restoring it from {newest(run)}" in capsys.readouterr().err
     same_run(whole[0], run)
 
 
@@ -253,6 +253,21 @@ def test_resume_refuses_changed_data_and_accepts_a_new_modification_time(broken)
         shutil.copy(run / "before.txt", recipe["train_file"])
 
 
+def test_resume_refuses_changed_rows_of_a_data_set_without_a_pinned_revision(bases, dev_file, tmp_path):
+    """As on the Hub: the recipe has only its name. Here it is a directory that the library reads."""
+    (tmp_path / "sentences").mkdir()
+    file = tmp_path / "sentences" / "train.csv"
+    for number, sentences in enumerate((SENTENCES, [*SENTENCES[1:], SENTENCES[0]])):
+        file.write_text("\n".join(["text", *sentences]) + "\n", encoding="utf-8")
+        recipe = values(bases["bert"], "", dev_file, tmp_path / "run", max_steps=1)
+        recipe |= {"train_file": None, "dataset": str(tmp_path / "sentences")}
+        if number == 0:
+            run_recipe(make_recipe(recipe))
+            (tmp_path / "run" / "results.json").unlink()
+    with pytest.raises(UserError, match="step-00000001 was written with another dataset; "):
+        run_recipe(make_recipe(recipe))
+
+
 def test_the_tokenizer_checksum_ignores_truncation_and_padding(bases):
     tokenizer = load_tokenizer(str(bases["bert"]))
     before = tokenizer_sha256(tokenizer)
@@ -298,3 +313,28 @@ def test_resume_refuses_a_checkpoint_of_older_code_unless_forced(broken):
     with pytest.raises(UserError, match="was written with another recipe, seed, .*code"):
         run_recipe(make_recipe(recipe))
     run_recipe(make_recipe({**recipe, "force": True}))
+
+
+@pytest.mark.parametrize("content", ["", "null", "[]", '{"model": "x"}', '{"model": "x', "[" * 10_000])
+def test_a_damaged_results_file_of_a_run_is_named(broken, content):
+    run, recipe = broken
+    (run / "results.json").write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match="results.json"):
+        run_recipe(make_recipe(recipe))
+
+
+def test_a_damaged_recipe_of_a_run_is_named(broken):
+    run, recipe = broken
+    for content in ("1: 2\nseeds: [1]\n", "[" * 10_000, "seeds: [1]\nseeds: [2]\n"):
+        (run / "recipe.yaml").write_text(content, encoding="utf-8")
+        with pytest.raises(UserError, match="recipe.yaml"):
+            run_recipe(make_recipe(recipe))
+
+
+@pytest.mark.parametrize("content", ["", "null", "[]", "5", "[" * 10_000])
+def test_a_state_with_other_content_is_a_damaged_checkpoint(broken, content):
+    run, recipe = broken
+    for state in run.glob("checkpoints/*/state.json"):
+        state.write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match="state.json cannot be read"):
+        run_recipe(make_recipe(recipe))

@@ -97,9 +97,7 @@ def test_an_encoder_whose_configuration_has_no_dropout_cannot_get_one():
 
 @pytest.mark.parametrize("kind", READ_PADDING)
 def test_an_encoder_that_reads_padding_is_refused_before_it_is_scored(recipe, kind, tmp_path):
-    line = (
-        rf"base_model: .* \({kind}\) gives a sentence other vectors when it is padded .*; give an encoder that masks"
-    )
+    line = rf"base_model: .* \({kind}\) changes the vectors of a sentence when .*; give an encoder that masks"
     with pytest.raises(UserError, match=line):
         run_recipe(recipe(kind))
     assert not (tmp_path / "run" / "metrics.jsonl").exists()

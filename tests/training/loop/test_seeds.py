@@ -16,7 +16,7 @@ from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.interpreters import Python
 from tests.training.faults import AtRecord, start_in_child, train_in_child
-from tests.training.loop.test_resume import same_run, train_up_to  # noqa: F401 (a fixture)
+from tests.training.loop.test_resume import same_run
 from tests.training.loop.test_train import command_line, values
 
 
@@ -83,7 +83,7 @@ def test_seeds_are_added_to_a_finished_run_of_one(recipe, whole, tmp_path, capsy
     equals_whole(tmp_path / "run", whole, [1, 2, 3])
 
 
-def test_seeds_are_added_to_an_interrupted_run(recipe, whole, tmp_path, train_up_to):  # noqa: F811
+def test_seeds_are_added_to_an_interrupted_run(recipe, whole, tmp_path, train_up_to):
     train_up_to("step 2  loss", {**recipe, "seeds": [1]})
     run_recipe(make_recipe({**recipe, "seeds": [3]}))  # the first is not finished, so there is no mean yet
     assert read(tmp_path / "run" / "seed-3")["seed"] == 3 and not (tmp_path / "run" / "results.json").exists()
@@ -115,7 +115,7 @@ def test_two_processes_share_the_seeds_of_a_run(recipe, whole, tmp_path, first, 
 
 
 @pytest.mark.parametrize("last", ["first", pytest.param("second", marks=pytest.mark.slow)])
-def test_the_mean_is_right_whichever_process_finishes_last(recipe, whole, tmp_path, last, train_up_to):  # noqa: F811
+def test_the_mean_is_right_whichever_process_finishes_last(recipe, whole, tmp_path, last, train_up_to):
     """Seed 1 is trained in the run's own directory, until another process has added seeds."""
     alone, others = {**recipe, "seeds": [1]}, {**recipe, "seeds": [2, 3]}
     waits = AtRecord("step 1  dev", Wait(tmp_path / "go"))
@@ -213,6 +213,25 @@ def test_seeds_of_older_code_have_no_receipt_and_are_averaged(recipe, whole, tmp
     results = run_recipe(make_recipe({**recipe, "seeds": [4]}))
     scores = [result["value"] for result in results["results"]]
     assert results["summary"][0]["mean"] == pytest.approx(np.mean(scores)) and len(scores) == 4
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"seed": 1}'])
+def test_broken_results_are_one_line_and_written_again(recipe, whole, tmp_path, content):
+    shutil.copytree(whole, tmp_path / "run")
+    path = tmp_path / "run" / "seed-2" / "results.json"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match="seed-2/results.json"):
+        run_recipe(make_recipe({**recipe, "seeds": [1]}))
+    path.unlink()
+    run_recipe(make_recipe({**recipe, "seeds": [2]}))
+    equals_whole(tmp_path / "run", whole, [1, 2, 3])
+
+
+def test_a_recipe_of_ones_own_may_be_in_the_directory(recipe, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.yaml").write_text("batch_size: 8\nseeds: 3\n", encoding="utf-8")
+    run_recipe(make_recipe({**recipe, "seeds": [1]}))
+    assert read(tmp_path / "run")["seed"] == 1
 
 
 def test_a_move_that_was_interrupted_is_finished(recipe, tmp_path):

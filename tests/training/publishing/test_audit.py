@@ -115,8 +115,8 @@ def test_safetensors_that_begin_with_the_bytes_of_a_pickle_are_no_finding(tmp_pa
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
-        ("code.PY", b"import os", "is Python code with a name under which it is not read"),
-        ("code.pyw", b"import os", "is Python code with a name under which it is not read"),
+        ("code.PY", b"import os", "is Python code outside of a .py file, which is not read"),
+        ("code.pyw", b"import os", "is Python code outside of a .py file, which is not read"),
         (".hidden/code.py", b"x = 1", "is hidden: a model needs no hidden files"),
         (".cache/code.py", b"x = 1", "is hidden: a model needs no hidden files"),
         (".git/hooks/post-checkout", b"ls", "git runs the hooks and the programs that it names"),

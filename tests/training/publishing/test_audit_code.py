@@ -102,12 +102,12 @@ def test_code_that_modelling_does_not_need_is_a_finding_with_its_line(source, li
         (
             "from transformers import AutoModel\ndef f(n): return AutoModel.from_pretrained(n)",
             2,
-            "from_pretrained: loads or saves what need not be the checkpoint itself",
+            "from_pretrained: may load or save something other than the checkpoint",
         ),
         (
             "from transformers import AutoModel\nx = list(map(AutoModel.from_pretrained, ['evil']))",
             2,
-            ".from_pretrained: loads or saves what need not be the checkpoint itself",
+            ".from_pretrained: may load or save something other than the checkpoint",
         ),
         ("from peft import PeftModel", 1, "imports peft.PeftModel, which loads a model by its name"),
         ("import torch\nvars(torch)['os']", 2, "vars: reaches interpreter internals"),
@@ -224,7 +224,7 @@ def test_code_that_modelling_does_not_need_is_a_finding_with_its_line(source, li
         (
             "class A:\n    def from_pretrained(c, p):\n        p = 'evil'\n        return super().from_pretrained(p)",
             4,
-            "from_pretrained: loads or saves what need not be the checkpoint itself",
+            "from_pretrained: may load or save something other than the checkpoint",
         ),
         (
             "class A:\n    def from_pretrained(cls, p):\n        return super().from_pretrained('evil')",
@@ -234,17 +234,17 @@ def test_code_that_modelling_does_not_need_is_a_finding_with_its_line(source, li
         (
             "from transformers.utils import cached_file\ndef f(where):\n    return cached_file(where, 'x')",
             3,
-            "cached_file: loads or saves what need not be the checkpoint itself",
+            "cached_file: may load or save something other than the checkpoint",
         ),
         (
             "from transformers.utils import cached_file as c\ndef f(model):\n    return c('a', 'x')",
             3,
-            "c: loads or saves what need not be the checkpoint itself",
+            "c: may load or save something other than the checkpoint",
         ),
         (
             "from transformers.utils import cached_file\nx = [cached_file]",
             2,
-            "cached_file: loads or saves what need not be the checkpoint itself",
+            "cached_file: may load or save something other than the checkpoint",
         ),
         ("# -*- coding: utf-7 -*-\nx = 1", 1, "is written in utf-7, so Python may run another text than you read"),
         ("def f(cls):\n    return cls.__subclasses__()", 2, ".__subclasses__: reaches interpreter internals"),
@@ -285,7 +285,7 @@ def test_code_that_modelling_does_not_need_is_a_finding_with_its_line(source, li
         (
             "import torch\ntorch.nn.Module.from_pretrained",
             2,
-            ".from_pretrained: loads or saves what need not be the checkpoint itself",
+            ".from_pretrained: may load or save something other than the checkpoint",
         ),
         ("from torch import nn, hub", 1, "imports torch.hub, which downloads and runs code"),
         ("import importlib.util", 1, "imports importlib.util, which reaches files and programs"),

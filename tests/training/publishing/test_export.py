@@ -12,12 +12,15 @@ from huggingface_hub import ModelCard
 from onnxruntime import InferenceSession
 from transformers import AutoModel, AutoTokenizer
 
+from csezoo.modeling.pooling import pool
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.loading.sizes import longest_input
 from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
+from csezoo.training.publishing.audit import audit
 from csezoo.training.publishing.export import check_export, export
+from csezoo.training.publishing.export_card import export_card
 from csezoo.training.publishing.onnx_graph import largest_difference
 from csezoo.training.publishing.plain import TEMPLATE_MASK, separate_template_mask, write_plain_model
 from csezoo.training.publishing.repository import save_repository
@@ -37,9 +40,10 @@ VARIANTS = {
     "kept-batchnorm": {"projection": "batchnorm", "projection_at_test": True},
     "kept-whitening": {"projection_at_test": True, "whitening_size": 8},
     "prompt": {"pooling": "prompt", "prompts": [PROMPT]},
+    "full-stop": {"pooling": "prompt", "prompts": [PROMPT], "full_stop": True},
     "denoised": {"pooling": "prompt", "prompts": [PROMPT], "denoise": "always"},
 }
-WITHOUT_PLAIN_FORM = {"diffaug", "diffaug-same", "diffaug-adapter", "denoised"}
+WITHOUT_PLAIN_FORM = {"diffaug", "diffaug-same", "diffaug-adapter", "denoised", "simcse-mlm-transform"}
 TEXTS = [*SENTENCES[:3], "cat", "", "the small cat " * 40]
 
 
@@ -59,7 +63,8 @@ def serving(name: str, kind: str):
         model.whitening.fit(torch.randn(40, config.hidden_size))
     template = config.prompt_token_ids[0] if config.prompts else template_token_ids(tokenizer)
     longest = longest_input(config.backbone_config) - config.prefix_positions
-    return model, serving_tokenizer(tokenizer, template, max_length=longest, leading_space=bool(config.prompts))
+    options = {"leading_space": bool(config.prompts), "full_stop": config.full_stop}
+    return model, serving_tokenizer(tokenizer, template, max_length=longest, **options)
 
 
 def save(directory: Path, name: str, kind: str) -> Path:
@@ -112,8 +117,29 @@ def test_a_plain_model_fits_the_class_of_its_backbone_and_has_no_custom_code(pla
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_PLAIN_FORM))
 def test_the_reason_for_having_no_plain_form_is_named(name):
-    word = {"diffaug-adapter": "adapters", "denoised": "bias"}.get(name, "prefixes")
+    words = {"diffaug-adapter": "adapters", "denoised": "bias", "simcse-mlm-transform": "layer norm"}
+    word = words.get(name, "prefixes")
     assert word in config_of(name, "bert").needs_own_code
+
+
+@pytest.mark.parametrize("name", sorted({*CONFIGS, *VARIANTS} - WITHOUT_PLAIN_FORM))
+def test_the_card_says_whether_a_server_that_reads_only_pooling_returns_the_same_vectors(plain, name, kind):
+    """Such a server pools the last layer's token vectors by the first mode that `Pooling` names."""
+    directory, expected, _ = plain
+    model, tokenizer = AutoModel.from_pretrained(directory / name), AutoTokenizer.from_pretrained(directory / name)
+    (folder,) = (directory / name).glob("*_Pooling")
+    modes = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (mode,) = [key.split("_")[2] for key, value in modes.items() if value is True]
+    batch = tokenizer(TEXTS, padding=True, truncation=True, return_tensors="pt")
+    with torch.no_grad():
+        tokens = model(**batch).last_hidden_state
+    served = pool((tokens,), batch["attention_mask"], mode).numpy()
+    ours = expected[name][: len(TEXTS)]
+    same = served.shape == ours.shape and largest_difference(served, ours) <= 1e-5
+    (directory / "README.md").write_text("# A model\n", encoding="utf-8")
+    card = export_card(directory / "README.md", serving(name, kind)[0], {}, None)
+    assert ("can use it" in card.text) == same
+    assert ("Do not use servers" in card.text) != same
 
 
 def test_a_mask_token_in_a_text_is_not_taken_for_that_of_the_template(plain, kind):
@@ -125,9 +151,9 @@ def test_a_mask_token_in_a_text_is_not_taken_for_that_of_the_template(plain, kin
 
 @pytest.fixture(scope="module")
 def from_the_hub(tmp_path_factory):
-    """A prompt model on the Hub, exported by the command: the checkpoint, the export, the command's output."""
+    """A prompt model that adds full stops, on the Hub, exported by the command: checkpoint, export, output."""
     directory = tmp_path_factory.mktemp("hub")
-    source = save(directory / "source", "prompt", "bert")
+    source = save(directory / "source", "full-stop", "bert")
     command = ["-W", "ignore", "-m", "csezoo.training.cli", "export", "zoo/prompt", "--to", "exports/out", "--onnx"]
     with HubServer() as hub:
         hub.commit("zoo/prompt", "a model", {path.name: path.read_bytes() for path in source.iterdir()})
@@ -141,6 +167,12 @@ def test_the_command_lists_every_way_to_use_the_export_and_leaves_no_other_files
     *ways, directory = shown.splitlines()
     assert [way.split("  ")[0] for way in ways] == ["sentence-transformers", "transformers alone", "ONNX Runtime"]
     assert directory == "exports/out" and list(exported.parent.iterdir()) == [exported]
+
+
+def test_the_audit_finds_nothing_in_exports(plain, from_the_hub):
+    directory, expected, _ = plain
+    assert [finding for name in expected for finding in audit(directory / name)] == []
+    assert audit(from_the_hub[1]) == []  # with a card and an ONNX file
 
 
 def test_the_code_on_the_card_returns_the_vectors_and_a_difference_is_refused(from_the_hub):
@@ -166,6 +198,19 @@ def test_an_onnx_file_takes_batches_of_any_shape(from_the_hub):
         tokens, vectors = session.run(["last_hidden_state", "sentence_embedding"], dict(batch))
         assert tokens.shape == (*batch["input_ids"].shape, 32)
         np.testing.assert_allclose(vectors, model.encode(texts), atol=1e-5, rtol=0)
+
+
+def test_an_onnx_file_returns_nan_where_the_model_raises_an_error(from_the_hub):
+    _, exported, _ = from_the_hub
+    session = InferenceSession(exported / "onnx" / "model.onnx")
+    tokenizer = AutoTokenizer.from_pretrained(exported)
+    tokenizer.padding_side = "left"
+    padded = tokenizer(TEXTS[:4], padding=True, return_tensors="np")
+    _, vectors = session.run(None, dict(padded))
+    assert (np.isnan(vectors).all(1) == (padded["attention_mask"][:, 0] == 0)).all() and np.isnan(vectors).any()
+    # transformers.js cuts a long text after it has added the template, and with its end the mask token.
+    cut = {name: values[:, :12] for name, values in tokenizer(TEXTS[:1], return_tensors="np").items()}
+    assert np.isnan(session.run(["sentence_embedding"], cut)[0]).all()
 
 
 def test_an_export_can_be_evaluated(from_the_hub):

@@ -3,7 +3,7 @@
 import pytest
 
 from csezoo.modeling import METHODS
-from csezoo.training.recipes import RECIPES, comments, dump_recipe, load_recipe, recipe_files, recipe_names
+from csezoo.training.recipes import RECIPES, RELEASED, comments, dump_recipe, load_recipe, recipe_files, recipe_names
 from csezoo.training.recipes.reading import read_values
 
 UNSUPERVISED, SUPERVISED = None, ["sent0", "sent1", "hard_neg"]
@@ -19,11 +19,15 @@ PUBLISHED = {
     "simcse-sup-roberta-large": (512, 1e-5, 3, True, SUPERVISED),
     "promptbert-bert-base-uncased": (256, 1e-5, 1, False, UNSUPERVISED),
     "promptbert-roberta-base": (256, 1e-5, 1, False, UNSUPERVISED),
+    "promptbert-sup-bert-base-uncased": (512, 5e-5, 3, True, SUPERVISED),
+    "promptbert-sup-bert-large-uncased": (512, 1e-5, 3, True, SUPERVISED),
+    "promptbert-sup-roberta-base": (512, 5e-5, 3, True, SUPERVISED),
+    "promptbert-sup-roberta-large": (512, 1e-5, 3, True, SUPERVISED),
 }
 
 
 def test_the_name_of_a_recipe_is_unique_and_says_its_directory():
-    files = list(RECIPES.rglob("*.yaml"))
+    files = [file for file in RECIPES.rglob("*.yaml") if file != RELEASED]
     assert sorted(file.stem for file in files) == recipe_names(), "two files of one name would hide one another"
     for file in files:
         assert file.parent.name in ("baselines", "recipes") or file.stem.startswith(f"{file.parent.name}-")
@@ -43,12 +47,38 @@ def test_hyperparameters_are_the_published_ones(name):
     recipe = load_recipe(name)
     kept = recipe.model["projection_at_test"]
     assert (recipe.batch_size, recipe.learning_rate, recipe.epochs, kept, recipe.text_columns) == PUBLISHED[name]
-    assert (recipe.model["temperature"], recipe.model["projection"]) == (0.05, "tanh")
+    projection = "mlm_transform" if name.startswith("promptbert-sup-bert") else "tanh"
+    assert (recipe.model["temperature"], recipe.model["projection"]) == (0.05, projection)
     assert (recipe.max_length, recipe.max_grad_norm, recipe.weight_decay) == (32, 1.0, 0.0)
     assert (recipe.lr_scheduler, recipe.warmup_ratio) == ("linear", 0.0)
     assert (recipe.adam_betas, recipe.adam_epsilon) == ([0.9, 0.999], 1e-8)
     assert recipe.base_model.split("/")[1] in name.replace("promptbert-bert", "bert"), "the backbone in the name"
     assert recipe.dataset_file == ("nli_for_simcse.csv" if recipe.text_columns else "wiki1m_for_simcse.txt")
+
+
+@pytest.mark.parametrize("name", ["consert-joint-bert-base-uncased", "consert-sup-joint-bert-base-uncased"])
+def test_consert_s_joint_training_has_the_values_of_its_release(name):
+    recipe = load_recipe(name)
+    assert (recipe.batch_size, recipe.nli_batch_size, recipe.max_length) == (96, 96, 64)
+    assert recipe.model["nli_weight"] == pytest.approx(1 / 0.15, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "source"),
+    [
+        ("prdsimcse", "positive_prefix", "paper, table 9"),
+        ("prdsimcse", "negative_prefix", "paper, table 10"),
+        ("sgopt", "adam_betas", "paper, table 8"),
+        ("sgopt", "eval_steps", "paper, table 8"),
+        ("sgopt", "endurance", "paper, table 8"),
+        ("sgopt", "regularizer_weight", "the release's sum has the poolers too"),
+        ("diffcse", "epochs", "the release's script trains 1"),
+    ],
+)
+def test_the_source_of_a_value_is_where_it_is(method, key, source):
+    for file in (RECIPES / method).glob("*.yaml"):
+        _, reasons = comments(file.read_text(encoding="utf-8"))
+        assert source in reasons[key], file
 
 
 @pytest.mark.parametrize("name", recipe_names())

@@ -171,7 +171,7 @@ def measure(name: str, logits: np.ndarray, labels: np.ndarray) -> dict[str, floa
 
 
 class _Bars(ProgressCallback):
-    """Progress bars without logged numbers, which are in the results."""
+    """Progress bars that print no numbers, because the results contain them."""
 
     def on_log(self, *_: Any, **__: Any) -> None:
         pass
@@ -277,7 +277,7 @@ def run_glue(
 
     Raises:
         UserError: as for `load_glue_task`, `finetune` and `ResultsFile`, or a seed is out of range. What can be
-            checked before the first run is checked there.
+            checked is checked before the first run.
     """
     settings = settings or FineTuning()
     if wrong := [seed for seed in seeds if not 0 <= seed < 2**32]:

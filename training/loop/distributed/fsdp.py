@@ -38,8 +38,8 @@ def fsdp_plugin() -> FullyShardedDataParallelPlugin | None:
 def model_to_train(model: ForContrastiveLearning, accelerator: Accelerator) -> ForContrastiveLearning:
     """Return the model for `accelerator.prepare`: the model itself, or a copy under FSDP and DeepSpeed.
 
-    Those two replace its weights by shards or views. The original stays complete on every process, to be evaluated
-    and saved; `gather_weights` updates it.
+    FSDP and DeepSpeed replace the weights of the copy by shards or views. The original stays complete on every
+    process, to be evaluated and saved; `gather_weights` updates it.
     """
     if accelerator.distributed_type not in (DistributedType.FSDP, DistributedType.DEEPSPEED):
         return model

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import yaml
-
 from ...errors import UserError, one_line
-from ...files import in_use, locked, locked_elsewhere, remove, remove_litter
+from ...files import in_use, locked, locked_elsewhere, read_json, remove, remove_litter
 from ...recipes import FREE_KEYS, Recipe, dump_recipe
+from ...recipes.reading import read_values
 
 logger = logging.getLogger(__name__)
 METRICS = "metrics.jsonl"
-# Files of one seed. When seeds are added to a run of one, these move into the seed's own directory, in this order.
+# Files of one seed. When seeds are added to a run with one seed, these move into that seed's directory, in this order.
 # While the metrics are in the run's directory, the move is not finished.
 OF_SEED: tuple[str, ...] = ("results.json", "checkpoints", "best", "non_finite", "prefix_tuning.png")
 OF_SEED += ("training_curves.png", "similarities.png", METRICS)
 RUN_FILES: tuple[str, ...] = ("recipe.yaml", "tracker", *OF_SEED)
-# Held while the seeds are divided or averaged. The lock of a directory is held while a seed is trained in it.
+# This lock is held while the seeds are divided or averaged. The lock of a directory is held while a seed is trained in
+# it.
 SEEDS_LOCK = ".seeds.lock"
 
 
@@ -53,13 +52,10 @@ def recorded_keys(output: Path) -> dict:
     recipe = output / "recipe.yaml"
     if not recipe.is_file():
         return {"seeds": []}
-    try:
-        values = yaml.safe_load(recipe.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{recipe} is not valid YAML ({one_line(error)}); choose another --output_dir") from error
-    if not isinstance(values, dict) or not isinstance(values.get("seeds"), list):
+    if not (values := read_values(recipe)):
         raise UserError(f"{recipe} is not a recipe; choose another --output_dir")
-    return values
+    seeds = values.get("seeds", Recipe().seeds)
+    return {**values, "seeds": seeds if isinstance(seeds, list) else [seeds]}
 
 
 def claim(output: Path, recipe: Recipe) -> list[int]:
@@ -78,7 +74,7 @@ def claim(output: Path, recipe: Recipe) -> list[int]:
     trained = any(path for run in runs for path in run.glob("checkpoints/step-*"))
     changed = []
     if file.is_file():
-        # Keys added since then had their defaults.
+        # Keys that did not exist then had their defaults.
         before, now = Recipe().to_dict() | written, recipe.to_dict()
         keys = (before | now).keys() - FREE_KEYS - {"seeds"}
         changed = [key for key in before | now if key in keys and before.get(key) != now.get(key)]
@@ -161,13 +157,32 @@ def move_to_seed(output: Path, seed: int) -> None:
 
 
 def finished_seeds(output: Path, seeds: list[int]) -> dict[int, dict]:
-    """Return the results of the finished seeds of a run."""
+    """Return the results of the finished seeds of a run.
+
+    Raises:
+        UserError: a file is not the results of a seed.
+    """
     files = {seed: seed_directory(output, seeds, seed) / "results.json" for seed in seeds}
-    return {seed: json.loads(file.read_text(encoding="utf-8")) for seed, file in files.items() if file.is_file()}
+    return {seed: _finished(file) for seed, file in files.items() if file.is_file()}
+
+
+def _finished(file: Path) -> dict:
+    """Return the results of a finished seed.
+
+    Raises:
+        UserError: the file is damaged, or of something else.
+    """
+    results = read_json(file)
+    if missing := [key for key in ("model", "seed", "results", "training", "machine") if key not in results]:
+        raise UserError(
+            f"{file} is not of a finished run, it has no {', '.join(missing)}; delete it, and the same command "
+            "evaluates the run again"
+        )
+    return results
 
 
 def best_directory(output: Path, results: dict) -> Path:
-    """Return the finished model of a run's results: that of its seeds, or of one if no other is finished yet."""
+    """Return the directory of the finished model: the run's, or that of the only finished seed."""
     if "summary" in results:
         return output / "best"
     return seed_directory(output, recorded_keys(output)["seeds"], results["seed"]) / "best"

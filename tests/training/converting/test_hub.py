@@ -1,0 +1,103 @@
+"""From the authors' repository on a Hub to a repository of the zoo on the same Hub, by id and revision."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModel, BertForMaskedLM
+
+from tests.clean_interpreter import run_without_csezoo
+from tests.conftest import tiny_config
+from tests.interpreters import run_python
+from tests.repositories import publish_to
+from tests.training.converting.authors import TEXTS, authors_vectors, write_checkpoint
+
+NAME = "princeton-nlp/sup-simcse-bert-base-uncased"
+
+
+def put(hub, checkpoint, **more):
+    """Commit a checkpoint under its released name, and return the commit's id."""
+    files = {file.name: file.read_bytes() for file in checkpoint.directory.iterdir()}
+    return hub.commit(NAME, "weights", {**files, **more}).id
+
+
+@pytest.fixture
+def convert(hub, tmp_path):
+    def run(*options):
+        command = ["-m", "csezoo.training.cli", "convert", NAME, "--to", tmp_path / "zoo", *options]
+        return run_python("-W", "ignore", *command, **hub.environment(tmp_path / "hf"))
+
+    return run
+
+
+def test_convert_by_id_and_revision(hub, convert, tmp_path):
+    checkpoint = write_checkpoint(tmp_path / "original", "simcse-sup", "bert")
+    card = b"---\nlicense: bsd-3-clause\n---\n"
+    first = put(hub, checkpoint, **{"README.md": card, "flax_model.msgpack": b"not needed"})
+    put(hub, write_checkpoint(tmp_path / "other", "simcse-sup", "bert", hidden_size=16))
+    done = convert("--revision", first)
+    assert done.returncode == 0, done.stderr
+    assert f"read      pytorch_model.bin of {NAME} at {first}" in done.stdout
+    assert "the rules for it were written for commit 2d82fab" in done.stdout
+    assert not [request for request in hub.requests if "msgpack" in request or "/discussions" in request]
+    receipt = json.loads((tmp_path / "zoo" / "conversion.json").read_text(encoding="utf-8"))
+    assert (receipt["source"], receipt["revision"]) == (NAME, first)
+    card = (tmp_path / "zoo" / "README.md").read_text(encoding="utf-8")
+    assert f"[{NAME}](https://huggingface.co/{NAME}) at commit `{first}`" in card
+    assert "license: bsd-3-clause" in card and "published by its authors, not verified here" in card
+
+
+def test_supervised_promptbert_with_the_transform_of_the_base_model(hub, tmp_path):
+    """What the authors' script does with the Hub id: the pre-trained transform on the tuned encoder."""
+    name, base_name = "royokong/sup-PromptBERT", "google-bert/bert-base-uncased"
+    checkpoint = write_checkpoint(tmp_path / "original", "promptbert-sup", "bert")
+    torch.manual_seed(1)
+    base = BertForMaskedLM(tiny_config("bert"))
+    base.save_pretrained(tmp_path / "base")
+    for repository, directory in ((name, checkpoint.directory), (base_name, tmp_path / "base")):
+        hub.commit(repository, "weights", {file.name: file.read_bytes() for file in directory.iterdir()})
+    command = ["-m", "csezoo.training.cli", "convert", name, "--to", tmp_path / "zoo", "--serving", "sts-pretrained"]
+    done = run_python("-W", "ignore", *command, **hub.environment(tmp_path / "hf"))
+    assert done.returncode == 0, done.stderr
+    transform = base.cls.predictions.transform.state_dict()
+    checkpoint.state |= {f"pooler.{part}": tensor for part, tensor in transform.items()}
+    vectors = torch.from_numpy(AutoModel.from_pretrained(tmp_path / "zoo").encode(TEXTS)).double()
+    torch.testing.assert_close(vectors, authors_vectors(checkpoint, TEXTS), atol=1e-5, rtol=0)
+
+    other = write_checkpoint(tmp_path / "other", "promptbert-sup", "roberta")
+    hub.commit(name, "another family", {file.name: file.read_bytes() for file in other.directory.iterdir()})
+    command[5] = tmp_path / "other-zoo"
+    done = run_python("-W", "ignore", *command, **hub.environment(tmp_path / "hf"))
+    assert done.returncode == 2
+    assert f"the masked-LM transform of {base_name} does not fit this encoder" in done.stderr
+
+
+@pytest.mark.slow
+def test_convert_publish_and_load(hub, convert, tmp_path):
+    checkpoint = write_checkpoint(tmp_path / "original", "simcse-sup", "bert")
+    put(hub, checkpoint)
+    assert convert().returncode == 0
+    published = publish_to(hub, tmp_path / "hf2", tmp_path / "zoo", "--tag", "v1")
+    assert published.returncode == 0, published.stderr
+    code = f"""
+import json
+from transformers import AutoModel
+model = AutoModel.from_pretrained("zoo/tiny", revision="v1", code_revision="v1", trust_remote_code=True)
+print(json.dumps(model.encode({TEXTS}).tolist()))
+"""
+    vectors = run_without_csezoo(code, tmp_path, **hub.environment(tmp_path / "hf3"))
+    torch.testing.assert_close(torch.tensor(vectors).double(), authors_vectors(checkpoint, TEXTS), atol=1e-5, rtol=0)
+
+
+def test_a_third_partys_conversion_is_not_read_without_saying_so(hub, convert, tmp_path):
+    """A pull request is read only if it is asked for. Then the output, the card and the receipt name it."""
+    checkpoint = write_checkpoint(tmp_path / "original", "simcse-sup", "bert")
+    put(hub, checkpoint)
+    files = {file.name: file.read_bytes() for file in checkpoint.directory.iterdir()}
+    hub.commit(NAME, "Adding `safetensors` variant of this model", files, pull_request="refs/pr/2")
+    done = convert("--revision", "refs/pr/2")
+    assert done.returncode == 0, done.stderr
+    note = "refs/pr/2 is a pull request: anybody can open one, so the weights may be a third party's"
+    assert f"note      {note}" in done.stdout
+    assert note[1:] in (tmp_path / "zoo" / "README.md").read_text(encoding="utf-8")
+    assert note in json.loads((tmp_path / "zoo" / "conversion.json").read_text(encoding="utf-8"))["notes"]

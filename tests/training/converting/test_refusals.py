@@ -1,0 +1,255 @@
+"""What `csezoo convert` refuses, each in one line: pickles that are not harmless, and files that do not fit."""
+
+import io
+import json
+import pickle
+import shutil
+import zipfile
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from csezoo.training.cli.parser import main
+from csezoo.training.converting import pickles
+from csezoo.training.converting.convert import convert
+from csezoo.training.converting.pickles import read_pickle
+from csezoo.training.errors import UserError
+from tests.training.converting.authors import write_checkpoint
+
+
+class Trap:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return open, (str(self.mark), "w")
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    return write_checkpoint(tmp_path_factory.mktemp("original") / "model", "simcse-sup", "bert")
+
+
+@pytest.fixture
+def checkpoint(original, tmp_path):
+    """A copy of a supervised SimCSE that a test may change."""
+    shutil.copytree(original.directory, tmp_path / "model")
+    return type(original)(original.kind, original.family, tmp_path / "model", dict(original.state), original.encoder)
+
+
+def refused(checkpoint, match, kind="simcse-sup", **options):
+    target = checkpoint.directory.parent / "zoo"
+    with pytest.raises(UserError, match=match) as error:
+        convert(str(checkpoint.directory), str(target), kind=kind, report=str, **options)
+    assert "\n" not in str(error.value)
+    assert not target.exists(), "nothing is left of a conversion that failed"
+
+
+def repacked(file, change):
+    """Write an archive of torch.save again, with `change(name, content)` for the content of each file."""
+    with zipfile.ZipFile(file) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in contents.items():
+            archive.writestr(name, change(name, content))
+
+
+def test_a_pickle_with_another_import_is_not_read(checkpoint, tmp_path):
+    torch.save({"weight": Trap(tmp_path / "mark")}, checkpoint.weights)
+    refused(checkpoint, "imports __builtin__.open, which tensors do not need; it was not read|imports io.open")
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_an_import_is_found_however_it_is_written(checkpoint, tmp_path, protocol):
+    trap = pickle.dumps({"weight": Trap(tmp_path / "mark")}, protocol)
+    repacked(checkpoint.weights, lambda name, content: trap if name.endswith("data.pkl") else content)
+    refused(checkpoint, "STACK_GLOBAL" if protocol == 4 else "open")
+    assert not (tmp_path / "mark").exists()
+
+
+def test_an_import_of_torch_that_weights_only_allows_is_refused_too(checkpoint):
+    checkpoint.state["pooler.dense.bias"] = checkpoint.state["pooler.dense.bias"].half()
+    checkpoint.save()
+    refused(checkpoint, "imports torch.HalfStorage")
+
+
+def test_a_second_pickle_in_the_archive_is_looked_at(checkpoint, tmp_path):
+    with zipfile.ZipFile(checkpoint.weights, "a") as archive:
+        archive.writestr("other/data.pkl", pickle.dumps(Trap(tmp_path / "mark"), 2))
+    refused(checkpoint, "open")
+
+
+def test_a_damaged_or_older_file_is_refused(checkpoint):
+    whole = checkpoint.weights.read_bytes()
+    for content in (b"", b"\x80\x02}q\x00.", whole[: len(whole) // 2]):
+        checkpoint.weights.write_bytes(content)
+        refused(checkpoint, "was not written by torch.save of torch 1.6 or newer")
+    checkpoint.weights.write_bytes(whole)
+    repacked(checkpoint.weights, lambda name, content: content[:40] if name.endswith("data.pkl") else content)
+    refused(checkpoint, "is damaged")
+
+
+def test_a_torch_that_cannot_read_pickles_safely_is_refused(checkpoint, monkeypatch):
+    monkeypatch.setattr(pickles, "SAFE_TORCH", "99.0")
+    refused(checkpoint, "reading it safely needs torch 99.0, this is")
+
+
+def test_more_than_tensors_is_refused(checkpoint):
+    torch.save({"model": checkpoint.state}, checkpoint.weights)
+    refused(checkpoint, "contains more than tensors by name")
+
+
+def test_a_pickle_is_mapped_and_not_read_into_memory(checkpoint):
+    buffer = io.BytesIO(checkpoint.weights.read_bytes())
+    tensor = read_pickle(checkpoint.weights)["pooler.dense.weight"]
+    assert torch.equal(tensor, torch.load(buffer, weights_only=True)["pooler.dense.weight"])
+    maps = open("/proc/self/maps").read()
+    assert str(checkpoint.weights) in maps
+
+
+def change(checkpoint, **tensors):
+    for name, tensor in tensors.items():
+        checkpoint.state[name.replace("__", ".")] = tensor
+    checkpoint.save()
+
+
+def test_tensors_that_do_not_fit_are_named(checkpoint):
+    state, query = checkpoint.state, "encoder.layer.1.attention.self.query.weight"
+    lost = state.pop(query)
+    checkpoint.save()
+    refused(checkpoint, f"lacks backbone.{query}")
+    state[query] = lost[:-1]
+    checkpoint.save()
+    refused(checkpoint, rf"{query} has the shape \(31, 32\), its configuration needs \(32, 32\)")
+    state[query] = lost
+    state["p_mbv"] = torch.ones(3)
+    checkpoint.save()
+    refused(checkpoint, r"no rule of this kind of checkpoint names p_mbv; is it another kind \(--as\)")
+    del state["p_mbv"]
+    state["encoder.layer.3.output.dense.bias"] = torch.ones(32)
+    checkpoint.save()
+    refused(checkpoint, "has backbone.encoder.layer.3.output.dense.bias, which its configuration does not need")
+
+
+def test_tied_tensors_are_refused(checkpoint):
+    first, second = (f"encoder.layer.{layer}.output.dense.weight" for layer in (0, 1))
+    checkpoint.state[second] = checkpoint.state[first]
+    checkpoint.save()
+    refused(checkpoint, f"backbone.{first} and backbone.{second} are tied")
+
+
+def test_a_head_that_is_needed_and_not_there_is_named(checkpoint):
+    for part in ("weight", "bias"):
+        del checkpoint.state[f"pooler.dense.{part}"]
+    checkpoint.save()
+    refused(checkpoint, "lacks projection.dense.weight, projection.dense.bias")
+
+
+def test_other_positions_are_refused(checkpoint):
+    change(checkpoint, embeddings__position_ids=torch.arange(130).flip(0)[None])
+    refused(checkpoint, "position_ids does not count 0, 1, 2")
+
+
+def test_a_prefix_encoder_that_does_not_fit_is_refused(tmp_path):
+    diffaug = write_checkpoint(tmp_path / "model", "diffaug", "bert")
+    name = "prefix_encoder.trans1.2.weight"
+    whole = diffaug.state[name]
+    diffaug.state[name] = whole[:-32]
+    diffaug.save()
+    refused(diffaug, "the prefix encoder's shapes .* do not fit the encoder", kind="diffaug")
+    del diffaug.state[name]
+    diffaug.save()
+    refused(diffaug, "the prefix encoder has other tensors than expected: prefixes.trans1.2.weight", kind="diffaug")
+    diffaug.state |= {name: whole, "prefix_encoder.embedding.weight": torch.ones(15, 32)}
+    diffaug.save()
+    refused(diffaug, "does not fit two views", kind="diffaug")
+
+
+def edit_config(checkpoint, **changes):
+    file = checkpoint.directory / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"model_type": "gpt2"}, "model_type is 'gpt2'; convert reads bert and roberta"),
+        ({"model_type": "simcse"}, "convert reads bert and roberta"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type must be absolute"),
+        ({"hidden_size": "wide"}, "its config.json is not valid"),
+        ({"vocab_size": 10**12}, "its vocabulary has 30 tokens and its embedding 1,000,000,000,000 rows"),
+        ({"intermediate_size": 10**12}, "its configuration needs .* GiB"),
+    ],
+)
+def test_a_configuration_that_does_not_fit_is_refused(checkpoint, changes, match):
+    edit_config(checkpoint, **changes)
+    refused(checkpoint, match)
+
+
+def test_a_vocabulary_that_does_not_fit_is_refused(checkpoint):
+    with (checkpoint.directory / "vocab.txt").open("a", encoding="utf-8") as file:
+        file.write("unheard\n")
+    refused(checkpoint, "its vocabulary has 31 tokens and its embedding 30 rows")
+
+
+def test_a_checkpoint_without_a_tokenizer_is_refused(checkpoint):
+    (checkpoint.directory / "vocab.txt").unlink()
+    refused(checkpoint, "has no tokenizer.json, vocab.txt or vocab.json")
+
+
+def test_a_vocabulary_alone_lower_cases_only_if_it_has_no_upper_case(checkpoint):
+    (checkpoint.directory / "tokenizer_config.json").unlink()
+    lines = []
+    convert(str(checkpoint.directory), str(checkpoint.directory.parent / "ok"), kind="simcse-sup", report=lines.append)
+    assert any("no upper case: texts are lower-cased" in line for line in lines)
+    file = checkpoint.directory / "vocab.txt"
+    file.write_text(file.read_text(encoding="utf-8").replace("\nhouse\n", "\nHouse\n"), encoding="utf-8")
+    refused(checkpoint, "vocab.txt has upper case and nothing says whether the tokenizer lower-cases")
+
+
+def test_missing_files_are_named(checkpoint):
+    checkpoint.weights.unlink()
+    refused(checkpoint, "has no pytorch_model.bin; give a directory or Hub id of a checkpoint")
+    refused(checkpoint, "modules.json cannot be read", kind="consert")
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"modules.json": [{"path": "", "type": "x.Transformer"}]}, "modules.json has Transformer; expected"),
+        (
+            {"1_Pooling/config.json": {"pooling_mode_pad_max_tokens": True}},
+            "pools by pooling_mode_pad_max_tokens",
+        ),
+        ({"1_Pooling/config.json": {}}, "pools by nothing; expected one mode of the zoo"),
+    ],
+)
+def test_other_sentence_transformers_directories_are_refused(tmp_path, changes, match):
+    consert = write_checkpoint(tmp_path / "model", "consert", "bert")
+    for name, content in changes.items():
+        (consert.directory / name).write_text(json.dumps(content), encoding="utf-8")
+    refused(consert, match, kind="consert")
+
+
+def test_the_kind_is_asked_for_and_checked(checkpoint):
+    refused(checkpoint, "is not one of the released checkpoints; give --as simcse-unsup, simcse-sup", kind=None)
+    refused(checkpoint, "--as simcse is not a kind; give --as", kind="simcse")
+    refused(checkpoint, "--serving transfer: simcse-sup has no such option", serving="transfer")
+    with pytest.raises(UserError, match="is known as diffcse; leave the option out"):
+        convert("voidism/diffcse-roberta-base-sts", str(checkpoint.directory.parent / "zoo"), kind="simcse-sup")
+
+
+def test_safetensors_are_preferred_and_the_command_says_so(checkpoint, capsys):
+    tensors = {name: tensor.contiguous() for name, tensor in checkpoint.state.items()}
+    save_file(tensors, checkpoint.directory / "model.safetensors", metadata={"format": "pt"})
+    checkpoint.weights.write_bytes(b"never read")
+    target = checkpoint.directory.parent / "zoo"
+    main(["convert", str(checkpoint.directory), "--to", str(target), "--as", "simcse-sup"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "read      model.safetensors of model"
+    assert "note      there is a pytorch_model.bin too, which was not read" in lines
+    assert lines[-1] == f"written   {target}"

@@ -1,0 +1,87 @@
+"""Read the tensors of a pickle without running anything that it names. Nothing else in csezoo reads pickles."""
+
+from __future__ import annotations
+
+import pickle
+import pickletools
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import torch
+
+from ..errors import UserError, one_line
+
+# What a state dict needs: the dictionary, tensors, and their numbers. Hub's scan lists these for the released files.
+HARMLESS = {
+    "collections OrderedDict",
+    "torch._utils _rebuild_tensor_v2",
+    "torch FloatStorage",
+    "torch LongStorage",
+}
+SAFE_TORCH = "2.10"  # has the fixes of CVE-2025-32434 and CVE-2026-24747, which `weights_only` did not stop
+# Opcodes that import what a GLOBAL opcode does not name. torch.save writes none of them.
+HIDDEN = {"STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4"}
+
+
+def read_pickle(file: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors of a `pytorch_model.bin`, mapped from the file: memory is used for those that are read.
+
+    The imports of the pickle are read first, without running it. Only then does `torch.load` read it, with
+    `weights_only=True`.
+
+    Args:
+        file: in the format of `torch.save` since torch 1.6, an archive without compression.
+
+    Raises:
+        UserError: the pickle imports anything but `HARMLESS`, the file is damaged, it contains more than tensors, or
+            torch is too old to read pickles safely.
+    """
+    if torch.__version__ < SAFE_TORCH:
+        raise UserError(
+            f"{file.name} is a pickle: reading it safely needs torch {SAFE_TORCH}, this is {torch.__version__}"
+        )
+    try:
+        with zipfile.ZipFile(file) as archive:
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+                raise UserError(f"{file.name} is compressed, so torch.save did not write it; it is not read")
+            for name in archive.namelist():
+                if name.endswith(".pkl"):
+                    _check_imports(file, archive.open(name))
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise UserError(
+            f"{file.name} was not written by torch.save of torch 1.6 or newer ({one_line(error)})"
+        ) from error
+    try:
+        state = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+    except (RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+        raise UserError(f"{file.name} is damaged ({one_line(error)})") from error
+    if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
+        raise UserError(f"{file.name} is not a state dict: it contains more than tensors by name")
+    return {str(name): tensor for name, tensor in state.items()}
+
+
+def _check_imports(file: Path, pickled: IO[bytes]) -> None:
+    try:
+        foreign = sorted(set(imports(pickled)) - HARMLESS)
+    except ValueError as error:  # what pickletools raises
+        raise UserError(f"{file.name} is damaged ({one_line(error)})") from error
+    if foreign:
+        names = ", ".join(name.replace(" ", ".") for name in foreign)
+        raise UserError(f"{file.name} is a pickle that imports {names}, which tensors do not need; it was not read")
+
+
+def imports(pickled: IO[bytes]) -> Iterator[str]:
+    """Yield what a pickle imports, as `module name`, without running it; for a hidden import, the opcode.
+
+    Example:
+        >>> import io
+        >>> list(imports(io.BytesIO(pickle.dumps(print, protocol=2))))
+        ['__builtin__ print']
+    """
+    for opcode, argument, _ in pickletools.genops(pickled):
+        if opcode.name == "GLOBAL":
+            yield str(argument)
+        elif opcode.name in HIDDEN:
+            yield opcode.name

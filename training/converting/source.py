@@ -1,0 +1,191 @@
+"""Find the files of a checkpoint, in a directory or on the Hub."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import ModelCard
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
+
+from ..errors import UserError, one_line
+from ..hub import is_inside, local_directory
+from ..loading.tokenizers import load_tokenizer
+from .pickles import read_pickle
+
+FAMILIES = ("bert", "roberta")
+SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
+# Keys of a configuration that describe the file and not the encoder.
+ABOUT_THE_FILE = {"architectures", "transformers_version", "_name_or_path", "dtype", "torch_dtype"}
+# ConSERT's copy of sentence-transformers 0.3.9 adds 3 to the limit before it cuts: two special tokens and one more.
+ADDED_TO_LIMIT = 3
+
+
+@dataclass
+class Source:
+    """A checkpoint as it was found.
+
+    Args:
+        name: Hub id, or the name of the directory.
+        encoder: the directory of configuration, tokenizer and weights.
+        weights: the file with the weights.
+        revision: the commit that was read; None for a directory.
+        license: what the repository's card states.
+        pooling, max_length: what a sentence-transformers directory states.
+        notes: what a user should know about the files.
+    """
+
+    name: str
+    encoder: Path
+    weights: Path
+    revision: str | None
+    license: str | None = None
+    pooling: str | None = None
+    max_length: int | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def find_source(model: str, revision: str | None, *, modules: bool, authors_pickle: bool) -> Source:
+    """Find a checkpoint's files, and download those that are needed.
+
+    Safetensors are preferred to a pickle.
+
+    Args:
+        model: directory or Hub id.
+        revision: branch, tag or commit on the Hub.
+        modules: whether this is a directory of sentence-transformers 0.3.9, with a Transformer and a Pooling.
+        authors_pickle: whether the authors are known to have released a pickle alone.
+
+    Raises:
+        UserError: a file is missing, or the modules are others.
+    """
+    top = local_directory(model, revision, only=["*.json", "*.txt", "README.md", f"*{SAFETENSORS}"])
+    commit = None if os.path.isdir(model) else top.name
+    settings = _modules(top) if modules else {"folder": ""}
+    encoder = top / settings.pop("folder")
+    weights = encoder / SAFETENSORS
+    if not weights.is_file():
+        if commit:
+            local_directory(model, commit, only=[f"*{PICKLE}"])
+        weights = encoder / PICKLE
+    missing = [name for name in ("config.json", weights.name) if not (encoder / name).is_file()]
+    if missing:
+        raise UserError(f"{model} has no {' and no '.join(missing)}; give a directory or Hub id of a checkpoint")
+    notes = []
+    if revision and revision.startswith("refs/pr/"):
+        notes.append(f"{revision} is a pull request: anybody can open one, so the weights may be a third party's")
+    if authors_pickle and weights.name == SAFETENSORS:
+        notes.append(f"the authors released {PICKLE}; {SAFETENSORS} was added later, by them or by a third party")
+    elif weights.name == SAFETENSORS and (encoder / PICKLE).is_file():
+        notes.append(f"there is a {PICKLE} too, which was not read")
+    name = model if commit else top.resolve().name
+    return Source(name, encoder, weights, commit, _license(top), **settings, notes=notes)
+
+
+def read_json(file: Path) -> Any:
+    """Return the content of a JSON file.
+
+    Raises:
+        UserError: there is none, or it is not valid JSON.
+    """
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be read ({one_line(error)})") from error
+
+
+def _license(top: Path) -> str | None:
+    readme = top / "README.md"
+    try:
+        return ModelCard.load(readme).data.get("license") if readme.is_file() else None
+    except ValueError:
+        return None  # metadata that is not valid says nothing
+
+
+def _modules(top: Path) -> dict[str, Any]:
+    """Return folder, pooling and limit of a directory of sentence-transformers."""
+    modules = read_json(top / "modules.json")
+    kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
+    if kinds not in (["Transformer", "Pooling"], ["BERT", "Pooling"], ["RoBERTa", "Pooling"]):
+        raise UserError(f"modules.json has {', '.join(kinds)}; expected Transformer and Pooling")
+    folder, pooling = (module["path"] for module in modules)
+    if not (is_inside(folder) and is_inside(pooling)):
+        raise UserError("modules.json names a folder outside of the directory")
+    modes = read_json(top / pooling / "config.json")
+    names = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max", "mean_last_2_tokens": "last2_mean"}
+    chosen = [key for key, value in modes.items() if key.startswith("pooling_mode_") and value]
+    if len(chosen) != 1 or chosen[0].removeprefix("pooling_mode_") not in names:
+        raise UserError(
+            f"{pooling}/config.json pools by {', '.join(chosen) or 'nothing'}; expected one mode of the zoo"
+        )
+    limit = read_json(top / folder / "sentence_bert_config.json")["max_seq_length"]
+    mode = names[chosen[0].removeprefix("pooling_mode_")]
+    return {"folder": folder, "pooling": mode, "max_length": limit + ADDED_TO_LIMIT}
+
+
+def read_backbone_config(source: Source) -> tuple[PretrainedConfig, list[str]]:
+    """Return the configuration of the encoder without keys that are not its own, and the names of those.
+
+    Raises:
+        UserError: it is neither BERT nor RoBERTa, or a value is not valid.
+    """
+    raw = read_json(source.encoder / "config.json")
+    family = raw.get("model_type")
+    if family not in FAMILIES:
+        raise UserError(f"{source.name}: model_type is {family!r}; convert reads {' and '.join(FAMILIES)}")
+    if raw.get("position_embedding_type", "absolute") != "absolute":
+        raise UserError(f"{source.name}: position_embedding_type must be absolute")
+    known = AutoConfig.for_model(family).to_dict().keys() - ABOUT_THE_FILE
+    try:
+        config = AutoConfig.for_model(**{key: value for key, value in raw.items() if key in known})
+    except (TypeError, ValueError, StrictDataclassError) as error:
+        raise UserError(f"{source.name}: its config.json is not valid ({one_line(error)})") from error
+    config.output_hidden_states = False
+    return config, sorted(raw.keys() - known)
+
+
+def read_tokenizer(source: Source, config: PretrainedConfig) -> PreTrainedTokenizerBase:
+    """Load the tokenizer. It must have as many tokens as the embedding has rows, as in all released models.
+
+    Raises:
+        UserError: there is none, its vocabulary does not fit, or nothing says whether it lower-cases.
+    """
+    files = [name for name in ("tokenizer.json", "vocab.txt", "vocab.json") if (source.encoder / name).is_file()]
+    if not files:
+        raise UserError(f"{source.name} has no tokenizer.json, vocab.txt or vocab.json; put the tokenizer beside it")
+    if files == ["vocab.txt"] and not (source.encoder / "tokenizer_config.json").is_file():
+        # The tokenizer's class lower-cases by default, as bert-base-uncased. That is wrong for a cased vocabulary.
+        pieces = (source.encoder / "vocab.txt").read_text(encoding="utf-8").split("\n")
+        if any(piece != piece.lower() for piece in pieces if not piece.startswith("[")):
+            raise UserError(
+                f"{source.name}: vocab.txt has upper case and nothing says whether the tokenizer lower-cases; put a "
+                "tokenizer_config.json with do_lower_case beside it"
+            )
+        source.notes.append("there is a vocabulary without settings, and it has no upper case: texts are lower-cased")
+    tokenizer = load_tokenizer(str(source.encoder))
+    if len(tokenizer) != config.vocab_size:
+        raise UserError(
+            f"{source.name}: its vocabulary has {len(tokenizer):,} tokens and its embedding {config.vocab_size:,} rows"
+        )
+    return tokenizer
+
+
+def read_weights(file: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors of a safetensors file or a pickle, mapped from the file.
+
+    Raises:
+        UserError: the file is damaged, or a pickle that is not harmless.
+    """
+    if file.name == PICKLE:
+        return read_pickle(file)
+    try:
+        return load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{file.name} is damaged ({one_line(error)})") from error
