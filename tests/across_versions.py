@@ -97,7 +97,7 @@ def main(directory: Path) -> None:
         compare(f"{name}, exports", run(directory, f"st-{version}", packages, ENCODE, plain), exported)
         done = run(directory, f"st-{version}", packages, ENCODE, zoo)
         if tuple(map(int, version.split("."))) < tuple(map(int, OLDEST_SENTENCE_TRANSFORMERS.split("."))):
-            refuse(name, done, f"created with Sentence Transformers version {OLDEST_SENTENCE_TRANSFORMERS}")
+            refuse(name, done, f"version {OLDEST_SENTENCE_TRANSFORMERS}")
         else:
             compare(name, done, expected)
 
