@@ -190,7 +190,9 @@ def audit_bytes(name: str, path: Path) -> Iterator[Finding]:
         inside = zipfile.ZipFile(path).namelist()
         pickles = [member for member in inside if Path(member).suffix.lower() in PICKLES]
         what = (
-            f"contains pickles ({pickles[0]}): loading them can run any code" if pickles else "is an archive, not read"
+            f"is a pickle in an archive ({pickles[0]}): loading it can run any code"
+            if pickles
+            else "is an archive, not read"
         )
         yield Finding("pickle" if pickles else "file", name, None, what)
     elif path.suffix == ".safetensors":
