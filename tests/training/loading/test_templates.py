@@ -7,6 +7,7 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
+from csezoo.training.hub import sha256
 from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
 from csezoo.training.loading.tokenizers import load_tokenizer
 from csezoo.training.publishing.export import export
@@ -74,7 +75,7 @@ def published_before(tmp_path_factory):
     )
     old.save(str(directory / "tokenizer.json"))
     fingerprint = json.loads((directory / "fingerprint.json").read_text(encoding="utf-8"))
-    del fingerprint["files"]["tokenizer.json"]
+    fingerprint["files"]["tokenizer.json"] = sha256(directory / "tokenizer.json")
     (directory / "fingerprint.json").write_text(json.dumps(fingerprint), encoding="utf-8")
     return directory
 
