@@ -14,15 +14,11 @@ from pathlib import PurePosixPath
 
 from ..errors import one_line
 from .audit_allowed import ATTRIBUTES, BUILTINS, MODULES, OPTIONS, REASONS, SETTINGS, pattern
+from .audit_origins import LOADERS, PLACED, Function, of_the_checkpoint
 
 IMPORTABLE = [(re.compile(module), pattern(names)) for module, names in MODULES.items()]
 HARMLESS = pattern(ATTRIBUTES)
 FUNCTIONS = pattern(BUILTINS)
-# Functions of a checkpoint whose first argument is the directory or the repository that it is saved to or loaded from.
-PLACED = {"complete_repository", "from_pretrained", "save_pretrained", "save_tokenizer", "_upload_modified_files"}
-PLACED |= {"write_sentence_transformers_files"}
-# Functions that load or save what their first argument names. It must be the checkpoint itself.
-LOADERS = PLACED | {"cached_file", "get_config_dict", "to_json_file"}
 UNNEEDED = "a model does not need it"
 UNKNOWN = "may load or save something other than the checkpoint"
 # Builtins that are safe only with some arguments, and what is wrong with other arguments.
@@ -142,7 +138,7 @@ class _Reader(ast.NodeVisitor):
         self.file, self.imports, self.defined, self.unbound = file, imports, defined, unbound
         self.findings: list[tuple[int, str]] = []
         self.annotation = False  # whether an annotation is read
-        self.functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []  # around the node that is read
+        self.functions: list[Function] = []  # around the node that is read
         self.imported: dict[str, set[str]] = {}  # what an imported name may be
         for bound, dotted in imports[file]:
             self.imported.setdefault(bound, set()).add(dotted)
@@ -275,7 +271,8 @@ class _Reader(ast.NodeVisitor):
                 skipped = [node.func]
             case ast.Call() if name in LOADERS:
                 skipped = [node.func]
-                if not self.of_the_checkpoint(node, name):
+                function = self.functions[-1] if self.functions else None
+                if not of_the_checkpoint(node, function, function in self.methods):
                     named = name == "from_pretrained" and node.args and isinstance(node.args[0], ast.Constant)
                     why = f"loads another repository, {ast.unparse(node.args[0])}" if named else f"{name}: {UNKNOWN}"
                     self.report(node, why)
@@ -284,66 +281,6 @@ class _Reader(ast.NodeVisitor):
         for part in (node.func, *node.args, *node.keywords):
             if part not in skipped:
                 self.visit(part)
-
-    def of_the_checkpoint(self, node: ast.Call, name: str) -> bool:
-        """Return whether a call loads or saves the checkpoint that the code belongs to.
-
-        It does if its first argument is the first argument of a function in `PLACED`, a file in that directory, or the
-        place from which the model was loaded.
-        """
-        named = ("pretrained_model_name_or_path", "path_or_repo_id", None)
-        sources = node.args[:1] or [keyword.value for keyword in node.keywords if keyword.arg in named]
-        return bool(sources) and all(map(self.is_origin, sources))
-
-    def place(self) -> str | None:
-        """Return the name of the first argument of the current function, if the function is one of `PLACED`."""
-        function = self.functions[-1] if self.functions else None
-        if function is None or function.name not in PLACED:
-            return None
-        arguments = [*function.args.posonlyargs, *function.args.args][function in self.methods :]
-        first = next(iter([*arguments, *filter(None, [function.args.vararg])]), None)
-        return None if first is None or self.times_assigned(first.arg) else first.arg
-
-    def is_origin(self, node: ast.expr) -> bool:
-        """Return whether a value says where the model was loaded from, or is a file that was loaded from there."""
-        match node:
-            case ast.Attribute(attr="loaded_from"):
-                return True
-            case ast.Name(name) | ast.Starred(ast.Name(name)) if name == self.place():
-                return True
-            case ast.JoinedStr([ast.FormattedValue(ast.Name(name)), *parts]) if name == self.place():
-                return all(map(_is_file_name, parts))
-            case ast.Name(name):
-                return bool(values := self.values(name)) and all(map(self.is_origin, values))
-            case ast.Call(func=ast.Name("dict" | "cast"), args=[*_, value], keywords=[]):
-                return self.is_origin(value)
-            case ast.Call(func=ast.Attribute(value, "pop")):
-                return self.is_origin(value)
-            case ast.Call(func=ast.Name("cached_file")):
-                return self.of_the_checkpoint(node, "cached_file")
-        return False
-
-    def values(self, name: str) -> list[ast.expr]:
-        """Return all values of a variable of the current function; none if one cannot be known."""
-        nodes = list(ast.walk(self.functions[-1])) if self.functions else []
-        plain = [
-            node
-            for node in nodes
-            if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [name]
-        ]
-        return [node.value for node in plain] if len(plain) == self.times_assigned(name) else []
-
-    def times_assigned(self, name: str) -> int:
-        times = 0
-        for node in ast.walk(self.functions[-1]) if self.functions else ():
-            match node:
-                case ast.Name(id=one, ctx=ast.Store() | ast.Del()) | ast.alias(asname=str(one)):
-                    times += one == name
-                case ast.ExceptHandler(name=str(one)) | ast.MatchAs(name=str(one)) | ast.MatchStar(name=str(one)):
-                    times += one == name
-                case ast.FunctionDef(name=one) | ast.ClassDef(name=one) | ast.MatchMapping(rest=str(one)):
-                    times += one == name
-        return times
 
     def visit_Constant(self, node: ast.Constant) -> None:
         text = node.value
@@ -401,7 +338,7 @@ class _Reader(ast.NodeVisitor):
                         self.assignment(statement, target.id if isinstance(target, ast.Name) else "")
         self.generic_visit(node)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    def visit_FunctionDef(self, node: Function) -> None:
         if node.name in REASONS and node.name.startswith("__"):
             self.report(node, f"{node.name}: {REASONS[node.name]}")
         if node.name in PLACED and any(ast.unparse(one) != "classmethod" for one in node.decorator_list):
@@ -427,16 +364,6 @@ class _Reader(ast.NodeVisitor):
         self.annotation = False
 
     visit_AsyncFunctionDef = visit_FunctionDef
-
-
-def _is_file_name(part: ast.expr) -> bool:
-    """Return whether a part of an f-string, after a directory, stays in that directory: a text or a constant."""
-    match part:
-        case ast.Constant(str(text)):
-            return ".." not in text
-        case ast.FormattedValue(ast.Name(name)):
-            return name.isupper()
-    return False
 
 
 def _plain(text: str) -> bool:
