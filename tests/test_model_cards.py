@@ -239,7 +239,7 @@ def test_a_card_shows_the_pictures_of_its_run():
 def test_every_method_has_a_picture_of_its_idea():
     named = {name for recipe in recipe_names() for name in load_recipe(recipe).method.split("+")}
     for name in named:
-        assert f"{name}.svg" in {path.name for path in ideas(load_recipe("quickstart", {"method": name}))}
+        assert f"{name}.svg" in {path.name for path in ideas(load_recipe("quickstart-simcse", {"method": name}))}
 
 
 def test_a_new_run_gets_a_card_and_a_row_in_the_index(tmp_path):

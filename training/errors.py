@@ -58,7 +58,7 @@ def exit_with_one_line() -> Iterator[None]:
         message = f"{quoted(error.filename)} is too long for the name of a file; give a shorter one"
     else:
         return
-    print(f"error: {message}", file=sys.stderr)
+    print("error:", " ".join(message.splitlines()), file=sys.stderr)  # a name in it may have line breaks
     raise SystemExit(2)
 
 

@@ -41,10 +41,11 @@ def _run(arguments: list[str]) -> None:
         print(USAGE + _help([argument for argument in arguments if argument not in ("-h", "--help")]))
     elif not arguments:
         raise UserError("give a recipe (`csezoo recipes` lists them) or a YAML file; --help shows the keys")
-    elif arguments[0] == "quickstart":
+    elif arguments[0] in ("quickstart", "quickstart-simcse"):
+        print("loading the libraries", file=sys.stderr, flush=True)
         from .quickstart.run import quickstart
 
-        quickstart(parse_overrides(arguments[1:]))
+        quickstart(arguments[0], parse_overrides(arguments[1:]))
     else:
         from .loop.runs import run_recipe
 

@@ -49,6 +49,11 @@ def released_card(name: str, kind: Kind, entry: Released | None, conversion: Con
     else:
         where = f"The weights are on the Hub: [{name}](https://huggingface.co/{name})."
         sections += [where, _how_to_convert(name, list(kind.servings))]
+    repository, commit = kind.release.split("@")
+    sections.append(
+        f"The rules by which csezoo reads and serves it follow the authors' code, "
+        f"[{repository}](https://github.com/{repository}) at commit `{commit}`."
+    )
     sections += [_scores(entry), _license_section(kind, conversion), _limits(kind, entry)]
     citations = "\n\n".join(method_entries()[text]["citation"] for text in kind.texts)
     sections.append(f"## Citation\n\n```bibtex\n{citations}\n```")

@@ -15,6 +15,7 @@ Template = tuple[list[int], list[int]]
 # PromptBERT's evaluation adds a full stop to a sentence that ends in none of these four signs. This is the empty place
 # after any other last character, in the syntax that Rust's and JavaScript's regular expressions share.
 FULL_STOP = r"""(?<=[^.?"'])(?![\s\S])"""
+ADD_FULL_STOP = Replace(Regex(FULL_STOP), ".")
 
 
 def template_token_ids(tokenizer: PreTrainedTokenizerBase, prompt: str | None = None) -> Template:
@@ -72,7 +73,7 @@ def serving_tokenizer(
     if leading_space and isinstance(backend.pre_tokenizer, ByteLevel):
         backend.pre_tokenizer = ByteLevel(add_prefix_space=True)
     if full_stop:
-        steps = [Replace(Regex(FULL_STOP), "."), *([backend.normalizer] if backend.normalizer else [])]
+        steps = [ADD_FULL_STOP, *([backend.normalizer] if backend.normalizer else [])]
         backend.normalizer = Sequence(steps)
     names = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
     return PreTrainedTokenizerFast(
@@ -81,6 +82,17 @@ def serving_tokenizer(
         model_input_names=["input_ids", "attention_mask"],
         **{name: token for name in names if (token := getattr(tokenizer, name)) is not None},
     )
+
+
+def remove_full_stop(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Remove what adds full stops from a serving tokenizer: training takes sentences and templates as they are.
+
+    Args:
+        tokenizer: any tokenizer; changed in place.
+    """
+    steps = tokenizer.backend_tokenizer.normalizer if isinstance(tokenizer, PreTrainedTokenizerFast) else None
+    if isinstance(steps, Sequence) and repr(steps[0]) == repr(ADD_FULL_STOP):
+        tokenizer.backend_tokenizer.normalizer = Sequence([steps[number] for number in range(1, len(steps))])
 
 
 def post_processor(tokenizer: PreTrainedTokenizerBase, template: Template) -> dict[str, object]:

@@ -12,6 +12,7 @@ from transformers import (
 )
 
 from ..errors import UserError, one_line
+<<<<<<< HEAD
 from .backbones import LOAD_ERRORS
 
 # A character without a word piece: some damaged tokenizers load, and fail only here.
@@ -33,10 +34,13 @@ def reading_tokenizer(model: str) -> Iterator[None]:
         raise UserError(
             f"{model}: its tokenizer could not be loaded ({one_line(error)}); put tokenizer.json beside the weights"
         ) from error
+=======
+from .templates import remove_full_stop
+>>>>>>> convert
 
 
 def load_tokenizer(model: str, **options: Any) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a pre-trained encoder.
+    """Load the tokenizer of a pre-trained encoder, without the full stops that a checkpoint of the zoo adds at test.
 
     Raises:
         UserError: the model has no tokenizer, or its tokenizer lacks the special tokens of an encoder.
@@ -50,6 +54,7 @@ def load_tokenizer(model: str, **options: Any) -> PreTrainedTokenizerBase:
         raise UserError(
             f"{model}: its tokenizer lacks the special tokens of BERT or RoBERTa; give the tokenizer of an encoder"
         )
+    remove_full_stop(tokenizer)
     return tokenizer
 
 

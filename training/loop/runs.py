@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
 import statistics
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -250,10 +252,10 @@ def summary(results: dict, best: Path) -> str:
     return "\n".join([*lines, "", f"The finished repository: {best}", *load_lines(best)])
 
 
-def load_lines(repository: Path) -> list[str]:
-    """Return three lines of Python that load a repository."""
+def load_lines(repository: Path, sentences: Sequence[str] = ("A cat sits on the mat.", "A dog runs.")) -> list[str]:
+    """Return three lines of Python that load a repository and encode sentences."""
     return [
         "  from transformers import AutoModel",
         f'  model = AutoModel.from_pretrained("{repository}", trust_remote_code=True)',
-        '  embeddings = model.encode(["A cat sits on the mat.", "A dog runs."])',
+        f"  embeddings = model.encode({json.dumps([*sentences])})",
     ]

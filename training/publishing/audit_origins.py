@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 # Functions of a checkpoint whose first argument is the directory or the repository that it is saved to or loaded from.
-PLACED = {"complete_repository", "from_pretrained", "save_pretrained", "save_tokenizer", "_upload_modified_files"}
+PLACED = {"_complete", "from_pretrained", "save_pretrained", "save_tokenizer", "_upload_modified_files"}
 PLACED |= {"write_sentence_transformers_files"}
 # Functions that load or save what their first argument names. It must be the checkpoint itself.
 LOADERS = PLACED | {"cached_file", "get_config_dict", "to_json_file"}

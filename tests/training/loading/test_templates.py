@@ -8,6 +8,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
 from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
+from csezoo.training.loading.tokenizers import load_tokenizer
 from csezoo.training.publishing.export import export
 from csezoo.training.publishing.fingerprints import verify_repository
 from csezoo.training.quickstart.base import train_tokenizer
@@ -41,6 +42,16 @@ def test_every_piece_of_a_template_is_one_token_of_that_name(kind, prompt, tmp_p
     words = loaded(SENTENCES[0], add_special_tokens=False).input_ids
     assert loaded(SENTENCES[0]).input_ids == before + words + after == as_transformers_js(loaded, SENTENCES[0])
     assert loaded(SENTENCES[0], SENTENCES[0]).input_ids == before + words + after + words + after
+
+
+def test_a_base_model_that_adds_full_stops_at_test_adds_none_in_training(kind, tmp_path):
+    """Neither to a sentence nor to the part of a template before the mask."""
+    base, prompt = tiny_tokenizer(kind), 'the sentence of "{sentence}" means {mask} .'
+    template = template_token_ids(base, prompt)
+    serving_tokenizer(base, template, max_length=64, full_stop=True).save_pretrained(tmp_path)
+    loaded = load_tokenizer(str(tmp_path))
+    assert template_token_ids(loaded, prompt) == template
+    assert loaded("The cat", add_special_tokens=False).input_ids == base("The cat", add_special_tokens=False).input_ids
 
 
 def test_the_tokenizer_of_the_quickstart_too():

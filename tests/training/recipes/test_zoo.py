@@ -31,7 +31,7 @@ def test_the_name_of_a_recipe_is_unique_and_says_its_directory():
     assert sorted(file.stem for file in files) == recipe_names(), "two files of one name would hide one another"
     for file in files:
         assert file.parent.name in ("baselines", "recipes") or file.stem.startswith(f"{file.parent.name}-")
-    assert {file.stem for file in files if file.parent == RECIPES} == {"quickstart"}
+    assert {file.stem for file in files if file.parent == RECIPES} == {"quickstart", "quickstart-simcse"}
 
 
 @pytest.mark.parametrize("name", recipe_names())
