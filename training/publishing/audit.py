@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import one_line
-from ..hub import is_inside, local_directory, sha256
-from .audit_allowed import OPTIONS, REVIEWED
+from ..hub import is_inside, local_directory
+from .audit_allowed import OPTIONS
 from .audit_code import REPOSITORY, audit_sources
 
 TEXTS = {".cff", ".json", ".md", ".svg", ".txt", ".yaml", ".yml"}
@@ -87,8 +87,7 @@ def audit(directory: Path) -> list[Finding]:
     files = {name: path for name, path in paths.items() if path.is_file()}
     findings = [Finding("file", name, None, why) for name, path in paths.items() if (why := _unread(name, path))]
     sources = {name: path.read_bytes() for name, path in files.items() if path.suffix == ".py"}
-    reviewed = {name for name in sources if sha256(files[name]) in REVIEWED}
-    findings += [Finding("code", *finding) for finding in audit_sources(sources) if finding[0] not in reviewed]
+    findings += [Finding("code", *finding) for finding in audit_sources(sources)]
     for name, path in files.items():
         if path.suffix == ".json":
             findings += audit_json(name, path.read_bytes(), set(files))
