@@ -20,7 +20,7 @@ def method(name: str) -> Method:
     restored from the checkpoints of its run.
 
     Raises:
-        ValueError: a method is unknown, or two methods change the same seam.
+        ValueError: a method is unknown or given twice, or two methods change the same seam.
 
     Example:
         >>> config, serving, training = method("simcse")
@@ -31,9 +31,11 @@ def method(name: str) -> Method:
 
     names = name.split("+")
     if unknown := [one for one in names if one not in METHODS]:
-        raise ValueError(f"{unknown[0]!r} must be one of {', '.join(METHODS)}")
+        raise ValueError(f"{unknown[0]!r:.60} must be one of {', '.join(METHODS)}")
     if len(names) == 1:
         return METHODS[name]
+    if repeated := [one for number, one in enumerate(names) if one in names[:number]]:
+        raise ValueError(f"{repeated[0]!r} is given twice; give it once")
     owners: dict[str, str] = {}
     for one in names:
         for seam in METHODS[one][2].seams:

@@ -36,12 +36,24 @@ def check_value(key: str, value: object, allowed: str | tuple) -> None:
     """
     if isinstance(allowed, tuple):
         if value not in allowed:
-            raise ValueError(f"{key}: {value!r} must be one of {', '.join(map(str, allowed))}")
+            raise ValueError(f"{key}: {value!r:.60} must be one of {', '.join(map(str, allowed))}")
         return
     least, most = (float(end) for end in allowed[1:-1].split(", "))
     inside = isinstance(value, int | float) and least <= value <= most
     if not inside or (value == least and allowed[0] == "(") or (value == most and allowed[-1] == ")"):
-        raise ValueError(f"{key}: {value} must be {in_words(allowed)}")
+        raise ValueError(f"{key}: {value!s:.60} must be {in_words(allowed)}")
+
+
+def check_prompt(prompt: str) -> None:
+    """Refuse a template that has no place, or several, for the sentence or for the mask token after it.
+
+    Raises:
+        ValueError: the template, and what it must have.
+    """
+    if prompt.count("{sentence}") != 1 or prompt.count("{mask}") != 1:
+        raise ValueError(f"prompts: {prompt!r} must contain {{sentence}} and {{mask}} once each")
+    if prompt.index("{mask}") < prompt.index("{sentence}"):
+        raise ValueError(f"prompts: {prompt!r} must have {{mask}} after {{sentence}}")
 
 
 def in_words(interval: str) -> str:
@@ -189,6 +201,7 @@ class SentenceEncoderConfig(PretrainedConfig):
             backbone_config = BertConfig()
         elif isinstance(backbone_config, dict):
             backbone_config = AutoConfig.for_model(**backbone_config)
+        backbone_config.return_dict = True  # its outputs are read by name
         self.backbone_config = backbone_config
         self.pooling = pooling
         self.projection = projection
@@ -237,10 +250,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         if (self.pooling == "prompt") != bool(self.prompts):
             raise ValueError("pooling: prompt and prompts belong together; give both or neither")
         for prompt in self.prompts or []:
-            if prompt.count("{sentence}") != 1 or prompt.count("{mask}") != 1:
-                raise ValueError(f"prompts: {prompt!r} must contain {{sentence}} and {{mask}} once each")
-            if prompt.index("{mask}") < prompt.index("{sentence}"):
-                raise ValueError(f"prompts: {prompt!r} must have {{mask}} after {{sentence}}")
+            check_prompt(prompt)
         if self.denoise != "none" and self.pooling != "prompt":
             raise ValueError(f"denoise: {self.denoise} needs pooling: prompt; set it, or denoise: none")
         if self.nli_weight > 0 and self.nli_classes == 0:

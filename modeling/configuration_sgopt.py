@@ -20,7 +20,8 @@ class SGOPTConfig(SentenceEncoderConfig):
             `false` is what the paper's "fixed" suggests.
         freeze_embeddings: do not train the tuned encoder's embedding layer (footnote 5).
         regularizer_weight: λ, the weight of the distance between the two encoders, see
-            `objectives.parameter_distance`.
+            `objectives.parameter_distance`. The release's sum includes the poolers, which get no other gradient and
+            only change the norm that is clipped. These encoders have no poolers.
         projection: `gelu`, Linear-GELU-Linear-GELU of width `projection_size`, for embeddings and views.
         temperature: τ, 0.01 in the paper.
 

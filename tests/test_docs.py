@@ -49,6 +49,7 @@ NOT_RUN = {
     r"csezoo publish .*": "training/publishing/test_publish.py publishes to a Hub on this machine",
     r"csezoo convert .*": "training/converting/ converts checkpoints in the released layouts",
     r"examples/continue_training.sh .*": "test_examples.py runs it",
+    rf"{TRAIN} quickstart.*": "test_readme.py and training/quickstart/test_run.py run it",
     r"csezoo export .* --onnx": "training/publishing/test_export.py runs it on every method",
 }
 # What is changed in a command that is run: how long it takes.
@@ -104,6 +105,9 @@ def material(bases, train_file, dev_file, tmp_path_factory):
         run_recipe(make_recipe({"name": "weakened", "method": "l2pcsr", **tiny}), show=False)
         (directory / "my-recipe.yaml").write_text("\n".join(f"{key}: {tiny[key]}" for key in tiny), encoding="utf-8")
     shutil.copytree(directory / "runs" / "quickstart", directory / "runs" / "first")
+    unlabelled = directory / "runs" / "quickstart" / "simcse"
+    unlabelled.mkdir()
+    shutil.copy(directory / "runs" / "quickstart" / "recipe.yaml", unlabelled)
     shutil.copytree(ROOT / "model_cards", directory / "model_cards")
     for name in ("examples", "docs", "training"):
         (directory / name).symlink_to(ROOT / name)
@@ -162,7 +166,7 @@ def test_options_of_a_command_that_is_not_run_exist(command):
         assert options.takes_keys or not keys
         if options.takes_keys:
             load_recipe(options.recipe, parse_overrides(keys))
-    elif words[:1] == [".training.train"] and words[1] != "quickstart":
+    elif words[:1] == [".training.train"] and not words[1].startswith("quickstart"):
         load_recipe(words[1], parse_overrides(words[2:]))
     elif words[:1] == [".training.cli"]:
         build_parser().parse_args(words[1:])

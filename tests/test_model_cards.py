@@ -152,9 +152,12 @@ def test_the_hub_can_read_the_results_of_a_card(run):
     }
 
 
-def measured(rows=ROWS, base_model="google-bert/bert-base-uncased", seeds="1 2", **options):
+def measured(rows=ROWS, base_model="google-bert/bert-base-uncased", seeds="1 2", mixed_precision=None, **options):
     """The card of an invented run of the SG-OPT recipe."""
-    recipe = load_recipe("sgopt-bert-base-uncased", {"base_model": base_model, "seeds": seeds.split()})
+    recipe = load_recipe(
+        "sgopt-bert-base-uncased",
+        {"base_model": base_model, "seeds": seeds.split(), "mixed_precision": mixed_precision},
+    )
     results = [
         {"task": task, "metric": "spearman", "value": 70.0, "dataset": "d", "revision": None, "rows": rows[task]}
         for task in STS_TASKS
@@ -182,7 +185,7 @@ def test_a_stand_in_encoder_or_other_pairs_are_not_compared_with_the_paper():
 
 RUN = {
     "training": {"seconds": 90.0, "rows_per_second": 512.4, "processes": 2, "precision": "bf16"},
-    "machine": {"device": "NVIDIA H100"},
+    "machine": {"device": "NVIDIA H100", "processor": "AMD EPYC 9654"},
 }
 RUN["training"] |= {"peak_rss_bytes": 3 * 2**30, "peak_device_bytes": 5 * 2**30}
 
@@ -193,7 +196,37 @@ def test_the_card_shows_cost_and_launch_options_of_the_results():
     assert "| speed | 512 training rows per second |" in card
     assert "| peak memory | 3.0 GiB (process), 5.0 GiB (GPU) |" in card
     assert "accelerate launch --multi_gpu --num_processes 2 --mixed_precision bf16 -m" in card
+    assert "| machine | NVIDIA H100, processes: 2, precision: bf16 |\n| processor | AMD EPYC 9654 |" in card
     assert "were not recorded" in measured(), "older results have no cost"
+
+
+def test_the_command_on_a_card_sets_what_the_reader_s_own_configuration_would_change():
+    on_cpu = {**RUN, "training": {**RUN["training"], "precision": "no", "processes": 1, "peak_device_bytes": None}}
+    assert "accelerate launch --num_processes 1 --mixed_precision no -m" in measured(runs=[on_cpu])
+    two = {**on_cpu, "training": {**on_cpu["training"], "processes": 2}}
+    assert "ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes 2 --mixed_precision no -m" in (
+        measured(runs=[two])
+    )
+    chosen = measured(runs=[RUN], mixed_precision="auto")
+    assert "--mixed_precision bf16 -m" in chosen and "auto" not in chosen
+
+
+def test_a_run_of_a_user_s_own_recipe_is_trained_again_from_its_recipe_yaml(tmp_path):
+    (tmp_path / "mine.yaml").write_text("base_model: base\n", encoding="utf-8")
+    card = model_card(load_recipe(str(tmp_path / "mine.yaml")), []).text
+    assert "-m csezoo.training.train recipe.yaml" in card
+
+
+def test_the_card_names_the_keys_that_make_a_run_another_one_than_the_paper_s():
+    assert (
+        "The paper's numbers for `sgopt-bert-base-uncased` are not shown, because this run changes `base_model`."
+        in (measured(base_model="./minilm"))
+    )
+
+
+def test_an_older_result_says_that_the_processor_was_not_recorded():
+    card = measured(runs=[{**RUN, "machine": {"device": "x86_64"}}])
+    assert "| processor | its name was not recorded for this run |" in card
 
 
 def test_a_card_shows_the_pictures_of_its_run():
@@ -206,7 +239,7 @@ def test_a_card_shows_the_pictures_of_its_run():
 def test_every_method_has_a_picture_of_its_idea():
     named = {name for recipe in recipe_names() for name in load_recipe(recipe).method.split("+")}
     for name in named:
-        assert f"{name}.svg" in {path.name for path in ideas(load_recipe("quickstart", {"method": name}))}
+        assert f"{name}.svg" in {path.name for path in ideas(load_recipe("quickstart-simcse", {"method": name}))}
 
 
 def test_a_new_run_gets_a_card_and_a_row_in_the_index(tmp_path):
@@ -236,7 +269,7 @@ def test_a_damaged_results_file_is_named(tmp_path, capsys):
     (tmp_path / "another" / "results.json").write_text("[]", encoding="utf-8")
     with pytest.raises(SystemExit, match="2"):
         main(["cards", "--out", str(tmp_path)])
-    assert "results.json is not a results file" in capsys.readouterr().err
+    assert "results.json: expected a JSON object, got list" in capsys.readouterr().err
 
 
 REPORTS = sorted((ROOT / "model_cards" / "benchmarks").glob("*.json"))

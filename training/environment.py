@@ -1,4 +1,4 @@
-"""The machine and the libraries: versions, device, memory, quiet logging.
+"""The machine and the libraries: versions, device, memory, quiet logging, progress.
 
 torch and transformers are imported inside the functions, so that `csezoo --help` is fast.
 """
@@ -10,6 +10,9 @@ import platform
 import resource
 import sys
 from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
 
 
 def versions() -> dict[str, str]:
@@ -23,6 +26,14 @@ def device() -> str:
     import torch
 
     return torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+
+
+def processor() -> str:
+    """Return the name of the processor, or its architecture where the system does not say it."""
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text(encoding="utf-8").splitlines() if information.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def peak_rss_bytes() -> int:
@@ -47,3 +58,35 @@ def quiet_transformers() -> None:
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+
+
+class ProgressLines(tqdm):
+    """Progress as plain lines, for a file or a pipe: at most one line every three seconds, and at most a hundred."""
+
+    def __init__(self, total: int, description: str, **options: Any):
+        layout = "{desc}: {n_fmt} of {total_fmt}, {remaining} left{postfix}"
+        options |= {"mininterval": 3, "miniters": max(1, total // 100), "delay": 3, "bar_format": layout}
+        super().__init__(total=total, desc=description, **options)
+
+    def display(self, *_: Any, **__: Any) -> None:
+        print(self, file=self.fp, flush=True)
+
+    def close(self) -> None:
+        self.delay, self.leave = float("inf"), False  # no last line
+        super().close()
+
+
+def progress_bar(total: int, description: str, *, disable: bool = False) -> tqdm:
+    """Return a bar with the time left. Where there is no terminal, it writes plain lines instead.
+
+    Args:
+        total: number of steps.
+        disable: show nothing.
+
+    Example:
+        >>> with progress_bar(2, "counting") as bar:
+        ...     bar.update()
+    """
+    if sys.stderr.isatty():
+        return tqdm(total=total, desc=description, disable=disable)
+    return ProgressLines(total, description, disable=disable)

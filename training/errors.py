@@ -1,5 +1,12 @@
 """Errors the user can fix, and signals that end the process."""
 
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class UserError(Exception):
     """An error the user can fix: one line that names the value and the way out. The command exits with status 2."""
@@ -13,6 +20,37 @@ def one_line(error: BaseException) -> str:
         'no such thing'
     """
     return " ".join(str(error).split())[:200]
+
+
+def quoted(value: object) -> str:
+    """Return a value as Python writes it, cut to 100 characters.
+
+    Example:
+        >>> quoted("a"), len(quoted("a" * 1000))
+        ("'a'", 100)
+    """
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:98]} …"
+
+
+@contextmanager
+def exit_with_one_line() -> Iterator[None]:
+    """End the process with one line and exit status 2 for an error that the user can fix.
+
+    A name that is too long for a file is one of these, whatever reads or writes the file.
+    """
+    try:
+        yield
+    except UserError as error:
+        message = str(error)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        message = f"{quoted(error.filename)} is too long for the name of a file; give a shorter one"
+    else:
+        return
+    print(f"error: {message}", file=sys.stderr)
+    raise SystemExit(2)
 
 
 class Terminated(SystemExit):

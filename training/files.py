@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -198,6 +199,26 @@ def locked_elsewhere(directory: Path) -> bool:
         return True
     lock.release()
     return False
+
+
+def read_json(path: Path, kind: type = dict) -> Any:
+    """Read a JSON file that contains an object, or a list.
+
+    Args:
+        path: of the file.
+        kind: `dict` or `list`.
+
+    Raises:
+        UserError: it cannot be read, is not valid JSON, or contains something else.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not valid JSON ({one_line(error)})") from error
+    if not isinstance(content, kind):
+        wanted = "object" if kind is dict else "list"
+        raise UserError(f"{path}: expected a JSON {wanted}, got {type(content).__name__}")
+    return content
 
 
 def write_json(path: Path, content: object) -> None:

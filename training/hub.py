@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from huggingface_hub import snapshot_download
+from huggingface_hub import get_hf_file_metadata, hf_hub_url, snapshot_download
 
 # HTTPError is that of the HTTP client that huggingface_hub uses.
-from huggingface_hub.errors import HFValidationError, HTTPError
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
 from huggingface_hub.utils.sha import sha_fileobj
 
 from .errors import UserError, one_line
@@ -44,6 +45,23 @@ def local_directory(
         raise UserError(f"{repository} is neither a directory nor a valid name on the Hub") from None
     except (HTTPError, OSError, ValueError) as error:
         raise UserError(f"{repository} could not be downloaded ({one_line(error)})") from error
+
+
+@cache
+def answers(repository: str, endpoint: str) -> bool:
+    """Ask the Hub once whether it answers for a repository. A download would ask six times, for half a minute.
+
+    Args:
+        repository: Hub id; it need not exist.
+        endpoint: of the Hub, `huggingface_hub.constants.ENDPOINT`.
+    """
+    try:
+        get_hf_file_metadata(hf_hub_url(repository, "config.json", endpoint=endpoint))
+    except HfHubHTTPError:
+        return True
+    except (HTTPError, OSError):
+        return False
+    return True
 
 
 def load_rows(

@@ -6,7 +6,7 @@ import signal
 import sys
 from types import FrameType
 
-from .errors import Terminated, UserError
+from .errors import Terminated, UserError, exit_with_one_line
 from .recipes import describe_keys, describe_recipe, load_recipe, parse_overrides, recipe_names
 
 USAGE = """usage: accelerate launch -m csezoo.training.train RECIPE [--key value ...]
@@ -29,24 +29,27 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     handlers = {number: signal.signal(number, _terminate) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        if {"-h", "--help"} & set(arguments):
-            print(USAGE + _help([argument for argument in arguments if argument not in ("-h", "--help")]))
-        elif not arguments:
-            raise UserError("give a recipe (`csezoo recipes` lists them) or a YAML file; --help shows the keys")
-        elif arguments[0] == "quickstart":
-            from .quickstart.run import quickstart
-
-            quickstart(parse_overrides(arguments[1:]))
-        else:
-            from .loop.runs import run_recipe
-
-            run_recipe(load_recipe(arguments[0], parse_overrides(arguments[1:])))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+        with exit_with_one_line():
+            _run(arguments)
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def _run(arguments: list[str]) -> None:
+    if {"-h", "--help"} & set(arguments):
+        print(USAGE + _help([argument for argument in arguments if argument not in ("-h", "--help")]))
+    elif not arguments:
+        raise UserError("give a recipe (`csezoo recipes` lists them) or a YAML file; --help shows the keys")
+    elif arguments[0] in ("quickstart", "quickstart-simcse"):
+        print("loading the libraries", file=sys.stderr, flush=True)
+        from .quickstart.run import quickstart
+
+        quickstart(arguments[0], parse_overrides(arguments[1:]))
+    else:
+        from .loop.runs import run_recipe
+
+        run_recipe(load_recipe(arguments[0], parse_overrides(arguments[1:])))
 
 
 def _help(words: list[str]) -> str:

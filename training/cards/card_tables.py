@@ -6,7 +6,7 @@ import shlex
 import statistics
 
 from ..evaluation.report import AVERAGE, average, tests_only
-from ..recipes import FREE_KEYS, Recipe, file_name, load_recipe, recipe_names
+from ..recipes import FREE_KEYS, Recipe, changes, file_name, load_recipe, recipe_names
 from .escaping import code, plain
 from .published import TRANSFER_AVERAGE, PublishedRow, comparable, published, same_pairs
 from .tables import distance, markdown_table
@@ -30,7 +30,8 @@ def results_table(recipe: Recipe, results: list[dict], summary: list[dict] | Non
     if not results:
         return "Not evaluated."
     pairs, seeds = same_pairs(results), {entry["task"]: entry for entry in summary or []}
-    beside = [row for row in comparable(recipe.recipe, recipe.method, recipe.base_model) if row.scores.keys() & pairs]
+    changed = changes(recipe)
+    beside = [row for row in comparable(recipe.recipe, changed) if row.scores.keys() & pairs]
     entries = [(result["task"], result["dataset"], str(result["rows"]), result["value"]) for result in results]
     tests = tests_only(results)
     if len(tests) > 1:
@@ -51,7 +52,9 @@ def results_table(recipe: Recipe, results: list[dict], summary: list[dict] | Non
     protocol = PROTOCOL
     if seeds:
         protocol += f": mean ± standard deviation over {len(recipe.seeds)} seeds, and the score of these weights"
-    return "\n\n".join([f"{protocol}.", markdown_table(header, *rows), *_paper_lines(recipe, beside, results)])
+    return "\n\n".join(
+        [f"{protocol}.", markdown_table(header, *rows), *_paper_lines(recipe, changed, beside, results)]
+    )
 
 
 def _paper_cells(task: str, paper: PublishedRow, pairs: set[str], seeds: dict[str, dict]) -> list[str]:
@@ -63,16 +66,16 @@ def _paper_cells(task: str, paper: PublishedRow, pairs: set[str], seeds: dict[st
     return cells
 
 
-def _paper_lines(recipe: Recipe, beside: list[PublishedRow], results: list[dict]) -> list[str]:
+def _paper_lines(
+    recipe: Recipe, changed: list[str] | None, beside: list[PublishedRow], results: list[dict]
+) -> list[str]:
     """Return the source of the paper's numbers, or why they are not shown although there are some."""
     if beside:
         raw = any(result["dataset"].startswith("mteb/") for result in results)
         return [f"Source of the paper's numbers: {_cited(beside[0])}.", *([RAW_TEXT] if raw else [])]
-    if recipe.recipe and published(recipe.recipe):
-        return [
-            f"The paper's numbers for {code(recipe.recipe)} are not shown: they were measured with another base "
-            "model, method or data."
-        ]
+    if recipe.recipe and changed and published(recipe.recipe):
+        keys = ", ".join(f"`{key}`" for key in changed)
+        return [f"The paper's numbers for {code(recipe.recipe)} are not shown, because this run changes {keys}."]
     return []
 
 
@@ -137,17 +140,20 @@ def command(recipe: Recipe, runs: list[dict]) -> str:
         >>> print(command(load_recipe("quickstart", {"seeds": "1, 2"}), []))
         accelerate launch -m csezoo.training.train quickstart --seeds 1 2
     """
-    launch = "accelerate launch"
+    launch, given = "accelerate launch", set(FREE_KEYS)
     for run in runs[:1]:  # one launch trains all seeds
-        if run["training"]["processes"] > 1:
-            launch += f" --multi_gpu --num_processes {run['training']['processes']}"
-        if run["training"]["precision"] != "no" and recipe.mixed_precision is None:
-            launch += f" --mixed_precision {shlex.quote(run['training']['precision'])}"
-    words = [f"{launch} -m csezoo.training.train {shlex.quote(recipe.recipe or 'recipe.yaml')}"]
+        processes = run["training"]["processes"]
+        if processes > 1 and not run["training"]["peak_device_bytes"]:
+            launch = f"ACCELERATE_USE_CPU=true {launch}"
+        launch += f"{' --multi_gpu' if processes > 1 else ''} --num_processes {processes}"
+        launch += f" --mixed_precision {shlex.quote(run['training']['precision'])}"
+        given.add("mixed_precision")
+    name = recipe.recipe if recipe.recipe in recipe_names() else "recipe.yaml"
+    words = [f"{launch} -m csezoo.training.train {name}"]
     if recipe.recipe in recipe_names():
         original = load_recipe(recipe.recipe).to_dict()
         changed = {key: value for key, value in recipe.to_dict().items() if value != original.get(key, ...)}
-        words += [_option(key, value) for key, value in changed.items() if key not in FREE_KEYS]
+        words += [_option(key, value) for key, value in changed.items() if key not in given]
         if recipe.text_columns and not (recipe.dataset or recipe.train_file):
             words.append("--train_file FILE")
     lines = [words[0]]
@@ -188,5 +194,8 @@ def cost_table(runs: list[dict]) -> str:
     for name, key in (("process", "peak_rss_bytes"), ("GPU", "peak_device_bytes")):
         if first[key]:
             memory.append(f"{max(training[key] for training in trainings) / 2**30:.1f} GiB ({name})")
-    where = f"{runs[0]['machine']['device']}, processes: {first['processes']}, precision: {first['precision']}"
-    return markdown_table(["", ""], *rows, ["peak memory", ", ".join(memory)], ["machine", plain(where)])
+    machine = runs[0]["machine"]
+    where = f"{machine['device']}, processes: {first['processes']}, precision: {first['precision']}"
+    rows += [["peak memory", ", ".join(memory)], ["machine", plain(where)]]
+    rows.append(["processor", plain(machine.get("processor", "its name was not recorded for this run"))])
+    return markdown_table(["", ""], *rows)

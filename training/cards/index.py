@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +12,9 @@ from huggingface_hub import ModelCard
 from ..errors import UserError, one_line
 from ..evaluation.report import AVERAGE, average, tests_only
 from ..evaluation.tasks.sts import DEV_TASK
-from ..files import refuse_links_out
+from ..files import read_json, refuse_links_out
 from ..pictures.captions import PICTURES
-from ..recipes import Recipe, file_name, load_recipe, recipe_names
+from ..recipes import Recipe, changes, file_name, load_recipe, recipe_names
 from ..recipes.released import STATUS, kinds, released
 from .escaping import plain
 from .method_texts import IDEAS, text_names
@@ -98,7 +97,7 @@ def entries(directory: Path) -> list[Entry]:
 
 def _measured(run: Path) -> Entry:
     recipe = load_recipe(str(run / "recipe.yaml"))
-    report = _read(run / "results.json")
+    report = read_json(run / "results.json")
     try:
         results, summary = report["results"], report.get("summary")
         if summary:
@@ -109,12 +108,12 @@ def _measured(run: Path) -> Entry:
         cells = {**_described(recipe, run.name), **_scores(results, summary), "status": TRAINED}
     except (KeyError, TypeError) as error:
         raise UserError(f"{run / 'results.json'} is not a results file ({one_line(error)})") from error
-    cells |= _paper_averages(comparable(recipe.recipe, recipe.method, recipe.base_model))
+    cells |= _paper_averages(comparable(recipe.recipe, changes(recipe)))
     return Entry(f"{run.name}/README.md", cells, card)
 
 
 def _encoder(file: Path) -> Entry:
-    report = _read(file)
+    report = read_json(file)
     try:
         results = [result for result in report["results"] if result["metric"] == "spearman"]
         model = file_name(report["model"])
@@ -142,13 +141,6 @@ def _released(name: str) -> Entry:
         **_paper_averages(published_rows(reversed(entry.scores))),  # the first row of a suite is the file's own
     }
     return Entry(f"{name.replace('/', '--')}/README.md", cells, released_card(name, kind, entry))
-
-
-def _read(file: Path) -> dict:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file} is not a results file ({one_line(error)})") from error
 
 
 def _described(recipe: Recipe, name: str) -> dict[str, str]:

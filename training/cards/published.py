@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..evaluation.report import AVERAGE
 from ..evaluation.tasks.sts import ROWS, STS_TASKS
 from ..evaluation.tasks.transfer import TRANSFER_TASKS
-from ..recipes import load_recipe
 from .method_texts import method_entries
 
 TRANSFER_AVERAGE = "average of the transfer tasks"
+FAST = "SentEval fast"
 SUITES = {"sts": (*STS_TASKS, AVERAGE), "transfer": (*TRANSFER_TASKS, TRANSFER_AVERAGE)}
 
 
@@ -79,33 +79,33 @@ def _by_task(entry: dict, values: str, average: str) -> dict[str, float]:
     return {**scores, total: entry[average]} if average in entry else scores
 
 
-def comparable(recipe: str | None, method: str, base_model: str | None) -> list[PublishedRow]:
-    """Return the papers' rows that a run may be compared with.
-
-    These are the rows of its recipe, if the run has the method and the base model of the recipe. Runs on a stand-in
-    encoder are never compared with a paper.
+def comparable(recipe: str | None, changed: Sequence[str] | None) -> list[PublishedRow]:
+    """Return the papers' rows that a run may be compared with: those of its recipe, unless it changed it.
 
     Args:
         recipe: the name of the recipe that the run started from; `None` if it is not known.
-        method, base_model: those of the run.
+        changed: what the run changed of it, see `recipes.changes`; `None` if it is not known.
 
     Example:
-        >>> comparable("simcse-bert-base-uncased", "simcse", "./minilm")
+        >>> [row.source for row in comparable("prdsimcse-roberta-base", [])]
+        ['Wang and Lv 2024 (PrdSimCSE), table 4']
+        >>> comparable("prdsimcse-roberta-base", ["batch_size"])
         []
     """
-    if not recipe or not (rows := published(recipe)):
-        return []
-    original = load_recipe(recipe)
-    return rows if (original.method, original.base_model) == (method, base_model) else []
+    return published(recipe) if recipe and changed == [] else []
 
 
 def same_pairs(results: list[dict]) -> set[str]:
-    """Return the tasks measured on the pairs of the papers, and the average if all seven STS tasks are among them.
+    """Return the tasks measured as in the papers, and the average of each suite of which all tasks are among them.
 
-    MTEB's SICK-R, for example, has other pairs.
+    MTEB's SICK-R, for example, has other pairs, and `transfer-fast` another protocol.
 
     Args:
         results: the results of one model, each with `task` and `rows`.
     """
-    tasks = {result["task"] for result in results if ROWS.get(result["task"], result["rows"]) == result["rows"]}
-    return tasks | {AVERAGE} if set(STS_TASKS) <= tasks else tasks
+    tasks = {result["task"] for result in results if _as_in_papers(result)}
+    return tasks | {average for *suite, average in SUITES.values() if set(suite) <= tasks}
+
+
+def _as_in_papers(result: dict) -> bool:
+    return ROWS.get(result["task"], result["rows"]) == result["rows"] and result.get("protocol") != FAST

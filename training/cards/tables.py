@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +13,11 @@ import numpy as np
 from ..errors import UserError, one_line
 from ..evaluation.report import AVERAGE
 from ..evaluation.tasks.sts import STS_TASKS
+from ..evaluation.tasks.transfer import TRANSFER_TASKS
+from ..files import read_json
+from ..recipes import changes, load_recipe
 from .escaping import latex, plain, spreadsheet
-from .published import comparable, same_pairs
+from .published import TRANSFER_AVERAGE, comparable, same_pairs
 
 FORMATS = ("markdown", "latex", "csv")
 
@@ -35,8 +37,8 @@ def read_rows(path: str) -> list[Row]:
         UserError: it is not a results file.
     """
     try:
-        report = json.loads(Path(path).read_text(encoding="utf-8"))
-        name = Path(report["model"]).name
+        report = read_json(Path(path))
+        name = model_name(report["model"])
         if "summary" in report:
             cells = {entry["task"]: f"{entry['mean']:.2f} ± {entry['sd']:.2f}" for entry in report["summary"]}
         else:
@@ -45,22 +47,44 @@ def read_rows(path: str) -> list[Row]:
             sts = [scores[task][0] for task in STS_TASKS if task in scores]
             if len(sts) > 1:
                 cells[AVERAGE] = f"{statistics.mean(sts):.2f}"
-        return [(name, cells), *_published_rows(name, report)]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+            if set(TRANSFER_TASKS) <= scores.keys():
+                cells[TRANSFER_AVERAGE] = f"{statistics.mean(scores[task][0] for task in TRANSFER_TASKS):.2f}"
+        return [(name, cells), *_published_rows(name, report, _changed(report, Path(path)))]
+    except (UserError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is not a results file ({one_line(error)})") from error
 
 
-def _published_rows(name: str, report: dict) -> list[Row]:
+def model_name(model: str) -> str:
+    """Return the last part of a Hub id or a path; for the `best/` of a run, the run and its seed.
+
+    Example:
+        >>> model_name("runs/simcse/best"), model_name("runs/simcse/seed-1/best/"), model_name("my-name/simcse")
+        ('simcse', 'simcse/seed-1', 'simcse')
+    """
+    *above, name = Path(model).parts or ("",)
+    if name == "best" and above:
+        *above, name = above
+    return f"{above[-1]}/{name}" if name.startswith("seed-") and above else name
+
+
+def _changed(report: dict, path: Path) -> list[str] | None:
+    """Return what a run changed of its recipe. Older results do not say it; the recipe beside them does."""
+    recipe = path.with_name("recipe.yaml")
+    if "changed" in report or not recipe.is_file():
+        return report.get("changed")
+    return changes(load_recipe(str(recipe)))
+
+
+def _published_rows(name: str, report: dict, changed: list[str] | None) -> list[Row]:
     """Return the paper's numbers on the same pairs, and the run's distance to them."""
-    if "recipe" not in report:
-        return []
     rows, pairs = [], same_pairs(report["results"])
-    for row in comparable(report["recipe"], report["method"], report["base_model"]):
+    for row in comparable(report.get("recipe"), changed):
         scores = {task: score for task, score in row.scores.items() if task in pairs}
         seeds = {entry["task"]: entry for entry in report.get("summary", []) if entry["task"] in scores}
         distances = {task: distance(seeds[task]["mean"], seeds[task]["sd"], scores[task]) for task in seeds}
         if scores:
-            rows.append((f"{name}, published", {task: row.shown(task) for task in scores}))
+            note = f" ({row.note})" if row.note else ""
+            rows.append((f"{name}, published{note}", {task: row.shown(task) for task in scores}))
         if distances:
             rows.append((f"{name}, distance in sd", {task: f"{far:+.1f}" for task, far in distances.items()}))
     return rows

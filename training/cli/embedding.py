@@ -44,8 +44,8 @@ def encode(options: argparse.Namespace) -> None:
     from ..loop.distributed.launch import check_launch
 
     check_batch_size(options.batch_size)
-    if options.shard_size < 1:
-        raise UserError(f"shard_size: {options.shard_size} must be at least 1")
+    if not 1 <= options.shard_size <= 10**9:
+        raise UserError(f"shard_size: {options.shard_size} must be at least 1 and at most 1,000,000,000")
     quiet_transformers()
     accelerator = Accelerator()  # before the model is loaded: it assigns each process its device
     check_launch(accelerator.num_processes)

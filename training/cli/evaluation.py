@@ -75,10 +75,11 @@ def add_commands(command: Command) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    from ..evaluation.encoders import load_encoder
+    from ..evaluation.encoders import load_encoder, recipe_of
     from ..evaluation.report import format_report
     from ..evaluation.results import ResultsFile
     from ..evaluation.suites import evaluate as run_suites
+    from ..recipes import origin
 
     check_batch_size(options.batch_size)
     if options.out:
@@ -91,7 +92,10 @@ def evaluate(options: argparse.Namespace) -> None:
         dtype=options.dtype,
         progress=sys.stderr.isatty(),
     )
-    file = ResultsFile(options.out, options.model, receipt["model_sha256"]) if options.out else None
+    file = None
+    if options.out:
+        recipe = recipe_of(options.model)
+        file = ResultsFile(options.out, options.model, receipt["model_sha256"], origin(recipe) if recipe else {})
     suites = options.suite or ([] if options.pairs else ["sts"])
     scored = run_suites(
         encode,

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import os
 import shlex
 import sys
 from collections.abc import Callable
+from typing import NoReturn
 
-from ..errors import UserError
+from ..errors import UserError, exit_with_one_line
 from . import benchmark, browsing, embedding, evaluation, pictures, publishing
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, without the usage above it."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see {self.prog} --help")
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Parse the arguments and run the command. A `UserError` ends it with one line and exit code 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        if arguments[:1] == ["train"]:  # takes keys of a recipe, which argparse does not know
-            from ..train import main as train_main
+        with exit_with_one_line():
+            if arguments[:1] == ["train"]:  # takes keys of a recipe, which argparse does not know
+                from ..train import main as train_main
 
-            train_main(arguments[1:])
-        else:
-            _run(arguments)
-        sys.stdout.flush()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+                train_main(arguments[1:])
+            else:
+                _run(arguments)
+            sys.stdout.flush()
     except BrokenPipeError:  # the reader has stopped, as in `csezoo recipes | head -2`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit does not fail
 
@@ -42,7 +49,9 @@ def _run(arguments: list[str]) -> None:
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all sub-commands, each with its options and an example."""
-    parser = argparse.ArgumentParser(prog="csezoo", description="A model zoo of contrastive sentence embeddings.")
+    parser = Parser(prog="csezoo", description="A model zoo of contrastive sentence embeddings.")
+    version = f"csezoo {importlib.metadata.version('csezoo')}"
+    parser.add_argument("--version", action="version", version=version, help="show the version of csezoo and exit")
     parser.set_defaults(takes_keys=False)  # True for a command that also takes keys of a recipe
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 

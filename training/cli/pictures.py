@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..environment import quiet_transformers
+from ..errors import UserError
 from .options import SENTEVAL, Command, check_picture
 
 
@@ -51,6 +52,8 @@ def weakened(options: argparse.Namespace) -> None:
     from ..pictures.weakened_tokens import draw_weakened_tokens
 
     check_picture(options.out)
+    if not 0 <= options.seed < 2**32:
+        raise UserError(f"seed: {options.seed} must be from 0 to below 2**32")
     quiet_transformers()  # else it warns about the base model, whose weights the checkpoint replaces
     draw_weakened_tokens(weakened_tokens(options.run_directory, options.sentences, seed=options.seed), options.out)
     print(options.out)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import logging
 import re
 import warnings
@@ -21,7 +23,7 @@ from pandas.errors import ParserWarning
 
 from csezoo.modeling.natural_language_inference import LABELS
 
-from ..errors import UserError, one_line
+from ..errors import UserError, one_line, quoted
 from ..evaluation.tasks.sts import STSB_SPLITS, load_task
 from ..recipes import Recipe
 
@@ -38,10 +40,12 @@ BUILDERS: dict[str, tuple[str, dict[str, Any]]] = {
     ".parquet": ("parquet", {}),
 }
 
+SEPARATORS = (";", "\t", "|", ",")
 STSB_SENTENCES = "stsb-sentences"
 UNREADABLE = (EOFError, OSError, zlib.error)  # a file or an archive that is damaged
 # `datasets` raises errors of many types when pyarrow reads content that it does not expect.
 READ_ERRORS = (
+    csv.Error,
     DatasetGenerationError,
     ParserWarning,
     pyarrow.ArrowException,
@@ -150,11 +154,14 @@ def load_labelled(recipe: Recipe, classes: int) -> datasets.Dataset:
         return _keep(_checked(source, loaded, columns), recipe.nli_fraction)
     options = {"column": columns[2], "source": source.name}
     loaded = loaded.map(_number_labels, batched=True, with_indices=True, fn_kwargs=options, remove_columns=columns[2:])
-    return _keep(_checked(source, loaded, columns[:2], others=["label"]), recipe.nli_fraction)
+    checked = _checked(source, loaded, columns[:2], others=[LABEL_NUMBER])
+    return _keep(checked.rename_column(LABEL_NUMBER, "label"), recipe.nli_fraction)
 
 
 # The label numbers of NLI data sets on the Hub.
 HUB_LABELS = {0: "entailment", 1: "neutral", 2: "contradiction"}
+# The column of label numbers until the texts are in theirs: a file may have texts in a column named `label`.
+LABEL_NUMBER = "label: number"
 
 
 def _number_labels(batch: dict[str, list], rows: list[int], column: str, source: str) -> dict[str, list]:
@@ -165,7 +172,7 @@ def _number_labels(batch: dict[str, list], rows: list[int], column: str, source:
         place = f"{source}, row {rows[wrong[0]] + 1}"
         raise UserError(f"{place}: {column} {labels[wrong[0]]!r} must be one of {', '.join(LABELS)}")
     rest = {name: [values[i] for i in kept] for name, values in batch.items() if name != column}
-    return {**rest, "label": [LABELS.index(labels[i]) for i in kept]}
+    return {**rest, LABEL_NUMBER: [LABELS.index(labels[i]) for i in kept]}
 
 
 def _stsb_sentences(recipe: Recipe) -> datasets.Dataset:
@@ -197,18 +204,42 @@ def _names(source: Source, loaded: datasets.Dataset | datasets.IterableDataset) 
 
 def _columns(source: Source, names: list[str], columns: list[str] | None, option: str) -> list[str]:
     """Return the columns named by an option; by default `text`, or the only column."""
+    header, separator = _header(source)
+    if columns is None and len(header) == 1 and (others := [each for each in SEPARATORS if each in header[0]]):
+        raise UserError(
+            f"{source.name}: its header {quoted(header[0])} seems to be separated by {others[0]!r}, but the file is "
+            f"read with {separator!r}; rewrite it, or name its only column with --{option}"
+        )
     if columns is None and ("text" in names or len(names) == 1):
-        return ["text"] if "text" in names else names
+        columns = ["text"] if "text" in names else names
     if columns is None:
         raise UserError(
             f"{source.name} has the columns {', '.join(names)}; give the ones with sentences as --{option}"
         )
+    if repeated := [column for column in columns if columns.count(column) > 1]:
+        raise UserError(f"{option}: {repeated[0]} is given twice; give different columns")
+    if repeated := [column for column in columns if header.count(column) > 1]:
+        raise UserError(f"{source.name}: its header has the column {repeated[0]} twice; rename one of them")
     if missing := [column for column in columns if column not in names]:
         raise UserError(
             f"{source.name} has no column {', '.join(missing)}, only {', '.join(names)}; "
             f"give existing columns as --{option}"
         )
     return columns
+
+
+def _header(source: Source) -> tuple[list[str], str]:
+    """Return the names in the first row of a local CSV or TSV file, and its separator; no names for other files.
+
+    pandas renames a column that is there twice.
+    """
+    suffix = Path(source.file.removesuffix(".gz")).suffix if source.file else ""
+    if suffix not in (".csv", ".tsv"):
+        return [], ""
+    separator = BUILDERS[suffix][1].get("sep", ",")
+    with _reading(source), _open(Path(str(source.file))) as file:
+        lines = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
+        return next(csv.reader(lines, delimiter=separator), []), separator
 
 
 def _checked(

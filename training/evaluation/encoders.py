@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from functools import partial
 from pathlib import Path
@@ -11,9 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-from safetensors import SafetensorError
+from huggingface_hub import constants, hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError, HFValidationError, HTTPError, LocalEntryNotFoundError
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel, encoding
@@ -21,12 +19,14 @@ from csezoo.modeling.configuration_sentence_encoder import POOLING_MODES
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel, without_pooler
 
 from ..environment import device
-from ..errors import UserError, one_line
-from ..hub import is_inside
-from ..loading.backbones import SAFELY, load_backbone
+from ..errors import UserError, one_line, quoted
+from ..files import read_json
+from ..hub import answers, is_inside
+from ..loading.backbones import LOAD_ERRORS, SAFELY, load_backbone
 from ..loading.sizes import longest_input, refuse_oversized, refuse_oversized_checkpoint
 from ..loading.templates import serving_tokenizer, template_token_ids
-from ..loading.tokenizers import load_tokenizer
+from ..loading.tokenizers import UNKNOWN, check_vocabulary, load_tokenizer, reading_tokenizer
+from ..recipes import Recipe, load_recipe
 from .sentence_vectors import CountingEncoder
 
 # The files, beside the weights, on which a model's vectors depend.
@@ -54,7 +54,7 @@ def load_encoder(
     if config_model_type(model) in METHODS:
         _refuse_pooling(model, pooling)
         encoder = load_checkpoint(model, dtype)
-        encode = _counting_encoder(encoder, _checkpoint_tokenizer(encoder, model), batch_size, progress)
+        encode = _counting_encoder(encoder, checkpoint_tokenizer(encoder, model), batch_size, progress)
         return encode, _encoder_receipt(model, encoder.config.pooling, dtype, batch_size, "csezoo")
     if _file(model, "modules.json"):
         _refuse_pooling(model, pooling)
@@ -77,15 +77,21 @@ def load_checkpoint(model: str, dtype: str = "float32") -> SentenceEncoderModel:
     try:
         refuse_oversized_checkpoint(model)
         return AutoModel.from_pretrained(model, dtype=dtype, **SAFELY)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except LOAD_ERRORS as error:
         raise UserError(f"{model} could not be loaded ({one_line(error)})") from error
 
 
-def _checkpoint_tokenizer(encoder: SentenceEncoderModel, model: str) -> PreTrainedTokenizerBase:
-    try:
-        return encoding.load_tokenizer(encoder)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{model}: its tokenizer could not be read ({one_line(error)})") from error
+def checkpoint_tokenizer(encoder: SentenceEncoderModel, model: str) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a checkpoint that was loaded before.
+
+    Raises:
+        UserError: it cannot be read, or does not fit the model.
+    """
+    with reading_tokenizer(model):
+        tokenizer = encoding.load_tokenizer(encoder)
+        tokenizer(UNKNOWN)
+    check_vocabulary(model, tokenizer, encoder.config.vocab_size)
+    return tokenizer
 
 
 def plain_encoder(
@@ -100,6 +106,7 @@ def plain_encoder(
         raise UserError(f"pooling: {pooling!r} must be one of {', '.join(PLAIN_POOLINGS)}")
     backbone = load_backbone(model, dtype=dtype)
     tokenizer = load_tokenizer(model)
+    check_vocabulary(model, tokenizer, backbone.config.vocab_size)
     try:
         config = SimCSEConfig(backbone_config=backbone.config, pooling=pooling)
     except ValueError as error:
@@ -140,13 +147,13 @@ def _sentence_transformer(
             raise UserError(
                 f"{model}: {folder}/pytorch_model.bin is a pickle, which is never read; save the module as safetensors"
             )
-    for folder in ("", *folders):
-        if config := _file(model, Path(folder, "config.json").as_posix()):
-            _refuse_oversized_module(model, config)
     try:
+        for folder in ("", *folders):
+            if config := _file(model, Path(folder, "config.json").as_posix()):
+                _refuse_oversized_module(model, config)
         options = {"dtype": dtype, "use_safetensors": True}
         encoder = SentenceTransformer(model, model_kwargs=options, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+    except LOAD_ERRORS as error:
         raise UserError(f"{model} could not be loaded ({one_line(error)})") from error
 
     def encode(texts: list[str]) -> np.ndarray:
@@ -158,7 +165,7 @@ def _sentence_transformer(
 
 
 def _refuse_oversized_module(model: str, config: Path) -> None:
-    content = _json(config)
+    content = read_json(config)
     if "model_type" in content:
         loaded = AutoConfig.from_pretrained(config.parent, trust_remote_code=False)
         refuse_oversized(model, content, lambda: AutoModel.from_config(loaded, trust_remote_code=False))
@@ -196,10 +203,35 @@ def model_receipt(model: str) -> dict[str, str | None]:
     return {"model_sha256": digest.hexdigest(), "model_revision": None if Path(model).is_dir() else directory.name}
 
 
+def recipe_of(model: str) -> Recipe | None:
+    """Return the recipe that made a model of the zoo, or None if it is not known.
+
+    It is in the published repository, or in the directory of the run that has the model in its `best/`.
+
+    Args:
+        model: directory or Hub id of a model that has been loaded before.
+
+    Raises:
+        UserError: there is a recipe, but it cannot be read.
+    """
+    if config_model_type(model) not in METHODS:
+        return None
+    run = Path(model).parent
+    above = (run, run.parent) if run.name.startswith("seed-") else (run,)
+    files = [directory / "recipe.yaml" for directory in above if Path(model).name == "best"]
+    found = [file for file in (_file(model, "recipe.yaml"), *files) if file and file.is_file()]
+    return load_recipe(str(found[0])) if found else None
+
+
 def _module_folders(model: str) -> list[str]:
     """Return the folders of the modules of a sentence-transformers model; of any other model, none."""
     modules = _file(model, "modules.json")
-    folders = [module["path"] for module in _json(modules) if module["path"]] if modules else []
+    listed = read_json(modules, list) if modules else []
+    if wrong := [
+        module for module in listed if not (isinstance(module, dict) and isinstance(module.get("path"), str))
+    ]:
+        raise UserError(f"{modules}: {quoted(wrong[0])} is not a module with a path")
+    folders = [module["path"] for module in listed if module["path"]]
     if outside := [folder for folder in folders if not is_inside(folder)]:
         raise UserError(f"{model}: modules.json names {outside[0]}, which is outside of the model")
     return folders
@@ -218,22 +250,15 @@ def config_model_type(model: str) -> str:
     """
     path = _file(model, "config.json")
     if path is not None:
-        config = _json(path)
-        if not isinstance(config, dict):
-            raise UserError(f"{path}: expected a JSON object, got {type(config).__name__}")
-        return config.get("model_type", "")
+        model_type = read_json(path).get("model_type") or ""
+        if not isinstance(model_type, str):
+            raise UserError(f"{path}: the model_type {quoted(model_type)} is not text")
+        return model_type
     if _file(model, "modules.json"):
         return ""
     raise UserError(
         f"{model} is neither a directory with a model nor a model on the Hub that can be reached; check the name"
     )
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON ({one_line(error)})") from error
 
 
 def _file(model: str, name: str) -> Path | None:
@@ -242,8 +267,8 @@ def _file(model: str, name: str) -> Path | None:
         path = Path(model) / name
         return path if path.is_file() else None
     try:
-        return Path(hf_hub_download(model, name))
+        return Path(hf_hub_download(model, name, local_files_only=not answers(model, constants.ENDPOINT)))
     except (LocalEntryNotFoundError, EntryNotFoundError, HFValidationError):
         return None
-    except (HfHubHTTPError, OSError, ValueError) as error:
+    except (HTTPError, OSError, ValueError) as error:
         raise UserError(f"{model} could not be reached: {one_line(error)}") from error

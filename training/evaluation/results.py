@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
-from ..errors import UserError, one_line
-from ..files import replace_file
+from ..errors import UserError, one_line, quoted
+from ..files import read_json, replace_file
+
+
+def _is_result(result: dict) -> bool:
+    """Return whether a result has a task and a value: a number, or the neighbours of a query."""
+    kind = list if result.get("metric") == "neighbours" else int | float
+    return isinstance(result.get("task"), str) and isinstance(result.get("value"), kind)
 
 
 class ResultsFile:
@@ -16,23 +24,26 @@ class ResultsFile:
         path: a results file to continue, or the path of a new one.
         model: the name of the model in a new file.
         sha256: the checksum of the model's files, `model_sha256` in its results.
+        recipe: what a new file says of the recipe that made the model, see `recipes.origin`; empty if it is not known.
 
     Raises:
         UserError: `path` exists but is not a results file, or contains results of a model with other files.
     """
 
-    def __init__(self, path: str | Path, model: str, sha256: str):
-        self.path, self.model, self.sha256 = Path(path), model, sha256
+    def __init__(self, path: str | Path, model: str, sha256: str, recipe: Mapping[str, object] = MappingProxyType({})):
+        self.path, self.model, self.sha256, self.recipe = Path(path), model, sha256, recipe
         self.read()  # an unusable file is refused before the work
 
     def read(self) -> dict:
         """Read the complete content."""
         if not self.path.exists():
-            return {"model": self.model, "results": []}
+            return {"model": self.model, **self.recipe, "results": []}
         try:
-            content = json.loads(self.path.read_text(encoding="utf-8"))
+            content = read_json(self.path)
             name, checksums = content["model"], {result.get("model_sha256") for result in content["results"]}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            if wrong := [result for result in content["results"] if not _is_result(result)]:
+                raise TypeError(f"{quoted(wrong[0])} is not a result")
+        except (UserError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
                 f"out: {self.path} is not a results file ({one_line(error)}); choose another --out"
             ) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel
 
@@ -15,6 +16,21 @@ from .sizes import refuse_oversized_checkpoint
 
 # Never run a repository's code and never read a pickle: weights that are not safetensors are an error.
 SAFELY = {"trust_remote_code": False, "use_safetensors": True}
+# What transformers, tokenizers and torch raise where a repository's configuration or tokenizer has values that they
+# do not expect: a size of 0 or in words, an unknown activation, a list in the place of an object.
+LOAD_ERRORS = (
+    OSError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+    ImportError,
+    RuntimeError,
+    SafetensorError,
+    StrictDataclassError,
+)
 
 
 def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
@@ -30,7 +46,7 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
     try:
         refuse_oversized_checkpoint(base_model, revision=options.get("revision"))
         model, info = AutoModel.from_pretrained(base_model, output_loading_info=True, **SAFELY, **options)
-    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
+    except LOAD_ERRORS as error:
         raise UserError(
             f"base_model: {base_model!r} could not be loaded ({one_line(error)}); "
             "give a directory, or a Hub id with the network on"

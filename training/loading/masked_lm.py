@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from transformers import (
     AutoModelForMaskedLM,
     PretrainedConfig,
@@ -19,7 +18,7 @@ from csezoo.modeling.pooling import MaskedLMTransform
 
 from ..errors import UserError, one_line
 from ..recipes import Recipe
-from .backbones import SAFELY
+from .backbones import LOAD_ERRORS, SAFELY
 from .sizes import refuse_oversized_checkpoint
 from .tokenizers import load_tokenizer, special_tokens
 
@@ -49,7 +48,7 @@ def load_generator(
             output_loading_info=True,
             **SAFELY,
         )
-    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
+    except LOAD_ERRORS as error:
         raise UserError(
             f"generator: {name!r} could not be loaded as a masked language model ({one_line(error)}); "
             "give --generator a directory, or a Hub id with the network on"
@@ -95,7 +94,7 @@ def load_masked_lm_head(
     try:
         options = {"revision": revision, "output_loading_info": True, **SAFELY}
         source, info = AutoModelForMaskedLM.from_pretrained(base_model, **options)
-    except (OSError, ValueError) as error:
+    except LOAD_ERRORS as error:
         raise UserError(
             f"{key}: {base_model} has no masked-LM head ({one_line(error)}); give another --base_model"
         ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -27,8 +28,11 @@ def refuse_oversized(name: str, config: dict[str, object], make: Callable[[], to
         make: builds the model; called here without allocating tensors.
 
     Raises:
-        UserError: the parameters need more memory than there is, or the model has more layers than any encoder.
+        UserError: the parameters need more memory than there is, the model has more layers than any encoder, or a
+            number is not finite.
     """
+    if wrong := not_finite(config):
+        raise UserError(f"{name}: its configuration has {wrong}, which is not a finite number")
     layers = most_layers(config)
     if layers > MOST_LAYERS:
         raise UserError(f"{name}: its configuration has {layers:,} layers; at most {MOST_LAYERS:,} are allowed")
@@ -58,6 +62,21 @@ def most_layers(config: dict[str, object]) -> int:
     nested = [most_layers(value) for value in config.values() if isinstance(value, dict)]
     layers = [value for key, value in config.items() if isinstance(value, int) and str(key).endswith("layers")]
     return max(layers + nested, default=0)
+
+
+def not_finite(config: dict[str, object]) -> str | None:
+    """Return a key whose value is nan or infinite, in a configuration or one nested in it; None if there is none.
+
+    Example:
+        >>> not_finite({"backbone_config": {"hidden_dropout_prob": math.nan}})
+        'hidden_dropout_prob: nan'
+    """
+    for key, value in config.items():
+        if isinstance(value, dict) and (wrong := not_finite(value)):
+            return wrong
+        if isinstance(value, float) and not math.isfinite(value):
+            return f"{key}: {value}"
+    return None
 
 
 def longest_input(config: PretrainedConfig) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from transformers import (
@@ -10,7 +12,28 @@ from transformers import (
 )
 
 from ..errors import UserError, one_line
+from .backbones import LOAD_ERRORS
 from .templates import remove_full_stop
+
+# A character without a word piece: some damaged tokenizers load, and fail only here.
+UNKNOWN = "☃"
+
+
+@contextmanager
+def reading_tokenizer(model: str) -> Iterator[None]:
+    """Turn the errors of damaged tokenizer files into one line.
+
+    Raises:
+        UserError: the tokenizer of the model could not be read.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not (isinstance(error, LOAD_ERRORS) or type(error) is Exception):  # tokenizers raises the latter
+            raise
+        raise UserError(
+            f"{model}: its tokenizer could not be loaded ({one_line(error)}); put tokenizer.json beside the weights"
+        ) from error
 
 
 def load_tokenizer(model: str, **options: Any) -> PreTrainedTokenizerBase:
@@ -19,12 +42,9 @@ def load_tokenizer(model: str, **options: Any) -> PreTrainedTokenizerBase:
     Raises:
         UserError: the model has no tokenizer, or its tokenizer lacks the special tokens of an encoder.
     """
-    try:
+    with reading_tokenizer(model):
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False, **options)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{model}: its tokenizer could not be loaded ({one_line(error)}); put tokenizer.json beside the weights"
-        ) from error
+        tokenizer(UNKNOWN)
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes an empty one if files are missing
         raise UserError(f"{model}: it has no tokenizer; put its tokenizer.json beside the weights")
     if tokenizer.cls_token is None or tokenizer.sep_token is None or tokenizer.pad_token is None:
@@ -33,6 +53,36 @@ def load_tokenizer(model: str, **options: Any) -> PreTrainedTokenizerBase:
         )
     remove_full_stop(tokenizer)
     return tokenizer
+
+
+def check_vocabulary(model: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
+    """Check that a model has an embedding for each token of its tokenizer.
+
+    Raises:
+        UserError: it has not, or the tokenizer has no token for padding.
+    """
+    if tokenizer.pad_token_id is None:
+        raise UserError(
+            f"{model}: its tokenizer has no padding token; put its tokenizer_config.json beside the weights"
+        )
+    largest = max(tokenizer.get_vocab().values())
+    if largest >= vocab_size:
+        raise UserError(
+            f"{model}: its tokenizer has the token id {largest}, but the model has only {vocab_size} embeddings; give "
+            "the tokenizer that belongs to the model"
+        )
+
+
+def require_mask_token(model: str, tokenizer: PreTrainedTokenizerBase, key: str) -> None:
+    """Check that a tokenizer has a mask token, which a key of the recipe needs.
+
+    Raises:
+        UserError: it has none.
+    """
+    if tokenizer.mask_token is None:
+        raise UserError(
+            f"{key}: the tokenizer of {model} has no mask token; give another --base_model, or leave {key} out"
+        )
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple:

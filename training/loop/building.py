@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from csezoo.modeling import SentenceEncoderConfig, method
+from csezoo.modeling.configuration_sentence_encoder import check_prompt
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
 from ..data.collation import ViewCollator, tokenize
@@ -18,7 +19,7 @@ from ..loading.backbones import load_backbone, set_dropout, set_module_dropout
 from ..loading.masked_lm import load_generator, load_masked_lm_head
 from ..loading.sizes import longest_input, refuse_oversized
 from ..loading.templates import Template, serving_tokenizer, template_token_ids
-from ..loading.tokenizers import load_tokenizer
+from ..loading.tokenizers import check_vocabulary, load_tokenizer, require_mask_token
 from ..recipes import Recipe
 
 
@@ -76,10 +77,15 @@ def build(recipe: Recipe) -> Build:
     if recipe.dropout is not None:
         set_dropout(backbone.config, recipe.dropout)
     tokenizer = load_tokenizer(recipe.base_model, revision=recipe.base_revision or "main")
+    check_vocabulary(recipe.base_model, tokenizer, backbone.config.vocab_size)
     prompts = recipe.model.get("prompts") or [None]
-    templates = [template_token_ids(tokenizer, prompt) for prompt in prompts]
     config_class, _, training_class = method(recipe.method)
     try:
+        if prompts != [None]:
+            require_mask_token(recipe.base_model, tokenizer, "prompts")
+            for prompt in prompts:
+                check_prompt(prompt)
+        templates = [template_token_ids(tokenizer, prompt) for prompt in prompts]
         config = config_class(
             **recipe.model,
             backbone_config=backbone.config,
@@ -90,7 +96,10 @@ def build(recipe: Recipe) -> Build:
         )
         if config.needs_labelled_pairs and not (recipe.nli_steps or recipe.nli_epochs):
             raise UserError(f"{config.needs_labelled_pairs}; give --nli_steps or --nli_epochs too")
+        if config.mlm_weight > 0:
+            require_mask_token(recipe.base_model, tokenizer, "mlm_weight")
         if config.needs_generator:
+            require_mask_token(recipe.base_model, tokenizer, "rtd_weight")
             generator = load_generator(recipe, tokenizer, config)
             config.generator_config = generator.config
         refuse_oversized(recipe.method, config.to_dict(), lambda: training_class(config))

@@ -231,7 +231,10 @@ def _other_run(checkpoint: Path, receipt: dict[str, object]) -> str | None:
 
 
 def _state(checkpoint: Path) -> dict:
-    state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+    try:
+        state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError(f"{checkpoint / STATE} is nested too deeply") from error
     if not isinstance(state, dict):
         raise ValueError(f"{checkpoint / STATE} is not a JSON object")
     return state

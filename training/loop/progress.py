@@ -28,6 +28,17 @@ logger = logging.getLogger(__name__)
 GRADIENT_NORM = "gradient_norm"
 
 
+def seed_name(recipe: Recipe, seed: int) -> str:
+    """Name a seed, and its place if the recipe has several.
+
+    Example:
+        >>> seed_name(Recipe(seeds=[7]), 7), seed_name(Recipe(seeds=[1, 1234]), 1234)
+        ('seed 7', 'seed 2 of 2: 1234')
+    """
+    place = f" {recipe.seeds.index(seed) + 1} of {len(recipe.seeds)}:" if len(recipe.seeds) > 1 else ""
+    return f"seed{place} {seed}"
+
+
 class Progress:
     """The progress of a run so far: counters, losses, dev scores and the best model.
 

@@ -29,6 +29,12 @@ PROBE = 256
 logger = logging.getLogger(__name__)
 
 
+def refuse_one_sentence(sentences: int) -> None:
+    """Refuse a single sentence: the others are its negatives, and without any the loss is 0."""
+    if sentences == 1:
+        raise UserError("the training data has one sentence; give at least two, they are each other's negatives")
+
+
 class RunData:
     """The training data of a recipe, for one seed and one process.
 
@@ -65,6 +71,7 @@ class RunData:
         if self.recipe.streaming:
             share["shuffle_buffer"] = self.recipe.shuffle_buffer
             stream, collate = load_sentences(self.recipe), built.text_collator
+            refuse_one_sentence(sum(1 for _ in stream.take(2)))
             self.sentences = lambda start, stop: self._loader(StreamedBatches(stream, collate, start=start, **share))
             return
         teachers = None
@@ -77,6 +84,7 @@ class RunData:
         batches = Batches(rows, collate, teachers=teachers, **share)
         self.batches_per_epoch = batches.batches_per_epoch
         self.numbered["sentences"] = batches
+        refuse_one_sentence(len(rows))
         logger.info("%d sentences, %d batches per epoch", len(rows), batches.batches_per_epoch)
         self.sentences = lambda start, stop: self._loader(batches, sampler=range(start, stop))
 

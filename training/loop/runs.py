@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
 import statistics
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -14,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from accelerate import Accelerator
 
-from ..environment import device, versions
+from ..environment import device, processor, versions
 from ..errors import Terminated
 from ..evaluation.encoders import load_encoder
 from ..evaluation.report import AVERAGE, average, format_table, tests_only
@@ -24,7 +26,7 @@ from ..files import in_use, locked_elsewhere, remove, replace_directory, report_
 from ..pictures.captions import PICTURES
 from ..pictures.vectors import draw_similarities
 from ..publishing.repository import save_card
-from ..recipes import Recipe
+from ..recipes import Recipe, origin
 from .checkpoints import RECEIPT
 from .distributed.launch import make_accelerator, on_main, start_tracker
 from .distributed.seeds import (
@@ -154,6 +156,7 @@ def evaluate_best(
         "training": training,
         "machine": {
             "device": device(),
+            "processor": processor(),
             "cpus": os.cpu_count(),
             **versions(),
         },
@@ -164,12 +167,7 @@ def evaluate_best(
 
 def recipe_receipt(recipe: Recipe) -> dict:
     """Return what results say of the recipe: enough to decide which published numbers they compare with."""
-    return {
-        "model": recipe.name,
-        "method": recipe.method,
-        "recipe": recipe.recipe,
-        "base_model": recipe.base_model,
-    }
+    return {"model": recipe.name, **origin(recipe)}
 
 
 def receipts(runs: dict[int, dict]) -> dict[int, dict]:
@@ -254,10 +252,10 @@ def summary(results: dict, best: Path) -> str:
     return "\n".join([*lines, "", f"The finished repository: {best}", *load_lines(best)])
 
 
-def load_lines(repository: Path) -> list[str]:
-    """Return three lines of Python that load a repository."""
+def load_lines(repository: Path, sentences: Sequence[str] = ("A cat sits on the mat.", "A dog runs.")) -> list[str]:
+    """Return three lines of Python that load a repository and encode sentences."""
     return [
         "  from transformers import AutoModel",
         f'  model = AutoModel.from_pretrained("{repository}", trust_remote_code=True)',
-        '  embeddings = model.encode(["A cat sits on the mat.", "A dog runs."])',
+        f"  embeddings = model.encode({json.dumps([*sentences])})",
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,12 +17,12 @@ from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.utils import set_seed
 from torch.optim.lr_scheduler import LRScheduler
-from tqdm.auto import tqdm
+from tqdm import tqdm
 from transformers import PreTrainedModel, get_scheduler
 
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
-from ..environment import peak_device_bytes, peak_rss_bytes
+from ..environment import peak_device_bytes, peak_rss_bytes, progress_bar
 from ..errors import UserError
 from ..evaluation.tasks.sts import PairTask
 from ..pictures.curves import draw_prefix_tuning, draw_training_curves
@@ -36,7 +35,7 @@ from .health import refuse_equal_views, refuse_padding_dependence
 from .non_finite import NonFinite, keep_batch
 from .optimizers import make_optimizer
 from .precision import precision_of
-from .progress import GRADIENT_NORM, Progress
+from .progress import GRADIENT_NORM, Progress, seed_name
 from .run_data import RunData
 from .run_receipt import refuse_mixed_seeds, run_receipt
 
@@ -85,6 +84,8 @@ def train(
         The training part of a results file: the best step, its dev score, the number of updates, the `cost` and the
         receipt.
     """
+    if len(recipe.seeds) > 1:
+        logger.info("%s", seed_name(recipe, seed))
     set_seed(seed)
     if accelerator.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(accelerator.device)
@@ -103,7 +104,8 @@ def train(
         refuse_padding_dependence(built, recipe)
         progress.begin()
         progress.evaluate(step=0, counts=False)
-    bar = tqdm(total=stages[-1].stop, desc=f"Training (seed {seed})", disable=not _on_terminal(accelerator))
+    title = f"training ({seed_name(recipe, seed)})"
+    bar = progress_bar(stages[-1].stop, title, disable=not accelerator.is_main_process)
     for stage in stages:
         if not progress.stopped:
             train_stage(stage, recipe, seed, data, trainable, progress, bar, checkpoint)
@@ -218,7 +220,7 @@ def train_stage(
         last = step == stage.stop
         if step % recipe.log_steps == 0 or step % recipe.eval_steps == 0 or last:
             try:
-                bar.set_postfix(progress.log(learning_rate))
+                bar.set_postfix(progress.log(learning_rate), refresh=False)
             except NonFinite as error:
                 raise _stopped_at(error, stage, recipe, data, progress) from None
         if step % recipe.eval_steps == 0 or last:
@@ -267,10 +269,6 @@ def _stopped_at(error: NonFinite, stage: Stage, recipe: Recipe, data: RunData, p
         written[-1] if written else None,
         progress.accelerator.process_index,
     )
-
-
-def _on_terminal(accelerator: Accelerator) -> bool:
-    return accelerator.is_main_process and sys.stderr.isatty()
 
 
 def _checkpoint_gradients(model: PreTrainedModel) -> None:

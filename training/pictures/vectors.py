@@ -7,29 +7,35 @@ from pathlib import Path
 import numpy as np
 
 
-def draw_similarities(similarities: np.ndarray, scores: np.ndarray, path: str | Path, *, title: str = "") -> None:
+def draw_similarities(
+    similarities: np.ndarray | dict[str, np.ndarray], scores: np.ndarray, path: str | Path, *, title: str = ""
+) -> None:
     """Draw the spread of cosines at each gold score (figure 2 of DiffCSE), one violin per fifth of the scale.
 
     Args:
-        similarities: `(n,)` cosines.
+        similarities: `(n,)` cosines; or those of several models by name, which are drawn side by side.
         scores: `(n,)` gold scores on any scale.
         path: of the PNG file.
         title: of the picture, such as the name of the data.
     """
     from matplotlib.figure import Figure
 
+    panels = similarities if isinstance(similarities, dict) else {title: similarities}
     low, width = scores.min(), np.ptp(scores) / 5 or 1.0
     rounded = np.rint((scores - low) / width).astype(int)
     present = np.unique(rounded)
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
-    axes.violinplot([similarities[rounded == step] for step in present], present, widths=0.8, showmedians=True)
-    axes.set_xticks(present, [f"{low + step * width:g}" for step in present])
-    axes.set_xlabel("gold score, rounded")
-    axes.set_ylabel("cosine similarity")
-    axes.set_ylim(min(0.0, float(similarities.min())) - 0.02, 1.02)
-    axes.set_title(title, fontsize=10)
-    axes.grid(alpha=0.3, axis="y")
+    figure = Figure(figsize=(6 if len(panels) == 1 else 4 * len(panels), 4), layout="constrained")
+    for axes, (name, cosines) in zip(
+        figure.subplots(1, len(panels), squeeze=False, sharey=True)[0], panels.items(), strict=True
+    ):
+        axes.violinplot([cosines[rounded == step] for step in present], present, widths=0.8, showmedians=True)
+        axes.set_xticks(present, [f"{low + step * width:g}" for step in present])
+        axes.set_xlabel("gold score, rounded")
+        axes.set_title(name, fontsize=10)
+        axes.grid(alpha=0.3, axis="y")
+    lowest = min(float(cosines.min()) for cosines in panels.values())
+    figure.axes[0].set_ylabel("cosine similarity")
+    figure.axes[0].set_ylim(min(0.0, lowest) - 0.02, 1.02)
     figure.savefig(path, dpi=150)
 
 

@@ -19,8 +19,8 @@ from csezoo.modeling import SentenceEncoderConfig
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 from csezoo.modeling.saved_files import save_tokenizer
 
-from ..errors import UserError, one_line
-from ..evaluation.encoders import load_checkpoint
+from ..errors import UserError
+from ..evaluation.encoders import checkpoint_tokenizer, load_checkpoint
 from ..files import empty_target, new_directory
 from ..hub import local_directory
 from ..loading.templates import serving_tokenizer, template_token_ids
@@ -92,16 +92,12 @@ def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
 
 def _load(source: Path) -> tuple[SentenceEncoderModel, PreTrainedTokenizerFast]:
     encoder = load_checkpoint(str(source)).eval()
-    try:
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(source)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{source} could not be loaded ({one_line(error)})") from error
     if not isinstance(encoder, SentenceEncoderModel):
         raise UserError(
             f"{source}: expected a checkpoint of the zoo, got a {type(encoder).__name__}; it needs no export, it has "
             "no custom code"
         )
-    return encoder, tokenizer
+    return encoder, cast(PreTrainedTokenizerFast, checkpoint_tokenizer(encoder, str(source)))
 
 
 def _texts(tokenizer: PreTrainedTokenizerFast) -> list[str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import yaml
 from huggingface_hub import ModelCard
 
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 
+from ..errors import UserError, one_line
 from .plain import IDENTITY, RELU, TANH, affine_layers
 from .staging import PLACEHOLDER
 
@@ -112,7 +114,10 @@ def export_card(source: Path, encoder: SentenceEncoderModel, ways: dict[str, str
     if "ONNX Runtime" in ways:
         use.append(NOT_A_NUMBER)
     section = "\n\n".join(use) + "\n\n"
-    card = ModelCard.load(source)
+    try:
+        card = ModelCard.load(source)
+    except (ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{source} cannot be read ({one_line(error)})") from error
     card.data.library_name = "onnx" if obstacle else "sentence-transformers"
     text, replaced = re.subn(r"^## Use\n.*?(?=^## |\Z)", lambda _: section, card.text, flags=re.DOTALL | re.MULTILINE)
     card.text = text if replaced else f"{card.text}\n\n{section}"

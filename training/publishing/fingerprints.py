@@ -10,8 +10,10 @@ from csezoo.modeling.fingerprint import FINGERPRINT_NAME
 
 from ..environment import versions
 from ..errors import UserError, one_line
-from ..evaluation.encoders import config_model_type, load_checkpoint
+from ..evaluation.encoders import checkpoint_tokenizer, config_model_type, load_checkpoint
+from ..files import read_json
 from ..hub import differing_files, local_directory, sha256
+from ..loading.backbones import LOAD_ERRORS
 
 NO_CHECKSUMS = "files: there are no checksums, because save_pretrained wrote the repository"
 
@@ -47,34 +49,37 @@ def verify_repository(repository: str, revision: str | None = None) -> list[str]
         `verify_repository("runs/quickstart/best")`
     """
     directory = local_directory(repository, revision)
-    fingerprint = _read_fingerprint(directory, repository)
+    fingerprint = read_fingerprint(directory, repository)
     checksums = fingerprint.get("files", {})
     problems = differing_files(directory, checksums)
     lines = [f"files: {len(checksums)} checksums match the fingerprint" if checksums else NO_CHECKSUMS]
     try:
         if config_model_type(str(directory)) not in METHODS:
             raise UserError("it is not a model of the zoo")
-        lines += load_checkpoint(str(directory)).verify()
-    except (UserError, ValueError) as error:
+        model = load_checkpoint(str(directory))
+        lines += model.verify(checkpoint_tokenizer(model, repository))
+    except UserError as error:
         problems.append(str(error))
+    except LOAD_ERRORS as error:
+        problems.append(one_line(error))
     if problems:
         raise UserError(f"{repository} does not match its fingerprint: {'; '.join(problems)}")
     return lines
 
 
-def _read_fingerprint(directory: Path, repository: str) -> dict:
+def read_fingerprint(directory: Path, repository: str) -> dict:
+    """Read the fingerprint of a repository.
+
+    Raises:
+        UserError: there is none, or it is not one.
+    """
     path = directory / FINGERPRINT_NAME
     if not path.is_file():
         raise UserError(
             f"{repository} has no {FINGERPRINT_NAME}: it is not a model of the zoo, or an old version saved it; train "
             "or publish it again"
         )
-    try:
-        fingerprint = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON ({one_line(error)})") from error
-    if not isinstance(fingerprint, dict):
-        raise UserError(f"{path}: expected a JSON object, got a {type(fingerprint).__name__}")
+    fingerprint = read_json(path)
     if missing := {"sentences", "token_ids", "embeddings"} - fingerprint.keys():
         raise UserError(f"{path} has no {', '.join(sorted(missing))}")
     if not isinstance(fingerprint.get("files", {}), dict):

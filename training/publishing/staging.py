@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from huggingface_hub import ModelCard
 from ..errors import UserError, one_line
 from ..hub import differing_files
 from .audit import audit
+from .fingerprints import read_fingerprint
 
 NEEDED = ("config.json", "model.safetensors", "tokenizer.json", "fingerprint.json", "README.md")
 OF_THE_RUN = ("recipe.yaml", "results.json")
@@ -85,7 +85,10 @@ def hidden(name: str) -> bool:
 
 
 def _rewrite(link: Path, change: Callable[[str], str]) -> None:
-    text = link.read_text(encoding="utf-8")
+    try:
+        text = link.read_text(encoding="utf-8")
+    except ValueError as error:
+        raise UserError(f"{link.name} cannot be read ({one_line(error)})") from error
     link.unlink()
     link.write_text(change(text), encoding="utf-8")
 
@@ -110,9 +113,9 @@ def check_files(staged: Path) -> str:
     """
     try:
         card = ModelCard((staged / "README.md").read_text(encoding="utf-8")).data.to_dict()
-        fingerprint = json.loads((staged / "fingerprint.json").read_text(encoding="utf-8"))
     except (ValueError, yaml.YAMLError) as error:
-        raise UserError(f"README.md or fingerprint.json cannot be read ({one_line(error)})") from error
+        raise UserError(f"README.md cannot be read ({one_line(error)})") from error
+    fingerprint = read_fingerprint(staged, str(staged))
     if missing := [key for key in METADATA if not card.get(key)]:
         raise UserError(f"README.md: its metadata has no {', '.join(missing)}")
     if findings := audit(staged):

@@ -9,32 +9,42 @@ Reference: Devlin et al. 2019 (BERT): 15 % of the tokens, of which 80 / 10 / 10 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import normalizers, pre_tokenizers
 from torch.nn import functional as F
-from tqdm.auto import tqdm
 from transformers import BertConfig, BertForMaskedLM, BertTokenizer, get_linear_schedule_with_warmup
 
 from csezoo.modeling.masked_language_modeling import mask_tokens
 
+from ..environment import progress_bar
+
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
-def train_tokenizer(sentences: list[str], vocab_size: int = 3000) -> BertTokenizer:
-    """Train a lower-casing WordPiece tokenizer with at most `vocab_size` pieces.
+def make_tokenizer(sentences: list[str]) -> BertTokenizer:
+    """Make a lower-casing WordPiece tokenizer. Its pieces are the characters and all words of the sentences.
+
+    The words are counted here, because the trainer of `tokenizers` numbers its pieces differently in every process.
 
     Example:
-        >>> train_tokenizer(["The chef chopped the onions.", "The chef sang."]).tokenize("Chef sang.")
+        >>> make_tokenizer(["The chef chopped the onions.", "The chef sang."]).tokenize("Chef sang.")
         ['chef', 'sang', '.']
     """
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=SPECIAL_TOKENS, show_progress=False)
-    tokenizer.train_from_iterator(sentences, trainer)
-    return BertTokenizer(vocab=tokenizer.get_vocab(), do_lower_case=True, model_max_length=128)
+    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    words = Counter(
+        word for text in sentences for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))
+    )
+    by_count = sorted(words, key=lambda word: (-words[word], word))
+    characters = sorted({character for word in words for character in word})
+    pieces = [*SPECIAL_TOKENS, *by_count, *characters, *(f"##{character}" for character in characters)]
+    return BertTokenizer(
+        vocab={piece: number for number, piece in enumerate(dict.fromkeys(pieces))},
+        do_lower_case=True,
+        model_max_length=128,
+    )
 
 
 def _batches(rows: list[list[int]], batch_size: int, rng: random.Random) -> list[list[list[int]]]:
@@ -53,17 +63,13 @@ def train_base(
     hidden_size: int = 128,
     layers: int = 2,
     heads: int = 4,
-    epochs: int = 4,
+    epochs: int = 2,
     batch_size: int = 64,
     learning_rate: float = 1e-3,
-    vocab_size: int = 3000,
 ) -> None:
     """Train tokenizer and encoder, and write a complete transformers directory (`BertForMaskedLM`).
 
-    With the defaults and 30,000 sentences of the world this takes about 90 seconds on two processor cores. For a given
-    tokenizer the weights depend only on the sentences and `seed`. The tokenizer itself can differ between processes,
-    because the `tokenizers` library numbers word pieces in a different order each time. The random state of
-    the caller does not change.
+    The files depend only on the sentences and `seed`. The random state of the caller does not change.
 
     Example:
         >>> import tempfile
@@ -72,7 +78,7 @@ def train_base(
         ...     sorted(path.name for path in Path(directory).iterdir())
         ['config.json', 'model.safetensors', 'tokenizer.json', 'tokenizer_config.json']
     """
-    tokenizer = train_tokenizer(sentences, vocab_size)
+    tokenizer = make_tokenizer(sentences)
     rows = tokenizer(sentences, truncation=True, return_attention_mask=False)["input_ids"]
     config = BertConfig(
         vocab_size=len(tokenizer),
@@ -90,7 +96,7 @@ def train_base(
         steps = epochs * -(-len(rows) // batch_size)
         optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.01)
         scheduler = get_linear_schedule_with_warmup(optimizer, steps // 10, steps)
-        progress = tqdm(total=steps, desc="masked language modelling", disable=None)
+        progress = progress_bar(steps, "masked language modelling")
         for _ in range(epochs):
             for batch in _batches(rows, batch_size, rng):
                 encoded = tokenizer.pad({"input_ids": batch}, return_tensors="pt")

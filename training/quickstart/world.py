@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import random
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,7 @@ class Frame(NamedTuple):
     negated: bool = False
 
 
+FACTS = ("agent", "action", "patient")
 DETAILS = ("time", "manner", "trait", "quality")
 
 
@@ -64,7 +66,6 @@ _THESAURUS = {concept.split("/")[0]: concept for concept in SYNONYMS}
 _FORMS = {verb.split()[0]: verb.split() for verb in IRREGULAR}
 _PLACES: dict[str, list[str]] = {}
 _QUALITIES: dict[Event, list[str]] = {}  # every event of the world, with the qualities its patient may have
-_OPPOSITES: dict[str, str] = {}
 
 
 def _read_topics() -> None:
@@ -74,10 +75,7 @@ def _read_topics() -> None:
         for line in lines:
             who, what, whom, how = line.split(" > ")
             agents, patients, qualities = ([_THESAURUS.get(word, word) for word in items(f)] for f in (who, whom, how))
-            actions = items(what, "~")
-            if len(actions) == 2:
-                _OPPOSITES.update({actions[0]: actions[1], actions[1]: actions[0]})
-            for action in actions:
+            for action in items(what, "~"):
                 for agent in agents:
                     for patient in patients:
                         _QUALITIES[Event(topic, agent, action, patient)] = qualities
@@ -265,16 +263,55 @@ def _pairs(rng: random.Random, events: list[Event], count: int) -> list[tuple[st
     return [(*texts, score) for texts, score in pairs.items()]
 
 
-def _triplet(rng: random.Random, events: list[Event]) -> tuple[str, str, str]:
-    """Return a premise, a sentence that follows from it (fewer details) and one that contradicts it."""
-    premise = _frame(rng, rng.choice(events))
-    dropped: dict[str, Any] = {name: None for name in ("place", *DETAILS) if rng.random() < 0.3}
-    reverse = premise.event._replace(action=_OPPOSITES.get(premise.event.action, ""))
-    if reverse in events and rng.random() < 0.5:  # the opposite event must not be held out for dev or test
-        contradiction = premise._replace(event=reverse)
-    else:
+KEPT = 0.85  # the share of the premise's details that the entailed sentence repeats
+NEGATED = 0.15  # the share of contradictions that negate the premise; the others change one fact of its event
+
+
+def _triplet(rng: random.Random, alike: dict[Event, list[list[Event]]]) -> tuple[str, str, str]:
+    """Return a premise, a sentence that follows from it (fewer details) and one that contradicts it.
+
+    As in SNLI, the sentences tell of one scene: another agent, action or patient contradicts the premise.
+
+    Args:
+        alike: see `_alike`.
+    """
+    premise = _frame(rng, rng.choice(list(alike)))
+    dropped: dict[str, Any] = {name: None for name in ("place", *DETAILS) if rng.random() > KEPT}
+    if rng.random() < NEGATED:
         contradiction = premise._replace(negated=True)
+    else:
+        contradiction = premise._replace(event=rng.choice(rng.choice(alike[premise.event])))
     return _say(rng, premise), _say(rng, premise._replace(**dropped)), _say(rng, contradiction)
+
+
+def _alike(events: list[Event]) -> dict[Event, list[list[Event]]]:
+    """Return for each event those that differ from it only in agent, only in action and only in patient.
+
+    Empty lists are left out, and so is an event that has nothing but empty lists.
+    """
+    groups = defaultdict(list)
+    for event in events:
+        for fact in FACTS:
+            groups[event._replace(**{fact: ""})].append(event)
+    alike = {
+        event: [[e for e in groups[event._replace(**{fact: ""})] if e != event] for fact in FACTS] for event in events
+    }
+    return {event: list(filter(None, lists)) for event, lists in alike.items() if any(lists)}
+
+
+def _split(events: list[Event]) -> tuple[list[Event], list[Event], list[Event]]:
+    """Split shuffled events into dev (15 %), test (15 %) and training.
+
+    Every agent, action and patient occurs in training: an event with the last of one stays there.
+    """
+    left = Counter(fact for event in events for fact in event[1:])
+    held_out: dict[Event, None] = {}  # a set that keeps its order
+    for event in events:
+        if len(held_out) < 2 * (len(events) * 15 // 100) and min(left[fact] for fact in event[1:]) > 1:
+            left.subtract(event[1:])
+            held_out[event] = None
+    train = [event for event in events if event not in held_out]
+    return list(held_out)[::2], list(held_out)[1::2], train
 
 
 @dataclass(frozen=True)
@@ -287,11 +324,12 @@ class World:
     triplets: list[tuple[str, str, str]]  # premise, entailment, contradiction
 
 
-def make_world(seed: int = 42, sentences: int = 30000, pairs: int = 1000, triplets: int = 5000) -> World:
+def make_world(seed: int = 42, sentences: int = 20000, pairs: int = 1000, triplets: int = 5000) -> World:
     """Make a world. The same seed always makes the same world.
 
     Events are split 70 / 15 / 15. Training sentences and triplets are about the first share, dev and test pairs
-    (`pairs` each) about the second and the third. So no event of a test pair occurs in training.
+    (`pairs` each) about the second and the third. So no event of a test pair occurs in training, but each of its facts
+    occurs in other events.
 
     Example:
         >>> world = make_world(sentences=100, pairs=10, triplets=5)
@@ -300,8 +338,8 @@ def make_world(seed: int = 42, sentences: int = 30000, pairs: int = 1000, triple
     """
     rng = random.Random(seed)
     events = rng.sample(list(_QUALITIES), len(_QUALITIES))
-    held_out = len(events) * 15 // 100
-    dev, test, train = events[:held_out], events[held_out : 2 * held_out], events[2 * held_out :]
+    dev, test, train = _split(events)
+    alike = _alike(train)
     texts: dict[str, None] = {}  # a set that keeps its order
     while len(texts) < sentences:
         frame = _frame(rng, rng.choice(train))
@@ -310,7 +348,7 @@ def make_world(seed: int = 42, sentences: int = 30000, pairs: int = 1000, triple
         train=list(texts),
         dev=_pairs(rng, dev, pairs),
         test=_pairs(rng, test, pairs),
-        triplets=[_triplet(rng, train) for _ in range(triplets)],
+        triplets=[_triplet(rng, alike) for _ in range(triplets)],
     )
 
 

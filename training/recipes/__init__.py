@@ -6,6 +6,7 @@ May import `csezoo.modeling`, `errors` and `files`, and nothing else of training
 from .help import comments, describe_keys, describe_recipe, reference
 from .keys import FREE_KEYS, SCHEDULERS, Key, Recipe, deciding_keys, recipe_keys
 from .methods import method_keys
+from .origin import changes, origin
 from .reading import (
     RECIPES,
     RELEASED,
@@ -25,6 +26,7 @@ __all__ = [
     "SCHEDULERS",
     "Key",
     "Recipe",
+    "changes",
     "comments",
     "deciding_keys",
     "describe_keys",
@@ -34,6 +36,7 @@ __all__ = [
     "load_recipe",
     "make_recipe",
     "method_keys",
+    "origin",
     "parse_overrides",
     "recipe_files",
     "recipe_keys",

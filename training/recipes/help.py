@@ -7,6 +7,7 @@ import textwrap
 import typing
 from collections.abc import Mapping
 from itertools import groupby
+from types import MappingProxyType
 
 import yaml
 
@@ -24,21 +25,25 @@ def describe_keys() -> str:
 
 
 def describe_recipe(name: str, overrides: dict[str, object] | None = None) -> str:
-    """Return what a recipe's YAML file sets and why, and the keys of its method.
+    """Return what a recipe's YAML file sets and why, and the keys of its method. `overrides` change both.
 
     Raises:
         UserError: as in `load_recipe`.
     """
     path = recipe_path(name)
-    introduction, reasons = comments(path.read_text(encoding="utf-8"))
+    overrides = overrides or {}
     recipe = load_recipe(name, overrides)
-    values = load_recipe(name).to_dict()
+    values = recipe.to_dict()
+    own = read_values(path)
+    introduction, reasons = comments(path.read_text(encoding="utf-8"))
     lines = [f"Values of {path.stem}:"]
-    for key in read_values(path):
-        lines += [f"  {key}: {_text(values[key])}", *_indented(reasons.get(key, ""))]
+    for key in [*own, *(overrides.keys() - own.keys())]:
+        reason = "given on the command line" if key in overrides else reasons.get(key, "")
+        lines += [f"  {key}: {_text(values[key])}", *_indented(reason)]
     groups = _groups(method_keys(recipe.method))
     keys = [
-        _describe_group("Every method" if group == EVERY_METHOD else f"Method {group}", of) for group, of in groups
+        _describe_group("Every method" if group == EVERY_METHOD else f"Method {group}", of, recipe.model)
+        for group, of in groups
     ]
     return "\n\n".join([*filter(None, [introduction]), "\n".join(lines), *keys])
 
@@ -90,11 +95,13 @@ def _groups(keys: Mapping[str, Key]) -> typing.Iterator[tuple[str, dict[str, Key
         yield group, dict(items)
 
 
-def _describe_group(title: str, keys: Mapping[str, Key]) -> str:
+def _describe_group(title: str, keys: Mapping[str, Key], used: Mapping[str, object] = MappingProxyType({})) -> str:
+    """Describe keys. The value that a recipe uses stands in front of the default."""
     lines = [f"{title}:"]
     for name, key in keys.items():
         choices = f"one of {', '.join(map(str, key.allowed))}" if isinstance(key.allowed, tuple) else ""
-        details = [_type(key), choices, key.unit, f"default {_text(key.default)}"]
+        here = f"in this recipe {_text(used[name])}" if name in used else ""
+        details = [_type(key), choices, key.unit, here, f"default {_text(key.default)}"]
         lines += [f"  --{name} ({'; '.join(filter(None, details))})", *_indented(key.help)]
     return "\n".join(lines)
 

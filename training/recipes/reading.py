@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from ..errors import UserError, one_line
+from ..errors import UserError, one_line, quoted
 from ..files import replace_file
 from .keys import Recipe, check_allowed, recipe_keys
 from .methods import method_keys
@@ -53,7 +53,7 @@ def recipe_path(name: str) -> Path:
     if path is None or not path.is_file():
         near = difflib.get_close_matches(name, recipe_names(), n=1)
         hint = f"did you mean {near[0]}?" if near else "csezoo recipes lists them; the path of a YAML file works too"
-        raise UserError(f"no recipe {name!r}: {hint}")
+        raise UserError(f"no recipe {quoted(name)}: {hint}")
     return path
 
 
@@ -72,18 +72,31 @@ def load_recipe(name: str, overrides: dict[str, object] | None = None) -> Recipe
     return make_recipe({"name": path.stem, "recipe": origin, **read_values(path), **(overrides or {})})
 
 
-def read_values(path: Path) -> dict[Any, Any]:
+class _Loader(yaml.SafeLoader):
+    """A loader that refuses a key that is given twice. YAML itself would use the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        own = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]  # `<<: *defaults`
+        keys = [self.construct_object(key) for key in own]
+        if repeated := [key for number, key in enumerate(keys) if key in keys[:number]]:
+            raise yaml.YAMLError(f"{quoted(repeated[0])} is given twice; keep one of them")
+        return super().construct_mapping(node, deep)
+
+
+def read_values(path: Path) -> dict[str, Any]:
     """Return the keys and values of a YAML file.
 
     Raises:
-        UserError: it is not YAML, or not a mapping.
+        UserError: it is not YAML, not a mapping, or has a key twice or one that is not text.
     """
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader) or {}  # noqa: S506  # a safe loader
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or an impossible date
         raise UserError(f"{path}: not valid YAML: {one_line(error)}") from error
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected a mapping of keys to values, got {type(values).__name__}")
+    if wrong := [key for key in values if not isinstance(key, str)]:
+        raise UserError(f"{path}: the key {quoted(wrong[0])} is not text")
     return values
 
 
@@ -91,12 +104,18 @@ def make_recipe(values: dict[Any, Any]) -> Recipe:
     """Check keys and values, and sort the method's keys into `model`.
 
     Raises:
-        UserError: an unknown key, or a value that its key does not allow.
+        UserError: an unknown key, a value that its key does not allow, or labelled pairs that no stage uses.
     """
     try:
         of_method = method_keys(str(values.get("method", "simcse")))
     except ValueError as error:
         raise UserError(f"method: {error}") from error
+    pairs = [key for key in ("nli_file", "nli_dataset") if values.get(key)]
+    if pairs and not {"nli_steps", "nli_epochs", "nli_weight"} & values.keys():
+        raise UserError(
+            f"{pairs[0]}: no stage uses these pairs; give --nli_steps (updates of a first stage) or --nli_weight "
+            "(their loss beside the contrastive one)"
+        )
     # This key is not declared, because users do not set it. It is filled in when a recipe is read.
     known = {name: key.hint for name, key in recipe_keys().items()} | {"recipe": str | None}
     recipe: dict[str, Any] = {}
@@ -110,7 +129,7 @@ def make_recipe(values: dict[Any, Any]) -> Recipe:
         else:
             near = difflib.get_close_matches(str(name), [*recipe_keys(), *of_method], n=1)
             hint = f"did you mean {near[0]}?" if near else "csezoo train --help and RECIPE --help list the keys"
-            raise UserError(f"unknown key {name!r}: {hint}")
+            raise UserError(f"unknown key {quoted(name)}: {hint}")
     return Recipe(**recipe, model=model)
 
 
@@ -158,11 +177,11 @@ def coerce(key: str, value: Any, hint: Any) -> Any:
             return int(float(value))
         if hint is float:
             return float(value)
-        if hint is str and isinstance(value, str | int | float):
+        if hint is str and isinstance(value, str | int | float) and "\0" not in str(value):
             return str(value)
         raise ValueError
     except (ValueError, TypeError, KeyError, OverflowError):
-        raise UserError(f"{key}: {value!r} is not {KINDS[hint]}") from None
+        raise UserError(f"{key}: {quoted(value)} is not {KINDS[hint]}") from None
 
 
 def parse_overrides(arguments: list[str]) -> dict[str, object]:

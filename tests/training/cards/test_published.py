@@ -7,11 +7,12 @@ import pytest
 
 from csezoo.training.cards.card_tables import results_table
 from csezoo.training.cards.method_texts import method_entries
-from csezoo.training.cards.published import SUITES, published
+from csezoo.training.cards.published import SUITES, TRANSFER_AVERAGE, published
 from csezoo.training.cards.tables import format_rows, read_rows
 from csezoo.training.evaluation.report import AVERAGE
 from csezoo.training.evaluation.tasks.sts import ROWS, STS_TASKS
-from csezoo.training.recipes import load_recipe, recipe_names
+from csezoo.training.evaluation.tasks.transfer import TRANSFER_TASKS
+from csezoo.training.recipes import changes, dump_recipe, load_recipe, recipe_names
 
 ENTRIES = [
     (recipe, row)
@@ -57,10 +58,10 @@ def test_the_headline_numbers_of_each_paper():
 def results_file(tmp_path):
     """Writes a results file of two seeds with the keys that `read_rows` needs, and reads its rows."""
 
-    def write(rows=ROWS, base_model="google-bert/bert-base-uncased", **changes):
+    def write(rows=ROWS, **changes):
         results = [{"task": task, "rows": rows[task], "value": 70.0, "metric": "spearman"} for task in STS_TASKS]
         summary = [{"task": task, "mean": 70.0, "sd": 0.5, "n": 2} for task in (*STS_TASKS, AVERAGE)]
-        report = {"model": "mine", "recipe": "simcse-bert-base-uncased", "method": "simcse", "base_model": base_model}
+        report = {"model": "mine", "recipe": "simcse-bert-base-uncased", "method": "simcse", "changed": []}
         path = tmp_path / "results.json"
         path.write_text(json.dumps({**report, "results": results, "summary": summary, **changes}), encoding="utf-8")
         return read_rows(str(path))
@@ -91,10 +92,66 @@ def test_a_recipe_that_no_paper_reports_has_one_row(results_file):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"base_model": "./minilm"}, {"method": "l2pcsr"}, {"recipe": "recipe.yaml"}, {"recipe": None}]
+    "changes", [{"changed": ["base_model"]}, {"changed": None}, {"recipe": "recipe.yaml"}, {"recipe": None}]
 )
-def test_a_run_with_another_base_model_or_method_is_not_compared_with_the_paper(results_file, changes):
+def test_a_run_of_no_recipe_or_of_a_changed_one_is_not_compared_with_the_paper(results_file, changes):
     assert [name for name, _ in results_file(**changes)] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "changed"),
+    [
+        ("diffaug-bert-base-uncased-semi-aux", {"nli_fraction": 0.01}, ["nli_fraction"]),
+        ("untrained-bert-base-uncased-first-last-mean", {"pooling": "cls"}, ["pooling"]),
+        ("simcse-bert-base-uncased", {"base_model": "./minilm", "method": "l2pcsr"}, ["method", "base_model"]),
+        ("simcse-bert-base-uncased", {"train_file": "mine.txt"}, ["train_file"]),
+        ("simcse-bert-base-uncased", {"train_file": "data/wiki1m_for_simcse.txt.gz", "dataset": None}, []),
+        ("simcse-bert-base-uncased", {"seeds": [1, 2], "name": "mine", "output_dir": "x", "eval_data": "data"}, []),
+        ("contrastive-bt-bert-base-uncased", {"train_file": "pairs.csv"}, []),
+    ],
+)
+def test_what_a_run_has_changed_of_its_recipe(name, overrides, changed):
+    assert changes(load_recipe(name, overrides)) == changed
+
+
+def test_the_recipe_beside_older_results_says_what_was_changed(tmp_path, results_file):
+    results_file()
+    report = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    del report["changed"]
+    (tmp_path / "results.json").write_text(json.dumps(report), encoding="utf-8")
+    for overrides, rows in (({"seeds": [1, 2]}, 3), ({"batch_size": 128}, 1)):
+        dump_recipe(load_recipe("simcse-bert-base-uncased", overrides), tmp_path / "recipe.yaml")
+        assert len(read_rows(str(tmp_path / "results.json"))) == rows
+
+
+def transfer_file(path, **changes):
+    rows = [{"task": task, "rows": 9, "value": 80.0, "metric": "accuracy", **changes} for task in TRANSFER_TASKS]
+    report = {
+        "model": "runs/mine/best",
+        "recipe": "diffcse-bert-base-uncased-transfer",
+        "changed": [],
+        "results": rows,
+    }
+    path.write_text(json.dumps(report), encoding="utf-8")
+    return read_rows(str(path))
+
+
+def test_transfer_tasks_of_a_run_meet_the_paper_s_under_the_name_of_the_run(tmp_path):
+    (name, cells), (beside, paper) = transfer_file(tmp_path / "transfer.json", protocol="SentEval default")
+    assert (name, beside) == ("mine", "mine, published")
+    assert cells[TRANSFER_AVERAGE] == "80.00" and paper == {
+        **dict(zip(TRANSFER_TASKS, ("82.69", "87.23", "95.23", "89.28", "86.60", "90.40", "76.58"), strict=True)),
+        TRANSFER_AVERAGE: "86.86",
+    }
+
+
+def test_the_fast_protocol_is_not_compared_with_the_paper(tmp_path):
+    assert [name for name, _ in transfer_file(tmp_path / "fast.json", protocol="SentEval fast")] == ["mine"]
+
+
+def test_a_note_that_limits_the_comparison_is_shown_beside_the_numbers(results_file):
+    _, (name, _), *_ = results_file(recipe="promptbert-roberta-base")
+    assert name == "mine, published (the release adds a full stop to test sentences that end without one)"
 
 
 def test_tasks_with_other_pairs_than_the_paper_s_are_not_compared(results_file):

@@ -1,15 +1,34 @@
 """A user's mistake on the command line ends with one line, exit code 2, and before any work."""
 
+import importlib.metadata
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
 
 import pytest
-from transformers import AutoTokenizer, BartConfig, BartModel
+from transformers import AutoTokenizer, BartConfig, BartModel, BertConfig, BertModel, PreTrainedTokenizerFast
 
 from csezoo.training.cli.parser import main
+from tests.conftest import tiny_config, tiny_tokenizer
+from tests.repositories import tiny_repository
+
+# What a configuration may not have, by the name of a directory with it.
+CONFIGURATIONS = {
+    "activation": {"hidden_act": "nonsense"},
+    "kernels": {"hidden_act": "kernels-community/activation"},
+    "zero": {"hidden_size": 0},
+    "heads": {"num_attention_heads": 0},
+    "words": {"hidden_size": "large"},
+    "vocabulary": {"vocab_size": 0},
+    "types": {"model_type": ["bert"]},
+    "nan": {"hidden_dropout_prob": math.nan},
+    "labels": {"id2label": 5},
+    "precision": {"dtype": "float99"},
+    "padding": {"pad_token_id": 10**6},
+}
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +47,22 @@ def broken(bases, tmp_path_factory):
     (tmp_path / "listed" / "fingerprint.json").write_text("[]", encoding="utf-8")
     config = json.loads((tmp_path / "misfit" / "config.json").read_text(encoding="utf-8"))
     (tmp_path / "misfit" / "config.json").write_text(json.dumps({**config, "intermediate_size": 7}), encoding="utf-8")
+    for name, changes in CONFIGURATIONS.items():
+        copy = shutil.copytree(bases["bert"], tmp_path / name)
+        config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+        (copy / "config.json").write_text(json.dumps({**config, **changes}), encoding="utf-8")
+    shutil.copytree(bases["bert"], tmp_path / "maskless")
+    tokenizer = tiny_tokenizer("bert")
+    special = {name: getattr(tokenizer, name) for name in ("cls_token", "sep_token", "pad_token", "unk_token")}
+    maskless = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, **special)
+    maskless.save_pretrained(tmp_path / "maskless")
+    shutil.copytree(bases["bert"], tmp_path / "cut")
+    (tmp_path / "cut" / "tokenizer.json").write_text('{"version": "1.0", "model": 5}', encoding="utf-8")
+    model = BertModel(BertConfig(**{**tiny_config("bert").to_dict(), "vocab_size": 20}))
+    model.save_pretrained(tmp_path / "few")
+    AutoTokenizer.from_pretrained(bases["bert"]).save_pretrained(tmp_path / "few")
+    (tmp_path / "sentences.txt").write_text("a cat\na dog\n", encoding="utf-8")
+    (tmp_path / "pairs.csv").write_text("sentence1,sentence2,score\na,b,1\nc,d,2\n", encoding="utf-8")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.yaml").touch()
     (tmp_path / "picture.png").mkdir()
@@ -36,6 +71,7 @@ def broken(bases, tmp_path_factory):
 
 
 EVALUATE = "--suite sts-dev --pooling"
+PROMPTED = "promptbert-bert-base-uncased --eval_data none --report_to none --train_file {0}/sentences.txt --base_model"
 TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model"
 
 
@@ -59,7 +95,33 @@ TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model
         (f"evaluate {{0}}/misfit {EVALUATE} mean", "could not be loaded"),
         (f"evaluate BASE {EVALUATE} mean --out {{0}}", "is a directory; give a file"),
         (f"evaluate BASE {EVALUATE} mean --out {{0}}/file/x.json", "file is not a directory"),
-        ("verify {0}/listed", "expected a JSON object, got a list"),
+        ("verify {0}/listed", "fingerprint.json: expected a JSON object, got list"),
+        ("", "the following arguments are required: COMMAND; see csezoo --help"),
+        ("evaluate", "the following arguments are required: MODEL; see csezoo evaluate --help"),
+        ("nonsense", "invalid choice: 'nonsense'"),
+        ("evaluate BASE --nonsense", "unrecognized arguments: --nonsense"),
+        (f"train {'x' * 300}.yaml", "is too long for the name of a file; give a shorter one"),
+        (f"train {TRAIN} BASE --train_file {'x' * 300}.txt", "is too long for the name of a file"),
+        (f"train {TRAIN} BASE --train_file {{0}}/file --dev_file {'x' * 300}", "is too long for the name of a file"),
+        (f"train {TRAIN} BASE --train_file {{0}}/file --output_dir {'x' * 300}", "is too long for the name of a file"),
+        (f"evaluate BASE {EVALUATE} cls --out {'x' * 300}", "is too long for the name of a file"),
+        (f"encode BASE {{0}}/sentences.txt --pooling cls --to {'x' * 300}", "oo long"),
+        (f"cards --out {'x' * 300}", "is too long for the name of a file"),
+        (f"export BASE --to {'x' * 300}", "is too long for the name of a file"),
+        (f"publish {'x' * 300} --to a/b", "is too long for the name of a file"),
+        (f"encode BASE {{0}}/sentences.txt --pooling cls --to {{0}}/e --shard_size {10**30}", "shard_size: 10000"),
+        (f"weakened {{0}}/run --sentences a b --out {{0}}/w.png --seed {10**30}", "must be from 0 to below 2**32"),
+        (f"train {TRAIN} BASE --method simcse+simcse", "method: 'simcse' is given twice; give it once"),
+        (f"train {TRAIN} BASE --text_columns a a --train_file {{0}}/pairs.csv", "text_columns: a is given twice"),
+        (f"train {PROMPTED} BASE --prompts {{{{mask}}}}", "must contain {sentence} and {mask} once each"),
+        (f"train {PROMPTED} BASE --prompts {{{{sentence}}}}", "must contain {sentence} and {mask} once each"),
+        (f"train {PROMPTED} BASE --prompts {{{{sentence}}}}{{{{mask}}}}{{{{mask}}}}", "and {mask} once each"),
+        (f"train {PROMPTED} BASE --prompts {{{{sentence}}}}{{{{sentence}}}}{{{{mask}}}}", "and {mask} once each"),
+        (f"train {PROMPTED} {{0}}/maskless", "prompts: the tokenizer of"),
+        (f"train {TRAIN} {{0}}/maskless --train_file {{0}}/file --mlm_weight 0.1", "mlm_weight: the tokenizer of"),
+        (f"train {TRAIN} {{0}}/cut --train_file {{0}}/file", "cut: its tokenizer could not be loaded"),
+        (f"train {TRAIN} {{0}}/few --train_file {{0}}/sentences.txt", "but the model has only 20 embeddings"),
+        ("evaluate {0}/few --pooling cls --pairs {0}/pairs.csv", "but the model has only 20 embeddings"),
         ("portrait BASE --of pairs --pooling cls --out {0}/picture.png", "is a directory; give a file"),
         ("glue BASE --tasks RTE --seeds 1 -1", "seeds: -1 must be from 0 to below 2**32"),
         ("glue BASE --tasks RTE --epochs nan", "epochs: nan must be above 0"),
@@ -77,6 +139,63 @@ def test_a_mistake_is_one_line_with_the_way_out(command, message, bases, broken,
     *before, line = capsys.readouterr().err.splitlines()
     assert stop.value.code == 2 and (not before or words[0] == "train")  # train logs its progress first
     assert line.startswith("error: ") and message in line
+
+
+def on_one_line(capsys, *words) -> str:
+    """Run a command that fails, and return what the user reads."""
+    with pytest.raises(SystemExit) as stop:
+        main([*map(str, words)])
+    *_, line = capsys.readouterr().err.splitlines()
+    assert stop.value.code == 2 and line.startswith("error: ")
+    return line
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_a_broken_configuration_is_one_line_wherever_it_is_read(name, broken, bases, tmp_path, capsys):
+    pairs, sentences = broken / "pairs.csv", broken / "sentences.txt"
+    assert name in on_one_line(capsys, "evaluate", broken / name, "--pooling", "cls", "--pairs", pairs)
+    assert name in on_one_line(capsys, "train", *TRAIN.split(), broken / name, "--train_file", sentences)
+    tiny_repository(tmp_path / name)
+    config = json.loads((tmp_path / name / "config.json").read_text(encoding="utf-8"))
+    changes = CONFIGURATIONS[name]
+    inner = {} if "model_type" in changes else {"backbone_config": {**config["backbone_config"], **changes}}
+    (tmp_path / name / "config.json").write_text(json.dumps({**config, **changes, **inner}), encoding="utf-8")
+    assert name in on_one_line(capsys, "verify", tmp_path / name)
+    assert name in on_one_line(capsys, "evaluate", tmp_path / name, "--pairs", pairs)
+
+
+@pytest.mark.parametrize("content", ["", "null", "[]", "5", '{"a": 1}', '{"model": "x", "resul', "[" * 10_000])
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "fingerprint.json"])
+def test_a_file_of_a_checkpoint_with_other_content_is_one_line(name, content, tmp_path, capsys):
+    tiny_repository(tmp_path / "model")
+    (tmp_path / "model" / name).write_text(content, encoding="utf-8")
+    assert "model" in on_one_line(capsys, "verify", tmp_path / "model")
+    if name == "fingerprint.json":
+        assert name in on_one_line(capsys, "publish", tmp_path / "model", "--to", "a/b")
+    elif (name, content) != ("tokenizer_config.json", "{}"):
+        pairs = tmp_path / "pairs.csv"
+        pairs.write_text("sentence1,sentence2,score\na,b,1\nc,d,2\n", encoding="utf-8")
+        assert "model" in on_one_line(capsys, "evaluate", tmp_path / "model", "--pairs", pairs)
+
+
+@pytest.mark.parametrize("content", ["", "null", "{}", "[5]", "[{}]", '[{"path": 5}]', "[" * 10_000])
+def test_a_broken_list_of_modules_is_one_line(content, tmp_path, capsys):
+    (tmp_path / "modules.json").write_text(content, encoding="utf-8")
+    assert "modules.json" in on_one_line(capsys, "evaluate", tmp_path, "--suite", "sts-dev")
+
+
+def test_a_card_that_is_not_text_is_one_line(tmp_path, capsys):
+    tiny_repository(tmp_path / "model")
+    (tmp_path / "model" / "README.md").write_bytes(b"\xff\xfe")
+    assert "README.md cannot be read" in on_one_line(capsys, "publish", tmp_path / "model", "--to", "a/b")
+    assert "README.md cannot be read" in on_one_line(capsys, "export", tmp_path / "model", "--to", tmp_path / "plain")
+
+
+def test_the_version_is_one_line(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"csezoo {importlib.metadata.version('csezoo')}\n"
 
 
 def test_a_directory_that_cannot_be_written_is_refused_before_the_work(bases, capsys):

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from csezoo.training.data.batches import StreamedBatches
 from csezoo.training.data.texts import load_sentences
-from csezoo.training.errors import UserError
+from csezoo.training.errors import UserError, quoted
 from csezoo.training.evaluation.encoders import plain_encoder
 from csezoo.training.evaluation.tasks.sts import load_pairs_file
+from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe
 from csezoo.training.train import main
 
@@ -128,6 +129,24 @@ def read_or_refused(bases, file, **keys):
         assert all(isinstance(text, str) for row in rows for text in row.values())
 
 
+@pytest.mark.parametrize("keys", [{}, {"max_train_sentences": 1}, {"streaming": True}])
+def test_one_training_sentence_is_refused(tmp_path, bases, train_file, keys):
+    """It has no negatives: the loss would be 0 and the model would not change."""
+    file = tmp_path / "one.txt"
+    file.write_text("a cat sits\n", encoding="utf-8")
+    recipe = {"base_model": str(bases["bert"]), "eval_data": "none", "max_steps": 1, "report_to": "none", **keys}
+    recipe |= {"train_file": str(train_file if "max_train_sentences" in keys else file)}
+    with pytest.raises(UserError, match="the training data has one sentence; give at least two"):
+        run_recipe(make_recipe({**recipe, "output_dir": str(tmp_path / "run")}))
+
+
+def test_a_column_of_pairs_that_is_there_twice_is_refused(tmp_path):
+    file = tmp_path / "pairs.csv"
+    file.write_text("sentence1,sentence2,score,score\na,b,1,2\nc,d,2,1\n", encoding="utf-8")
+    with pytest.raises(UserError, match="pairs.csv: its header has the column score twice; rename one of them"):
+        load_pairs_file(str(file))
+
+
 @DRAWN
 @given(
     content=st.binary() | st.text().map(lambda text: f"sentence1,sentence2,score\n{text}".encode("utf-8", "replace"))
@@ -163,7 +182,7 @@ def test_any_value_of_a_key(key, value):
     try:
         recipe = make_recipe({"base_model": "x", key: value})
     except UserError as error:
-        assert is_one_line(error) and (key in str(error) or repr(key) in str(error))
+        assert is_one_line(error) and (key in str(error) or quoted(key) in str(error))
     else:
         assert make_recipe(yaml.safe_load(yaml.safe_dump(recipe.to_dict()))) == recipe
 

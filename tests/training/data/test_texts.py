@@ -116,6 +116,10 @@ def test_a_stream_gives_the_same_sentences(load, tmp_path):
         ("a.csv", "x,y\na,b\n", {"text_columns": "sent0"}, ["no column sent0, only x, y", "--text_columns"]),
         ("a.csv", "x,y\na,b\n", {}, ["has the columns x, y", "--text_columns"]),
         ("a.csv", "x,y\na,1\nb,2\n", {"text_columns": "x,y"}, ["column y must be text, got int64"]),
+        ("a.csv", "text;y\na;1\n", {}, ["its header 'text;y' seems to be separated by ';'", "read with ','"]),
+        ("a.csv", "text\ty\na\t1\n", {}, ["separated by '\\t'"]),
+        ("a.tsv", "text,y\na,1\n", {}, ["separated by ','", "read with '\\t'"]),
+        ("a.csv", "x,y,x\na,b,c\n", {"text_columns": "x"}, ["its header has the column x twice"]),
         ("a.txt", "", {}, ["is empty"]),
         ("a.txt", "\n \n", {}, ["has no sentences"]),
         ("a.csv", "text\n", {}, ["could not be read"]),
@@ -140,6 +144,17 @@ def test_a_missing_file_and_a_directory_are_refused(tmp_path):
     for path, reason in ((tmp_path / "absent.txt", "does not exist"), (tmp_path, "is not a file")):
         assert f"{path} {reason}" in refusal(load_sentences, make_recipe({"train_file": str(path)}))
     assert "--train_file" in refusal(load_sentences, make_recipe({}))
+
+
+def test_a_column_that_is_named_twice_is_refused(load):
+    assert refusal(load, "a.csv", "a,b\nx,y\n", text_columns="a,a") == (
+        "text_columns: a is given twice; give different columns"
+    )
+
+
+def test_only_the_columns_in_use_must_differ_and_a_separator_may_be_in_a_name(load):
+    assert load("a.csv", "text,,\nx,1,2\n") == [("x",)]
+    assert load("b.csv", "a;b\nx\n", text_columns="a;b") == [("x",)]
 
 
 def test_more_than_three_columns_are_refused(load):

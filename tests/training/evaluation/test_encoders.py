@@ -14,10 +14,10 @@ from transformers import AutoModel, AutoTokenizer
 
 from csezoo.modeling.pooling import pool
 from csezoo.training.errors import UserError
-from csezoo.training.evaluation.encoders import load_encoder, model_receipt
+from csezoo.training.evaluation.encoders import load_encoder, model_receipt, recipe_of
 from csezoo.training.loop.building import build
 from csezoo.training.publishing.repository import save_repository
-from csezoo.training.recipes import load_recipe
+from csezoo.training.recipes import dump_recipe, load_recipe
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES
 from tests.hub_server import HubServer
@@ -160,6 +160,34 @@ def test_a_model_that_cannot_be_loaded_is_named_with_the_way_out(bases, reposito
     assert "pooling: 'median' must be one of cls" in refusal(plain, pooling="median")
     for unknown in (str(tmp_path), str(tmp_path / "nowhere"), "zoo/nothing-here"):
         assert f"{unknown} is neither a directory with a model nor a model on the Hub" in refusal(unknown)
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once(tmp_path):
+    code = """
+import sys
+from csezoo.training.cli.parser import main
+main(["evaluate", "zoo/nothing-here", "--pooling", "cls"])
+"""
+    with HubServer() as hub:
+        hub.cuts["/zoo/"] = "before"
+        done = run_python("-c", code, **hub.environment(tmp_path / "hf"))
+        assert (done.returncode, [line for line in hub.requests if "/zoo/" in line]) == (
+            2,
+            ["HEAD /zoo/nothing-here/resolve/main/config.json"],
+        )
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: zoo/nothing-here is neither a directory with a model nor a model on the Hub")
+
+
+def test_the_recipe_of_a_model_is_that_of_its_run(repositories, tmp_path):
+    recipe = load_recipe("simcse-bert-base-uncased", {"seeds": [1, 2]})
+    for model in ("run/best", "seeds/seed-2/best", "published"):
+        shutil.copytree(repositories["bert", "cls"], tmp_path / model)
+        assert recipe_of(str(tmp_path / model)) is None
+    for place in ("run", "seeds", "published"):
+        dump_recipe(recipe, tmp_path / place / "recipe.yaml")
+    for model in ("run/best", "seeds/seed-2/best", "published"):
+        assert recipe_of(str(tmp_path / model)) == recipe
 
 
 @pytest.mark.parametrize("which", ["plain", "zoo"])

@@ -11,7 +11,7 @@ from csezoo.training.loading.templates import serving_tokenizer, template_token_
 from csezoo.training.loading.tokenizers import load_tokenizer
 from csezoo.training.publishing.export import export
 from csezoo.training.publishing.fingerprints import verify_repository
-from csezoo.training.quickstart.base import train_tokenizer
+from csezoo.training.quickstart.base import make_tokenizer
 from tests.conftest import SENTENCES, tiny_tokenizer
 from tests.repositories import tiny_repository
 
@@ -55,7 +55,7 @@ def test_a_base_model_that_adds_full_stops_at_test_adds_none_in_training(kind, t
 
 
 def test_the_tokenizer_of_the_quickstart_too():
-    base = train_tokenizer(SENTENCES)
+    base = make_tokenizer(SENTENCES)
     tokenizer = serving_tokenizer(base, template_token_ids(base), max_length=64)
     assert tokenizer(SENTENCES[0]).input_ids == as_transformers_js(tokenizer, SENTENCES[0])
 

@@ -313,3 +313,28 @@ def test_resume_refuses_a_checkpoint_of_older_code_unless_forced(broken):
     with pytest.raises(UserError, match="was written with another recipe, seed, .*code"):
         run_recipe(make_recipe(recipe))
     run_recipe(make_recipe({**recipe, "force": True}))
+
+
+@pytest.mark.parametrize("content", ["", "null", "[]", '{"model": "x"}', '{"model": "x', "[" * 10_000])
+def test_a_damaged_results_file_of_a_run_is_named(broken, content):
+    run, recipe = broken
+    (run / "results.json").write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match="results.json"):
+        run_recipe(make_recipe(recipe))
+
+
+def test_a_damaged_recipe_of_a_run_is_named(broken):
+    run, recipe = broken
+    for content in ("1: 2\nseeds: [1]\n", "[" * 10_000, "seeds: [1]\nseeds: [2]\n"):
+        (run / "recipe.yaml").write_text(content, encoding="utf-8")
+        with pytest.raises(UserError, match="recipe.yaml"):
+            run_recipe(make_recipe(recipe))
+
+
+@pytest.mark.parametrize("content", ["", "null", "[]", "5", "[" * 10_000])
+def test_a_state_with_other_content_is_a_damaged_checkpoint(broken, content):
+    run, recipe = broken
+    for state in run.glob("checkpoints/*/state.json"):
+        state.write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match="state.json cannot be read"):
+        run_recipe(make_recipe(recipe))

@@ -111,7 +111,7 @@ def test_a_run_can_train_on_labelled_pairs_only(bases, dev_file, tmp_path, pairs
 
 def labelled(path, rows, columns, classes, **keys):
     path.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
-    recipe = {"nli_file": str(path), "nli_columns": columns, **keys}
+    recipe = {"nli_file": str(path), "nli_columns": columns, "nli_steps": 1, **keys}
     return load_labelled(make_recipe(recipe), classes)
 
 
@@ -121,6 +121,15 @@ def test_labels_are_names_or_numbers_and_rows_without_label_are_dropped(tmp_path
         rows = [{"premise": f"p{i}", "hypothesis": f"h{i}", "label": label} for i, label in enumerate(labels)]
         loaded = labelled(tmp_path / "a.jsonl", rows, columns, 3)
         assert loaded[:] == {"0": ["p0", "p2", "p3"], "1": ["h0", "h2", "h3"], "label": [1, 0, 2]}
+
+
+@pytest.mark.parametrize("columns", [["premise", "hypothesis", "label"], ["label", "hypothesis", "gold"]])
+def test_a_csv_file_may_have_a_column_named_label(tmp_path, columns):
+    rows = [columns, ["p1", "h1", "entailment"], ["p2", "h2", "neutral"]]
+    path = tmp_path / "pairs.csv"
+    path.write_text("\n".join(map(",".join, rows)) + "\n", encoding="utf-8")
+    loaded = load_labelled(make_recipe({"nli_file": str(path), "nli_columns": columns, "nli_steps": 1}), 3)
+    assert loaded[:] == {"0": ["p1", "p2"], "1": ["h1", "h2"], "label": [1, 2]}
 
 
 def test_the_error_names_an_unknown_label(tmp_path):

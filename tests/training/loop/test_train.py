@@ -202,9 +202,15 @@ def test_a_launch_with_too_few_processes_is_refused(bases, train_file, dev_file,
     assert "error: several processes were requested, but each would train alone" in err
 
 
-def test_several_seeds_are_aggregated(bases, train_file, dev_file, tmp_path, capsys):
+def test_several_seeds_are_aggregated(bases, train_file, dev_file, tmp_path, capsys, caplog):
     recipe = make_recipe(values(bases["roberta"], train_file, dev_file, tmp_path, seeds=[1, 2, 3], max_steps=2))
-    results = run_recipe(recipe)
+    with caplog.at_level("INFO", logger="csezoo"):
+        results = run_recipe(recipe)
+    assert [line for line in caplog.messages if line.startswith("seed ")] == [
+        "seed 1 of 3: 1",
+        "seed 2 of 3: 2",
+        "seed 3 of 3: 3",
+    ]
     scores = [result["value"] for result in results["results"]]
     assert results["summary"] == [
         {"task": "dev", "mean": pytest.approx(np.mean(scores)), "sd": pytest.approx(np.std(scores, ddof=1)), "n": 3}

@@ -52,6 +52,31 @@ def test_no_event_occurs_in_two_splits(monkeypatch):
     assert events["train"].isdisjoint(events["dev"] | events["test"]) and events["dev"].isdisjoint(events["test"])
 
 
+def test_a_held_out_event_has_only_facts_that_training_has_too():
+    events = list(qw._QUALITIES)
+    random.Random(4).shuffle(events)
+    dev, test, train = qw._split(events)
+    assert set(dev) | set(test) | set(train) == set(events) and len(dev) == len(test) == len(events) * 15 // 100
+    for fact in qw.FACTS:
+        known = {getattr(event, fact) for event in train}
+        assert {getattr(event, fact) for event in dev + test} <= known
+
+
+def test_a_contradiction_changes_one_fact_or_negates(monkeypatch):
+    alike, frames = qw._alike(list(qw._QUALITIES)), []
+    monkeypatch.setattr(qw, "_say", lambda rng, frame: frames.append(frame))
+    for seed in range(200):
+        qw._triplet(random.Random(seed), alike)
+    negated = 0
+    for premise, entailed, contradiction in zip(*[iter(frames)] * 3, strict=True):
+        assert entailed.event == premise.event and not entailed.negated
+        assert all(getattr(entailed, name) in (None, getattr(premise, name)) for name in ("place", *qw.DETAILS))
+        differing = sum(ours != theirs for ours, theirs in zip(premise.event, contradiction.event, strict=True))
+        assert (differing, contradiction.negated) in ((0, True), (1, False))
+        negated += contradiction.negated
+    assert 10 < negated < 60, "about one in seven"
+
+
 @pytest.mark.parametrize(
     ("changes", "score"),
     [

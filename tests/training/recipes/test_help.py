@@ -78,6 +78,14 @@ def test_help_of_a_recipe_has_the_keys_of_its_method_or_of_the_one_given(capsys)
     assert "Method l2pcsr:" in combined and "Method diffcse:" in combined and "--rtd_weight" in combined
 
 
+def test_help_of_a_recipe_shows_the_values_that_it_uses(capsys):
+    shown = help_of(capsys, "sgopt-roberta-base", "--temperature", "0.5", "--name", "mine")
+    assert "  temperature: 0.5\n      given on the command line\n" in shown
+    assert "  name: mine\n      given on the command line\n" in shown
+    assert entry(shown, "temperature").startswith("--temperature (float; in this recipe 0.5; default 0.01)")
+    assert "in this recipe mean; default cls" in entry(help_of(capsys, "sbert-nli-bert-base-uncased"), "pooling")
+
+
 def test_help_of_a_yaml_file(capsys, tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("# Mine.\nepochs: 2  # enough\n", encoding="utf-8")

@@ -102,9 +102,35 @@ def test_a_recipe_may_be_a_yaml_file(tmp_path):
         (b"base_revision: 2024-13-45", "not valid YAML: month must be in 1..12"),
         (b"seeds: " + b"[" * 10_000, "not valid YAML"),
         (b"- batch_size\n- 8", "expected a mapping of keys to values, got list"),
+        (b"batch_size: 8\nepochs: 1\nbatch_size: 9", "'batch_size' is given twice"),
+        (b"null: 8", "the key None is not text"),
+        (b"1: 8", "the key 1 is not text"),
+        (b'name: "a\\0b"', "name: 'a\\x00b' is not text"),
     ],
 )
 def test_a_broken_yaml_file_is_named(tmp_path, content, line):
     path = tmp_path / "broken.yaml"
     path.write_bytes(content)
-    assert str(path) in (found := refusal(load_recipe, str(path))) and line in found
+    found = refusal(load_recipe, str(path))
+    assert line in found and (str(path) in found or line.startswith("name: "))
+
+
+def test_yaml_defaults_may_be_overridden(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("<<: &defaults {batch_size: 8, epochs: 2}\nbatch_size: 9\n", encoding="utf-8")
+    assert (load_recipe(str(path)).batch_size, load_recipe(str(path)).epochs) == (9, 2)
+
+
+@pytest.mark.parametrize("keys", [{}, {"nli_classes": 3}, {"nli_columns": "a,b,c"}])
+def test_labelled_pairs_that_no_stage_uses_are_refused(keys):
+    assert "give --nli_steps (updates of a first stage) or --nli_weight" in refusal(
+        load_recipe, KNOWN, {"nli_file": "pairs.csv", **keys}
+    )
+    assert load_recipe(KNOWN, {"nli_file": "pairs.csv", "nli_steps": 0, **keys}).nli_steps == 0, "an ablation"
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "9" * 5000])
+@pytest.mark.parametrize("key", ["batch_size", "method", "learning_rate", "seeds", "temperature", "lr_scheduler"])
+def test_the_error_of_a_long_value_is_short(key, name):
+    assert len(refusal(load_recipe, KNOWN, {key: name})) < 250
+    assert len(refusal(load_recipe, KNOWN, {key + name: 1})) < 250

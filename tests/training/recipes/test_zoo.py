@@ -31,7 +31,7 @@ def test_the_name_of_a_recipe_is_unique_and_says_its_directory():
     assert sorted(file.stem for file in files) == recipe_names(), "two files of one name would hide one another"
     for file in files:
         assert file.parent.name in ("baselines", "recipes") or file.stem.startswith(f"{file.parent.name}-")
-    assert {file.stem for file in files if file.parent == RECIPES} == {"quickstart"}
+    assert {file.stem for file in files if file.parent == RECIPES} == {"quickstart", "quickstart-simcse"}
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -54,6 +54,31 @@ def test_hyperparameters_are_the_published_ones(name):
     assert (recipe.adam_betas, recipe.adam_epsilon) == ([0.9, 0.999], 1e-8)
     assert recipe.base_model.split("/")[1] in name.replace("promptbert-bert", "bert"), "the backbone in the name"
     assert recipe.dataset_file == ("nli_for_simcse.csv" if recipe.text_columns else "wiki1m_for_simcse.txt")
+
+
+@pytest.mark.parametrize("name", ["consert-joint-bert-base-uncased", "consert-sup-joint-bert-base-uncased"])
+def test_consert_s_joint_training_has_the_values_of_its_release(name):
+    recipe = load_recipe(name)
+    assert (recipe.batch_size, recipe.nli_batch_size, recipe.max_length) == (96, 96, 64)
+    assert recipe.model["nli_weight"] == pytest.approx(1 / 0.15, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "source"),
+    [
+        ("prdsimcse", "positive_prefix", "paper, table 9"),
+        ("prdsimcse", "negative_prefix", "paper, table 10"),
+        ("sgopt", "adam_betas", "paper, table 8"),
+        ("sgopt", "eval_steps", "paper, table 8"),
+        ("sgopt", "endurance", "paper, table 8"),
+        ("sgopt", "regularizer_weight", "the release's sum has the poolers too"),
+        ("diffcse", "epochs", "the release's script trains 1"),
+    ],
+)
+def test_the_source_of_a_value_is_where_it_is(method, key, source):
+    for file in (RECIPES / method).glob("*.yaml"):
+        _, reasons = comments(file.read_text(encoding="utf-8"))
+        assert source in reasons[key], file
 
 
 @pytest.mark.parametrize("name", recipe_names())

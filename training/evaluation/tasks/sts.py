@@ -231,8 +231,11 @@ def load_pairs_file(path: str) -> PairTask:
     if not file.is_file():
         raise UserError(f"{file} does not exist; give a CSV file with the columns sentence1, sentence2, score")
     reader = csv.DictReader(io.StringIO(read_text(file)))
-    if missing := [c for c in ("sentence1", "sentence2", "score") if c not in (reader.fieldnames or [])]:
+    columns, header = ("sentence1", "sentence2", "score"), list(reader.fieldnames or [])
+    if missing := [column for column in columns if column not in header]:
         raise UserError(f"{file} has no column {', '.join(missing)}; it needs sentence1, sentence2 and score")
+    if repeated := [column for column in columns if header.count(column) > 1]:
+        raise UserError(f"{file}: its header has the column {repeated[0]} twice; rename one of them")
     try:
         numbered = [(reader.line_num, row) for row in reader]
     except csv.Error as error:  # a quote that never closes

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import yaml
-
 from ...errors import UserError, one_line
-from ...files import in_use, locked, locked_elsewhere, remove, remove_litter
+from ...files import in_use, locked, locked_elsewhere, read_json, remove, remove_litter
 from ...recipes import FREE_KEYS, Recipe, dump_recipe
+from ...recipes.reading import read_values
 
 logger = logging.getLogger(__name__)
 METRICS = "metrics.jsonl"
@@ -54,11 +52,8 @@ def recorded_keys(output: Path) -> dict:
     recipe = output / "recipe.yaml"
     if not recipe.is_file():
         return {"seeds": []}
-    try:
-        values = yaml.safe_load(recipe.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{recipe} is not valid YAML ({one_line(error)}); choose another --output_dir") from error
-    if not isinstance(values, dict) or not isinstance(values.get("seeds"), list):
+    values = read_values(recipe)
+    if not isinstance(values.get("seeds"), list):
         raise UserError(f"{recipe} is not a recipe; choose another --output_dir")
     return values
 
@@ -164,7 +159,22 @@ def move_to_seed(output: Path, seed: int) -> None:
 def finished_seeds(output: Path, seeds: list[int]) -> dict[int, dict]:
     """Return the results of the finished seeds of a run."""
     files = {seed: seed_directory(output, seeds, seed) / "results.json" for seed in seeds}
-    return {seed: json.loads(file.read_text(encoding="utf-8")) for seed, file in files.items() if file.is_file()}
+    return {seed: _finished(file) for seed, file in files.items() if file.is_file()}
+
+
+def _finished(file: Path) -> dict:
+    """Return the results of a finished seed.
+
+    Raises:
+        UserError: the file is damaged, or of something else.
+    """
+    results = read_json(file)
+    if missing := [key for key in ("model", "seed", "results", "training", "machine") if key not in results]:
+        raise UserError(
+            f"{file} is not of a finished run, it has no {', '.join(missing)}; delete it, and the same command "
+            "evaluates the run again"
+        )
+    return results
 
 
 def best_directory(output: Path, results: dict) -> Path:

@@ -1,0 +1,100 @@
+"""The quickstart from world to report, on a small world and with few updates."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from accelerate.state import AcceleratorState
+
+from csezoo.training.errors import UserError
+from csezoo.training.evaluation.sentence_vectors import SentenceVectors
+from csezoo.training.evaluation.tasks.sts import PairTask
+from csezoo.training.quickstart.report import Row, neighbours, query_sentences, score_lines
+from csezoo.training.quickstart.run import quickstart
+from csezoo.training.recipes import load_recipe
+from tests.interpreters import run_two
+
+SIZES = {"sentences": 200, "pairs": 80, "triplets": 150}
+FAST = {"max_steps": "2", "report_to": "none"}
+RUN = f"""
+from csezoo.training.quickstart.run import quickstart
+quickstart("quickstart", {FAST | {"nli_steps": "1", "output_dir": "run"}}, **{SIZES})
+"""
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory):
+    """The quickstart in two processes, each with a hash seed of its own: directory, output, log."""
+    runs = []
+    for _ in range(2):
+        directory = tmp_path_factory.mktemp("quickstart")
+        done = subprocess.run([sys.executable, "-c", RUN], cwd=directory, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        runs.append((directory / "run", done.stdout, done.stderr))
+    return runs
+
+
+def test_the_same_seed_makes_the_same_bytes_in_every_process(twice):
+    (first, shown, _), (second, shown_again, _) = twice
+    assert shown == shown_again
+    names = [path.relative_to(first) for path in first.rglob("*") if path.suffix in (".txt", ".csv", ".safetensors")]
+    names += [path.relative_to(first) for path in first.rglob("tokenizer.json")]
+    assert {"world/train.txt", "base/tokenizer.json", "best/model.safetensors", "simcse/best/model.safetensors"} <= {
+        name.as_posix() for name in names
+    }
+    for name in names:
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
+
+
+def test_the_report_has_every_row_and_says_what_was_learnt_from_what(twice):
+    run, shown, _ = twice[0]
+    rows = [line.split("  ")[0] for line in shown.splitlines() if re.search(r"\d\.\d\d +[01]\.\d\d$", line)]
+    assert rows == ["untrained, cls", "untrained, mean", "tf-idf", "simcse, no labels", "diffaug, labels"]
+    assert "simcse, no labels: 2 updates on 200 sentences" in shown
+    assert "diffaug, labels: 3 updates on 150 NLI triplets" in shown
+
+
+def test_the_report_ends_with_the_picture_and_three_lines_that_load_the_model(twice):
+    run, shown, _ = twice[0]
+    *_, picture, repository, first, second, third = shown.rstrip().splitlines()
+    assert picture.endswith(": run/before_and_after.png") and repository.endswith(": run/best")
+    assert (run / "before_and_after.png").read_bytes().startswith(b"\x89PNG")
+    assert first.strip() == "from transformers import AutoModel" and '"run/best"' in second and "encode([" in third
+
+
+def test_every_stage_is_announced(twice):
+    log = twice[0][2]
+    stages = ["making run/world", "making run/base", "training simcse", "training diffaug", "comparing all rows"]
+    assert sorted(stages, key=log.index) == stages
+
+
+def test_without_labels_only_the_sentences_are_used(tmp_path, capsys):
+    output = tmp_path / "run"
+    quickstart("quickstart-simcse", FAST | {"output_dir": str(output)}, **SIZES)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    shown = capsys.readouterr().out
+    assert "labels: 2 updates on 200 sentences" in shown and "diffaug" not in shown
+    assert not (output / "simcse").exists()
+    assert load_recipe(str(output / "recipe.yaml")).nli_file is None
+    (output / "world" / "made_from.json").unlink()
+    with pytest.raises(UserError, match="was not made by the quickstart"):
+        quickstart("quickstart-simcse", FAST | {"output_dir": str(output)}, **SIZES)
+
+
+@pytest.mark.slow
+def test_two_processes_train_both_models(tmp_path):
+    shown, _ = run_two("-c", RUN.replace("'run'", repr(str(tmp_path / "run"))))
+    assert shown.count("diffaug, labels: 3 updates") == 1, "one process reports"
+
+
+def test_recall_neighbours_and_queries_are_those_of_the_vectors():
+    vectors = {"a": (1, 0), "b": (0.9, 0.1), "c": (0, 1), "d": (0.1, 0.9), "e": (-1, 0), "f": (0, -1)}
+    task = PairTask("toy", [("a", "b"), ("c", "d"), ("e", "f")], [5.0, 5.0, 0.0], "here")
+    table = SentenceVectors(lambda texts: np.array([vectors[text] for text in texts], float))
+    table.add(task.sentences())
+    row = Row("toy", table)
+    assert score_lines([row], task)[1].split() == ["toy", "100.00", "1.00"]
+    assert query_sentences(task) == ["a", "c"]
+    assert neighbours(row, row, task, ["a"])[1].split() == ["0.99", "b", "0.99", "b"]

@@ -1,0 +1,147 @@
+"""The report of the quickstart: scores of all rows, neighbours and similarities before and after training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import wrap
+from typing import NamedTuple, cast
+
+import numpy as np
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from ..evaluation.encoders import load_encoder, plain_encoder
+from ..evaluation.sentence_vectors import Encode, SentenceVectors
+from ..evaluation.suites import encode_once
+from ..evaluation.tasks.retrieval import RetrievalTask
+from ..evaluation.tasks.sts import PairTask, load_pairs_file, unit_vectors
+from ..loop.runs import load_lines
+from ..pictures.vectors import draw_similarities
+from ..recipes import Recipe
+
+PICTURE = "before_and_after.png"
+QUERIES, LONGEST = 5, 60  # sentences whose neighbours are printed, and the most characters of each
+
+
+class Trained(NamedTuple):
+    """A finished run.
+
+    Args:
+        recipe: of the run.
+        results: content of its results.json.
+        best: the finished repository.
+    """
+
+    recipe: Recipe
+    results: dict
+    best: Path
+
+
+class Row(NamedTuple):
+    """A row of the report: its name, and the vectors of the test sentences."""
+
+    name: str
+    vectors: SentenceVectors
+
+
+def report(runs: list[Trained], output: Path) -> str:
+    """Draw the picture and return the printed report. The last run is the main one.
+
+    The rows are the base model under two poolings, tf-idf fitted on the test sentences, and each trained model. Recall
+    counts how often the nearest of all test sentences is the partner that means the same (grade 5).
+    """
+    main, best = runs[-1].recipe, runs[-1].best
+    task = load_pairs_file(cast(str, main.test_file))
+    rows = [Row(f"untrained, {pooling}", _untrained(main, pooling, task)) for pooling in ("cls", "mean")]
+    rows.append(Row("tf-idf", encode_once(_tf_idf(task), [task])))
+    for run in runs:
+        encode, _ = load_encoder(str(run.best))
+        rows.append(Row(row_name(run.recipe), encode_once(encode, [task])))
+    before, after = rows[1], rows[-1]
+    panels = {f"{row.name}: {_spearman(row, task):.1f}": task.similarities(row.vectors) for row in (before, *rows[3:])}
+    draw_similarities(panels, np.array(task.scores), output / PICTURE)
+    queries = query_sentences(task)
+    return "\n".join(
+        [
+            "",
+            *[f"{row_name(run.recipe)}: {learnt(run)}" for run in runs],
+            "",
+            f"Test: {len(task.pairs)} graded pairs of sentences about events that no training text describes.",
+            *score_lines(rows, task),
+            "",
+            f"Nearest test sentence, {before.name}, and {after.name}:",
+            *neighbours(before, after, task, queries),
+            "",
+            f"Similarities at each grade, before and after: {output / PICTURE}",
+            f"The finished repository: {best}",
+            *load_lines(best, queries[:2]),
+        ]
+    )
+
+
+def row_name(recipe: Recipe) -> str:
+    """Return what the report calls a trained model.
+
+    Example:
+        >>> row_name(Recipe()), row_name(Recipe(method="diffaug", nli_file="triplets.csv"))
+        ('simcse, no labels', 'diffaug, labels')
+    """
+    return f"{recipe.method}, {'labels' if recipe.text_columns or recipe.nli_file else 'no labels'}"
+
+
+def learnt(run: Trained) -> str:
+    """Return from what a model has learnt, and for how long."""
+    file = Path(cast(str, run.recipe.train_file))
+    with file.open(encoding="utf-8") as lines:
+        rows = sum(1 for _ in lines) - (file.suffix == ".csv")
+    kind = "NLI triplets (premise, entailed, contradicted)" if run.recipe.text_columns else "sentences"
+    updates = run.results.get("runs", [run.results])[0]["training"]["updates"]
+    return f"{updates} updates on {rows:,} {kind}"
+
+
+def _untrained(recipe: Recipe, pooling: str, task: PairTask) -> SentenceVectors:
+    encoder, tokenizer = plain_encoder(cast(str, recipe.base_model), pooling)
+    return encode_once(lambda texts: encoder.encode(texts, tokenizer, batch_size=128), [task])
+
+
+def _tf_idf(task: PairTask) -> Encode:
+    vectorizer = TfidfVectorizer().fit(sorted(task.sentences()))
+    return lambda texts: vectorizer.transform(texts).toarray()
+
+
+def score_lines(rows: list[Row], task: PairTask) -> list[str]:
+    """Return a table: Spearman (× 100) and the recall of the partner that means the same, as a share."""
+    width = max(len(row.name) for row in rows)
+    lines = [f"{'model':<{width}}  Spearman x 100  recall@1"]
+    for row in rows:
+        recall = RetrievalTask(task).results(row.vectors)[0]["value"] / 100
+        lines.append(f"{row.name:<{width}}  {_spearman(row, task):>14.2f}  {recall:>8.2f}")
+    return lines
+
+
+def _spearman(row: Row, task: PairTask) -> float:
+    return task.results(row.vectors)[0]["value"]
+
+
+def query_sentences(task: PairTask) -> list[str]:
+    """Choose the sentences whose neighbours are printed: short ones, evenly from all that have an equal partner."""
+    equal = [pair for pair, score in zip(task.pairs, task.scores, strict=True) if score == max(task.scores)]
+    short = sorted({first for first, second in equal if max(len(first), len(second)) <= LONGEST})
+    return short[:: -(-len(short) // QUERIES)]
+
+
+def neighbours(before: Row, after: Row, task: PairTask, queries: list[str]) -> list[str]:
+    """Return for each query a line, and its nearest other sentence before and after, side by side."""
+    sentences = sorted(task.sentences())
+    lines = []
+    for query in queries:
+        columns = []
+        for _, look_up in (before, after):
+            vectors = unit_vectors(look_up(sentences))
+            cosines = vectors @ vectors[sentences.index(query)]
+            cosines[sentences.index(query)] = -np.inf
+            nearest = int(np.argmax(cosines))
+            columns.append(wrap(f"{cosines[nearest]:.2f} {sentences[nearest]}", 56, subsequent_indent="     "))
+        height = max(map(len, columns))
+        left, right = (column + [""] * (height - len(column)) for column in columns)
+        lines += [f"  {query}", *(f"    {a:<58}{b}".rstrip() for a, b in zip(left, right, strict=True))]
+    return lines

@@ -1,0 +1,47 @@
+"""What a run has changed of the recipe that it started from: it decides which published numbers it compares with."""
+
+from __future__ import annotations
+
+from .keys import FREE_KEYS, Recipe
+from .reading import file_name, load_recipe, recipe_names
+
+# Keys that may differ from the recipe's. They name the run or its revisions, or choose how the same thing is computed.
+INCIDENTAL = FREE_KEYS | {"seeds", "name", "license", "language", "eval_data", "eval_batch_size"}
+INCIDENTAL |= {"mixed_precision", "attn_implementation", "gradient_checkpointing", "mini_batch_size"}
+INCIDENTAL |= {"base_revision", "generator_revision", "dataset_revision", "nli_dataset_revision"}
+# The keys that name the unlabelled and the labelled texts. A file is the same as a data set's file of that name.
+TEXTS = (("train_file", "dataset_file", "dataset"), ("nli_file", "nli_dataset_file", "nli_dataset"))
+
+
+def changes(recipe: Recipe) -> list[str] | None:
+    """The keys of a run that matter for its results and differ from the zoo's recipe; None if it is of no such recipe.
+
+    Example:
+        >>> changes(load_recipe("simcse-bert-base-uncased", {"seeds": "1, 2", "batch_size": "128"}))
+        ['batch_size']
+    """
+    if recipe.recipe not in recipe_names():
+        return None
+    run, zoo = recipe.to_dict(), load_recipe(str(recipe.recipe)).to_dict()
+    texts = {key for keys in TEXTS for key in keys}
+    changed = [key for key in run | zoo if key not in INCIDENTAL | texts and run.get(key, ...) != zoo.get(key, ...)]
+    for keys in TEXTS:
+        expected = _texts(zoo, keys)
+        if expected and _texts(run, keys) != expected:  # a recipe without texts needs a file of the user
+            changed += [key for key in keys if run[key] != zoo[key]]
+    return changed
+
+
+def _texts(values: dict, keys: tuple[str, ...]) -> str | None:
+    named = next((values[key] for key in keys if values[key]), None)
+    return file_name(named).removesuffix(".gz") if named else None
+
+
+def origin(recipe: Recipe) -> dict:
+    """What a results file says of a run's recipe: its method, name and base model, and what was changed."""
+    return {
+        "method": recipe.method,
+        "recipe": recipe.recipe,
+        "base_model": recipe.base_model,
+        "changed": changes(recipe),
+    }
