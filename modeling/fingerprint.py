@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 import torch
-import transformers
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import cached_file
@@ -79,7 +78,6 @@ def new_fingerprint(model: SentenceEncoderModel, tokenizer: PreTrainedTokenizerB
     token_ids = tokenize_sentences(tokenizer, SENTENCES)
     embeddings = embed_token_ids(model, token_ids).tolist()
     return {
-        "versions": {"torch": str(torch.__version__), "transformers": transformers.__version__},
         "sentences": SENTENCES,
         "token_ids": token_ids,
         "embeddings": [[float(f"{x:.{DIGITS}g}") for x in vector] for vector in embeddings],

@@ -16,9 +16,9 @@ References:
     As in the release: one MLP, Linear(H, H) - tanh - Linear(H, 2MH), computes both prefixes from one table of 2l
     vectors, with dropout on its output. A row sees only the prefix of its view. Real tokens have positions from 2l in
     training and at test, and so do those of the template whose bias is subtracted. A bias is looked up at the
-    sentence's length plus l (`denoise_length_offset`), a mistake of the release. One thing differs from the release.
-    Its stage 1 leaves the language model out of the optimizer, but not out of the gradient norm, which is then larger
-    than that of the prefixes alone. Here the language model is frozen, and the norm is over the trained parameters.
+    sentence's length plus l (`denoise_length_offset`), a mistake of the release. One thing differs: stage 1 of the
+    release leaves the language model out of the optimizer, but not out of the gradient norm, which is then larger than
+    that of the prefixes alone. Here the language model is frozen, and the norm is over the trained parameters.
 
     Neither paper nor release states the following, so it was decided here. All new weights start like the backbone's
     (N(0, 0.02), zero biases). The `same` prefix has length l, and the serving model sees two copies of it. For LoRA

@@ -1,19 +1,19 @@
 """The serving model of every method: a backbone, a pooling, and the projection if it is kept at test."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import logging
 
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .encoding import encode_texts, load_tokenizer
-from .fingerprint import FINGERPRINT_NAME, load_fingerprint, new_fingerprint, verify_fingerprint
+from .fingerprint import load_fingerprint, verify_fingerprint
 from .pooling import (
     BackboneOutput,
     MaskedLMTransform,
@@ -24,14 +24,7 @@ from .pooling import (
     require_right_padding,
 )
 from .prompts import template_bias
-from .saved_files import (
-    MODULES,
-    OLDEST_SENTENCE_TRANSFORMERS,
-    TRANSFORMER,
-    JsonFile,
-    save_tokenizer,
-    write_sentence_transformers_files,
-)
+from .saved_files import SavedCompletely
 from .whitening import Whitening
 
 logger = logging.get_logger(__name__)
@@ -45,7 +38,7 @@ def without_pooler(backbone: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in backbone.state_dict().items() if not name.startswith("pooler.")}
 
 
-class SentenceEncoderPreTrainedModel(PreTrainedModel):
+class SentenceEncoderPreTrainedModel(SavedCompletely):
     """Strict loading for all models of the zoo: the error names every tensor that does not fit the model."""
 
     config_class: type[SentenceEncoderConfig] = SentenceEncoderConfig
@@ -54,11 +47,6 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_attention_backend = True
-    loaded_from: dict | None = None
-    tokenizer: PreTrainedTokenizerBase | None = None  # saved with the model; loaded when it is first needed
-    # Completes the code files of a saved directory. The package sets it (`checkpoint_files`). Code loaded from a
-    # checkpoint is already complete.
-    complete_code: ClassVar[Callable[[Any], None] | None] = None
 
     @classmethod
     def from_pretrained(
@@ -88,41 +76,6 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
             raise ValueError(f"{pretrained_model_name_or_path} does not fit {cls.__name__}: {', '.join(problems)}")
         return loaded if output_loading_info else model
 
-    def save_pretrained(  # type: ignore[override]  # further positional options depend on the version
-        self, save_directory: Any, is_main_process: bool = True, state_dict: dict | None = None, **kwargs: Any
-    ) -> None:
-        """Save the model as a complete repository. All options of `PreTrainedModel.save_pretrained` work.
-
-        The repository has the model's code, the files of sentence-transformers, and the tokenizer that the model was
-        loaded with or that is set as `tokenizer`. A serving model's fingerprint is renewed, without the checksums of
-        files that a published repository has. If it cannot be renewed, a warning says so.
-        """
-        super().save_pretrained(save_directory, is_main_process, state_dict, **kwargs)
-        # With `push_to_hub` the files were completed before the upload. An adapter is not a complete model.
-        if is_main_process and not kwargs.get("push_to_hub") and not self._hf_peft_config_loaded:
-            self.complete_repository(save_directory, variant=kwargs.get("variant"), renew=state_dict is None)
-
-    def _upload_modified_files(self, working_dir: Any, *args: Any, **kwargs: Any) -> Any:
-        self.complete_repository(working_dir)
-        return super()._upload_modified_files(working_dir, *args, **kwargs)
-
-    def complete_repository(self, directory: Any, *, variant: str | None = None, renew: bool = True) -> None:
-        """Add the code and the files that `PreTrainedModel.save_pretrained` does not write.
-
-        Args:
-            directory: where the model was saved.
-            variant: of the names of the weights.
-            renew: whether to renew the fingerprint; false if the saved weights are not those of this object.
-        """
-        if complete := type(self).complete_code:
-            complete(directory)
-        write_sentence_transformers_files(directory, MODULES, TRANSFORMER, OLDEST_SENTENCE_TRANSFORMERS)
-        try:
-            save_tokenizer(directory, load_tokenizer(self))
-        except (OSError, ValueError):  # a model made from a configuration, or a checkpoint without a tokenizer
-            if self.loaded_from:
-                logger.warning(f"{directory}: no tokenizer was saved, because the model was loaded without one")
-
     def _without_training_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
         """Drop the tensors in which serving and training checkpoints of a method differ."""
         return missing, unexpected
@@ -133,6 +86,8 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
 
     It has only the backbone and what inference needs.
     """
+
+    has_fingerprint = True
 
     # Heads that only a training checkpoint has. Serving ignores them.
     training_heads: tuple[str, ...] = ("projection", "lm_head", "nli_classifier", "average")
@@ -157,15 +112,6 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             head for head in self.training_heads if head not in {name.split(".")[0] for name in self.state_dict()}
         }
         return missing, {name for name in unexpected if name.split(".")[0] not in heads}
-
-    def complete_repository(self, directory: Any, *, variant: str | None = None, renew: bool = True) -> None:
-        super().complete_repository(directory, variant=variant, renew=renew)
-        if renew and self.tokenizer is not None:
-            saved = type(self).from_pretrained(directory, dtype=torch.float32, variant=variant)
-            fingerprint = JsonFile(new_fingerprint(saved, load_tokenizer(saved)))
-            fingerprint.to_json_file(f"{directory}/{FINGERPRINT_NAME}")
-        elif self.loaded_from:
-            logger.warning(f"{directory}: {FINGERPRINT_NAME} was not renewed, so verify() cannot check this model")
 
     def get_input_embeddings(self) -> nn.Module:
         return self.backbone.get_input_embeddings()

@@ -14,6 +14,8 @@ import json
 import os
 import re
 import threading
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -40,6 +42,7 @@ class HubServer(ThreadingHTTPServer):
         failures: `{"/commit/": 503}` fails every request whose path contains this text, with this status.
         cuts: `{"/commit/": "before"}` drops the connection of every request whose path contains this text, "before" or
             "after" the request is carried out.
+        slow: `{"/resolve/": 0.1}` answers every request whose path contains this text with a byte every 0.1 seconds.
         corrupt: paths of files that the Hub serves with a wrong last byte.
         requests: `METHOD path` of every request, in order.
     """
@@ -53,6 +56,7 @@ class HubServer(ThreadingHTTPServer):
         self.refs: dict[str, dict[str, Commit]] = {}
         self.failures: dict[str, int] = {}
         self.cuts: dict[str, str] = {}
+        self.slow: dict[str, float] = {}
         self.corrupt: set[str] = set()
         self.requests: list[str] = []
         self.objects: dict[str, bytes] = {}  # LFS objects by SHA-256, uploaded before they are committed
@@ -119,6 +123,19 @@ def git_hash(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
+class SlowFile:
+    """Sends a byte, waits, and so on, until the client is gone."""
+
+    def __init__(self, file, pause: float):
+        self.file, self.pause = file, pause
+
+    def write(self, data: bytes) -> None:
+        with suppress(ConnectionError):
+            for byte in data:
+                self.file.write(bytes([byte]))
+                time.sleep(self.pause)
+
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: HubServer
@@ -140,8 +157,12 @@ class Handler(BaseHTTPRequestHandler):
                 for methods, pattern, route in ROUTES:
                     if self.command in methods and (match := re.fullmatch(pattern, path)):
                         answer = route(self, **match.groupdict())
-                        return self.hang_up() if cut == "after" else self.send(*answer)
-            raise Refusal(404, "", f"no such page: {path}")
+                        if cut == "after":
+                            return self.hang_up()
+                        break
+                else:
+                    raise Refusal(404, "", f"no such page: {path}")
+            self.send(*answer)  # without the lock, because it may take long
         except Refusal as refusal:
             status, code, message = refusal.args
             self.send({"error": message}, {"X-Error-Code": code, "X-Error-Message": message}, status)
@@ -153,6 +174,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def send(self, content: bytes | dict | list, headers: dict[str, str] | None = None, status: int = 200) -> None:
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        pause = next((pause for piece, pause in self.server.slow.items() if piece in self.path), None)
+        file = self.wfile
+        if pause is not None:
+            self.wfile = SlowFile(file, pause)
         self.send_response(status)
         kind = "application/octet-stream" if isinstance(content, bytes) else "application/json"
         for name, value in {"Content-Type": kind, "Content-Length": str(len(data)), **(headers or {})}.items():
@@ -160,6 +185,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data)
+        self.wfile = file
 
     def log_message(self, *_):
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,10 @@ from contextlib import contextmanager
 
 class UserError(Exception):
     """An error the user can fix: one line that names the value and the way out. The command exits with status 2."""
+
+
+class OutOfTimeError(UserError):
+    """A step took too long and cannot be stopped. The command ends the process without waiting for it."""
 
 
 def one_line(error: BaseException) -> str:
@@ -41,6 +46,10 @@ def exit_with_one_line() -> Iterator[None]:
     """
     try:
         yield
+    except OutOfTimeError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(2)  # an exit would wait for the threads that wait for the Hub
     except UserError as error:
         message = str(error)
     except OSError as error:
@@ -49,7 +58,7 @@ def exit_with_one_line() -> Iterator[None]:
         message = f"{quoted(error.filename)} is too long for the name of a file; give a shorter one"
     else:
         return
-    print(f"error: {message}", file=sys.stderr)
+    print("error:", " ".join(message.splitlines()), file=sys.stderr)  # a name in it may have line breaks
     raise SystemExit(2)
 
 

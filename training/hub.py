@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError  # its own type in Python 3.10
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from huggingface_hub import get_hf_file_metadata, hf_hub_url, snapshot_download
 
@@ -13,10 +18,12 @@ from huggingface_hub import get_hf_file_metadata, hf_hub_url, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
 from huggingface_hub.utils.sha import sha_fileobj
 
-from .errors import UserError, one_line
+from .errors import OutOfTimeError, UserError, one_line
 
 if TYPE_CHECKING:
     import datasets
+
+Result = TypeVar("Result")
 
 
 def local_directory(
@@ -31,7 +38,7 @@ def local_directory(
         without: a pattern of files to leave out.
 
     Raises:
-        UserError: it is neither a directory nor a Hub id, or the download fails.
+        UserError: it is neither a directory nor a Hub id, or the download fails or takes too long.
     """
     if os.path.isdir(repository):  # false for a name that is too long, where Path raises
         if revision is not None:
@@ -40,11 +47,59 @@ def local_directory(
             )
         return Path(repository)
     try:
-        return Path(snapshot_download(repository, revision=revision, allow_patterns=only, ignore_patterns=without))
+        return Path(
+            within_time(
+                f"the download of {repository}",
+                lambda: snapshot_download(repository, revision=revision, allow_patterns=only, ignore_patterns=without),
+            )
+        )
     except HFValidationError:
         raise UserError(f"{repository} is neither a directory nor a valid name on the Hub") from None
     except (HTTPError, OSError, ValueError) as error:
         raise UserError(f"{repository} could not be downloaded ({one_line(error)})") from error
+
+
+def within_time(what: str, step: Callable[[], Result]) -> Result:
+    """Run a step that waits for the Hub, with a limit on its total time.
+
+    The client's own limits are for each read. A server that sends a byte now and then, or asks for a retry in a year,
+    stays within them for ever.
+
+    Args:
+        what: the step, for the error.
+        step: it is run in a thread, which is left behind when the time is over.
+
+    Returns:
+        What the step returns.
+
+    Raises:
+        OutOfTimeError: it took longer than `CSEZOO_HUB_TIMEOUT` seconds, an hour by default.
+        UserError: that variable is not a number of seconds.
+    """
+    given = os.environ.get("CSEZOO_HUB_TIMEOUT", "3600")
+    try:
+        limit = float(given)
+    except ValueError:
+        limit = math.nan
+    if not 0 < limit <= threading.TIMEOUT_MAX:
+        raise UserError(f"CSEZOO_HUB_TIMEOUT: {given!r} must be a number of seconds above 0")
+    done: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(step())
+        except BaseException as error:  # raised again below
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        return done.result(limit)
+    except FutureTimeoutError:
+        if done.done():  # the step itself raised one
+            raise
+        raise OutOfTimeError(
+            f"{what} took longer than {limit:g} seconds; check the network, or set CSEZOO_HUB_TIMEOUT to more seconds"
+        ) from None
 
 
 @cache
@@ -56,7 +111,8 @@ def answers(repository: str, endpoint: str) -> bool:
         endpoint: of the Hub, `huggingface_hub.constants.ENDPOINT`.
     """
     try:
-        get_hf_file_metadata(hf_hub_url(repository, "config.json", endpoint=endpoint))
+        url = hf_hub_url(repository, "config.json", endpoint=endpoint)
+        within_time(f"the request for {repository}", lambda: get_hf_file_metadata(url))
     except HfHubHTTPError:
         return True
     except (HTTPError, OSError):
@@ -101,6 +157,17 @@ def sha256(path: Path) -> str:
     """Return the SHA-256 of a file of any size."""
     with path.open("rb") as file:
         return sha_fileobj(file).hex()
+
+
+def added_files(directory: Path, known: Iterable[str]) -> list[str]:
+    """Return a phrase for each file in a directory that is not known and not hidden."""
+    names = (path.relative_to(directory).as_posix() for path in sorted(directory.rglob("*")) if not path.is_dir())
+    return [f"{name} was added" for name in names if name not in known and not is_hidden(name)]
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a part of a path starts with a dot, as `.gitattributes` on the Hub does."""
+    return any(part.startswith(".") for part in name.split("/"))
 
 
 def differing_files(directory: Path, checksums: dict[str, str]) -> list[str]:

@@ -72,7 +72,7 @@ def convert(
     modules, known_pickle = name == "consert", entry is not None
     source = find_source(model, revision, modules=modules, authors_pickle=known_pickle)
     if entry and entry.seen and source.revision and not source.revision.startswith(entry.seen):
-        source.notes.append(f"the rules for it were written when main was at {entry.seen}")
+        source.notes.append(f"the rules for it were written for commit {entry.seen}")
     where = f" of {source.name} at {source.revision}" if source.revision else f" of {source.name}"
     report(f"read      {source.weights.name}{where}")
     with new_directory(target) as partial:

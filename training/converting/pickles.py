@@ -51,14 +51,14 @@ def read_pickle(file: Path) -> dict[str, torch.Tensor]:
                     _check_imports(file, archive.open(name))
     except (zipfile.BadZipFile, EOFError) as error:
         raise UserError(
-            f"{file.name} is no file of torch.save since torch 1.6 ({one_line(error)}); older formats are not read"
+            f"{file.name} was not written by torch.save of torch 1.6 or newer ({one_line(error)})"
         ) from error
     try:
         state = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
     except (RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
         raise UserError(f"{file.name} is damaged ({one_line(error)})") from error
     if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
-        raise UserError(f"{file.name} is no state dict: it contains more than tensors by name")
+        raise UserError(f"{file.name} is not a state dict: it contains more than tensors by name")
     return {str(name): tensor for name, tensor in state.items()}
 
 

@@ -30,7 +30,7 @@ def key_value_prefixes(state: Mapping[str, torch.Tensor], config: PretrainedConf
     there = {name for name in state if name.startswith("prefixes.")}
     expected = {TABLE, *MLP} if there & set(MLP) else {TABLE}
     if wrong := sorted(there ^ expected):
-        raise UserError(f"the prefix encoder lacks or has {', '.join(wrong)}")
+        raise UserError(f"the prefix encoder has other tensors than expected: {', '.join(wrong)}")
     flat = state[TABLE].float()
     layers, hidden, heads = config.num_hidden_layers, config.hidden_size, config.num_attention_heads
     if len(expected) > 1:

@@ -22,7 +22,7 @@ from ..environment import device
 from ..errors import UserError, one_line, quoted
 from ..files import read_json
 from ..hub import answers, is_inside
-from ..loading.backbones import LOAD_ERRORS, SAFELY, load_backbone
+from ..loading.backbones import LOAD_ERRORS, SAFELY, load_backbone, run_once
 from ..loading.sizes import longest_input, refuse_oversized, refuse_oversized_checkpoint
 from ..loading.templates import serving_tokenizer, template_token_ids
 from ..loading.tokenizers import UNKNOWN, check_vocabulary, load_tokenizer, reading_tokenizer
@@ -54,7 +54,7 @@ def load_encoder(
     if config_model_type(model) in METHODS:
         _refuse_pooling(model, pooling)
         encoder = load_checkpoint(model, dtype)
-        encode = _counting_encoder(encoder, checkpoint_tokenizer(encoder, model), batch_size, progress)
+        encode = _counting_encoder(model, encoder, checkpoint_tokenizer(encoder, model), batch_size, progress)
         return encode, _encoder_receipt(model, encoder.config.pooling, dtype, batch_size, "csezoo")
     if _file(model, "modules.json"):
         _refuse_pooling(model, pooling)
@@ -65,7 +65,7 @@ def load_encoder(
         )
     encoder, tokenizer = plain_encoder(model, pooling, dtype)
     receipt = _encoder_receipt(model, pooling, dtype, batch_size, "transformers")
-    return _counting_encoder(encoder, tokenizer, batch_size, progress), receipt
+    return _counting_encoder(model, encoder, tokenizer, batch_size, progress), receipt
 
 
 def load_checkpoint(model: str, dtype: str = "float32") -> SentenceEncoderModel:
@@ -118,9 +118,10 @@ def plain_encoder(
 
 
 def _counting_encoder(
-    encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase, batch_size: int, progress: bool
+    model: str, encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase, batch_size: int, progress: bool
 ) -> CountingEncoder:
     encoder.to("cuda" if torch.cuda.is_available() else "cpu").eval()  # type: ignore[arg-type]  # as above
+    run_once(model, lambda: encoder.encode(UNKNOWN, tokenizer))
 
     def encode(texts: list[str]) -> np.ndarray:
         return encoder.encode(texts, tokenizer, batch_size=batch_size, show_progress_bar=progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -64,6 +65,19 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
             "one such as google-bert/bert-base-uncased"
         )
     return backbone
+
+
+def run_once(name: str, run: Callable[[], object]) -> None:
+    """Run a model once on a short text, because some configurations can be loaded, but not used.
+
+    Raises:
+        UserError: it cannot be run.
+    """
+    try:
+        with torch.no_grad():
+            run()
+    except LOAD_ERRORS as error:
+        raise UserError(f"{name} could not be run ({one_line(error)}); check its config.json") from error
 
 
 def dropout_fields(config: PretrainedConfig) -> list[str]:

@@ -15,11 +15,11 @@ from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
 from ..data.collation import ViewCollator, tokenize
 from ..errors import UserError
-from ..loading.backbones import load_backbone, set_dropout, set_module_dropout
+from ..loading.backbones import load_backbone, run_once, set_dropout, set_module_dropout
 from ..loading.masked_lm import load_generator, load_masked_lm_head
 from ..loading.sizes import longest_input, refuse_oversized
 from ..loading.templates import Template, serving_tokenizer, template_token_ids
-from ..loading.tokenizers import check_vocabulary, load_tokenizer, require_mask_token
+from ..loading.tokenizers import UNKNOWN, check_vocabulary, load_tokenizer, require_mask_token
 from ..recipes import Recipe
 
 
@@ -78,6 +78,8 @@ def build(recipe: Recipe) -> Build:
         set_dropout(backbone.config, recipe.dropout)
     tokenizer = load_tokenizer(recipe.base_model, revision=recipe.base_revision or "main")
     check_vocabulary(recipe.base_model, tokenizer, backbone.config.vocab_size)
+    if not recipe.attn_implementation:  # one that needs a GPU cannot run here yet
+        run_once(recipe.base_model, lambda: backbone(input_ids=torch.tensor([tokenizer(UNKNOWN).input_ids])))
     prompts = recipe.model.get("prompts") or [None]
     config_class, _, training_class = method(recipe.method)
     try:

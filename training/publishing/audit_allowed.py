@@ -138,7 +138,7 @@ cross_attentions cuda cumsum data debug decode default default_factory device di
 dtype element_size elements embedding embedding_dim embeddings encode encoder endswith __enter__ eos_token_id eps
 error eval __exit__ expand expand_as extend fill_ fill_diagonal_ find float for_model forward from_config from_dict
 from_iterable from_numpy fromkeys functional generator get get_buffer get_extended_attention_mask get_head_mask
-get_input_embeddings get_output_embeddings get_seq_length get_submodule get_text_config getEffectiveLevel
+get_input_embeddings get_output_embeddings get_parameter get_seq_length get_submodule get_text_config getEffectiveLevel
 __getitem__ gradient_checkpointing _gradient_checkpointing_func group groups half hidden_act hidden_dropout_prob
 hidden_size hidden_states id2label in_features index indices info info_once _init_weights init_weights
 initializer_range input_ids insert int intermediate_size intersection invert_attention_mask is_contiguous is_cpu
@@ -209,6 +209,12 @@ REASONS = {
             gi_code gi_frame tb_frame tb_next""",
     }.items()
     for name in names.split()
+}
+# SHA-256 of the files of the zoo that do more than a model needs, and that were read for it. `modeling/saved_files.py`
+# writes the files of a repository into the directory that its user names. Add a line when it changes; published
+# checkpoints have the older ones.
+REVIEWED = {
+    "2206e4bc97fdf6da22e39405c31a224c2bb312ffdf0646f7a7f4f71d86a5b4a6",
 }
 # Options of any function, and keys of any dictionary.
 OPTIONS = {

@@ -8,13 +8,18 @@ from pathlib import Path
 from csezoo.modeling import METHODS
 from csezoo.modeling.fingerprint import FINGERPRINT_NAME
 
+from ..cards.method_texts import IDEAS
 from ..environment import versions
 from ..errors import UserError, one_line
 from ..evaluation.encoders import checkpoint_tokenizer, config_model_type, load_checkpoint
 from ..files import read_json
-from ..hub import differing_files, local_directory, sha256
+from ..hub import added_files, differing_files, local_directory, sha256
 from ..loading.backbones import LOAD_ERRORS
+from ..pictures.captions import PICTURES
 
+# Files without a checksum: what a card and a run add to a saved model, and what no library loads.
+WITHOUT_CHECKSUM = {FINGERPRINT_NAME, "README.md", "recipe.yaml", "results.json", "LICENSE", "NOTICE", *PICTURES}
+WITHOUT_CHECKSUM |= {path.name for path in IDEAS.glob("*.svg")}
 NO_CHECKSUMS = "files: there are no checksums, because save_pretrained wrote the repository"
 
 
@@ -35,6 +40,8 @@ def add_checksums(directory: Path) -> None:
 def verify_repository(repository: str, revision: str | None = None) -> list[str]:
     """Compare a repository with its fingerprint: checksums, token ids, vectors. Code in the repository is not run.
 
+    A file without a checksum is a difference too, unless it is one of those that a card or a run adds.
+
     Args:
         repository: directory or Hub id.
         revision: branch, tag or commit on the Hub.
@@ -52,6 +59,8 @@ def verify_repository(repository: str, revision: str | None = None) -> list[str]
     fingerprint = read_fingerprint(directory, repository)
     checksums = fingerprint.get("files", {})
     problems = differing_files(directory, checksums)
+    if checksums:
+        problems += added_files(directory, {*checksums, *WITHOUT_CHECKSUM})
     lines = [f"files: {len(checksums)} checksums match the fingerprint" if checksums else NO_CHECKSUMS]
     try:
         if config_model_type(str(directory)) not in METHODS:

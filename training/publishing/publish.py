@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from json import JSONDecodeError
 from pathlib import Path
 from typing import cast
@@ -15,9 +16,9 @@ from huggingface_hub.hf_api import ModelInfo, RepoSibling
 from huggingface_hub.utils import disable_progress_bars, logging
 from huggingface_hub.utils.sha import git_hash
 
-from ..errors import UserError
-from ..hub import differing_files, sha256
-from .staging import check_as_a_stranger, check_files, hidden, stage
+from ..errors import OutOfTimeError, UserError
+from ..hub import differing_files, is_hidden, sha256, within_time
+from .staging import check_as_a_stranger, check_files, stage
 
 Operation = CommitOperationAdd | CommitOperationDelete
 
@@ -72,8 +73,8 @@ def publish(
         The URL of the commit or the pull request.
 
     Raises:
-        UserError: a check fails, the name is not valid, the Hub refuses or cannot be reached, or the downloaded files
-            differ.
+        UserError: a check fails, the name is not valid, the Hub refuses or cannot be reached or takes too long (see
+            `within_time`), or the downloaded files differ.
 
     Example:
         `publish("runs/quickstart", "my-name/my-model", private=True)`
@@ -86,13 +87,14 @@ def publish(
     if not sys.stderr.isatty():
         disable_progress_bars()
     api = HfApi(library_name="csezoo", token=True)
-    with tempfile.TemporaryDirectory() as directory:
+    # A step that is out of time may still write into it.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         staged = Path(directory, "staged")
         stage(run, to, staged)
         report(check_files(staged))
         try:
-            known = _find(api, to)
-            tagged = _tagged(api, to, tag) if known and tag else None
+            known = within_time(f"the request for {to}", lambda: _find(api, to))
+            tagged = within_time(f"the request for {to}", lambda: _tagged(api, to, tag)) if known and tag else None
         except ERRORS as error:
             raise UserError(_explain(error, to)) from None
         if private and known and not known.private:
@@ -103,14 +105,18 @@ def publish(
         for line in plan:
             report(line)
         report(check_as_a_stranger(staged))
-        sha, revision, url = _commit(api, to, known, operations, private, create_pr, message)
+        commit = partial(_commit, api, to, known, operations, private, create_pr, message)
+        sha, revision, url = within_time(f"the commit to {to}", commit)
+        unchecked = f"commit {sha} was made but not checked; publish again to finish"
         try:
-            report(_read_back(to, staged, sha, revision, Path(directory, "cache")))
+            check = partial(_read_back, to, staged, sha, revision, Path(directory, "cache"))
+            report(within_time(f"the download of {to}", check))
             if tag and not tagged:
-                api.create_tag(to, tag=tag, revision=sha)
+                within_time(f"the tag of {to}", lambda: api.create_tag(to, tag=tag, revision=sha))
         except ERRORS as error:
-            problem = _explain(error, to)
-            raise UserError(f"commit {sha} was made but not checked; publish again to finish: {problem}") from None
+            raise UserError(f"{unchecked}: {_explain(error, to)}") from None
+        except OutOfTimeError as error:
+            raise OutOfTimeError(f"{unchecked}: {error}") from None
         return url
 
 
@@ -140,7 +146,7 @@ def _compare(staged: Path, there: dict[str, RepoSibling]) -> tuple[list[Operatio
             operations.append(CommitOperationAdd(name, str(path)))
             plan.append(f"{'change' if name in there else 'add':<9} {name} ({path.stat().st_size:,} bytes)")
     for name in sorted(there.keys() - set(names)):
-        if not hidden(name):
+        if not is_hidden(name):
             operations.append(CommitOperationDelete(name))
             plan.append(f"{'delete':<9} {name}")
     return operations, plan or ["nothing changes"]

@@ -13,7 +13,8 @@ import yaml
 from huggingface_hub import ModelCard
 
 from ..errors import UserError, one_line
-from ..hub import differing_files
+from ..files import refuse_links_out
+from ..hub import differing_files, is_hidden
 from .audit import audit
 from .fingerprints import read_fingerprint
 
@@ -46,14 +47,15 @@ def stage(run: str, to: str, staged: Path) -> None:
         staged: an empty directory.
 
     Raises:
-        UserError: a file is missing.
+        UserError: a file is missing, or a link leads out of the run.
     """
     directory = finished_repository(run)
+    refuse_links_out(directory, *(Path(run, name) for name in ("best", *OF_THE_RUN)), root=Path(run))
     files = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*") if path.is_file()}
     if directory != Path(run):
         files |= {name: Path(run, name) for name in OF_THE_RUN}
     for name, path in files.items():
-        if not hidden(name):
+        if not is_hidden(name):
             (staged / name).parent.mkdir(parents=True, exist_ok=True)
             (staged / name).symlink_to(path.absolute())
     _rewrite(staged / "README.md", lambda card: card.replace(PLACEHOLDER, to))
@@ -77,11 +79,6 @@ def finished_repository(run: str) -> Path:
             "where it stopped"
         )
     return directory
-
-
-def hidden(name: str) -> bool:
-    """Return whether a part of a path starts with a dot, as `.gitattributes` on the Hub does."""
-    return any(part.startswith(".") for part in name.split("/"))
 
 
 def _rewrite(link: Path, change: Callable[[str], str]) -> None:

@@ -21,6 +21,7 @@ CONFIGURATIONS = {
     "kernels": {"hidden_act": "kernels-community/activation"},
     "zero": {"hidden_size": 0},
     "heads": {"num_attention_heads": 0},
+    "negative": {"num_attention_heads": -2},
     "words": {"hidden_size": "large"},
     "vocabulary": {"vocab_size": 0},
     "types": {"model_type": ["bert"]},
@@ -132,7 +133,8 @@ TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model
         ("benchmark training quickstart --out {0}", "is a directory; give a file"),
     ],
 )
-def test_a_mistake_is_one_line_with_the_way_out(command, message, bases, broken, capsys):
+def test_a_mistake_is_one_line_with_the_way_out(command, message, bases, broken, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a run without --output_dir begins here
     words = [str(bases["bert"]) if word == "BASE" else word.format(broken) for word in command.split()]
     with pytest.raises(SystemExit) as stop:
         main(words)
@@ -151,7 +153,8 @@ def on_one_line(capsys, *words) -> str:
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_a_broken_configuration_is_one_line_wherever_it_is_read(name, broken, bases, tmp_path, capsys):
+def test_a_broken_configuration_is_one_line_wherever_it_is_read(name, broken, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     pairs, sentences = broken / "pairs.csv", broken / "sentences.txt"
     assert name in on_one_line(capsys, "evaluate", broken / name, "--pooling", "cls", "--pairs", pairs)
     assert name in on_one_line(capsys, "train", *TRAIN.split(), broken / name, "--train_file", sentences)
@@ -189,6 +192,12 @@ def test_a_card_that_is_not_text_is_one_line(tmp_path, capsys):
     (tmp_path / "model" / "README.md").write_bytes(b"\xff\xfe")
     assert "README.md cannot be read" in on_one_line(capsys, "publish", tmp_path / "model", "--to", "a/b")
     assert "README.md cannot be read" in on_one_line(capsys, "export", tmp_path / "model", "--to", tmp_path / "plain")
+
+
+def test_a_line_break_in_a_name_does_not_break_the_line(tmp_path, capsys):
+    (tmp_path / "pairs.csv").write_text('"a\nb",c\nx,y\n', encoding="utf-8")
+    words = [*TRAIN.split(), tmp_path, "--train_file", tmp_path / "pairs.csv", "--output_dir", "a\nb" * 99]
+    assert "too long" in on_one_line(capsys, "train", *words)
 
 
 def test_the_version_is_one_line(capsys):

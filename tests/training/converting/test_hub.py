@@ -38,7 +38,7 @@ def test_convert_by_id_and_revision(hub, convert, tmp_path):
     done = convert("--revision", first)
     assert done.returncode == 0, done.stderr
     assert f"read      pytorch_model.bin of {NAME} at {first}" in done.stdout
-    assert "the rules for it were written when main was at 2d82fab" in done.stdout
+    assert "the rules for it were written for commit 2d82fab" in done.stdout
     assert not [request for request in hub.requests if "msgpack" in request or "/discussions" in request]
     receipt = json.loads((tmp_path / "zoo" / "conversion.json").read_text(encoding="utf-8"))
     assert (receipt["source"], receipt["revision"]) == (NAME, first)

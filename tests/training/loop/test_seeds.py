@@ -215,6 +215,25 @@ def test_seeds_of_older_code_have_no_receipt_and_are_averaged(recipe, whole, tmp
     assert results["summary"][0]["mean"] == pytest.approx(np.mean(scores)) and len(scores) == 4
 
 
+@pytest.mark.parametrize("content", ["", "[]", '{"seed": 1}'])
+def test_broken_results_are_one_line_and_written_again(recipe, whole, tmp_path, content):
+    shutil.copytree(whole, tmp_path / "run")
+    path = tmp_path / "run" / "seed-2" / "results.json"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match="seed-2/results.json"):
+        run_recipe(make_recipe({**recipe, "seeds": [1]}))
+    path.unlink()
+    run_recipe(make_recipe({**recipe, "seeds": [2]}))
+    equals_whole(tmp_path / "run", whole, [1, 2, 3])
+
+
+def test_a_recipe_of_ones_own_may_be_in_the_directory(recipe, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.yaml").write_text("batch_size: 8\nseeds: 3\n", encoding="utf-8")
+    run_recipe(make_recipe({**recipe, "seeds": [1]}))
+    assert read(tmp_path / "run")["seed"] == 1
+
+
 def test_a_move_that_was_interrupted_is_finished(recipe, tmp_path):
     """Killed between two renames, after another seed was added to a run of one."""
     run = tmp_path / "run"

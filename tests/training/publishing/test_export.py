@@ -18,6 +18,7 @@ from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.loading.sizes import longest_input
 from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
+from csezoo.training.publishing.audit import audit
 from csezoo.training.publishing.export import check_export, export
 from csezoo.training.publishing.export_card import export_card
 from csezoo.training.publishing.onnx_graph import largest_difference
@@ -166,6 +167,12 @@ def test_the_command_lists_every_way_to_use_the_export_and_leaves_no_other_files
     *ways, directory = shown.splitlines()
     assert [way.split("  ")[0] for way in ways] == ["sentence-transformers", "transformers alone", "ONNX Runtime"]
     assert directory == "exports/out" and list(exported.parent.iterdir()) == [exported]
+
+
+def test_the_audit_finds_nothing_in_exports(plain, from_the_hub):
+    directory, expected, _ = plain
+    assert [finding for name in expected for finding in audit(directory / name)] == []
+    assert audit(from_the_hub[1]) == []  # with a card and an ONNX file
 
 
 def test_the_code_on_the_card_returns_the_vectors_and_a_difference_is_refused(from_the_hub):

@@ -98,6 +98,17 @@ def test_a_changed_repository_ends_the_command_with_one_line_and_exit_code_2(cop
     )
 
 
+def test_added_files_are_named_and_those_of_a_card_and_a_run_are_not(copy):
+    directory = copy("plain")
+    for name in ("recipe.yaml", "results.json", "LICENSE", "training_curves.png", "diffcse.svg", ".gitattributes"):
+        (directory / name).write_text("a", encoding="utf-8")
+    verify_repository(str(directory))
+    (directory / "deep").mkdir()
+    (directory / "deep" / "notes.txt").write_text("a", encoding="utf-8")
+    (directory / "adapter_model.safetensors").symlink_to("nowhere")
+    assert_differs(directory, "adapter_model.safetensors was added", "deep/notes.txt was added")
+
+
 @pytest.mark.parametrize(
     ("name", "tensor"),
     [

@@ -63,6 +63,21 @@ def published(finished, tmp_path_factory):
         yield hub, publish_to(hub, tmp_path_factory.mktemp("home"), finished)
 
 
+@pytest.mark.parametrize("place", ["best/notes.md", "results.json", "best/pictures"])
+def test_a_link_out_of_the_run_is_refused_before_anything_is_uploaded(finished_run, publish, hub, tmp_path, place):
+    (tmp_path / "secret.txt").write_text("secret", encoding="utf-8")
+    (finished_run / place).unlink(missing_ok=True)
+    (finished_run / place).symlink_to(tmp_path if place == "best/pictures" else tmp_path / "secret.txt")
+    assert_refused(publish(finished_run), f"{place} is a link to a place outside of")
+    assert hub.repos == {} and hub.requests == []
+
+
+def test_a_link_inside_of_the_run_is_published_as_its_file(finished_run, tmp_path):
+    (finished_run / "best" / "notes.md").symlink_to("README.md")
+    stage(str(finished_run), "zoo/tiny", tmp_path / "staged")
+    assert (tmp_path / "staged" / "notes.md").read_bytes() == (finished_run / "best" / "README.md").read_bytes()
+
+
 def test_one_commit_contains_code_weights_tokenizer_card_recipe_and_results(published, finished):
     hub, done = published
     assert done.returncode == 0, done.stderr

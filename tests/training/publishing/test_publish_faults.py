@@ -1,8 +1,13 @@
 """Publishing survives a Hub that refuses, drops connections or corrupts files: the same command completes it."""
 
+import time
+
 import pytest
 
+from csezoo.training.errors import UserError
+from csezoo.training.hub import within_time
 from tests.hub_server import TOKEN
+from tests.interpreters import run_python
 from tests.training.publishing.test_publish import assert_refused
 
 REPO = "zoo/tiny"
@@ -75,6 +80,49 @@ def test_a_commit_is_not_tagged_before_its_files_were_downloaded_and_compared(pu
         hub.cuts.clear(), hub.failures.clear(), hub.corrupt.clear()
     assert_complete(publish(finished_run, "--tag", "v1"), hub)
     assert hub.refs[REPO]["v1"] == hub.repos[REPO][-1]
+
+
+@pytest.mark.parametrize(
+    ("where", "step"),
+    [
+        ("/api/models/", "the request for zoo/tiny took longer than 1.5 seconds"),
+        pytest.param("/commit/", "the commit to zoo/tiny took longer", marks=pytest.mark.slow),
+        ("/resolve/", "was made but not checked; publish again to finish: the download of zoo/tiny took longer"),
+    ],
+)
+def test_a_hub_that_sends_a_byte_now_and_then_ends_publishing_with_a_line(publish, hub, finished_run, where, step):
+    """Each byte comes within the client's limits; the answers would take minutes."""
+    hub.slow[where] = 0.5
+    start = time.monotonic()
+    assert_refused(publish(finished_run, CSEZOO_HUB_TIMEOUT="1.5"), step, "set CSEZOO_HUB_TIMEOUT to more seconds")
+    assert time.monotonic() - start < 60
+    hub.slow.clear()
+    assert_complete(publish(finished_run), hub)
+
+
+@pytest.mark.parametrize("command", ["verify", "audit"])
+def test_a_hub_that_sends_a_byte_now_and_then_ends_other_commands_with_a_line(hub, finished_run, tmp_path, command):
+    hub.commit("zoo/tiny", "a model", {path.name: path.read_bytes() for path in (finished_run / "best").iterdir()})
+    hub.slow["/resolve/"] = 0.5
+    environment = hub.environment(tmp_path, CSEZOO_HUB_TIMEOUT="1.5")
+    done = run_python("-m", "csezoo.training.cli", command, "zoo/tiny", **environment)
+    assert done.returncode == 2
+    assert "error: the download of zoo/tiny took longer than 1.5 seconds; check the network" in done.stderr
+
+
+@pytest.mark.parametrize("limit", ["soon", "0", "-1", "nan", "inf"])
+def test_a_limit_that_is_no_number_of_seconds_is_refused(monkeypatch, limit):
+    monkeypatch.setenv("CSEZOO_HUB_TIMEOUT", limit)
+    with pytest.raises(UserError, match=rf"^CSEZOO_HUB_TIMEOUT: '{limit}' must be a number of seconds above 0$"):
+        within_time("a step", list)
+
+
+def test_an_error_of_a_step_is_raised_as_it_is():
+    def step():
+        raise TimeoutError("the step's own")
+
+    with pytest.raises(TimeoutError, match="^the step's own$"):
+        within_time("a step", step)
 
 
 def test_a_wrong_token_is_refused_without_showing_it(publish, hub, finished_run):

@@ -52,10 +52,10 @@ def recorded_keys(output: Path) -> dict:
     recipe = output / "recipe.yaml"
     if not recipe.is_file():
         return {"seeds": []}
-    values = read_values(recipe)
-    if not isinstance(values.get("seeds"), list):
+    if not (values := read_values(recipe)):
         raise UserError(f"{recipe} is not a recipe; choose another --output_dir")
-    return values
+    seeds = values.get("seeds", Recipe().seeds)
+    return {**values, "seeds": seeds if isinstance(seeds, list) else [seeds]}
 
 
 def claim(output: Path, recipe: Recipe) -> list[int]:
@@ -157,7 +157,11 @@ def move_to_seed(output: Path, seed: int) -> None:
 
 
 def finished_seeds(output: Path, seeds: list[int]) -> dict[int, dict]:
-    """Return the results of the finished seeds of a run."""
+    """Return the results of the finished seeds of a run.
+
+    Raises:
+        UserError: a file is not the results of a seed.
+    """
     files = {seed: seed_directory(output, seeds, seed) / "results.json" for seed in seeds}
     return {seed: _finished(file) for seed, file in files.items() if file.is_file()}
 
