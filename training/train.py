@@ -7,7 +7,7 @@ import sys
 from types import FrameType
 
 from .errors import Terminated, UserError, exit_with_one_line
-from .recipes import describe_keys, describe_recipe, load_recipe, parse_overrides, recipe_names
+from .recipes import QUICKSTARTS, describe_keys, describe_recipe, load_recipe, parse_overrides, recipe_names
 
 USAGE = """usage: accelerate launch -m csezoo.training.train RECIPE [--key value ...]
 
@@ -41,7 +41,7 @@ def _run(arguments: list[str]) -> None:
         print(USAGE + _help([argument for argument in arguments if argument not in ("-h", "--help")]))
     elif not arguments:
         raise UserError("give a recipe (`csezoo recipes` lists them) or a YAML file; --help shows the keys")
-    elif arguments[0] in ("quickstart", "quickstart-simcse"):
+    elif arguments[0] in QUICKSTARTS:
         print("loading the libraries", file=sys.stderr, flush=True)
         from .quickstart.run import quickstart
 

@@ -6,7 +6,7 @@ import shlex
 import statistics
 
 from ..evaluation.report import AVERAGE, average, tests_only
-from ..recipes import FREE_KEYS, Recipe, changes, file_name, load_recipe, recipe_names
+from ..recipes import FREE_KEYS, QUICKSTARTS, Recipe, changes, file_name, load_recipe, recipe_names
 from .escaping import code, plain
 from .published import TRANSFER_AVERAGE, PublishedRow, comparable, published, same_pairs
 from .tables import distance, markdown_table
@@ -103,7 +103,7 @@ def _cited(row: PublishedRow) -> str:
 def settings_table(recipe: Recipe) -> str:
     """Return the table of settings: data, optimisation, the method's keys, and the stage on labelled pairs."""
     rows: dict[str, object] = {
-        "data": _source(recipe.train_file, recipe.dataset_file or recipe.dataset, recipe.text_columns),
+        "data": _source(recipe, recipe.train_file, recipe.dataset_file or recipe.dataset, recipe.text_columns),
         "batch size": recipe.batch_size,
         "learning rate": f"{recipe.learning_rate:g}",
         "length": f"{recipe.max_length} word pieces",
@@ -116,15 +116,17 @@ def settings_table(recipe: Recipe) -> str:
     cells = {key: plain(str(value)) for key, value in rows.items()}
     prompts = enumerate(recipe.model.get("prompts") or [], 1)
     cells |= {f"prompt of view {number}": code(text) for number, text in prompts}
-    if recipe.nli_file or recipe.nli_dataset:
-        cells["labelled data"] = plain(_source(recipe.nli_file, recipe.nli_dataset_file or recipe.nli_dataset))
+    if recipe.nli_file or recipe.nli_dataset or recipe.nli_steps:
+        cells["labelled data"] = plain(_source(recipe, recipe.nli_file, recipe.nli_dataset_file or recipe.nli_dataset))
         cells["stage on labelled data"] = f"{recipe.nli_steps} updates" if recipe.nli_steps else str(recipe.nli_epochs)
         cells["nli_batch_size"], cells["nli_learning_rate"] = str(recipe.nli_batch_size), str(recipe.nli_learning_rate)
     return markdown_table(["", ""], *map(list, cells.items()))
 
 
-def _source(file: str | None, dataset: str | None, columns: list[str] | None = None) -> str:
+def _source(recipe: Recipe, file: str | None, dataset: str | None, columns: list[str] | None = None) -> str:
     """Return the name of the file or of the dataset; without either, the columns that the file must have."""
+    if recipe.recipe in QUICKSTARTS and not (file or dataset):
+        return "made by the command"
     needed = f"a file with the columns {', '.join(columns)}" if columns else "none"
     return file_name(file) if file else dataset or needed
 
@@ -154,7 +156,7 @@ def command(recipe: Recipe, runs: list[dict]) -> str:
         original = load_recipe(recipe.recipe).to_dict()
         changed = {key: value for key, value in recipe.to_dict().items() if value != original.get(key, ...)}
         words += [_option(key, value) for key, value in changed.items() if key not in given]
-        if recipe.text_columns and not (recipe.dataset or recipe.train_file):
+        if recipe.text_columns and not (recipe.dataset or recipe.train_file or recipe.recipe in QUICKSTARTS):
             words.append("--train_file FILE")
     lines = [words[0]]
     for word in words[1:]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from ..recipes import Recipe, file_name
+from ..recipes import QUICKSTARTS, Recipe, file_name
 from .escaping import code
 
 ENTRIES = Path(__file__).parent / "methods"
@@ -108,7 +108,7 @@ def ideas(recipe: Recipe) -> list[Path]:
 def limits(recipe: Recipe) -> list[str]:
     """Return the known limits of the methods, the data, the base model and the length."""
     lines = [method_entries()[name]["limits"] for name in text_names(recipe)]
-    if recipe.recipe in ("quickstart", "quickstart-simcse"):
+    if recipe.recipe in QUICKSTARTS:
         return [*lines, WORLD]
     sources = [(recipe.train_file, recipe.dataset_file or recipe.dataset)] if recipe.max_steps != 0 else []
     sources.append((recipe.nli_file, recipe.nli_dataset_file or recipe.nli_dataset))

@@ -22,14 +22,14 @@ from ..errors import UserError
 from ..files import locked, remove, replace_directory
 from ..loop.distributed.seeds import best_directory, claim, clear, seeds_locked
 from ..loop.runs import run_recipe
-from ..recipes import FREE_KEYS, Recipe, load_recipe
+from ..recipes import FREE_KEYS, QUICKSTARTS, Recipe, load_recipe
 from . import base, words, world
 from .base import train_base
 from .report import PICTURE, Trained, report
 from .world import make_world, write_world
 
 logger = logging.getLogger(__name__)
-LABELLED, UNLABELLED = "quickstart", "quickstart-simcse"
+LABELLED, UNLABELLED = QUICKSTARTS
 # What is given for the run with labels and applies to the one without, too.
 SHARED = (FREE_KEYS - {"recipe", "output_dir"}) | {"seeds", "max_steps", "mixed_precision", "base_model"}
 SHARED |= {"dev_file", "test_file"}

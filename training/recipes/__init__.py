@@ -4,7 +4,7 @@ May import `csezoo.modeling`, `errors` and `files`, and nothing else of training
 """
 
 from .help import comments, describe_keys, describe_recipe, reference
-from .keys import FREE_KEYS, SCHEDULERS, Key, Recipe, deciding_keys, recipe_keys
+from .keys import FREE_KEYS, QUICKSTARTS, SCHEDULERS, Key, Recipe, deciding_keys, recipe_keys
 from .methods import method_keys
 from .origin import changes, origin
 from .reading import (
@@ -21,6 +21,7 @@ from .reading import (
 
 __all__ = [
     "FREE_KEYS",
+    "QUICKSTARTS",
     "RECIPES",
     "RELEASED",
     "SCHEDULERS",

@@ -17,6 +17,8 @@ SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomia
 FREE_KEYS = {"output_dir", "overwrite", "force", "report_to", "log_steps", "recipe"}
 # Keys that are younger than the receipts of runs. At its default, such a key does not change an earlier receipt.
 LATER_KEYS = {"optimizer", "teachers", "teacher_share", "dropout"}
+# The recipes whose data and base model are made in the run's directory: with labels, without.
+QUICKSTARTS = ("quickstart", "quickstart-simcse")
 FRACTION = "(0, 1]"
 BATCH = "[1, 1_000_000]"
 ROWS = "[1, 10_000_000_000]"
