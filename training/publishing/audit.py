@@ -38,8 +38,8 @@ CALLS = {"REDUCE", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "BUILD"}
 ARGUMENTS = {"MARK", "TUPLE", "EMPTY_TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_DICT", "DICT"}
 SCRIPT = re.compile(rb"<script|<foreignObject|javascript:|\son\w+\s*=", re.IGNORECASE)
 EXTERNAL_DATA = re.compile(rb"\x0a\x08location\x12(.)", re.DOTALL)  # in ONNX: a key, and the length of its value
-# JSON files that only name things: tokens, texts and results.
-VALUES = {"tokenizer.json", "vocab.json", "fingerprint.json", "results.json"}
+# JSON files that only name things: tokens, texts, results, and what was converted.
+VALUES = {"tokenizer.json", "vocab.json", "fingerprint.json", "results.json", "conversion.json"}
 # Keys whose value is the path of a class that is imported, and the classes that a checkpoint needs.
 CLASSES = {"type", "types", "activation_function", "tokenizer_class"}
 KNOWN_CLASS = re.compile(
