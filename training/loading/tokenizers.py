@@ -12,8 +12,8 @@ from transformers import (
 )
 
 from ..errors import UserError, one_line
-<<<<<<< HEAD
 from .backbones import LOAD_ERRORS
+from .templates import remove_full_stop
 
 # A character without a word piece: some damaged tokenizers load, and fail only here.
 UNKNOWN = "☃"
@@ -34,9 +34,6 @@ def reading_tokenizer(model: str) -> Iterator[None]:
         raise UserError(
             f"{model}: its tokenizer could not be loaded ({one_line(error)}); put tokenizer.json beside the weights"
         ) from error
-=======
-from .templates import remove_full_stop
->>>>>>> convert
 
 
 def load_tokenizer(model: str, **options: Any) -> PreTrainedTokenizerBase:
