@@ -82,7 +82,7 @@ def load_sentences(recipe: Recipe) -> datasets.Dataset | datasets.IterableDatase
         UserError: the file, its encoding, its columns or the network does not work. The error names the option to set.
     """
     if not recipe.train_file and recipe.dataset == STSB_SENTENCES:
-        return _keep(_stsb_sentences(recipe), recipe.train_fraction).rename_column("text", "0")
+        return _keep(_stsb_sentences(recipe), recipe.train_fraction, recipe.fraction_seed).rename_column("text", "0")
     source = Source(
         "train_file",
         recipe.train_file,
@@ -101,7 +101,7 @@ def load_sentences(recipe: Recipe) -> datasets.Dataset | datasets.IterableDatase
         return kept.take(recipe.max_train_sentences) if recipe.max_train_sentences else kept
     if recipe.max_train_sentences:
         loaded = loaded.select(range(min(recipe.max_train_sentences, len(loaded))))
-    return _keep(_checked(source, loaded, columns), recipe.train_fraction)
+    return _keep(_checked(source, loaded, columns), recipe.train_fraction, recipe.fraction_seed)
 
 
 def stream_texts(file: str, column: str | None = None) -> Iterator[str]:
@@ -151,11 +151,11 @@ def load_labelled(recipe: Recipe, classes: int) -> datasets.Dataset:
     columns = _columns(source, _names(source, loaded), recipe.nli_columns, "nli_columns")
     loaded = loaded.select_columns(columns)
     if classes == 2:
-        return _keep(_checked(source, loaded, columns), recipe.nli_fraction)
+        return _keep(_checked(source, loaded, columns), recipe.nli_fraction, recipe.fraction_seed)
     options = {"column": columns[2], "source": source.name}
     loaded = loaded.map(_number_labels, batched=True, with_indices=True, fn_kwargs=options, remove_columns=columns[2:])
     checked = _checked(source, loaded, columns[:2], others=[LABEL_NUMBER])
-    return _keep(checked.rename_column(LABEL_NUMBER, "label"), recipe.nli_fraction)
+    return _keep(checked.rename_column(LABEL_NUMBER, "label"), recipe.nli_fraction, recipe.fraction_seed)
 
 
 # The label numbers of NLI data sets on the Hub.
@@ -184,11 +184,11 @@ def _stsb_sentences(recipe: Recipe) -> datasets.Dataset:
     return datasets.Dataset.from_dict({"text": sentences[: recipe.max_train_sentences]})
 
 
-def _keep(rows: datasets.Dataset, fraction: float) -> datasets.Dataset:
-    """Keep each row with a probability. The random choice is always the same."""
+def _keep(rows: datasets.Dataset, fraction: float, seed: int) -> datasets.Dataset:
+    """Keep each row with a probability. The random choice depends only on the seed."""
     if fraction == 1:
         return rows
-    kept = np.flatnonzero(np.random.default_rng(0).random(len(rows)) < fraction)
+    kept = np.flatnonzero(np.random.default_rng(seed).random(len(rows)) < fraction)
     if len(kept) == 0:
         raise UserError(f"a fraction of {fraction} keeps none of {len(rows)} rows; raise it")
     return rows.select(kept)

@@ -16,10 +16,11 @@ SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomia
 # Keys that change no result. They may differ when a run is resumed.
 FREE_KEYS = {"output_dir", "overwrite", "force", "report_to", "log_steps", "recipe"}
 # Keys that are younger than the receipts of runs. At its default, such a key does not change an earlier receipt.
-LATER_KEYS = {"optimizer", "teachers", "teacher_share", "dropout"}
+LATER_KEYS = {"optimizer", "teachers", "teacher_share", "dropout", "fraction_seed"}
 # The recipes whose data and base model are made in the run's directory: with labels, without.
 QUICKSTARTS = ("quickstart", "quickstart-simcse")
 FRACTION = "(0, 1]"
+SEED = "[0, 4_294_967_295]"
 BATCH = "[1, 1_000_000]"
 ROWS = "[1, 10_000_000_000]"
 UPDATES = "[1, 1_000_000_000]"
@@ -107,6 +108,9 @@ class Recipe:
     max_train_sentences: int | None = data_key(None, "Use only the first rows.", ROWS, "rows")
     train_fraction: float = data_key(
         1.0, "Keep each row with this probability. Every seed keeps the same rows.", FRACTION
+    )
+    fraction_seed: int = data_key(
+        0, "Seed of the draws of `train_fraction` and `nli_fraction`: another one keeps other rows.", SEED
     )
     streaming: bool = data_key(False, "Read the data while training, instead of preparing it first.")
     shuffle_buffer: int = data_key(
@@ -228,7 +232,7 @@ class Recipe:
     seeds: list[int] = run_key(
         [42],
         "One run for each seed. The results of several seeds are aggregated. A run keeps the seeds that it has.",
-        "[0, 4_294_967_295]",
+        SEED,
     )
     output_dir: str | None = run_key(None, "Directory of the run; `runs/NAME` by default.")
     overwrite: bool = run_key(False, "Delete what another recipe left in `output_dir`.")

@@ -22,7 +22,17 @@ def changes(recipe: Recipe) -> list[str] | None:
     """
     if recipe.recipe not in recipe_names():
         return None
-    run, zoo = recipe.to_dict(), load_recipe(str(recipe.recipe)).to_dict()
+    return differences(recipe, load_recipe(str(recipe.recipe)))
+
+
+def differences(recipe: Recipe, original: Recipe) -> list[str]:
+    """The keys that matter for the results and differ between two recipes.
+
+    Example:
+        >>> differences(Recipe(batch_size=8, name="a"), Recipe())
+        ['batch_size']
+    """
+    run, zoo = recipe.to_dict(), original.to_dict()
     texts = {key for keys in TEXTS for key in keys}
     changed = [key for key in run | zoo if key not in INCIDENTAL | texts and run.get(key, ...) != zoo.get(key, ...)]
     for keys in TEXTS:

@@ -157,6 +157,15 @@ def test_a_fraction_always_keeps_the_same_rows(tmp_path):
     assert load_sentences(make_recipe(recipe))["0"] == some
 
 
+def test_another_seed_of_the_draw_keeps_other_rows(tmp_path):
+    rows = [{"a": f"p{i}", "b": f"e{i}", "c": f"c{i}"} for i in range(1000)]
+    some, others = (
+        labelled(tmp_path / "a.jsonl", rows, ["a", "b", "c"], 2, nli_fraction=0.1, fraction_seed=seed)["0"]
+        for seed in (0, 1)
+    )
+    assert 70 < len(others) < 130 and set(some) != set(others)
+
+
 def test_stsb_sentences_are_both_sentences_of_all_pairs(real_data):
     recipe = make_recipe({"dataset": "stsb-sentences", "eval_data": str(real_data / "data" / "senteval")})
     sentences = load_sentences(recipe)["0"]

@@ -1,0 +1,141 @@
+"""From an item to its runs: subsets, seeds, shared runs, profiles, estimates, the script for Slurm."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from csezoo.training.errors import UserError
+from csezoo.training.recipes import load_recipe
+from csezoo.training.reproducing.estimates import estimate
+from csezoo.training.reproducing.manifests import load_item
+from csezoo.training.reproducing.plan import plan
+from csezoo.training.reproducing.profiles import Profile, load_profile
+from csezoo.training.reproducing.reports import describe, unique_runs
+from csezoo.training.reproducing.slurm import write_script
+
+OUT = Path("out")
+BERT = "google-bert/bert-base-uncased"
+WIKI = "princeton-nlp/datasets-for-simcse/wiki1m_for_simcse.txt"
+NLI = "princeton-nlp/datasets-for-simcse/nli_for_simcse.csv"
+
+
+def runs(item, **options):
+    return unique_runs(plan(load_item(item), OUT, **options))
+
+
+def test_a_row_on_a_share_of_the_labels_has_a_run_for_each_subset_and_seed():
+    (row,) = plan(load_item("diffaug/table-2"), OUT, rows=["DiffAug, 1 %"])[:1]
+    assert len({run.directory for run in row.runs}) == 15
+    assert {(run.recipe.fraction_seed, run.recipe.seeds[0]) for run in row.runs} == {
+        (subset, seed) for subset in range(5) for seed in (1, 2, 3)
+    }
+
+
+def test_tables_share_the_runs_of_the_same_resolved_recipe():
+    shared = {run.directory for run in runs("diffcse/table-7")} & {run.directory for run in runs("diffcse/table-8")}
+    assert len(shared) == 1  # 30 % of the words is λ = 0.005
+    assert {run.directory for run in runs("diffcse/table-4")} <= {
+        run.directory for run in runs("diffcse/table-15")
+    } | {run.directory for run in runs("diffcse/table-4", rows=["all three"])}
+
+
+def test_rows_seeds_and_keys_can_be_chosen():
+    chosen = plan(
+        load_item("diffcse/table-5"), OUT, rows=["DIFFCSE*"], seeds=[7, 8], overrides={"learning_rate": "1e-5"}
+    )
+    assert [row.row.name for row in chosen] == ["DiffCSE with BatchNorm", "DiffCSE without BatchNorm"]
+    assert [run.recipe.seeds for run in chosen[0].runs] == [[7], [8]]
+    assert chosen[0].reasons == ["other learning_rate than in the paper"]
+    with pytest.raises(UserError, match="no row 'nothing' in diffcse/table-5; there are DiffCSE with BatchNorm;"):
+        plan(load_item("diffcse/table-5"), OUT, rows=["nothing"])
+
+
+def test_a_row_that_needs_what_is_not_public_runs_only_if_it_is_named():
+    item = load_item("sgopt/appendix-a.2")
+    (row,) = plan(item, OUT)
+    assert row.runs == [] and row.reasons[0].startswith("not run: back-translations")
+    (row,) = plan(item, OUT, rows=["contrastive BT"], seeds=[1], overrides={"train_file": "pairs.csv"})
+    assert row.runs[0].recipe.train_file == "pairs.csv"
+
+
+def write_profile(tmp_path, text):
+    for name in ("base", "senteval"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "wiki.txt").write_text("a\nb\n", encoding="utf-8")
+    (tmp_path / "nli.csv").write_text("p,e,c\na,b,c\n", encoding="utf-8")
+    (tmp_path / "profile.yaml").write_text(text, encoding="utf-8")
+    return str(tmp_path / "profile.yaml")
+
+
+def test_a_profile_replaces_models_and_data_and_caps_updates(tmp_path):
+    text = f"""
+description: small
+models: {{{BERT}: base}}
+datasets:
+  {WIKI}: {{file: wiki.txt}}
+  {NLI}: {{file: nli.csv, columns: {{sent0: p, sent1: e, hard_neg: c}}}}
+data: senteval
+max_updates: 100
+set: {{eval_steps: 10}}
+"""
+    profile = load_profile(write_profile(tmp_path, text))
+    (row,) = plan(load_item("diffaug/table-3"), OUT, rows=["same"], seeds=[1], profile=profile)
+    recipe = row.runs[0].recipe
+    assert recipe.base_model == str(tmp_path / "base")
+    assert (recipe.train_file, recipe.dataset) == (str(tmp_path / "wiki.txt"), None)
+    assert (recipe.nli_file, recipe.nli_columns) == (str(tmp_path / "nli.csv"), ["p", "e", "c"])
+    assert (recipe.max_steps, recipe.nli_steps, recipe.eval_steps) == (100, 100, 10)
+    assert recipe.eval_data == str(tmp_path / "senteval")
+    assert "(small)" in row.reasons[0] and "base_model" in row.reasons[0]
+    # The words of the command resolve to the same recipe.
+    words = dict(word.removeprefix("--").split("=", 1) for word in row.runs[0].command()[1:])
+    assert load_recipe(row.row.recipe, {**words, "output_dir": None}) == recipe
+
+
+def test_a_profile_keeps_a_recipe_that_trains_nothing():
+    assert Profile(max_updates=9).overrides(load_recipe("untrained-bert-base-uncased-first-last-mean")) == {
+        "max_steps": 0
+    }
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [("modles: {}", "unknown key 'modles'"), ("models: {a: nowhere}", "nowhere does not exist")],
+)
+def test_a_mistake_in_a_profile_is_named(tmp_path, text, message):
+    with pytest.raises(UserError, match=message):
+        load_profile(write_profile(tmp_path, text))
+
+
+def test_estimates_count_the_updates_of_both_stages():
+    cost = estimate(load_recipe("diffaug-bert-base-uncased-semi"))
+    assert cost.updates == 3907 + 2000  # a million sentences in batches of 256, and stage 1
+    longer = estimate(load_recipe("diffaug-bert-base-uncased-semi", {"epochs": 2}))
+    assert longer.updates == 2 * 3907 + 2000 and longer.hours > cost.hours
+    large = estimate(load_recipe("simcse-bert-large-uncased"))
+    assert large.gigabytes > estimate(load_recipe("simcse-bert-base-uncased")).gigabytes
+    assert estimate(load_recipe("contrastive-bt-bert-base-uncased")).updates is None  # its file is not given
+
+
+def test_a_dry_run_shows_each_command_with_its_cost():
+    item = load_item("diffcse/table-5")
+    text = describe(item, plan(item, OUT, rows=["SimCSE without BatchNorm"]))
+    assert "csezoo train simcse-bert-base-uncased --seeds=42 --output_dir=out/runs/simcse-bert-base-uncased-" in text
+    assert "updates 15,625  hours" in text
+    assert "1 runs to train, 0 models to evaluate; 15,625 updates" in text
+
+
+def test_a_task_of_the_job_array_starts_its_run(tmp_path):
+    chosen = runs("prdsimcse/table-9", rows=["one-[[]CLS]", "level-um"], seeds=[1])
+    assert len(chosen) == 2
+    script = write_script("prdsimcse/table-9", chosen, tmp_path, options=["--time=1:00:00", "--qos=low"])
+    text = script.read_text(encoding="utf-8")
+    assert "#SBATCH --array=0-1\n" in text and "#SBATCH --qos=low\n" in text and "#SBATCH --requeue\n" in text
+    script.write_text(text.replace(sys.executable, "echo"), encoding="utf-8")
+    shown = subprocess.run(
+        ["bash", script], env={"SLURM_ARRAY_TASK_ID": "0"}, capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.split()[-len(chosen[0].command()) :] == chosen[0].command()
+    assert "--positive_prefix=one-[CLS]" in shown.stdout

@@ -1,0 +1,244 @@
+"""`csezoo reproduce`: a table is made, run by run, and continues where it was stopped."""
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from filelock import FileLock
+
+from csezoo.training.cli import main
+from csezoo.training.errors import UserError
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.recipes import load_recipe
+from csezoo.training.reproducing import runs as making
+from csezoo.training.reproducing.manifests import load_item
+from csezoo.training.reproducing.plan import plan
+from csezoo.training.reproducing.pooling import pool
+from csezoo.training.reproducing.profiles import load_profile
+from csezoo.training.reproducing.reports import state, unique_runs
+from csezoo.training.reproducing.runs import make, train
+from csezoo.training.reproducing.writing import write_item
+
+ITEM = "prdsimcse/table-13"  # a figure and a table, of dev alone
+ROWS = ["20 %", "100 %"]
+
+
+@pytest.fixture(scope="module")
+def profile(bases, train_file, dev_file, tmp_path_factory):
+    """A tiny BERT, a few sentences, two updates."""
+    path = tmp_path_factory.mktemp("profile") / "tiny.yaml"
+    recipes = {"eval_data": "none", "dev_file": str(dev_file), "batch_size": 8, "eval_steps": 2, "report_to": "none"}
+    content = {
+        "description": "a tiny BERT",
+        "models": {"google-bert/bert-base-uncased": str(bases["bert"])},
+        "datasets": {"princeton-nlp/datasets-for-simcse/wiki1m_for_simcse.txt": {"file": str(train_file)}},
+        "max_updates": 2,
+        "set": recipes,
+    }
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return str(path)
+
+
+def here(run):
+    """Train a run in this process, with the words of its command."""
+    recipe, *words = run.command()
+    run_recipe(load_recipe(recipe, dict(word.removeprefix("--").split("=", 1) for word in words)), show=False)
+
+
+def planned(out, profile, **options):
+    return plan(load_item(ITEM), out, rows=ROWS, seeds=[1, 2], profile=load_profile(profile), **options)
+
+
+def write(out, rows, failed):
+    item = load_item(ITEM)
+    lines = [pool(row, item.columns, item.source, failed) for row in rows]
+    return write_item(item, rows, lines, out / item.name, "hub")
+
+
+@pytest.fixture(scope="module")
+def made(profile, tmp_path_factory):
+    """The item, stopped after two of its four runs and continued: its directory, and what was trained."""
+    out = tmp_path_factory.mktemp("made")
+    rows, trained = planned(out, profile), []
+
+    def stopped_after_two(run):
+        if len(trained) == 2:
+            raise KeyboardInterrupt
+        trained.append(run.directory)
+        here(run)
+
+    with pytest.raises(KeyboardInterrupt):
+        make(unique_runs(rows), load_item(ITEM).columns, train=stopped_after_two)
+    first = list(trained)
+
+    def rest(run):
+        trained.append(run.directory)
+        here(run)
+
+    failed = make(unique_runs(rows), load_item(ITEM).columns, train=rest)
+    write(out, rows, failed)
+    return out, first, trained
+
+
+def test_the_same_command_continues_an_interrupted_table(made):
+    _, first, trained = made
+    assert len(first) == 2 and len(trained) == len(set(trained)) == 4
+
+
+def test_a_table_has_ours_beside_the_papers(made):
+    out, *_ = made
+    results = json.loads((out / ITEM / "results.json").read_text(encoding="utf-8"))
+    row = results["rows"][0]
+    cell = row["cells"]["STS-B dev."]
+    scores = [run["results"][0]["value"] for run in row["runs"]]
+    assert cell["n"] == 2 and cell["mean"] == pytest.approx(sum(scores) / 2)
+    assert cell["paper"] == 82.3 and cell["difference"] == pytest.approx(cell["mean"] - 82.3)
+    assert row["reasons"] and "base_model" in row["reasons"][0] and "(a tiny BERT)" in row["reasons"][0]
+    assert "sha256" in row["runs"][0]["results"][0]  # the receipt of the dev pairs
+
+
+def test_every_format_has_the_same_rows(made):
+    out, *_ = made
+    directory = out / ITEM
+    table = list(csv.reader((directory / "table.csv").read_text(encoding="utf-8").splitlines()))
+    assert [row[0] for row in table[1:5]] == ["20 % †", "20 %, paper †", "20 %, difference", "20 %, z"]
+    assert table[2][1] == "82.30"
+    markdown = (directory / "table.md").read_text(encoding="utf-8")
+    assert "| 20 %, paper † | 82.30 |" in markdown and "* † 20 %: other base_model" in markdown
+    assert "82.30" in (directory / "table.tex").read_text(encoding="utf-8")
+    assert "<td>82.30</td>" in (directory / "table.html").read_text(encoding="utf-8")
+    assert (directory / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_state_of_an_item_counts_its_finished_runs(made, profile):
+    out, *_ = made
+    assert state(load_item(ITEM), out) == "0 of 8 runs"  # those of the paper's material
+
+
+def test_a_finished_table_is_written_again_without_a_run(made, profile):
+    out, *_ = made
+    rows = planned(out, profile)
+
+    def refuse(run):
+        raise AssertionError(run)
+
+    assert make(unique_runs(rows), load_item(ITEM).columns, train=refuse) == {}
+
+
+@pytest.fixture
+def copy_made(made):
+    """Makes a run by copying it from the item that is made: a finished run without the time of training it."""
+
+    def copy(run):
+        made_before = made[0] / "runs" / run.directory.parent.name / run.directory.name
+        shutil.copytree(made_before, run.directory, dirs_exist_ok=True)
+
+    return copy
+
+
+def test_a_run_that_fails_leaves_the_others_and_is_named(tmp_path, profile, copy_made):
+    rows = planned(tmp_path, profile)[:1]
+
+    def fail_once(run):
+        if run.recipe.seeds == [1]:
+            raise UserError("exit code 2: no space")
+        copy_made(run)
+
+    failed = make(unique_runs(rows), load_item(ITEM).columns, train=fail_once)
+    assert list(failed.values()) == ["exit code 2: no space"]
+    (line,) = [pool(row, load_item(ITEM).columns, "paper", failed) for row in rows]
+    assert line.cells["STS-B dev."].n == 1
+    assert line.reasons[-1] == "a run failed: exit code 2: no space"
+
+
+CLAIM = """
+import sys
+from filelock import FileLock
+lock = FileLock(sys.argv[1])
+lock.acquire()
+print("claimed", flush=True)
+input()
+"""
+
+
+@pytest.mark.parametrize("name", [".claim", ".lock"])  # of another `csezoo reproduce`, and of training
+def test_a_run_of_another_process_is_left_to_it_and_taken_over_when_that_is_killed(
+    tmp_path, profile, monkeypatch, copy_made, name
+):
+    first, second = unique_runs(planned(tmp_path, profile)[:1])
+    first.directory.mkdir(parents=True)
+    lock = first.directory / name
+    monkeypatch.setattr(making, "WAIT", 0.1)
+    order = []
+    with subprocess.Popen([sys.executable, "-c", CLAIM, lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"claimed\n"
+
+        def record(run):
+            order.append(run.directory)
+            copy_made(run)
+            if run == second:
+                other.kill()
+
+        make([first, second], load_item(ITEM).columns, train=record)
+    assert order == [second.directory, first.directory]
+
+
+def test_an_untrained_model_is_evaluated_and_drawn(tmp_path, bases, real_data):
+    profile = tmp_path / "profile.yaml"
+    content = {"models": {"google-bert/bert-base-uncased": str(bases["bert"])}, "description": "tiny"}
+    profile.write_text(yaml.safe_dump({**content, "data": str(real_data / "data" / "senteval")}), encoding="utf-8")
+    words = ["sgopt/figure-5", "--rows", "BERT-base", "--profile", str(profile), "--out", str(tmp_path / "out")]
+    main(["reproduce", *words])
+    directory = tmp_path / "out" / "sgopt" / "figure-5"
+    (row,) = json.loads((directory / "results.json").read_text(encoding="utf-8"))["rows"]
+    assert row["cells"]["STS-B dev."]["n"] == 1 and row["reasons"] == ["another model than in the paper (tiny)"]
+    assert row["runs"][0]["results"][0]["pooling"] == "cls"
+    assert len(list(directory.glob("BERT-base-*.png"))) == 1
+
+
+def test_a_quoted_table_needs_no_run(tmp_path, capsys):
+    main(["reproduce", "prdsimcse/table-1", "--out", str(tmp_path)])
+    assert str(tmp_path / "prdsimcse" / "table-1" / "table.md") in capsys.readouterr().out
+    text = (tmp_path / "prdsimcse" / "table-1" / "table.md").read_text(encoding="utf-8")
+    assert "| positive prefix, paper † | 0.99 |" in text and "quoted: the zoo has no measure" in text
+
+
+def test_mistakes_of_the_command_are_one_line(tmp_path, capsys):
+    for words in (["--set", "seeds"], ["--profile", "nowhere.yaml"], ["--on", "slurm"]):
+        with pytest.raises(SystemExit) as error:
+            main(["reproduce", "prdsimcse/table-1", "--out", str(tmp_path), *words])
+        assert error.value.code == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_run_is_trained_in_a_process_of_its_own(tmp_path, profile):
+    (run, _) = unique_runs(planned(tmp_path, profile)[:1])
+    train(run)
+    assert (run.directory / "best" / "model.safetensors").is_file()
+    assert (run.directory / "train.log").read_text(encoding="utf-8").startswith(f"$ {sys.executable} -m accelerate")
+    (broken, *_) = unique_runs(planned(tmp_path, profile, overrides={"train_file": "nowhere.txt"}))
+    with pytest.raises(UserError, match="exit code .*nowhere.txt"):
+        train(broken)
+
+
+@pytest.mark.slow
+def test_a_stopped_table_stops_its_training(tmp_path, profile):
+    content = yaml.safe_load(Path(profile).read_text(encoding="utf-8")) | {"max_updates": 100_000}
+    (tmp_path / "long.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    words = [ITEM, "--rows", "100 %", "--seeds", "1", "--profile", str(tmp_path / "long.yaml"), "--out", str(tmp_path)]
+    with subprocess.Popen([sys.executable, "-m", "csezoo.training.cli", "reproduce", *words]) as command:
+        deadline = time.monotonic() + 300
+        while not list(tmp_path.glob("runs/*/seed-1/checkpoints/step-*")) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        command.terminate()
+        assert command.wait() == 143
+    (run,) = tmp_path.glob("runs/*/seed-1")
+    FileLock(run / ".lock").acquire(timeout=60)  # no process trains in it
+    assert not (run / "results.json").is_file()

@@ -1,0 +1,67 @@
+"""What is known of a run: its scores, those of its evaluation, and what it cost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from safetensors import safe_open
+
+from .columns import GLUE, RUN, suite_of
+from .plan import Run
+
+
+def read_results(run: Run) -> list[dict]:
+    """Return all results of a run, each with its suite; an empty list if there are none yet."""
+    results = [{"suite": suite_of(row["task"]), **row} for row in _results(run.directory / "results.json")]
+    results += _results(run.directory / "evaluation.json")
+    for row in _results(run.directory / "glue.json"):
+        results.append({**row, "suite": GLUE, "task": row["task"].removeprefix("GLUE ")})
+    return results + run_costs(run)
+
+
+def _results(path: Path) -> list[dict]:
+    return json.loads(path.read_text(encoding="utf-8"))["results"] if path.is_file() else []
+
+
+def run_costs(run: Run) -> list[dict]:
+    """Return what a finished training run cost: minutes, GB of memory, millions of parameters.
+
+    The memory is that of the GPU, or of the process on a CPU. Added parameters are those of the served model beside
+    its backbone, in percent of the backbone's. The labelled loss is the last of the stage on labelled pairs.
+    """
+    file = run.directory / "results.json"
+    if run.recipe is None or not file.is_file():
+        return []
+    training = json.loads(file.read_text(encoding="utf-8"))["training"]
+    served = _parameters(run.directory / "best" / "model.safetensors")
+    total, backbone = sum(served.values()), sum(n for name, n in served.items() if name.startswith("backbone."))
+    costs = {
+        "minutes": training["seconds"] / 60,
+        "memory": (training["peak_device_bytes"] or training["peak_rss_bytes"]) / 1e9,
+        "parameters": total / 1e6,
+        "added parameters": 100 * (total - backbone) / backbone,
+    }
+    if trained := sorted(run.directory.glob("checkpoints/step-*/model.safetensors")):
+        costs["training parameters"] = sum(_parameters(trained[-1]).values()) / 1e6
+    if (loss := _labelled_loss(run.directory / "metrics.jsonl", run.recipe.nli_steps)) is not None:
+        costs["labelled loss"] = loss
+    return [{"suite": RUN, "task": name, "metric": "cost", "value": value} for name, value in costs.items()]
+
+
+def _parameters(file: Path) -> dict[str, int]:
+    """Return the number of parameters of each tensor in a file, without reading the tensors."""
+    sizes = {}
+    with safe_open(file, framework="numpy") as tensors:
+        for name in tensors.keys():  # noqa: SIM118  # no mapping: it cannot be iterated over
+            size = 1
+            for length in tensors.get_slice(name).get_shape():
+                size *= length
+            sizes[name] = size
+    return sizes
+
+
+def _labelled_loss(metrics: Path, steps: int) -> float | None:
+    lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    losses = [line["loss"] for line in lines if "loss" in line and line["step"] <= steps]
+    return losses[-1] if losses else None

@@ -1,0 +1,145 @@
+"""The runs that an item needs: its rows, resolved, for every subset and seed."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..recipes import Recipe, deciding_keys, load_recipe
+from ..recipes.origin import differences
+from .manifests import Item, Row
+from .profiles import Profile
+
+
+@dataclass(frozen=True)
+class Run:
+    """A unit of work: a recipe with one seed, or a finished model to evaluate.
+
+    Args:
+        directory: of the run; the same for the same resolved recipe and seed, whatever table asks for it.
+        recipe: with its one seed; None for a finished model.
+        overrides: what the command sets beside the recipe's name.
+        model: what is evaluated: `best/` of the run, or the finished model.
+        pooling: of a finished plain encoder.
+    """
+
+    directory: Path
+    model: str
+    recipe: Recipe | None = None
+    overrides: tuple[tuple[str, str], ...] = ()
+    pooling: str | None = None
+
+    def command(self) -> list[str]:
+        """Return the arguments of `python -m csezoo.training.train` that make the run."""
+        assert self.recipe is not None
+        words = [str(self.recipe.recipe)]
+        for key, value in self.overrides:
+            words.append(f"--{key}={value}")
+        return [*words, f"--seeds={self.recipe.seeds[0]}", f"--output_dir={self.directory}"]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A row with its runs.
+
+    Args:
+        row: of the manifest.
+        runs: of all subsets and seeds; none for a row that is not run.
+        reasons: why the numbers are not comparable with the paper's, or why there are none.
+    """
+
+    row: Row
+    runs: list[Run]
+    reasons: list[str]
+
+
+def plan(
+    item: Item,
+    out: Path,
+    *,
+    rows: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    overrides: dict[str, Any] | None = None,
+    profile: Profile | None = None,
+) -> list[Planned]:
+    """Expand an item to its runs.
+
+    A row that needs what is not public is left out, unless `rows` names rows.
+
+    Args:
+        item: the item.
+        out: directory of everything that is made; runs are in `out/runs`, for all items.
+        rows: names of rows, or patterns such as `DiffAug*`; all by default.
+        seeds: instead of the manifest's.
+        overrides: keys for every trained row, beside its own.
+        profile: other material.
+
+    Raises:
+        UserError: no row has such a name, or a key or value is wrong.
+    """
+    chosen = [row for row in item.rows if not rows or any(_matches(row, name) for name in rows)]
+    for name in rows:
+        if not any(_matches(row, name) for row in item.rows):
+            raise UserError(f"rows: no row {name!r} in {item.name}; there are {'; '.join(r.label for r in item.rows)}")
+    named = bool(rows)
+    return [_planned(row, out, list(seeds), overrides or {}, profile or Profile(), named) for row in chosen]
+
+
+def _matches(row: Row, name: str) -> bool:
+    return any(fnmatch.fnmatchcase(label.lower(), name.lower()) for label in (row.name, row.label))
+
+
+def _planned(
+    row: Row, out: Path, seeds: list[int], overrides: dict[str, Any], profile: Profile, named: bool
+) -> Planned:
+    if row.quoted:
+        return Planned(row, [], [f"quoted: {row.quoted}"])
+    if row.needs and not named:
+        return Planned(row, [], [f"not run: {row.needs}"])
+    notes = [row.note] if row.note else []
+    if row.recipe is None:
+        return Planned(row, [_finished(row, out, profile)], notes + _stand_in(row, profile))
+    runs, changed = [], set[str]()
+    for drawn in [{"fraction_seed": subset} for subset in row.subsets] or [{}]:
+        paper = load_recipe(row.recipe, {**row.set, **drawn})
+        mine = {**profile.overrides(paper), **overrides}
+        recipe = load_recipe(row.recipe, {**row.set, **drawn, **mine}) if mine else paper
+        changed |= set(differences(recipe, paper))
+        identity = hashlib.sha256(json.dumps(deciding_keys(recipe), sort_keys=True).encode()).hexdigest()[:10]
+        words = tuple((key, _word(value)) for key, value in {**row.set, **drawn, **mine}.items())
+        for seed in seeds or row.seeds or recipe.seeds:
+            directory = out / "runs" / f"{recipe.name}-{identity}" / f"seed-{seed}"
+            runs.append(Run(directory, str(directory / "best"), replace(recipe, seeds=[seed]), words))
+    if changed:
+        named_profile = f" ({profile.description})" if profile.description else ""
+        notes.append(f"other {', '.join(sorted(changed))} than in the paper{named_profile}")
+    return Planned(row, runs, notes)
+
+
+def _finished(row: Row, out: Path, profile: Profile) -> Run:
+    model = str(row.released or row.untrained)
+    model = profile.models.get(model, model)
+    name = re.sub(r"[^\w.-]+", "-", f"{model.strip('./')}-{row.pooling or 'own'}")
+    return Run(out / "runs" / name, model, pooling=row.pooling)
+
+
+def _stand_in(row: Row, profile: Profile) -> list[str]:
+    if (row.released or row.untrained) not in profile.models:
+        return []
+    return ["another model than in the paper" + (f" ({profile.description})" if profile.description else "")]
+
+
+def _word(value: object) -> str:
+    """Return a value as `--key=value` takes it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,104 @@
+"""Pooling a row over seeds and subsets, and comparing it with the paper."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from .columns import Column
+from .measuring import read_results
+from .plan import Planned
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number of ours beside the paper's. What is not known is None.
+
+    Args:
+        mean, sd, n: over all subsets and seeds; the standard deviation needs two.
+        paper, paper_sd: as printed.
+        difference: ours minus the paper's.
+        z: the difference in standard errors, see `compare`.
+    """
+
+    mean: float | None = None
+    sd: float | None = None
+    n: int = 0
+    paper: float | None = None
+    paper_sd: float | None = None
+    difference: float | None = None
+    z: float | None = None
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row with its cells by column, why it is not comparable, and the receipts of its runs."""
+
+    name: str
+    cells: dict[str, Cell]
+    source: str
+    reasons: list[str] = field(default_factory=list)
+    runs: list[dict] = field(default_factory=list)
+    x: float | None = None
+    group: str = ""
+
+    def to_dict(self) -> dict:
+        return asdict(self)
+
+
+def compare(values: Sequence[float], paper: float | None, paper_sd: float | None, paper_runs: int) -> Cell:
+    """Compare the values of our runs with a number of a paper.
+
+    z is Welch's statistic: the difference of the means over the root of the summed squared standard errors. Where only
+    one side has a standard deviation, the other is assumed to have the same.
+
+    Args:
+        values: one for each run.
+        paper, paper_sd: mean and standard deviation that the paper prints.
+        paper_runs: how many runs they are of.
+
+    Example:
+        >>> cell = compare([76.0, 77.0, 78.0], 76.25, None, 1)
+        >>> cell.difference, round(cell.z, 2)
+        (0.75, 0.65)
+    """
+    if not values:
+        return Cell(paper=paper, paper_sd=paper_sd)
+    mean = statistics.mean(values)
+    sd = statistics.stdev(values) if len(values) > 1 else None
+    if paper is None:
+        return Cell(mean, sd, len(values))
+    ours, theirs = sd if sd is not None else paper_sd, paper_sd if paper_sd is not None else sd
+    z = None
+    if ours is not None and theirs is not None:
+        error = math.sqrt(ours**2 / len(values) + theirs**2 / paper_runs)
+        z = (mean - paper) / error if error else None
+    return Cell(mean, sd, len(values), paper, paper_sd, mean - paper, z)
+
+
+def pool(planned: Planned, columns: Sequence[Column], source: str, failed: dict[Path, str]) -> Line:
+    """Pool the runs of a row.
+
+    Args:
+        planned: the row with its runs.
+        columns: of the table.
+        source: of the paper's numbers, unless the row has its own.
+        failed: the runs that failed, with the reason.
+    """
+    row = planned.row
+    results = {run.directory: read_results(run) for run in planned.runs}
+    cells = {}
+    for column in columns:
+        values = [column.value(found) for found in results.values()]
+        there = [value for value in values if value is not None]
+        paper, paper_sd = row.values.get(column.name), row.deviations.get(column.name)
+        cells[column.name] = compare(there, paper, paper_sd, row.runs)
+    reasons = list(planned.reasons)
+    reasons += dict.fromkeys(f"a run failed: {reason}" for run, reason in failed.items() if run in results)
+    if planned.runs and not any(results.values()) and not any(run in failed for run in results):
+        reasons.append("not made yet")
+    receipts = [{"run": str(directory), "results": found} for directory, found in results.items()]
+    return Line(row.label, cells, row.source or source, reasons, receipts, row.x, row.group)

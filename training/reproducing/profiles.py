@@ -1,0 +1,103 @@
+"""A profile puts every run of a table on other material: other base models, other data, fewer updates.
+
+```yaml
+description: a stand-in of six layers
+models: {google-bert/bert-base-uncased: ../base/minilm}  # base models and generators, by their name in the recipes
+datasets:                                                # by `dataset/dataset_file`
+  princeton-nlp/datasets-for-simcse/wiki1m_for_simcse.txt: {file: wiki.txt}
+  princeton-nlp/datasets-for-simcse/nli_for_simcse.csv: {file: nli.csv, columns: {sent0: premise}}
+data: ../senteval                                        # for the evaluation, as `csezoo evaluate --data`
+max_updates: 200                                         # of each stage
+set: {eval_steps: 50}                                    # keys of every run
+```
+
+Paths are relative to the profile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..recipes import Recipe
+from ..recipes.reading import read_values
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A profile, see above; the default changes nothing."""
+
+    description: str = ""
+    models: dict[str, str] = field(default_factory=dict)
+    datasets: dict[str, dict[str, Any]] = field(default_factory=dict)
+    data: str = "hub"
+    max_updates: int | None = None
+    set: dict[str, Any] = field(default_factory=dict)
+
+    def overrides(self, recipe: Recipe) -> dict[str, Any]:
+        """Return the keys of a recipe that change."""
+        changed: dict[str, Any] = {}
+        for key, revision in (("base_model", "base_revision"), ("generator", "generator_revision")):
+            if (name := getattr(recipe, key)) in self.models:
+                changed |= {key: self.models[name], revision: None}
+        changed |= self._data(recipe, "dataset", "train_file", "text_columns")
+        changed |= self._data(recipe, "nli_dataset", "nli_file", "nli_columns")
+        if self.data != "hub":
+            changed["eval_data"] = self.data
+        if self.max_updates is not None:
+            changed |= _capped(recipe, self.max_updates)
+        return changed | self.set
+
+    def _data(self, recipe: Recipe, dataset: str, file: str, columns: str) -> dict[str, Any]:
+        name = f"{getattr(recipe, dataset)}/{getattr(recipe, f'{dataset}_file') or ''}".rstrip("/")
+        if name not in self.datasets or getattr(recipe, file):
+            return {}
+        mine = self.datasets[name]
+        renamed = mine.get("columns", {})
+        changed = {dataset: None, f"{dataset}_file": None, f"{dataset}_revision": None, file: mine["file"]}
+        if names := getattr(recipe, columns):
+            changed[columns] = [renamed.get(name, name) for name in names]
+        return changed
+
+
+def _capped(recipe: Recipe, most: int) -> dict[str, Any]:
+    steps = recipe.max_steps
+    changed: dict[str, Any] = {"max_steps": most if steps is None else min(steps, most)}
+    if recipe.nli_steps or recipe.nli_epochs:
+        stage = min(recipe.nli_steps or most, most)
+        # The schedule of stage 1 ends with stage 2 unless it is given: not before stage 1.
+        decay = max(stage, changed["max_steps"]) if changed["max_steps"] else None
+        changed |= {"nli_steps": stage, "nli_epochs": None, "nli_decay_steps": decay}
+    return changed
+
+
+def load_profile(path: str | None) -> Profile:
+    """Read a profile; without a path, one that changes nothing.
+
+    Raises:
+        UserError: it is not a profile, or a directory or file in it does not exist.
+    """
+    if path is None:
+        return Profile()
+    if not Path(path).is_file():
+        raise UserError(f"profile: {path} is not a file; give the path of a YAML file")
+    values = read_values(Path(path))
+    names = [each.name for each in fields(Profile)]
+    if unknown := set(values) - set(names):
+        raise UserError(f"{path}: unknown key {min(map(str, unknown))!r}; it must be one of {', '.join(names)}")
+    folder = Path(path).resolve().parent
+
+    def found(name: str) -> str:
+        if not (folder / name).exists():
+            raise UserError(f"{path}: {name} does not exist (in {folder})")
+        return str((folder / name).resolve())
+
+    values["models"] = {name: found(target) for name, target in values.get("models", {}).items()}
+    values["datasets"] = {
+        name: {**entry, "file": found(entry["file"])} for name, entry in values.get("datasets", {}).items()
+    }
+    if "data" in values:
+        values["data"] = found(values["data"])
+    return Profile(**values)

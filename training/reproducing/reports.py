@@ -1,0 +1,73 @@
+"""What `csezoo reproduce` prints before it makes anything: the state of all items, and the plan of one."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from .estimates import estimate
+from .manifests import Item, item_names, load_item
+from .plan import Planned, Run, plan
+from .runs import finished
+
+
+def unique_runs(planned: Sequence[Planned]) -> list[Run]:
+    """Return the runs of all rows, each once."""
+    return list({run.directory: run for row in planned for run in row.runs}.values())
+
+
+def list_items(out: Path) -> str:
+    """Return a line for each item: its name, its state in `out`, what it is, and what it needs."""
+    lines = []
+    for name in item_names():
+        item = load_item(name)
+        lines.append(f"{name:<24} {state(item, out):<22} {item.title}")
+        lines += [f"{'':<24} needs {need}" for need in item.needs]
+    return "\n".join(lines)
+
+
+def state(item: Item, out: Path) -> str:
+    """Return how far an item is: `made`, how many of its runs are finished, or that all of its rows are quoted."""
+    planned = plan(item, out)
+    runs = unique_runs(planned)
+    done = sum(finished(run, item.columns) for run in runs)
+    if not runs:
+        return "needs material" if any(row.needs for row in item.rows) else "quoted only"
+    if done == len(runs) and (out / item.name / "results.json").is_file():
+        return f"made ({done} runs)"
+    return f"{done} of {len(runs)} runs"
+
+
+def describe(item: Item, planned: Sequence[Planned]) -> str:
+    """Return the plan of an item: every run with its command, its updates, and an estimate of hours and memory."""
+    lines = [f"{item.name}: {item.title}", item.source, ""]
+    updates, hours, unknown = 0, 0.0, 0
+    for row in planned:
+        lines.append(row.row.label + (f"  ({'; '.join(row.reasons)})" if row.reasons else ""))
+        for run in row.runs:
+            done = "finished  " if finished(run, item.columns) else ""
+            if run.recipe is None:
+                pooling = f" --pooling {run.pooling}" if run.pooling else ""
+                lines.append(f"  {done}evaluate {run.model}{pooling}")
+                continue
+            cost = estimate(run.recipe)
+            lines.append(f"  {done}csezoo train {shlex.join(run.command())}")
+            shown = "unknown" if cost.updates is None else f"{cost.updates:,}"
+            hour = "unknown" if cost.hours is None else f"{cost.hours:.2f}"
+            lines.append(f"    updates {shown}  hours {hour}  memory {cost.gigabytes:.0f} GB")
+    runs = unique_runs(planned)
+    for run in runs:
+        if run.recipe is not None:
+            cost = estimate(run.recipe)
+            updates += cost.updates or 0
+            hours += cost.hours or 0.0
+            unknown += cost.updates is None
+    trained = sum(run.recipe is not None for run in runs)
+    total = (
+        f"{trained} runs to train, {len(runs) - trained} models to evaluate; {updates:,} updates, about {hours:.1f} "
+    )
+    total += "hours on one Quadro RTX 8000" + (f", and {unknown} runs whose data is not known" if unknown else "")
+    return "\n".join(
+        [*lines, "", total, *(f"note: {note}" for note in item.notes), *(f"needs {n}" for n in item.needs)]
+    )

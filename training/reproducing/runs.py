@@ -1,0 +1,174 @@
+"""Making runs: each is claimed, trained in a process of its own, and evaluated. What is finished is not done again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from ..errors import UserError
+from ..evaluation.encoders import load_encoder
+from ..evaluation.glue.fine_tuning import FineTuning, run_glue
+from ..evaluation.results import ResultsFile
+from ..evaluation.suites import evaluate
+from .columns import GLUE, PAPER, RUN, Column
+from .measuring import read_results
+from .plan import Run
+
+logger = logging.getLogger(__name__)
+
+WAIT = 10  # seconds between two looks at a run that another process makes
+
+
+def launch(run: Run, launcher: Sequence[str] = ()) -> list[str]:
+    """Return the command that trains a run.
+
+    Args:
+        run: to be trained.
+        launcher: options of `accelerate launch`, such as `--config_file FILE`.
+    """
+    return [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        *launcher,
+        "-m",
+        "csezoo.training.train",
+        *run.command(),
+    ]
+
+
+def train(run: Run, launcher: Sequence[str] = ()) -> None:
+    """Train a run in a process of its own. Its output is in `train.log` in the directory of the run.
+
+    Raises:
+        UserError: the process failed; with its last line.
+    """
+    run.directory.mkdir(parents=True, exist_ok=True)
+    log = run.directory / "train.log"
+    with log.open("a", encoding="utf-8") as output:
+        output.write(f"$ {shlex.join(launch(run, launcher))}\n")
+        output.flush()
+        # A group of its own, because accelerate does not pass signals to the processes that it starts.
+        process = subprocess.Popen(
+            launch(run, launcher), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            code = process.wait()
+        except BaseException:  # this process is stopped: the others must not continue alone
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
+            raise
+    if not (run.directory / "results.json").is_file():
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        errors = [line for line in lines if line.startswith("error: ")] or lines
+        raise UserError(f"exit code {code}: {errors[-1].removeprefix('error: ')} ({log})")
+
+
+def make(
+    runs: Sequence[Run],
+    columns: Sequence[Column],
+    *,
+    data: str = "hub",
+    glue: dict[str, Any] | None = None,
+    train: Callable[[Run], None] = train,
+) -> dict[Path, str]:
+    """Train and evaluate runs. Runs that another process makes are waited for, and taken over if it ends before them.
+
+    Args:
+        runs: to be made, each once.
+        columns: what must be measured of each.
+        data: of the suites, see `evaluate`.
+        glue: settings of fine-tuning, see `FineTuning`.
+        train: trains one run.
+
+    Returns:
+        The directories of the runs that failed, with the reason.
+    """
+    failed: dict[Path, str] = {}
+    left = [run for run in runs if not finished(run, columns)]
+    while left:
+        waiting = []
+        for run in left:
+            with claimed(run) as mine:
+                if not mine:
+                    waiting.append(run)
+                elif not finished(run, columns):
+                    logger.info("%s", run.directory)
+                    try:
+                        if run.recipe and not (run.directory / "results.json").is_file():
+                            train(run)
+                        measure(run, columns, data, glue or {})
+                    except UserError as error:
+                        failed[run.directory] = str(error)
+                        logger.warning("%s failed: %s", run.directory, error)
+        if waiting and len(waiting) == len(left):
+            logger.info("%d runs are made by another process; waiting", len(waiting))
+            time.sleep(WAIT)
+        left = [run for run in waiting if not finished(run, columns)]
+    return failed
+
+
+@contextmanager
+def claimed(run: Run) -> Iterator[bool]:
+    """Claim a run for this process, and tell whether it has been claimed; the claim ends with the process.
+
+    A run that is in training without a claim, for example in a job array, is left alone too.
+    """
+    run.directory.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(run.directory / ".claim", timeout=0)
+    try:
+        lock.acquire()
+        FileLock(
+            run.directory / ".lock", timeout=0
+        ).acquire().lock.release()  # what training locks, see `files.locked`
+    except Timeout:
+        lock.release()
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
+def finished(run: Run, columns: Sequence[Column]) -> bool:
+    """Return whether a run is trained, and everything measured that the columns need."""
+    trained = run.recipe is None or (run.directory / "results.json").is_file()
+    return trained and not _missing(run, columns)
+
+
+def _missing(run: Run, columns: Sequence[Column]) -> list[tuple[str, str | None]]:
+    """Return the suites, and the tasks of GLUE, that are not measured yet."""
+    there = {_measured(row["suite"], row["task"]) for row in read_results(run)}
+    needed = dict.fromkeys(_measured(c.suite, c.task) for c in columns if c.suite not in (RUN, PAPER))
+    return [each for each in needed if each not in there]
+
+
+def _measured(suite: str, task: str | None) -> tuple[str, str | None]:
+    """Return what is measured in one piece: a suite, or a task of GLUE."""
+    return suite, task if suite == GLUE else None
+
+
+def measure(run: Run, columns: Sequence[Column], data: str, glue: dict[str, Any]) -> None:
+    """Evaluate a trained run or a finished model on what is missing. The results are in its directory."""
+    missing = _missing(run, columns)
+    run.directory.mkdir(parents=True, exist_ok=True)
+    if suites := [suite for suite, _ in missing if suite != GLUE]:
+        encode, receipt = load_encoder(run.model, pooling=run.pooling)
+        file = ResultsFile(run.directory / "evaluation.json", run.model, receipt["model_sha256"])
+        evaluate(encode, suites, data, receipt=receipt, file=file)
+    if tasks := [task for suite, task in missing if suite == GLUE and task]:
+        seed = run.recipe.seeds[0] if run.recipe else 42
+        settings, where = FineTuning(**{k: v for k, v in glue.items() if k != "data"}), glue.get("data", "hub")
+        run_glue(run.model, tasks, where, seeds=[seed], settings=settings, out=run.directory / "glue.json")
