@@ -1,6 +1,7 @@
 """Saves a model as a complete repository: the files beside its weights, configuration and code.
 
-This is the only file of a checkpoint's code that writes files. The audit knows it by its checksum (`REVIEWED`).
+This is the only file of a checkpoint's code that writes files. The audit knows its functions by name
+(`training/publishing/audit_origins.py`): their first argument is the directory that the user saves to.
 """
 
 from collections.abc import Callable

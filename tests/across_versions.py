@@ -10,6 +10,7 @@ of them there. Not a test of `pytest`: it installs packages.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -97,7 +98,7 @@ def main(directory: Path) -> None:
         compare(f"{name}, exports", run(directory, f"st-{version}", packages, ENCODE, plain), exported)
         done = run(directory, f"st-{version}", packages, ENCODE, zoo)
         if tuple(map(int, version.split("."))) < tuple(map(int, OLDEST_SENTENCE_TRANSFORMERS.split("."))):
-            refuse(name, done, f"created with Sentence Transformers version {OLDEST_SENTENCE_TRANSFORMERS}")
+            refuse(name, done, f"version {OLDEST_SENTENCE_TRANSFORMERS}")
         else:
             compare(name, done, expected)
 
@@ -107,7 +108,8 @@ def save_plain(path: Path, model: SentenceEncoderModel) -> None:
     tokenizer = load_tokenizer(model)
     if model.config.pooling == "prompt":
         tokenizer = separate_template_mask(model, tokenizer)
-    path.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
     write_plain_model(path, model, tokenizer)
 
 

@@ -364,7 +364,7 @@ def fuzz(minutes: float, out: Path, start: int, kinds: list[str]) -> None:
             os.chdir(directory)
             shutil.rmtree(case.directory)
             number += 1
-            if number % 20 == 0:
+            if number % 20 == 0 or time.monotonic() >= end:
                 report = {"cases": number - start, "tried": tried, "fallen": fallen, "examples": examples}
                 out.write_text(json.dumps(report, indent=2), encoding="utf-8")
     print(f"{sum(tried.values())} commands tried, {sum(fallen.values())} fell")

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
+from csezoo.training.publishing.export import export
 from tests.conftest import SENTENCES
 from tests.interpreters import run_python
 from tests.modeling.test_distributed import free_port
@@ -55,6 +57,28 @@ def test_every_model_compares_the_two_sentences(app, encoders):
     for (cosine, _), encoder in zip(app.similarity(encoders, FIRST, SECOND), encoders, strict=True):
         one, other = encoder.model.encode([FIRST, SECOND], normalize_embeddings=True)
         assert cosine == pytest.approx(float(one @ other), abs=6e-4)
+
+
+def test_an_export_answers_as_its_checkpoint_does(app, encoders, repositories, tmp_path):
+    export(str(repositories[1]), str(tmp_path / "export"))
+    exported = app.Encoder(str(tmp_path / "export"))
+    assert exported.name == f"{tmp_path / 'export'} (bert)"
+    for answer in (app.similarity([exported], FIRST, SECOND), app.search(exported, FIRST, SECOND)):
+        assert len(answer) == 1
+    assert app.similarity([exported], FIRST, SECOND)[0][0] == app.similarity(encoders[1:], FIRST, SECOND)[0][0]
+    text = "\n".join(SENTENCES[:5])
+    assert app.search(exported, FIRST, text) == app.search(encoders[1], FIRST, text)
+
+
+def test_the_requirements_fit_the_constraints_and_bring_no_cuda():
+    """pip takes the build of PyTorch for CPU only if its version says so."""
+    constraints = (SPACE.parents[1] / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    (torch,) = (line for line in constraints if line.startswith("torch=="))
+    lines = (SPACE / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    assert "--extra-index-url https://download.pytorch.org/whl/cpu" in lines
+    assert f'{torch}+cpu; sys_platform == "linux"' in lines
+    (pillow,) = (Requirement(line) for line in constraints if line.startswith("pillow=="))
+    assert pillow.specifier.contains("12.3.0"), "gradio 6.31 needs pillow below 13"
 
 
 def test_search_ranks_the_lines_by_cosine(app, encoders):

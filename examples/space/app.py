@@ -1,6 +1,6 @@
 """A web page that compares two sentences, and searches lines for those closest in meaning to a query.
 
-pip install -r examples/space/requirements.txt && python examples/space/app.py runs/quickstart/best
+pip install -c constraints.txt -r examples/space/requirements.txt && python examples/space/app.py runs/quickstart/best
 
 Models are directories or Hub ids. Without arguments, as in a Space of Hugging Face, they are read from the environment
 variable `MODELS`, separated by spaces. `GRADIO_SERVER_NAME` and `GRADIO_SERVER_PORT` set the server's address.
@@ -10,7 +10,7 @@ import argparse
 import html
 import os
 
-from transformers import AutoModel, AutoTokenizer
+from sentence_transformers import SentenceTransformer
 
 MOST_LINES = 1000  # a few seconds on two processor cores
 FIRST, SECOND = "The farmer sold the pigs.", "The pigs were purchased by the farmer."
@@ -27,12 +27,11 @@ class InputError(ValueError):
 
 
 class Encoder:
-    """A checkpoint of the zoo, loaded once."""
+    """A checkpoint or an export of the zoo, loaded once."""
 
     def __init__(self, source: str):
-        self.model = AutoModel.from_pretrained(source, trust_remote_code=True)
-        self.tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=True)
-        self.name = f"{source} ({self.model.config.model_type})"
+        self.model = SentenceTransformer(source, trust_remote_code=True)
+        self.name = f"{source} ({self.model[0].auto_model.config.model_type})"
 
     def encode(self, texts: list[str]):
         """Embed texts as vectors of length 1, a numpy array `(len(texts), H)`.
@@ -40,11 +39,12 @@ class Encoder:
         Raises:
             InputError: a text is longer than the model's limit.
         """
-        most = self.tokenizer.model_max_length
-        for text, ids in zip(texts, self.tokenizer(texts, verbose=False)["input_ids"], strict=True):
+        tokenizer = self.model.tokenizer
+        most = tokenizer.model_max_length
+        for text, ids in zip(texts, tokenizer(texts, verbose=False)["input_ids"], strict=True):
             if len(ids) > most:
                 raise InputError(f"“{text[:40]}…” has {len(ids)} tokens, and {self.name} reads {most}: shorten it.")
-        return self.model.encode(texts, self.tokenizer, normalize_embeddings=True)
+        return self.model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
 
 
 def similarity(encoders: list[Encoder], first: str, second: str) -> list[list]:
@@ -158,7 +158,7 @@ def main() -> None:
         parser.error("name a model, such as runs/quickstart/best, or set MODELS")
     try:
         encoders = [Encoder(source) for source in sources]
-    except OSError as error:
+    except (OSError, ValueError) as error:
         parser.error(str(error).splitlines()[0])
     interface({encoder.name: encoder for encoder in encoders}).launch(share=False, run_history=False)
 

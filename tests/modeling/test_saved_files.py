@@ -16,6 +16,7 @@ from transformers import AutoModel, AutoModelForPreTraining
 
 from csezoo.modeling.saved_files import MODULES, OLDEST_SENTENCE_TRANSFORMERS
 from csezoo.training.publishing.fingerprints import verify_repository
+from csezoo.training.publishing.staging import check_files
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES
 from tests.hub_server import HubServer
@@ -59,6 +60,8 @@ def test_a_changed_model_is_saved_with_all_files_and_a_new_fingerprint(published
     expected = model.encode(TEXTS)
     assert np.abs(expected - before).max() > 0.1
     np.testing.assert_allclose(SentenceTransformer(str(tmp_path)).encode(TEXTS), expected, atol=1e-5, rtol=0)
+    (tmp_path / "README.md").write_bytes((published / "README.md").read_bytes())
+    assert check_files(tmp_path) == "checked   0 checksums, card, audit"
     files, tokens, vectors = verify_repository(str(tmp_path))
     assert "no checksums" in files and "match" in tokens and "match" in vectors
     assert warned() == []

@@ -49,6 +49,8 @@ def read_rows(path: str) -> list[Row]:
                 cells[AVERAGE] = f"{statistics.mean(sts):.2f}"
             if set(TRANSFER_TASKS) <= scores.keys():
                 cells[TRANSFER_AVERAGE] = f"{statistics.mean(scores[task][0] for task in TRANSFER_TASKS):.2f}"
+        if wrong := [task for task in cells if not isinstance(task, str)]:
+            raise TypeError(f"the task {wrong[0]!r} is not text")
         return [(name, cells), *_published_rows(name, report, _changed(report, Path(path)))]
     except (UserError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is not a results file ({one_line(error)})") from error
@@ -77,8 +79,9 @@ def _changed(report: dict, path: Path) -> list[str] | None:
 
 def _published_rows(name: str, report: dict, changed: list[str] | None) -> list[Row]:
     """Return the paper's numbers on the same pairs, and the run's distance to them."""
-    rows, pairs = [], same_pairs(report["results"])
-    for row in comparable(report.get("recipe"), changed):
+    published = comparable(report.get("recipe"), changed)
+    rows, pairs = [], same_pairs(report["results"]) if published else set()
+    for row in published:
         scores = {task: score for task, score in row.scores.items() if task in pairs}
         seeds = {entry["task"]: entry for entry in report.get("summary", []) if entry["task"] in scores}
         distances = {task: distance(seeds[task]["mean"], seeds[task]["sd"], scores[task]) for task in seeds}

@@ -19,9 +19,10 @@ from csezoo.modeling.saved_files import save_tokenizer
 
 from ..cards.released_card import Conversion, released_card
 from ..environment import quiet_transformers, versions
-from ..errors import UserError
+from ..errors import UserError, one_line
 from ..files import empty_target, new_directory, write_json
 from ..hub import sha256
+from ..loading.backbones import LOAD_ERRORS
 from ..loading.masked_lm import load_masked_lm_head
 from ..loading.sizes import longest_input, refuse_oversized
 from ..loading.templates import serving_tokenizer, template_token_ids
@@ -142,7 +143,10 @@ def _write(directory: Path, source: Source, rules: Kind, keys: dict[str, Any]) -
         state |= _transform_of(transform_from, backbone_config)
     config, serving = _serving(source, rules, keys, backbone_config, tokenizer)
     model_class = METHODS[rules.method][1]
-    refuse_oversized(source.name, config.to_dict(), lambda: model_class(config))
+    try:
+        refuse_oversized(source.name, config.to_dict(), lambda: model_class(config))
+    except LOAD_ERRORS as error:
+        raise UserError(f"{source.name}: its config.json does not describe an encoder ({one_line(error)})") from error
     _model(model_class, config, state).save_pretrained(directory)
     save_tokenizer(directory, serving)
     return {

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 from huggingface_hub import ModelCard
-from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
 
 from ..errors import UserError, one_line
 from ..hub import is_inside, local_directory
+from ..loading.backbones import LOAD_ERRORS
 from ..loading.tokenizers import load_tokenizer
 from .pickles import read_pickle
 
@@ -137,7 +137,7 @@ def read_backbone_config(source: Source) -> tuple[PretrainedConfig, list[str]]:
         UserError: it is neither BERT nor RoBERTa, or a value is not valid.
     """
     raw = read_json(source.encoder / "config.json")
-    family = raw.get("model_type")
+    family = raw.get("model_type") if isinstance(raw, dict) else None
     if family not in FAMILIES:
         raise UserError(f"{source.name}: model_type is {family!r}; convert reads {' and '.join(FAMILIES)}")
     if raw.get("position_embedding_type", "absolute") != "absolute":
@@ -145,7 +145,7 @@ def read_backbone_config(source: Source) -> tuple[PretrainedConfig, list[str]]:
     known = AutoConfig.for_model(family).to_dict().keys() - ABOUT_THE_FILE
     try:
         config = AutoConfig.for_model(**{key: value for key, value in raw.items() if key in known})
-    except (TypeError, ValueError, StrictDataclassError) as error:
+    except LOAD_ERRORS as error:
         raise UserError(f"{source.name}: its config.json is not valid ({one_line(error)})") from error
     config.output_hidden_states = False
     return config, sorted(raw.keys() - known)

@@ -6,10 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from transformers import (
-    AutoTokenizer,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..errors import UserError, one_line
 from .backbones import LOAD_ERRORS

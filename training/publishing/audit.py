@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import one_line
-from ..hub import is_inside, local_directory, sha256
-from .audit_allowed import OPTIONS, REVIEWED
+from ..hub import is_inside, local_directory
+from .audit_allowed import OPTIONS
 from .audit_code import REPOSITORY, audit_sources
 
 TEXTS = {".cff", ".json", ".md", ".svg", ".txt", ".yaml", ".yml"}
@@ -38,8 +38,8 @@ CALLS = {"REDUCE", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "BUILD"}
 ARGUMENTS = {"MARK", "TUPLE", "EMPTY_TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_DICT", "DICT"}
 SCRIPT = re.compile(rb"<script|<foreignObject|javascript:|\son\w+\s*=", re.IGNORECASE)
 EXTERNAL_DATA = re.compile(rb"\x0a\x08location\x12(.)", re.DOTALL)  # in ONNX: a key, and the length of its value
-# JSON files that only name things: tokens, texts and results.
-VALUES = {"tokenizer.json", "vocab.json", "fingerprint.json", "results.json"}
+# JSON files that only name things: tokens, texts, results, and what was converted.
+VALUES = {"tokenizer.json", "vocab.json", "fingerprint.json", "results.json", "conversion.json"}
 # Keys whose value is the path of a class that is imported, and the classes that a checkpoint needs.
 CLASSES = {"type", "types", "activation_function", "tokenizer_class"}
 KNOWN_CLASS = re.compile(
@@ -87,8 +87,7 @@ def audit(directory: Path) -> list[Finding]:
     files = {name: path for name, path in paths.items() if path.is_file()}
     findings = [Finding("file", name, None, why) for name, path in paths.items() if (why := _unread(name, path))]
     sources = {name: path.read_bytes() for name, path in files.items() if path.suffix == ".py"}
-    reviewed = {name for name in sources if sha256(files[name]) in REVIEWED}
-    findings += [Finding("code", *finding) for finding in audit_sources(sources) if finding[0] not in reviewed]
+    findings += [Finding("code", *finding) for finding in audit_sources(sources)]
     for name, path in files.items():
         if path.suffix == ".json":
             findings += audit_json(name, path.read_bytes(), set(files))

@@ -52,7 +52,8 @@ MODULES = {
     "random": "Random choice randint random sample seed shuffle uniform",
     "re": "[A-Z]+ compile escape findall finditer fullmatch match search split sub",
     "time": "perf_counter time",
-    "torch": f"""{TENSOR_OPERATIONS} (Bool|Double|Float|Int|Long)?Tensor (Byte|Half|BFloat16|Char|Short)Tensor
+    "torch": f"""{TENSOR_OPERATIONS} __version__ (Bool|Double|Float|Int|Long)?Tensor
+        (Byte|Half|BFloat16|Char|Short)Tensor
         Size Generator arange as_tensor atleast_[123]d autocast bfloat16 block_diag bool
         broadcast_tensors cartesian_prod cat chain_matmul column_stack combinations compile complex\\d* concat
         concatenate contiguous_format device double dstack dtype e empty empty_like enable_grad eye finfo float
@@ -93,7 +94,8 @@ MODULES = {
     "tqdm": "tqdm trange",
     "tqdm.auto": "tqdm trange",
     "tqdm.autonotebook": "tqdm trange",
-    "transformers": """Auto[A-Z]\\w+ \\w*(Config|Model|Tokenizer|TokenizerFast|TokenizerBase|Cache|Output|Encoding)
+    "transformers": """__version__ Auto[A-Z]\\w+
+        \\w*(Config|Model|Tokenizer|TokenizerFast|TokenizerBase|Cache|Output|Encoding)
         \\w+For[A-Z]\\w+""",
     "transformers.activations": "ACT2FN \\w*gelu\\w* \\w+Activation get_activation",
     "transformers.cache_utils": "\\w*Cache",
@@ -138,21 +140,21 @@ cross_attentions cuda cumsum data debug decode default default_factory device di
 dtype element_size elements embedding embedding_dim embeddings encode encoder endswith __enter__ eos_token_id eps
 error eval __exit__ expand expand_as extend fill_ fill_diagonal_ find float for_model forward from_config from_dict
 from_iterable from_numpy fromkeys functional generator get get_buffer get_extended_attention_mask get_head_mask
-get_input_embeddings get_output_embeddings get_parameter get_seq_length get_submodule get_text_config getEffectiveLevel
-__getitem__ gradient_checkpointing _gradient_checkpointing_func group groups half hidden_act hidden_dropout_prob
-hidden_size hidden_states id2label in_features index indices info info_once _init_weights init_weights
-initializer_range input_ids insert int intermediate_size intersection invert_attention_mask is_contiguous is_cpu
-is_cuda is_decoder is_encoder_decoder is_fast is_gradient_checkpointing is_leaf is_nested isalpha isdigit isdisjoint
-isnumeric isspace issubset issuperset item items itemsize __iter__ join keys kind label2id language
-last_hidden_state layer layer_norm_eps layer_norm_epsilon layers layout ljust load_state_dict loaded_from logits
-long loss loss_function lower lstrip main_input_name major manual_seed mark_non_differentiable mask_token
-mask_token_id max_position_embeddings minor model model_input_names model_max_length model_type modules most_common
-move_to_end n_embd n_head n_inner n_layer n_positions name name_or_path named_\\w+ nbytes ndim needs_input_grad
-nelement __new__ new_empty new_full new_ones new_tensor new_zeros _no_split_modules normal_ normalize
-num_attention_heads num_embeddings num_hidden_layers num_labels numpy out_features output_attentions
-output_hidden_states p pad pad_token pad_token_id padding_idx padding_side parameters parametrizations params
-partition past_key_values pin_memory pooler_output pop popitem popleft position_embedding_type position_ids
-__post_init__ post_init problem_type __qualname__ randint random register
+get_input_embeddings get_output_embeddings get_parameter get_seq_length get_submodule get_text_config
+getEffectiveLevel __getitem__ gradient_checkpointing _gradient_checkpointing_func group groups half hidden_act
+hidden_dropout_prob hidden_size hidden_states id2label in_features index indices info info_once _init_weights
+_hf_peft_config_loaded init_weights initializer_range input_ids insert int intermediate_size intersection
+invert_attention_mask is_contiguous is_cpu is_cuda is_decoder is_encoder_decoder is_fast is_gradient_checkpointing
+is_leaf is_nested isalpha isdigit isdisjoint isnumeric isspace issubset issuperset item items itemsize __iter__ join
+keys kind label2id language last_hidden_state layer layer_norm_eps layer_norm_epsilon layers layout ljust
+load_state_dict loaded_from logits long loss loss_function lower lstrip main_input_name major manual_seed
+mark_non_differentiable mask_token mask_token_id max_position_embeddings minor model model_input_names
+model_max_length model_type modules most_common move_to_end n_embd n_head n_inner n_layer n_positions name
+name_or_path named_\\w+ nbytes ndim needs_input_grad nelement __new__ new_empty new_full new_ones new_tensor
+new_zeros _no_split_modules normal_ normalize num_attention_heads num_embeddings num_hidden_layers num_labels numpy
+out_features output_attentions output_hidden_states p pad pad_token pad_token_id padding_idx padding_side parameters
+parametrizations params partition past_key_values pin_memory pooler_output pop popitem popleft
+position_embedding_type position_ids __post_init__ post_init problem_type __qualname__ randint random register
 register_\\w*(hook|parameter|module|buffer) remove removeprefix removesuffix repeat replace requires_grad
 requires_grad_ reset_parameters resize_token_embeddings return_dict reverse rindex rope_parameters rope_scaling
 rope_theta rotary_dim rpartition rsplit rstrip sample save_for_backward saved_tensors self_attention_cache
@@ -182,14 +184,13 @@ REASONS = {
             loadtxt genfromtxt""",
         "reads files or pickles": "load loads serialization",
         "writes files": """write_text write_bytes tofile dump dumps save savez savetxt save_file save_model
-            save_vocabulary save_chat_templates save_distributed_checkpoint _save_pretrained to_json_file
+            save_vocabulary save_chat_templates save_distributed_checkpoint _save_pretrained
             to_csv to_pickle""",
         "changes files": "unlink rmtree rmdir mkdir makedirs rename symlink_to chmod",
         "reaches memory that files can be mapped to": "storage untyped_storage UntypedStorage TypedStorage data_ptr",
         "downloads files": """hf_hub_download snapshot_download load_state_dict_from_url urlopen urlretrieve
             cached_files download_url_to_file _get_config_dict _from_pretrained _load_pretrained_model model_zoo""",
-        "uploads files": """push_to_hub upload_file upload_folder create_repo create_commit
-            _upload_modified_files""",
+        "uploads files": """push_to_hub upload_file upload_folder create_repo create_commit""",
         "downloads and runs code": """hub load_adapter set_attn_implementation set_experts_implementation
             set_use_kernels kernelize get_kernel _from_config dynamic_module_utils""",
         "compiles and loads code": "cpp_extension load_inline load_library",
@@ -209,12 +210,6 @@ REASONS = {
             gi_code gi_frame tb_frame tb_next""",
     }.items()
     for name in names.split()
-}
-# SHA-256 of the files of the zoo that do more than a model needs, and that were read for it. `modeling/saved_files.py`
-# writes the files of a repository into the directory that its user names. Add a line when it changes; published
-# checkpoints have the older ones.
-REVIEWED = {
-    "2206e4bc97fdf6da22e39405c31a224c2bb312ffdf0646f7a7f4f71d86a5b4a6",
 }
 # Options of any function, and keys of any dictionary.
 OPTIONS = {

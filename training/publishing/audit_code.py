@@ -14,12 +14,11 @@ from pathlib import PurePosixPath
 
 from ..errors import one_line
 from .audit_allowed import ATTRIBUTES, BUILTINS, MODULES, OPTIONS, REASONS, SETTINGS, pattern
+from .audit_origins import LOADERS, PLACED, Function, of_the_checkpoint
 
 IMPORTABLE = [(re.compile(module), pattern(names)) for module, names in MODULES.items()]
 HARMLESS = pattern(ATTRIBUTES)
 FUNCTIONS = pattern(BUILTINS)
-# Functions that load or save what their first argument names. It must be the checkpoint itself.
-LOADERS = {"from_pretrained", "save_pretrained", "cached_file", "get_config_dict"}
 UNNEEDED = "a model does not need it"
 UNKNOWN = "may load or save something other than the checkpoint"
 # Builtins that are safe only with some arguments, and what is wrong with other arguments.
@@ -139,11 +138,12 @@ class _Reader(ast.NodeVisitor):
         self.file, self.imports, self.defined, self.unbound = file, imports, defined, unbound
         self.findings: list[tuple[int, str]] = []
         self.annotation = False  # whether an annotation is read
-        self.functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []  # around the node that is read
+        self.functions: list[Function] = []  # around the node that is read
         self.imported: dict[str, set[str]] = {}  # what an imported name may be
         for bound, dotted in imports[file]:
             self.imported.setdefault(bound, set()).add(dotted)
         nodes = list(ast.walk(tree))
+        self.methods = {item for node in nodes if isinstance(node, ast.ClassDef) for item in node.body}
         self.assigned = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         self.assigned |= {node.arg for node in nodes if isinstance(node, ast.arg)}
 
@@ -161,6 +161,8 @@ class _Reader(ast.NodeVisitor):
                 self.report(node, f"imports * of {node.module}: hides which names it imports")
             elif node.level > 0:
                 self.relative_import(node, alias.name)
+                if alias.name in PLACED and alias.asname:
+                    self.report(node, f"{alias.asname}: {UNKNOWN}")
             elif _refusal(dotted := f"{node.module}.{alias.name}"):
                 self.report_import(node, dotted)
 
@@ -181,7 +183,7 @@ class _Reader(ast.NodeVisitor):
         imported = self.imported.get(node.id, set())
         if any(map(_is_module, imported)):
             self.report(node, f"{node.id}: a module as a value hides which of its functions are used")
-        if any(dotted.rpartition(".")[2] in LOADERS for dotted in imported):
+        if node.id in PLACED or any(dotted.rpartition(".")[2] in LOADERS for dotted in imported):
             self.report(node, f"{node.id}: {UNKNOWN}")
         dunder = node.id.startswith("__") and node.id.endswith("__")
         if node.id in self.unbound and (dunder or node.id in dir(builtins)):
@@ -269,8 +271,9 @@ class _Reader(ast.NodeVisitor):
                 skipped = [node.func]
             case ast.Call() if name in LOADERS:
                 skipped = [node.func]
-                if not self.of_the_checkpoint(node, name):
-                    named = node.args and isinstance(node.args[0], ast.Constant)
+                function = self.functions[-1] if self.functions else None
+                if not of_the_checkpoint(node, function, function in self.methods):
+                    named = name == "from_pretrained" and node.args and isinstance(node.args[0], ast.Constant)
                     why = f"loads another repository, {ast.unparse(node.args[0])}" if named else f"{name}: {UNKNOWN}"
                     self.report(node, why)
                 if isinstance(node.func, ast.Attribute):
@@ -278,57 +281,6 @@ class _Reader(ast.NodeVisitor):
         for part in (node.func, *node.args, *node.keywords):
             if part not in skipped:
                 self.visit(part)
-
-    def of_the_checkpoint(self, node: ast.Call, name: str) -> bool:
-        """Return whether a call loads or saves the checkpoint that the code belongs to.
-
-        It does if it passes the argument of a method of the same name on to `super()`, or if it names the place from
-        which the model was loaded.
-        """
-        function = self.functions[-1] if self.functions else None
-        match node:
-            case ast.Call(
-                func=ast.Attribute(ast.Call(ast.Name("super"))),
-                args=[ast.Name(given) | ast.Starred(ast.Name(given)), *_],
-            ):
-                if function is None or function.name != name or self.times_assigned(given):
-                    return False
-                taken = [*function.args.args[1:2], *filter(None, [function.args.vararg])]
-                return given == taken[0].arg if taken else False
-        named = ("pretrained_model_name_or_path", "path_or_repo_id", None)
-        sources = node.args[:1] or [keyword.value for keyword in node.keywords if keyword.arg in named]
-        return bool(sources) and all(map(self.is_origin, sources))
-
-    def is_origin(self, node: ast.expr) -> bool:
-        """Return whether a value says where the model was loaded from, or is a file that was loaded from there."""
-        match node:
-            case ast.Attribute(attr="loaded_from"):
-                return True
-            case ast.Name(name):
-                return bool(values := self.values(name)) and all(map(self.is_origin, values))
-            case ast.Call(func=ast.Name("dict" | "cast"), args=[*_, value], keywords=[]):
-                return self.is_origin(value)
-            case ast.Call(func=ast.Attribute(value, "pop")):
-                return self.is_origin(value)
-            case ast.Call(func=ast.Name("cached_file")):
-                return self.of_the_checkpoint(node, "cached_file")
-        return False
-
-    def values(self, name: str) -> list[ast.expr]:
-        """Return all values of a variable of the current function; none if one cannot be known."""
-        nodes = list(ast.walk(self.functions[-1])) if self.functions else []
-        plain = [
-            node
-            for node in nodes
-            if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [name]
-        ]
-        return [node.value for node in plain] if len(plain) == self.times_assigned(name) else []
-
-    def times_assigned(self, name: str) -> int:
-        nodes = ast.walk(self.functions[-1]) if self.functions else ()
-        return sum(
-            isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load) for node in nodes
-        )
 
     def visit_Constant(self, node: ast.Constant) -> None:
         text = node.value
@@ -358,6 +310,11 @@ class _Reader(ast.NodeVisitor):
                 self.unbound.add(inner.id)
         self.visit(tree)
 
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        for part in node.values:
+            if not isinstance(part, ast.Constant):  # a piece of a text
+                self.visit(part)
+
     def visit_Expr(self, node: ast.Expr) -> None:
         if not isinstance(node.value, ast.Constant):  # a docstring
             self.visit(node.value)
@@ -381,9 +338,11 @@ class _Reader(ast.NodeVisitor):
                         self.assignment(statement, target.id if isinstance(target, ast.Name) else "")
         self.generic_visit(node)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    def visit_FunctionDef(self, node: Function) -> None:
         if node.name in REASONS and node.name.startswith("__"):
             self.report(node, f"{node.name}: {REASONS[node.name]}")
+        if node.name in PLACED and any(ast.unparse(one) != "classmethod" for one in node.decorator_list):
+            self.report(node, f"{node.name}: {UNKNOWN}")
         self.functions.append(node)
         self.annotations(
             node.returns, *(argument.annotation for argument in ast.walk(node.args) if isinstance(argument, ast.arg))

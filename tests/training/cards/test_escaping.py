@@ -30,7 +30,10 @@ def test_no_cell_is_a_link_a_picture_or_html_in_markdown():
 
 @pytest.mark.parametrize("kind", ["markdown", "latex", "csv"])
 def test_a_table_has_no_control_characters_of_a_name(kind, tmp_path, capsys):
-    report = {"model": "a\x1b]0;title\x07\n\u202eb", "results": [{"task": "T", "metric": "spearman", "value": 1.0}]}
+    report = {
+        "model": "a\x1b]0;title\x07\n\u202eb",
+        "results": [{"task": "T", "metric": "spearman", "value": 1.0, "rows": 1, "dataset": "d"}],
+    }
     (tmp_path / "results.json").write_text(json.dumps(report), encoding="utf-8")
     main(["table", str(tmp_path / "results.json"), "--format", kind])
     shown = capsys.readouterr().out

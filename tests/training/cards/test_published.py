@@ -9,6 +9,7 @@ from csezoo.training.cards.card_tables import results_table
 from csezoo.training.cards.method_texts import method_entries
 from csezoo.training.cards.published import SUITES, TRANSFER_AVERAGE, published
 from csezoo.training.cards.tables import format_rows, read_rows
+from csezoo.training.errors import UserError
 from csezoo.training.evaluation.report import AVERAGE
 from csezoo.training.evaluation.tasks.sts import ROWS, STS_TASKS
 from csezoo.training.evaluation.tasks.transfer import TRANSFER_TASKS
@@ -174,3 +175,8 @@ def test_a_card_warns_that_raw_text_is_not_the_paper_s_tokens(dataset, raw):
     table = results_table(recipe, [result], None)
     assert "| STS12 | " in table and "Source of the paper's numbers" in table
     assert ("as raw text" in table) is raw
+
+
+def test_a_task_that_is_not_text_is_refused(results_file):
+    with pytest.raises(UserError, match="is not a results file .the task None is not text"):
+        results_file(summary=[{"task": None, "mean": 70.0, "sd": 0.5, "n": 2}])

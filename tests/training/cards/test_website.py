@@ -165,7 +165,7 @@ def test_names_of_a_run_stay_texts_in_cards_and_website(hostile, tmp_path):
         assert not any(urlsplit(target).scheme or target.startswith("//") for target in page.loads)
         assert not any(target.startswith("javascript:") for target in page.links)
     card = ModelCard.load(hostile / "javascript:alert(1)" / "README.md").text
-    assert "train '`![x](" in card, "a shell takes it for a name, not for a command"
+    assert "csezoo.training.train recipe.yaml" in card, "the name of an unknown recipe is not part of a command"
     for written in (card, (hostile / "README.md").read_text(encoding="utf-8")):
         loads = Page(MarkdownIt("commonmark").enable("table").render(written)).loads  # here with raw HTML
         assert not any("example.org" in target for target in loads)

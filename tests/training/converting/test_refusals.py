@@ -181,6 +181,8 @@ def edit_config(checkpoint, **changes):
         ({"model_type": "simcse"}, "convert reads bert and roberta"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type must be absolute"),
         ({"hidden_size": "wide"}, "its config.json is not valid"),
+        ({"num_attention_heads": 5}, "its config.json does not describe an encoder"),
+        ({"hidden_act": "unheard"}, "its config.json does not describe an encoder"),
         ({"vocab_size": 10**12}, "its vocabulary has 30 tokens and its embedding 1,000,000,000,000 rows"),
         ({"intermediate_size": 10**12}, "its configuration needs .* GiB"),
     ],

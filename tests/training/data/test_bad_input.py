@@ -140,6 +140,13 @@ def test_one_training_sentence_is_refused(tmp_path, bases, train_file, keys):
         run_recipe(make_recipe({**recipe, "output_dir": str(tmp_path / "run")}))
 
 
+def test_the_error_of_a_long_score_is_short(tmp_path):
+    (tmp_path / "pairs.csv").write_text(f"sentence1,sentence2,score\na,b,{'x' * 3000}\n", encoding="utf-8")
+    with pytest.raises(UserError, match="is not a number") as error:
+        load_pairs_file(str(tmp_path / "pairs.csv"))
+    assert len(str(error.value)) < 500
+
+
 def test_a_column_of_pairs_that_is_there_twice_is_refused(tmp_path):
     file = tmp_path / "pairs.csv"
     file.write_text("sentence1,sentence2,score,score\na,b,1,2\nc,d,2,1\n", encoding="utf-8")

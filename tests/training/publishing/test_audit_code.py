@@ -297,11 +297,57 @@ def test_code_that_modelling_does_not_need_is_a_finding_with_its_line(source, li
         ("import torch\ntorch.compile(f, backend='x').os", 2, ".os: reaches files and programs"),
         ("def f(tokenizer): tokenizer.save_vocabulary('/x')", 1, ".save_vocabulary: writes files"),
         ("def f(tokenizer): tokenizer.backend_tokenizer.save('/x')", 1, ".save: writes files"),
-        ("def f(config): config.to_json_file('/x')", 1, ".to_json_file: writes files"),
+        (
+            "def f(config): config.to_json_file('/x')",
+            1,
+            "to_json_file: may load or save something other than the checkpoint",
+        ),
         ("def f(config): config.from_json_file('/x')", 1, ".from_json_file: reads files"),
         ("def f(m): m.push_to_hub('x')", 1, ".push_to_hub: uploads files"),
         ("def f(m): m.register_for_auto_class()", 1, ".register_for_auto_class: copies code"),
         ("def f(m): m.generate(x, **{'custom' + '_generate': 'a'})", 1, ".generate: a model does not need it"),
+        (
+            "def forward(self, d):\n    A().to_json_file(f'{d}/a.json')",
+            2,
+            "to_json_file: may load or save something other than the checkpoint",
+        ),
+        (
+            "def f():\n    save_tokenizer('/etc', t)",
+            2,
+            "save_tokenizer: may load or save something other than the checkpoint",
+        ),
+        (
+            "def f(t):\n    save_tokenizer(t, t)",
+            2,
+            "save_tokenizer: may load or save something other than the checkpoint",
+        ),
+        ("from .other import save_tokenizer as f", 1, "f: may load or save something other than the checkpoint"),
+        ("g = [save_tokenizer]", 1, "save_tokenizer: may load or save something other than the checkpoint"),
+        (
+            "def save_tokenizer(d):\n    d = x\n    A().to_json_file(f'{d}/a.json')",
+            3,
+            "to_json_file: may load or save something other than the checkpoint",
+        ),
+        (
+            "def save_tokenizer(d):\n    A().to_json_file(f'{d}/../a.json')",
+            2,
+            "to_json_file: may load or save something other than the checkpoint",
+        ),
+        (
+            "def save_tokenizer(d):\n    A().to_json_file(f'{d}/{d.name}')",
+            2,
+            "to_json_file: may load or save something other than the checkpoint",
+        ),
+        (
+            "@f\ndef save_tokenizer(d):\n    pass",
+            2,
+            "save_tokenizer: may load or save something other than the checkpoint",
+        ),
+        (
+            "def save_tokenizer(d):\n    try:\n        f()\n    except E as d:\n        A().to_json_file(f'{d}/a')",
+            5,
+            "to_json_file: may load or save something other than the checkpoint",
+        ),
     ],
 )
 def test_code_that_hides_what_it_does_is_a_finding_with_its_line(source, line, why):
@@ -322,6 +368,8 @@ def test_code_that_hides_what_it_does_is_a_finding_with_its_line(source, line, w
         "class A:\n    def from_pretrained(c, p, *a):\n        return super().from_pretrained(p, *a)",
         "class A:\n    def save_pretrained(self, *args):\n        super().save_pretrained(*args)",
         "from transformers import AutoTokenizer\ndef f(m):\n    return AutoTokenizer.from_pretrained(**m.loaded_from)",
+        "def save_tokenizer(d, t):\n    path = f'{d}/a.json'\n    A().to_json_file(path)\n    t.save_pretrained(d)",
+        "class A:\n    def save_pretrained(self, d, *args):\n        A().to_json_file(f'{d}/{NAME}')",
         "def f(x):\n    return x.clamp_(0).add_(1).unsqueeze(-1)",
     ],
 )
@@ -339,7 +387,7 @@ def test_findings_in_code_in_the_style_of_known_repositories(path):
 
 def test_false_alarms_in_code_in_the_style_of_known_repositories_are_few():
     text = "".join(path.read_text(encoding="utf-8") for path in STYLES)
-    assert text.count("# finding") > 20 and text.count("# false alarm") <= 2
+    assert text.count("# finding") >= 20 and text.count("# false alarm") <= 2
     assert text.count("\n") > 550
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import UserError
+from ...errors import UserError, quoted
 from ...hub import load_rows
 from ..metrics.sts.sts import STS
 from .senteval import find_senteval, finite, numbered_lines, read_pair, read_subset, read_text, respaced
@@ -247,7 +247,7 @@ def load_pairs_file(path: str) -> PairTask:
         try:
             rows.append((respaced(row["sentence1"]), respaced(row["sentence2"]), finite(row["score"])))
         except ValueError:
-            raise UserError(f"{file}, line {number}: score {row['score']!r} is not a number") from None
+            raise UserError(f"{file}, line {number}: score {quoted(row['score'])} is not a number") from None
     task = pair_task(file.stem, rows, file.name)
     if len(set(task.scores)) < 2:
         raise UserError(f"{file} has {len(set(task.scores))} different scores; a correlation needs at least two")

@@ -136,7 +136,7 @@ class RotaryPreTrainedModel(PreTrainedModel):
     @classmethod
     def from_pretrained(cls, model_name, config=None, *inputs, **kwargs):
         if config is None:
-            config = cls.config_class.from_pretrained(model_name)  # finding
+            config = cls.config_class.from_pretrained(model_name)
         model = cls(config, *inputs)
         if os.path.exists(model_name):  # finding
             state_dict = safe_load_file(os.path.join(model_name, SAFE_WEIGHTS_NAME))  # finding
