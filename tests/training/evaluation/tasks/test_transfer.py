@@ -6,7 +6,13 @@ import pytest
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.suites import evaluate, evaluate_tasks
 from csezoo.training.evaluation.tasks.probing import PROTOCOLS, dev_then_test, folds_then_test, nested_folds
-from csezoo.training.evaluation.tasks.transfer import ROWS, TRANSFER_TASKS, TransferTask, load_transfer_task
+from csezoo.training.evaluation.tasks.transfer import (
+    ROWS,
+    TRANSFER_TASKS,
+    TransferTask,
+    examples_receipt,
+    load_transfer_task,
+)
 
 
 def letters(texts):
@@ -48,6 +54,37 @@ def test_the_result_has_test_accuracy_dev_accuracy_and_a_receipt(cr):
     assert result["rows"] == {"all": 3775} and len(result["sha256"]) == 64
     assert result["dataset"] == "SentEval CR" and result["pooling"] == "cls"
     assert evaluate_tasks(letters, [task], receipt={"pooling": "cls"}) == [result], "the result is reproducible"
+
+
+def test_the_six_kinds_of_questions_are_six_classes(tmp_path):
+    (tmp_path / "TREC").mkdir()
+    kinds = ["ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"]
+    for file, rows in (("train_5500.label", 5452), ("TREC_10.label", 500)):
+        lines = [f"{kinds[n % 6]}:kind What is {kinds[n % 6]} ?" for n in range(rows)]
+        (tmp_path / "TREC" / file).write_text("\n".join(lines) + "\n", encoding="latin-1")
+    parts = load_transfer_task("TREC", str(tmp_path)).parts
+    for examples in parts.values():
+        assert set(examples) == {((f"What is {kind} ?",), label) for label, kind in enumerate(kinds)}
+
+
+def test_a_paraphrase_has_the_two_sentences_and_the_label_of_its_line(tmp_path):
+    (tmp_path / "MRPC").mkdir()
+    for part, rows in ROWS["MRPC"].items():
+        lines = [f"{n % 2}\t11\t22\tfirst {n % 2}\tsecond {n % 2}" for n in range(rows)]
+        text = "\n".join(["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", *lines]) + "\n"
+        (tmp_path / "MRPC" / f"msr_paraphrase_{part}.txt").write_text(text, encoding="utf-8")
+    parts = load_transfer_task("MRPC", str(tmp_path)).parts
+    for examples in parts.values():
+        assert set(examples) == {(("first 0", "second 0"), 0), (("first 1", "second 1"), 1)}
+
+
+@pytest.mark.parametrize(
+    "changed", [{"train": [(("a",), 1)]}, {"train": [(("b",), 0)]}, {"test": [(("a",), 0)]}], ids=str
+)
+def test_the_checksum_of_examples_depends_on_text_label_and_part(changed):
+    receipt = examples_receipt({"train": [(("a",), 0)]}, "here", None)
+    assert examples_receipt({"train": [(("a",), 0)]}, "elsewhere", None)["sha256"] == receipt["sha256"]
+    assert examples_receipt(changed, "here", None)["sha256"] != receipt["sha256"]
 
 
 def small(parts, pair=False):
