@@ -1,4 +1,4 @@
 """The papers' tables and figures: manifests, the runs they need, and the tables made from these runs.
 
-May import `recipes`, `evaluation`, `data`, `pictures`, `cards` and `loop`; starts each run as a process of its own.
+May import the wings from `recipes` to `loop`; starts each run as a process of its own.
 """

@@ -10,13 +10,15 @@ A manifest has these keys:
 A row has a `name`, perhaps a `group`, and one of
 
 * `recipe`, with `set` (keys to override) and `subsets` (seeds of the draw of `nli_fraction` or `train_fraction`);
-* `released` or `untrained`: a Hub id or directory, with a `pooling` if it is a plain encoder;
+* `released` or `untrained`: a Hub id or directory, with a `pooling` if it is a plain encoder. A checkpoint of
+  `released.yaml` is converted first, with a `serving` if it has several;
 * `quoted`: why the row is not run here.
 
-The paper's numbers are `values` and `deviations`, in the order of the columns; null where the paper has none. Numbers
-that the zoo has already (`cards.published`, for an unchanged recipe) are read from there. `like: PAPER/ITEM NAME`
-takes over the row NAME of another manifest: the numbers of the columns that both have, and what the row does not set
-itself. `x` is the position on the horizontal axis of a figure.
+The paper's numbers are `values` and `deviations`, in the order of the columns; null where the paper has none, and an
+empty list where it has none at all. Numbers that the zoo has already (`cards.published`, for an unchanged recipe;
+`released.yaml`) are read from there. `like: PAPER/ITEM NAME` takes over the row NAME of another manifest: the numbers
+of the columns that both have, and what the row does not set itself. `x` is the position on the horizontal axis of a
+figure.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ from typing import Any
 
 import yaml
 
-from ..cards.published import published
+from ..cards.published import PublishedRow, published, published_rows
 from ..errors import UserError
+from ..recipes.released import released
 from .columns import COLUMN_SETS, Column
 
 ITEMS = Path(__file__).parent / "items"
@@ -38,7 +41,7 @@ ITEMS = Path(__file__).parent / "items"
 FIGURES = ("x", "y", "picture", "portrait", "weakened")
 KINDS = ("recipe", "released", "untrained", "quoted")
 # What `like` takes over, beside the numbers.
-TAKEN = (*KINDS, "set", "subsets", "pooling", "needs", "note", "runs", "seeds")
+TAKEN = (*KINDS, "set", "subsets", "pooling", "serving", "needs", "note", "runs", "seeds")
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class Row:
     released: str | None = None
     untrained: str | None = None
     pooling: str | None = None
+    serving: str | None = None
     quoted: str | None = None
     values: dict[str, float] = field(default_factory=dict)
     deviations: dict[str, float] = field(default_factory=dict)
@@ -136,6 +140,9 @@ def _columns(name: str, raw: dict[str, Any]) -> list[Column]:
         if isinstance(entry, str) and entry not in COLUMN_SETS:
             raise UserError(f"{name}: columns {entry!r} must be one of {', '.join(COLUMN_SETS)}, or a mapping")
         columns += COLUMN_SETS[entry] if isinstance(entry, str) else [Column(**entry)]
+    names = [column.name for column in columns]
+    if double := {one for one in names if names.count(one) > 1}:
+        raise UserError(f"{name}: two columns are called {min(double)}")
     return columns
 
 
@@ -152,7 +159,9 @@ def _row(name: str, raw: dict[str, Any], entry: dict[str, Any], columns: list[Co
     if sum(kind in row for kind in KINDS) != 1:
         raise UserError(f"{where}: give one of {', '.join(KINDS)}, or `like`")
     if "values" not in row and "recipe" in row and not (row.get("set") or row.get("subsets")):
-        row |= _from_cards(row["recipe"], columns)
+        row |= _first_with_numbers(published(row["recipe"]), columns)
+    if "values" not in row and row.get("released") in released():
+        row |= _of_released(row["released"], columns)
     return Row(**row)
 
 
@@ -179,20 +188,31 @@ def _label(entry: dict[str, Any]) -> str:
 
 
 def _by_column(where: str, key: str, numbers: list[float | None], columns: list[Column]) -> dict[str, float]:
+    if not numbers:
+        return {}
     if len(numbers) != len(columns):
         raise UserError(f"{where}: {len(numbers)} {key} for {len(columns)} columns")
     return {column.name: number for column, number in zip(columns, numbers, strict=True) if number is not None}
 
 
-def _from_cards(recipe: str, columns: list[Column]) -> dict[str, Any]:
-    """Return the numbers that the zoo has of a recipe, from the first row with one of the columns."""
-    for row in published(recipe):
-        tasks = {column.name: column.published_task for column in columns}
+def _first_with_numbers(rows: list[PublishedRow], columns: list[Column]) -> dict[str, Any]:
+    """Return the numbers of the first row that has one of the columns."""
+    tasks = {column.name: column.published_task for column in columns}
+    for row in rows:
         values = {name: row.scores[task] for name, task in tasks.items() if task in row.scores}
         if values:
             deviations = {name: row.deviations[task] for name, task in tasks.items() if task in row.deviations}
             return {"values": values, "deviations": deviations, "source": row.source, "note": row.note}
     return {}
+
+
+def _of_released(model: str, columns: list[Column]) -> dict[str, Any]:
+    """Return the numbers that the authors of a released checkpoint report, from the first row of each suite."""
+    rows = published_rows(released()[model].scores)
+    suites = [[column for column in columns if column.suite == suite] for suite in ("sts", "transfer")]
+    found = [numbers for suite in suites if (numbers := _first_with_numbers(rows, suite))]
+    texts = {key: "; ".join(numbers[key] for numbers in found if numbers[key]) or None for key in ("source", "note")}
+    return {"values": {name: value for numbers in found for name, value in numbers["values"].items()}, **texts}
 
 
 def _known(where: str, entry: dict[str, Any], keys: tuple[str, ...]) -> None:

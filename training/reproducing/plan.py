@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import UserError
 from ..recipes import Recipe, deciding_keys, load_recipe
 from ..recipes.origin import differences
+from ..recipes.released import released
 from .manifests import Item, Row
 from .profiles import Profile
 
@@ -28,6 +29,8 @@ class Run:
         overrides: what the command sets beside the recipe's name.
         model: what is evaluated: `best/` of the run, or the finished model.
         pooling: of a finished plain encoder.
+        kind: of a released checkpoint that is converted first, as `csezoo convert --as` takes it.
+        serving: of that checkpoint.
     """
 
     directory: Path
@@ -35,6 +38,8 @@ class Run:
     recipe: Recipe | None = None
     overrides: tuple[tuple[str, str], ...] = ()
     pooling: str | None = None
+    kind: str | None = None
+    serving: str | None = None
 
     def command(self) -> list[str]:
         """Return the arguments of `python -m csezoo.training.train` that make the run."""
@@ -126,8 +131,10 @@ def _planned(
 def _finished(row: Row, out: Path, profile: Profile) -> Run:
     model = str(row.released or row.untrained)
     model = profile.models.get(model, model)
-    name = re.sub(r"[^\w.-]+", "-", f"{model.strip('./')}-{row.pooling or 'own'}")
-    return Run(out / "runs" / name, model, pooling=row.pooling)
+    name = re.sub(r"[^\w.-]+", "-", f"{model.strip('./')}-{row.pooling or row.serving or 'own'}")
+    entry = released().get(str(row.released))
+    kind = entry.kind if entry else None
+    return Run(out / "runs" / name, model, pooling=row.pooling, kind=kind, serving=row.serving)
 
 
 def _stand_in(row: Row, profile: Profile) -> list[str]:

@@ -49,7 +49,9 @@ def describe(item: Item, planned: Sequence[Planned]) -> str:
             done = "finished  " if finished(run, item.columns) else ""
             if run.recipe is None:
                 pooling = f" --pooling {run.pooling}" if run.pooling else ""
-                lines.append(f"  {done}evaluate {run.model}{pooling}")
+                serving = f" --serving {run.serving}" if run.serving else ""
+                verb = "evaluate" if run.kind is None else "convert and evaluate"
+                lines.append(f"  {done}{verb} {run.model}{pooling}{serving}")
                 continue
             cost = estimate(run.recipe)
             lines.append(f"  {done}csezoo train {shlex.join(run.command())}")

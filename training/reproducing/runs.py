@@ -16,6 +16,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from ..converting.convert import RECEIPT, convert
 from ..errors import UserError
 from ..evaluation.encoders import load_encoder
 from ..evaluation.glue.fine_tuning import FineTuning, run_glue
@@ -165,10 +166,20 @@ def measure(run: Run, columns: Sequence[Column], data: str, glue: dict[str, Any]
     missing = _missing(run, columns)
     run.directory.mkdir(parents=True, exist_ok=True)
     if suites := [suite for suite, _ in missing if suite != GLUE]:
-        encode, receipt = load_encoder(run.model, pooling=run.pooling)
+        encode, receipt = load_encoder(converted(run), pooling=run.pooling)
         file = ResultsFile(run.directory / "evaluation.json", run.model, receipt["model_sha256"])
         evaluate(encode, suites, data, receipt=receipt, file=file)
     if tasks := [task for suite, task in missing if suite == GLUE and task]:
         seed = run.recipe.seeds[0] if run.recipe else 42
         settings, where = FineTuning(**{k: v for k, v in glue.items() if k != "data"}), glue.get("data", "hub")
         run_glue(run.model, tasks, where, seeds=[seed], settings=settings, out=run.directory / "glue.json")
+
+
+def converted(run: Run) -> str:
+    """Return the directory of the model to evaluate. A released checkpoint is converted to it, once."""
+    if run.kind is None:
+        return run.model
+    target = run.directory / "converted"
+    if not (target / RECEIPT).is_file():
+        convert(run.model, str(target), kind=run.kind, serving=run.serving, report=logger.info)
+    return str(target)

@@ -20,7 +20,7 @@ def planned():
 
 
 def test_every_table_and_figure_of_the_papers_has_a_manifest():
-    papers = Counter(name.split("/")[0] for name in item_names())
+    papers = Counter(name.split("/")[0] for name in item_names() if name != "released")
     assert papers == {"diffaug": 12, "diffcse": 17, "l2pcsr": 7, "prdsimcse": 14, "sgopt": 16}
     assert item_names().index("diffcse/table-9") < item_names().index("diffcse/table-10")
 
@@ -65,6 +65,7 @@ GOOD = {"title": "t", "source": "s", "columns": ["dev"], "rows": [{"name": "a", 
         ({"columns": ["stss"]}, "columns 'stss' must be one of sts,"),
         ({"columns": [{"name": "c", "suite": "glu"}]}, "suite 'glu' must be one of"),
         ({"columns": [{"name": "c", "suite": "run", "task": "hours"}]}, "task 'hours' must be one of minutes"),
+        ({"columns": ["sts", "transfer"]}, "two columns are called Avg."),
         ({"rows": [{"name": "a"}]}, "row a: give one of recipe, released, untrained, quoted"),
         ({"rows": [{"name": "a", "quoted": "b", "released": "c"}]}, "row a: give one of"),
         ({"rows": [{"name": "a", "quoted": "b", "values": [1, 2]}]}, "2 values for 1 columns"),
