@@ -39,7 +39,7 @@ def test_a_vector_may_differ_by_the_rounding_of_its_precision(model, tokenizer, 
     vector[largest] += 0.8 * allowed
     verify_fingerprint(model, tokenizer, fingerprint)
     vector[largest] += 0.5 * allowed
-    with pytest.raises(ValueError, match=r"^1 of 3 vectors are off \(.* is allowed\): by .* for '") as refused:
+    with pytest.raises(ValueError, match=r"^1 of 3 vectors differ \(.* is allowed\): by .* for '") as refused:
         verify_fingerprint(model, tokenizer, fingerprint)
     assert repr(SENTENCES[1])[:40] in str(refused.value)
 

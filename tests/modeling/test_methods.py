@@ -130,7 +130,8 @@ def test_a_fresh_interpreter_without_the_project_gives_the_same_vectors(method, 
     names = [name for name in CONFIGS if name.split("-")[0] == method]
     for kind, name in itertools.product(("bert", "roberta"), names):
         trained, tokenizer = train_one_step(configure(name, kind)), tiny_tokenizer(kind)
-        serving = serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=64)
+        longest = 64 - trained.config.prefix_positions
+        serving = serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=longest)
         for part in (trained.model, serving):
             part.save_pretrained(tmp_path / f"{kind}-{name}")
         here[f"{kind}-{name}"] = torch.from_numpy(trained.model.encode(SENTENCES[:5], serving))

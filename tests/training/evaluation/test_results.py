@@ -130,7 +130,7 @@ def test_a_reader_always_finds_a_complete_file(out):
     def add():
         file = ResultsFile(out, "letters", "0")
         for n in range(50):
-            file.add([{"task": str(n), "model_sha256": "0", "filler": "x" * 1000}])
+            file.add([{"task": str(n), "value": 1.0, "model_sha256": "0", "filler": "x" * 1000}])
 
     writer = threading.Thread(target=add)
     writer.start()

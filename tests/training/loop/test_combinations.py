@@ -22,7 +22,7 @@ PROMPT = {"pooling": "prompt", "prompts": ['This sentence of "{sentence}" means{
         ("l2pcsr+diffaug", "l2pcsr and diffaug cannot be combined: both change the views"),
         ("prdsimcse+sgopt", "prdsimcse and sgopt cannot be combined: both change the data"),
         ("diffcse+sgopt", "diffcse and sgopt cannot be combined: both change the auxiliary"),
-        ("diffcse+diffcse", "diffcse and diffcse cannot be combined: both change the auxiliary"),
+        ("diffcse+diffcse", "'diffcse' is given twice; give it once"),
         ("diffcse+simsce", "'simsce' must be one of simcse"),
     ],
 )

@@ -30,7 +30,7 @@ def triplets(tmp_path_factory):
     return path
 
 
-def two_stages(base, train_file, triplets, dev_file, output, **changes):
+def two_stages(base, train_file, triplets, dev_file, output, /, **changes):
     """Three updates on labelled pairs, three on sentences, a checkpoint after each."""
     recipe = values(base, train_file, dev_file, output, method="diffaug", max_steps=3, eval_steps=1)
     recipe |= {"nli_file": str(triplets), "nli_columns": ["sent0", "sent1", "hard_neg"], "nli_batch_size": 16}
@@ -90,10 +90,18 @@ def test_the_best_model_loads_like_any_other(run):
     "changes", [{"nli_weight": 0.0}, pytest.param({"views_module": "lora"}, marks=pytest.mark.slow)]
 )
 def test_two_processes_train_both_stages_as_one(
-    base_without_dropout, train_file, triplets, dev_file, tmp_path, changes
+    base_without_dropout, train_file, pairs, triplets, dev_file, tmp_path, changes
 ):
     """Without dropout; 40 triplets in batches of 13 leave one for the two processes."""
-    changes = {**changes, "nli_batch_size": 13, "nli_steps": 4, "max_steps": 2, "batch_size": 25, "eval_steps": 4}
+    changes = {
+        **changes,
+        **pairs,
+        "nli_batch_size": 13,
+        "nli_steps": 4,
+        "max_steps": 2,
+        "batch_size": 25,
+        "eval_steps": 4,
+    }
     changes["nli_decay_steps"] = 4
     changes["adam_epsilon"] = 1e-3  # gradients this small would be noise over noise
     one = two_stages(base_without_dropout, train_file, triplets, dev_file, tmp_path / "one", **changes)

@@ -31,13 +31,13 @@ def test_the_zoo_s_own_repositories_have_no_findings(method, tmp_path):
     assert audit(tiny_repository(tmp_path / method, method)) == []
 
 
-def test_only_the_reviewed_file_of_the_zoo_writes_files(repository):
+def test_code_of_the_zoo_that_writes_outside_of_the_checkpoint_is_a_finding(repository):
     path = repository / "saved_files.py"
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace("{directory}/modules.json", "/etc/modules.json"), encoding="utf-8")
     findings = audit(repository)
     assert {(finding.group, finding.file) for finding in findings} == {("code", "saved_files.py")}
-    assert any(finding.why.endswith("writes files") for finding in findings)
+    assert all("save something other than the checkpoint" in finding.why for finding in findings)
 
 
 @pytest.mark.parametrize(
