@@ -79,6 +79,7 @@ def _run_seeds(recipe: Recipe, output: Path, accelerator: Accelerator) -> dict:
                 finished = receipts(on_main(accelerator, partial(finished_seeds, output, seeds)))
                 run_seed(replace(recipe, seeds=seeds), seed, run, accelerator, dev, tests, finished)
     results = on_main(accelerator, partial(conclude, recipe, output))
+    accelerator.wait_for_everyone()  # no process may leave while another still talks to it
     accelerator.end_training()
     return results
 
