@@ -51,7 +51,7 @@ def card(run: Path) -> str:
     """The card of `best/` without what differs from run to run: times, memory, where the run is."""
     text = (run / "best" / "README.md").read_text(encoding="utf-8").replace(str(run), "RUN")
     return "\n".join(
-        line for line in text.splitlines() if not any(word in line for word in ("second", "GiB", "memory"))
+        line for line in text.splitlines() if not any(word in line for word in ("second", "minute", "GiB", "memory"))
     )
 
 
