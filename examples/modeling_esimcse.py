@@ -49,7 +49,7 @@ from transformers import AutoModel
 
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .distributed import gather_rows
-from .modeling_contrastive import ContrastiveLearningOutput, ForContrastiveLearning
+from .modeling_contrastive import ContrastiveLearningOutput, ForContrastiveLearning, update_average
 from .modeling_sentence_encoder import SentenceEncoderModel
 from .objectives import cosine_logits, without
 from .pooling import build_projection
@@ -149,10 +149,7 @@ class ESimCSEForContrastiveLearning(ForContrastiveLearning):
         super().after_update()
         if self.config.queue_size:
             for average, module in self.averaged():
-                for mean, weight in zip(average.parameters(), module.parameters(), strict=True):
-                    mean.lerp_(weight, 1 - self.config.momentum)
-                for copy, statistic in zip(average.buffers(), module.buffers(), strict=True):
-                    copy.copy_(statistic)  # a batch norm's statistics are averages already
+                update_average(average, module, self.config.momentum)
 
     def forward(
         self,

@@ -39,6 +39,20 @@ class ContrastiveLearningOutput(ModelOutput):
     embeddings: torch.Tensor | None = None
 
 
+def update_average(average: nn.Module, module: nn.Module, decay: float) -> None:
+    """Move an exponential moving average of a module's weights one step on. Call it without gradients.
+
+    Args:
+        average: a module of the same class. Its parameters keep the share `decay`; its buffers are copied, because a
+            batch norm's statistics are averages already.
+        module: the module to average.
+    """
+    for mean, weight in zip(average.parameters(), module.parameters(), strict=True):
+        mean.lerp_(weight, 1 - decay)
+    for copy, statistic in zip(average.buffers(), module.buffers(), strict=True):
+        copy.copy_(statistic)
+
+
 class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
     """The model that `AutoModelForPreTraining` loads: the serving model and the training heads.
 
@@ -154,10 +168,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         The loop calls this once for all accumulated batches, and not for an update that fp16 skipped.
         """
         if self.config.ema_decay > 0:
-            for mean, weight in zip(self.average.parameters(), self.model.parameters(), strict=True):
-                mean.lerp_(weight, 1 - self.config.ema_decay)
-            for copy, statistic in zip(self.average.buffers(), self.model.buffers(), strict=True):
-                copy.copy_(statistic)  # a batch norm's statistics are averages already
+            update_average(self.average, self.model, self.config.ema_decay)
 
     def learn_views(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> None:
         """Run the extra encoder passes with which a method learns its views, so that a benchmark can count them.

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 
 class UserError(Exception):
@@ -72,3 +73,8 @@ class Terminated(SystemExit):
 
     def __init__(self, signal: int):
         super().__init__(128 + signal)
+
+
+def terminate(number: int, frame: FrameType | None) -> None:
+    """End the process with `Terminated`: a handler for `signal.signal`."""
+    raise Terminated(number)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from types import FrameType
 
-from .errors import Terminated, UserError, exit_with_one_line
+from .errors import UserError, exit_with_one_line, terminate
 from .recipes import QUICKSTARTS, describe_keys, describe_recipe, load_recipe, parse_overrides, recipe_names
 
 USAGE = """usage: accelerate launch -m csezoo.training.train RECIPE [--key value ...]
@@ -27,7 +26,7 @@ Keys that every recipe has, with their defaults:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. A `UserError` ends it with one line and exit code 2, SIGTERM with 143."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    handlers = {number: signal.signal(number, _terminate) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.signal(number, terminate) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         with exit_with_one_line():
             _run(arguments)
@@ -57,10 +56,6 @@ def _help(words: list[str]) -> str:
     if not words or words[0].startswith("-"):
         return OF_ALL.format(recipes=", ".join(recipe_names()), keys=describe_keys())
     return describe_recipe(words[0], parse_overrides(words[1:])) + "\n\nAll other keys: csezoo train --help"
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated(number)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,9 @@ import signal
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
 from ..environment import quiet_transformers
-from ..errors import Terminated, UserError
+from ..errors import UserError, terminate
 from .options import Command
 
 
@@ -59,14 +58,13 @@ def reproduce(options: argparse.Namespace) -> None:
         return
     item, profile = load_item(options.item), load_profile(options.profile)
     overrides = _overrides(options.set)
-
     if options.data:
         profile = replace(profile, data=options.data)
     planned = plan(item, out, rows=options.rows, seeds=options.seeds, overrides=overrides, profile=profile)
     if options.dry_run:
         print(describe(item, planned))
         return
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, terminate)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("csezoo").setLevel(logging.INFO)
     quiet_transformers()
@@ -86,10 +84,6 @@ def reproduce(options: argparse.Namespace) -> None:
     if failed:
         where, reason = next(iter(failed.items()))
         raise UserError(f"{len(failed)} of {len(runs)} runs failed, the first is {where}: {reason}")
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated(number)
 
 
 def _overrides(words: list[str]) -> dict[str, object]:

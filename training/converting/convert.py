@@ -157,7 +157,7 @@ def _write(directory: Path, source: Source, rules: Kind, keys: dict[str, Any]) -
         "kept": kept,
         "dropped": dropped,
         "transform_from": transform_from,
-        "configuration": {key: value for key, value in keys.items()},
+        "configuration": keys,
         "dropped_configuration": foreign_keys,
     }
 

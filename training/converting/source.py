@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,15 +14,14 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
 
 from ..errors import UserError, one_line
+from ..files import read_json
 from ..hub import is_inside, local_directory
-from ..loading.backbones import LOAD_ERRORS
+from ..loading.backbones import ABOUT_THE_FILE, LOAD_ERRORS
 from ..loading.tokenizers import load_tokenizer
 from .pickles import read_pickle
 
 FAMILIES = ("bert", "roberta")
 SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
-# Keys of a configuration that describe the file and not the encoder.
-ABOUT_THE_FILE = {"architectures", "transformers_version", "_name_or_path", "dtype", "torch_dtype"}
 # ConSERT's copy of sentence-transformers 0.3.9 adds 3 to the limit before it cuts: two special tokens and one more.
 ADDED_TO_LIMIT = 3
 
@@ -89,18 +87,6 @@ def find_source(model: str, revision: str | None, *, modules: bool, authors_pick
     return Source(name, encoder, weights, commit, _license(top), **settings, notes=notes)
 
 
-def read_json(file: Path) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        UserError: there is none, or it is not valid JSON.
-    """
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file} cannot be read ({one_line(error)})") from error
-
-
 def _license(top: Path) -> str | None:
     readme = top / "README.md"
     try:
@@ -111,7 +97,7 @@ def _license(top: Path) -> str | None:
 
 def _modules(top: Path) -> dict[str, Any]:
     """Return folder, pooling and limit of a directory of sentence-transformers."""
-    modules = read_json(top / "modules.json")
+    modules = read_json(top / "modules.json", list)
     kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
     if kinds not in (["Transformer", "Pooling"], ["BERT", "Pooling"], ["RoBERTa", "Pooling"]):
         raise UserError(f"modules.json has {', '.join(kinds)}; expected Transformer and Pooling")
@@ -137,7 +123,7 @@ def read_backbone_config(source: Source) -> tuple[PretrainedConfig, list[str]]:
         UserError: it is neither BERT nor RoBERTa, or a value is not valid.
     """
     raw = read_json(source.encoder / "config.json")
-    family = raw.get("model_type") if isinstance(raw, dict) else None
+    family = raw.get("model_type")
     if family not in FAMILIES:
         raise UserError(f"{source.name}: model_type is {family!r}; convert reads {' and '.join(FAMILIES)}")
     if raw.get("position_embedding_type", "absolute") != "absolute":

@@ -17,6 +17,8 @@ from .sizes import refuse_oversized_checkpoint
 
 # Never run a repository's code and never read a pickle: weights that are not safetensors are an error.
 SAFELY = {"trust_remote_code": False, "use_safetensors": True}
+# The keys of a configuration that describe the file, and change nothing that a model computes.
+ABOUT_THE_FILE = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
 # What transformers, tokenizers and torch raise where a repository's configuration or tokenizer has values that they
 # do not expect: a size of 0 or in words, an unknown activation, a list in the place of an object.
 LOAD_ERRORS = (

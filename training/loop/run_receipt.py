@@ -18,6 +18,7 @@ from ..environment import versions
 from ..errors import UserError
 from ..evaluation.tasks.sts import PairTask
 from ..hub import sha256
+from ..loading.backbones import ABOUT_THE_FILE
 from ..loading.tokenizers import special_tokens
 from ..recipes import Recipe, deciding_keys
 from .building import Build
@@ -31,10 +32,6 @@ CODE += ("loop/building.py", "loop/optimizers.py", "loop/progress.py", "loop/run
 SAME_RUN = ("recipe", "seed")
 # Entries that receipts of older code lack. Such a receipt also differs in `code`, which is what an error then names.
 LATER = {"special tokens", "base_model", "generator", "dataset", "nli_dataset"}
-
-
-# The keys of a configuration that do not change what a model computes.
-NOT_COMPUTED = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
 
 
 def run_receipt(
@@ -112,7 +109,7 @@ def model_sha256(config: PretrainedConfig, *states: dict[str, torch.Tensor]) -> 
         >>> model_sha256(PretrainedConfig(), a) == model_sha256(PretrainedConfig(), b)
         False
     """
-    values = {name: value for name, value in config.to_dict().items() if name not in NOT_COMPUTED}
+    values = {name: value for name, value in config.to_dict().items() if name not in ABOUT_THE_FILE}
     digest = hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode())
     for state in states:
         for name, tensor in sorted(state.items()):

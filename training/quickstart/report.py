@@ -132,11 +132,11 @@ def query_sentences(task: PairTask) -> list[str]:
 def neighbours(before: Row, after: Row, task: PairTask, queries: list[str]) -> list[str]:
     """Return for each query a line, and its nearest other sentence before and after, side by side."""
     sentences = sorted(task.sentences())
+    matrices = [unit_vectors(row.vectors(sentences)) for row in (before, after)]
     lines = []
     for query in queries:
         columns = []
-        for _, look_up in (before, after):
-            vectors = unit_vectors(look_up(sentences))
+        for vectors in matrices:
             cosines = vectors @ vectors[sentences.index(query)]
             cosines[sentences.index(query)] = -np.inf
             nearest = int(np.argmax(cosines))

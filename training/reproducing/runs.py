@@ -22,6 +22,7 @@ from ..evaluation.encoders import load_encoder
 from ..evaluation.glue.fine_tuning import FineTuning, run_glue
 from ..evaluation.results import ResultsFile
 from ..evaluation.suites import evaluate
+from ..files import locked_elsewhere
 from .columns import GLUE, PAPER, RUN, Column
 from .measuring import read_results
 from .plan import Run
@@ -130,15 +131,11 @@ def claimed(run: Run) -> Iterator[bool]:
     lock = FileLock(run.directory / ".claim", timeout=0)
     try:
         lock.acquire()
-        FileLock(
-            run.directory / ".lock", timeout=0
-        ).acquire().lock.release()  # what training locks, see `files.locked`
     except Timeout:
-        lock.release()
         yield False
         return
     try:
-        yield True
+        yield not locked_elsewhere(run.directory)
     finally:
         lock.release()
 

@@ -16,16 +16,7 @@ from csezoo.training.converting.convert import convert
 from csezoo.training.converting.pickles import read_pickle
 from csezoo.training.errors import UserError
 from tests.training.converting.authors import write_checkpoint
-
-
-class Trap:
-    """Writes a file when it is unpickled."""
-
-    def __init__(self, mark):
-        self.mark = mark
-
-    def __reduce__(self):
-        return open, (str(self.mark), "w")
+from tests.training.loading.test_safe_loading import Trap
 
 
 @pytest.fixture(scope="module")
