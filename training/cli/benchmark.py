@@ -121,15 +121,17 @@ def encode(options: argparse.Namespace) -> None:
 
 
 def training(options: argparse.Namespace) -> None:
+    recipe = _recipe(options)
     from ..benchmarks.training import benchmark_training
 
-    _report(options, benchmark_training, _recipe(options), steps=options.steps, repeats=options.repeats)
+    _report(options, benchmark_training, recipe, steps=options.steps, repeats=options.repeats)
 
 
 def trainer(options: argparse.Namespace) -> None:
+    recipe = _recipe(options)
     from ..benchmarks.trainer import benchmark_trainer
 
-    _report(options, benchmark_trainer, _recipe(options), steps=options.steps, repeats=options.repeats)
+    _report(options, benchmark_trainer, recipe, steps=options.steps, repeats=options.repeats)
 
 
 def scaling(options: argparse.Namespace) -> None:
