@@ -113,6 +113,7 @@ def settings_table(recipe: Recipe) -> str:
             f"{recipe.epochs:g}" if recipe.max_steps is None else recipe.max_steps
         ),
         "seeds": ", ".join(map(str, recipe.seeds)),
+        **({"soup": f"the average of up to {recipe.soup} best checkpoints"} if recipe.soup else {}),
     }
     rows |= {key: value for key, value in recipe.model.items() if key != "prompts"}
     cells = {key: plain(str(value)) for key, value in rows.items()}

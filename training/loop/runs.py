@@ -43,9 +43,9 @@ from .distributed.seeds import (
     seeds_locked,
     take,
 )
+from .finishing import whiten
 from .run_receipt import refuse_mixed_seeds
 from .training_loop import train
-from .whitening import whiten
 
 logger = logging.getLogger(__name__)
 
@@ -135,6 +135,7 @@ def run_seed(
         if recipe.whitening:
             whiten(run / "best", recipe)
         write_json(results_file, evaluate_best(recipe, seed, run, training, dev, tests))
+        remove(run / "soup")
     accelerator.wait_for_everyone()
 
 
