@@ -53,7 +53,10 @@ def _run(arguments: list[str]) -> None:
     name, overrides = arguments[0], parse_overrides(arguments[1:])
     check_keys(merged_values(name, overrides))  # before torch is imported, which takes seconds
     if name in QUICKSTARTS:
-        print("loading the libraries", file=sys.stderr, flush=True)
+        print("loading torch and transformers", file=sys.stderr, flush=True)
+        import csezoo.modeling  # noqa: F401  # the larger half of the imports
+
+        print("loading the other libraries", file=sys.stderr, flush=True)
         from .quickstart.run import quickstart
 
         quickstart(name, overrides)
