@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import sys
 
@@ -53,10 +54,9 @@ def _run(arguments: list[str]) -> None:
     name, overrides = arguments[0], parse_overrides(arguments[1:])
     check_keys(merged_values(name, overrides))  # before torch is imported, which takes seconds
     if name in QUICKSTARTS:
-        print("loading torch and transformers", file=sys.stderr, flush=True)
-        import csezoo.modeling  # noqa: F401  # the larger half of the imports
-
-        print("loading the other libraries", file=sys.stderr, flush=True)
+        for library in ("torch", "transformers", "csezoo.modeling"):  # together they take many seconds
+            print(f"loading {library}", file=sys.stderr, flush=True)
+            importlib.import_module(library)
         from .quickstart.run import quickstart
 
         quickstart(name, overrides)

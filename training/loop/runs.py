@@ -134,6 +134,7 @@ def run_seed(
     if accelerator.is_main_process:
         if recipe.whitening:
             whiten(run / "best", recipe)
+        logger.info("evaluating %s", run / "best")
         write_json(results_file, evaluate_best(recipe, seed, run, training, dev, tests))
         remove(run / "soup")
     accelerator.wait_for_everyone()
