@@ -22,7 +22,7 @@ from ..loading.backbones import LOAD_ERRORS
 from ..recipes import file_name
 from .race import machine
 
-ROWS, PIECES, WORDS = 32, 16, 1000
+ROWS, PIECES, WORDS = 8, 16, 1000
 LARGE: dict[str, Any] = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16}
 LARGE["intermediate_size"] = 4096
 ROBERTA: dict[str, Any] = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
@@ -41,7 +41,7 @@ BASES: dict[str, PretrainedConfig] = {
 def benchmark_serving(cards: str, bases: Sequence[str] = (), *, repeats: int = 5) -> dict[str, object]:
     """Measure the shapes of all models in the index of the cards.
 
-    A sentence has 16 word pieces and the template of its prompt. Sentences are encoded on one thread in float32, 32 in
+    A sentence has 16 word pieces and the template of its prompt. Sentences are encoded on one thread in float32, 8 in
     a batch. Their word pieces and the weights are random: neither changes the time. The tokenizer is not timed. Models
     whose layers have the same sizes are timed once.
 
