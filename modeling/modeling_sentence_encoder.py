@@ -15,6 +15,7 @@ from .configuration_sentence_encoder import SentenceEncoderConfig
 from .encoding import encode_texts, load_tokenizer
 from .fingerprint import load_fingerprint, verify_fingerprint
 from .pooling import (
+    ALL_LAYERS,
     BackboneOutput,
     MaskedLMTransform,
     build_projection,
@@ -216,7 +217,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         outputs = self.run_backbone(
             input_ids=input_ids,
             attention_mask=attention_mask,
-            output_hidden_states=output_hidden_states or pooling in ("first_last_mean", "last2_mean"),
+            output_hidden_states=output_hidden_states or pooling in ALL_LAYERS,
             **{name: value for name, value in inputs.items() if value is not None},
         )
         if pooling != "prompt":
