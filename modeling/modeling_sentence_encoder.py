@@ -14,6 +14,7 @@ from transformers.utils import logging
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .encoding import encode_texts, load_tokenizer
 from .fingerprint import load_fingerprint, verify_fingerprint
+from .flow import Flow
 from .pooling import (
     ALL_LAYERS,
     BackboneOutput,
@@ -103,6 +104,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             else nn.Identity()
         )
         self.projection = build_projection(config, at_test=True)
+        self.flow = Flow(config.hidden_size, config.flow_width) if config.flow_width else nn.Identity()
         self.whitening = (
             Whitening(config.hidden_size, config.whitening_size) if config.whitening_size else nn.Identity()
         )
@@ -164,7 +166,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             pooled = pooled - self.prompt_bias(input_ids, attention_mask, template=0)  # type: ignore[arg-type]
         result = BaseModelOutputWithPooling(
             last_hidden_state=outputs.last_hidden_state,
-            pooler_output=self.whitening(self.projection(pooled)),
+            pooler_output=self.whitening(self.flow(self.projection(pooled))),
             hidden_states=outputs.hidden_states if output_hidden_states else None,
             attentions=outputs.attentions,
         )

@@ -3,6 +3,7 @@
 import torch
 import torch.nn.functional as F
 
+LEAST = 1e-12  # of a divisor
 WINDOW = 2  # layers on each side of a layer that are its context
 
 
@@ -46,7 +47,6 @@ def wk_pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tenso
     """
     layers = [state.float() if state.dtype != torch.double else state for state in hidden_states]
     layers = layers[first_layer(len(layers) - 1) :]
-    least = torch.finfo(layers[0].dtype).tiny
     alignments, novelties = [], []
     for k, vector in enumerate(layers):
         before = layers[k - WINDOW : k] if k >= WINDOW else []
@@ -61,12 +61,12 @@ def wk_pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tenso
             new = new - (new * direction).sum(-1, keepdim=True) * direction
         aligned = torch.stack([F.cosine_similarity(other, vector - new, dim=-1) for other in context]).mean(0)
         alignments.append(1 / (2 * (len(context) + 1) * aligned))
-        novelties.append(new.norm(dim=-1) / vector.norm(dim=-1).clamp(min=least))
+        novelties.append(new.norm(dim=-1) / vector.norm(dim=-1).clamp(min=LEAST))
     alignment, novelty = torch.stack(alignments), torch.stack(novelties)  # (K, B, T)
-    weights = alignment / alignment.sum(0) + novelty / novelty.sum(0).clamp(min=least)
+    weights = alignment / alignment.sum(0) + novelty / novelty.sum(0).clamp(min=LEAST)
     tokens = (torch.stack(layers) * (weights / weights.sum(0)).unsqueeze(-1)).sum(0)  # (B, T, H)
     similar = torch.stack([F.cosine_similarity(*pair, dim=-1) for pair in zip(layers, layers[1:], strict=False)])
     counted = attention_mask * (attention_mask.flip(1).cumsum(1).flip(1) > 1)  # without the last real token
     changes = similar.var(0, correction=0) * counted
-    shares = changes / changes.sum(1, keepdim=True).clamp(min=least)
+    shares = changes / changes.sum(1, keepdim=True).clamp(min=LEAST)
     return (tokens * shares.unsqueeze(-1)).sum(1).to(hidden_states[-1].dtype)

@@ -39,9 +39,9 @@ from .distributed.seeds import (
     seeds_locked,
     take,
 )
+from .fitted_maps import fit_map
 from .run_receipt import refuse_mixed_seeds
 from .training_loop import train
-from .whitening import whiten
 
 logger = logging.getLogger(__name__)
 
@@ -128,8 +128,8 @@ def run_seed(
         raise
     accelerator.free_memory()  # the next seed needs the memory
     if accelerator.is_main_process:
-        if recipe.whitening:
-            whiten(run / "best", recipe)
+        if recipe.whitening or recipe.flow:
+            training["seconds"] = round(training["seconds"] + fit_map(run / "best", recipe, seed), 3)
         write_json(results_file, evaluate_best(recipe, seed, run, training, dev, tests))
     accelerator.wait_for_everyone()
 
