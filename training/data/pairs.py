@@ -50,9 +50,7 @@ def _texts(lines: Iterable[str]) -> Iterator[list[str]]:
 
 def _sentences(text: str) -> list[str]:
     pieces = SENTENCE_END.split(text)  # sentence, closing quotes, sentence, ...
-    return [
-        sentence + "".join(closing) for sentence, *closing in (pieces[i : i + 2] for i in range(0, len(pieces), 2))
-    ]
+    return ["".join(pieces[start : start + 2]) for start in range(0, len(pieces), 2)]
 
 
 def read_thesaurus(path: Path) -> dict[str, list[str]]:

@@ -59,9 +59,9 @@ def round_trip(forward: Translate, back: Translate) -> Translate:
         Kim et al. 2021 (SG-OPT), appendix A.2: contrastive BT, by WMT'19's English-German models.
 
     Example:
-        >>> shout, whisper = (lambda texts: [text.upper() for text in texts]), (lambda texts: [text[:1] for text in texts])
-        >>> round_trip(shout, whisper)(["ab"])
-        ['A']
+        >>> def shout(texts): return [text.upper() for text in texts]
+        >>> round_trip(shout, shout)(["ab"])
+        ['AB']
     """
 
     def other(sentences: Sequence[str]) -> list[str]:
