@@ -1,4 +1,4 @@
-"""Load any model as an encoder: a zoo checkpoint, a plain transformers encoder, a sentence-transformers model."""
+"""Load any model as an encoder: of the zoo, of transformers, of sentence-transformers, or a file of word vectors."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from ..loading.templates import serving_tokenizer, template_token_ids
 from ..loading.tokenizers import UNKNOWN, check_vocabulary, load_tokenizer, reading_tokenizer
 from ..recipes import Recipe, load_recipe
 from .sentence_vectors import CountingEncoder
+from .word_vectors import BAG_OF_WORDS, load_bag_of_words, load_word_vectors
 
 # The files, beside the weights, on which a model's vectors depend.
 DECISIVE: tuple[str, ...] = ("config.json", "tokenizer.json", "tokenizer_config.json")
@@ -42,7 +43,7 @@ def load_encoder(
     """Load a model as a function from texts to vectors, with its receipt.
 
     Args:
-        model: directory or Hub id.
+        model: directory or Hub id; a file of word vectors, see `load_word_vectors`; or `bag-of-words`.
         pooling: for a plain transformers encoder; other models define their pooling themselves.
         batch_size: maximum number of texts per forward pass.
         dtype: of the weights.
@@ -51,6 +52,9 @@ def load_encoder(
     Raises:
         UserError: the model cannot be loaded, its pooling is missing, or one is given to a model that defines it.
     """
+    if model == BAG_OF_WORDS or os.path.isfile(model):
+        _refuse_pooling(model, pooling)
+        return load_bag_of_words() if model == BAG_OF_WORDS else load_word_vectors(model)
     if config_model_type(model) in METHODS:
         _refuse_pooling(model, pooling)
         encoder = load_checkpoint(model, dtype)
