@@ -1,10 +1,10 @@
 """What differs between families of backbones, read from the model itself. No other file asks for a family.
 
-A backbone is a plain encoder or decoder of transformers. Its modules are found by where they are and by how their names
-end, so that a family that nobody thought of works if it is built like the others. If a part is not found, the error
-names it, and nothing is done by halves.
+A backbone is a plain encoder or decoder of transformers. Its modules are found by their place and the ends of their
+names, so that a new family works if it is built like the others. If a part is not found, an error names it.
 """
 
+import inspect
 from collections.abc import Iterator
 
 import torch
@@ -77,24 +77,30 @@ def projections(backbone: PreTrainedModel, *endings: tuple[str, ...]) -> list[tu
 
     Args:
         backbone: whose layers are searched.
-        endings: `QUERY`, `KEY`, `VALUE`, `FUSED` or `OUTPUT`; of several, each layer must have the same ones.
+        endings: `QUERY`, `KEY`, `VALUE`, `FUSED` or `OUTPUT`.
 
     Raises:
         ValueError: a layer has none, or another number of them than the first layer.
     """
-
-    def found(module: nn.Module) -> list[tuple[str, nn.Linear]]:
-        named = [(name, linear) for name, linear in module.named_modules() if isinstance(linear, nn.Linear)]
-        return [(name, linear) for name, linear in named if f".{name}".endswith(sum(endings, ()))]
-
-    counts = {len(found(layer)) for layer in hidden_layers(backbone)}
-    if counts == {0} or len(counts) > 1:
+    layers = list(dict.fromkeys(hidden_layers(backbone)))
+    of_layers = [projections_of(layer, *endings) for layer in layers]
+    if not of_layers[0] or len({len(of_layer) for of_layer in of_layers}) > 1:
         raise ValueError(
             f"base_model: the layers of {backbone.config.model_type} have no projections that end in one of "
             f"{', '.join(sum(endings, ()))}; choose another base_model"
         )
-    inside = {id(linear) for layer in hidden_layers(backbone) for _, linear in found(layer)}
-    return [(name, linear) for name, linear in found(backbone) if id(linear) in inside]
+    return [pair for of_layer in of_layers for pair in of_layer]
+
+
+def projections_of(layer: nn.Module, *endings: tuple[str, ...]) -> list[tuple[str, nn.Linear]]:
+    """Return the linear layers of one Transformer layer whose names end as given, with a dot before each name."""
+    named = [(f".{name}", module) for name, module in layer.named_modules() if isinstance(module, nn.Linear)]
+    return [(name, linear) for name, linear in named if name.endswith(sum(endings, ()))]
+
+
+def takes_cache(backbone: PreTrainedModel) -> bool:
+    """Return whether a forward pass can be given the keys and values of earlier tokens."""
+    return "past_key_values" in inspect.signature(backbone.forward).parameters
 
 
 def is_causal(backbone: PreTrainedModel) -> bool:

@@ -11,6 +11,7 @@ from transformers import AutoModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import logging
 
+from .backbones import norm_eps
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .encoding import encode_texts, load_tokenizer
 from .fingerprint import load_fingerprint, verify_fingerprint
@@ -97,7 +98,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         self.backbone = AutoModel.from_config(config.backbone_config)
         self.backbone.pooler = None  # its pooler is for another pre-training task
         self.transform = (
-            MaskedLMTransform(config.hidden_size, config.backbone_config.layer_norm_eps)
+            MaskedLMTransform(config.hidden_size, norm_eps(self.backbone))
             if config.projection == "mlm_transform"
             else nn.Identity()
         )

@@ -166,20 +166,20 @@ class GELUProjection(nn.Module):
 
 
 class MaskedLMTransform(nn.Module):
-    """Linear(H, H) - GELU - LayerNorm: the transform in front of a masked-LM head's decoder. `(…, H) -> (…, H)`.
+    """Linear(H, E) - GELU - LayerNorm: the transform in front of a masked-LM head's decoder. `(…, H) -> (…, E)`.
 
     Supervised PromptBERT starts from the pre-trained one and applies it to the vector and to the template's bias
-    before it subtracts them.
+    before it subtracts them. E is H, or the width of the word embeddings if these are narrower.
 
     Example:
         >>> MaskedLMTransform(4, 1e-12)(torch.zeros(2, 4)).shape
         torch.Size([2, 4])
     """
 
-    def __init__(self, hidden_size: int, layer_norm_eps: float):
+    def __init__(self, hidden_size: int, layer_norm_eps: float, embedding_size: int | None = None):
         super().__init__()
-        self.dense = nn.Linear(hidden_size, hidden_size)
-        self.layer_norm = nn.LayerNorm(hidden_size, eps=layer_norm_eps)
+        self.dense = nn.Linear(hidden_size, embedding_size or hidden_size)
+        self.layer_norm = nn.LayerNorm(embedding_size or hidden_size, eps=layer_norm_eps)
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         return self.layer_norm(F.gelu(self.dense(vectors)))

@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel
 
 from csezoo.modeling import METHODS
+from csezoo.modeling.backbones import dropout_fields
 
 from ..errors import UserError, one_line
 from .sizes import refuse_oversized_checkpoint
@@ -80,20 +81,6 @@ def run_once(name: str, run: Callable[[], object]) -> None:
             run()
     except LOAD_ERRORS as error:
         raise UserError(f"{name} could not be run ({one_line(error)}); check its config.json") from error
-
-
-def dropout_fields(config: PretrainedConfig) -> list[str]:
-    """Return the names of a configuration's dropout probabilities, in any architecture. LayerDrop is not dropout.
-
-    Example:
-        >>> from transformers import BertConfig, GPT2Config
-        >>> dropout_fields(BertConfig())
-        ['attention_probs_dropout_prob', 'hidden_dropout_prob']
-        >>> dropout_fields(GPT2Config())
-        ['attn_pdrop', 'embd_pdrop', 'resid_pdrop', 'summary_first_dropout']
-    """
-    named = {name: value for name, value in config.to_dict().items() if "dropout" in name or name.endswith("_pdrop")}
-    return sorted(name for name, value in named.items() if type(value) in (int, float))
 
 
 def set_dropout(config: PretrainedConfig, probability: float) -> None:

@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from csezoo.modeling import SentenceEncoderConfig, method
+from csezoo.modeling.backbones import longest_input
 from csezoo.modeling.configuration_sentence_encoder import check_prompt
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
@@ -17,7 +18,7 @@ from ..data.collation import ViewCollator, tokenize
 from ..errors import UserError
 from ..loading.backbones import load_backbone, run_once, set_dropout, set_module_dropout
 from ..loading.masked_lm import load_generator, load_masked_lm_head
-from ..loading.sizes import longest_input, refuse_oversized
+from ..loading.sizes import refuse_oversized
 from ..loading.templates import Template, serving_tokenizer, template_token_ids
 from ..loading.tokenizers import UNKNOWN, check_vocabulary, load_tokenizer, require_mask_token
 from ..recipes import Recipe

@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
+from csezoo.modeling.backbones import dropout_fields
+
 from ..errors import UserError
 from ..evaluation.tasks.sts import unit_vectors
-from ..loading.backbones import dropout_fields
 from ..recipes import Recipe
 from .building import Build
 from .precision import precision_of

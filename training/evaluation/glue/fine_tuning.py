@@ -36,11 +36,11 @@ from transformers import (
 )
 
 from csezoo.modeling import METHODS
+from csezoo.modeling.backbones import longest_input
 
 from ...environment import versions
 from ...errors import UserError
 from ...loading.backbones import load_backbone
-from ...loading.sizes import longest_input
 from ...loading.tokenizers import load_tokenizer
 from ..encoders import model_receipt
 from ..results import ResultsFile
