@@ -152,7 +152,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
     def frozen_parameters(self, stage: str) -> Iterable[nn.Parameter]:
         """Return the parameters that a stage does not train, `nli` (labelled pairs only) or `contrastive`."""
-        return ()
+        return self.model.backbone.parameters() if self.config.lora_rank else ()
 
     def begin_stage(self, name: str) -> None:
         """Prepare for a stage, `nli` or `contrastive`. The loop calls this before it wraps the model.

@@ -36,7 +36,7 @@ import torch
 import torch.nn.functional as F
 from peft import PrefixEncoder, PrefixTuningConfig
 from torch import nn
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from .backbones import hidden_dropout, is_causal, key_shape, takes_cache
@@ -46,7 +46,7 @@ from .modeling_sentence_encoder import SentenceEncoderModel
 from .objectives import at_least_float32
 from .pooling import BackboneOutput
 from .prefix_slots import beside_slots, keys_and_values, prefixes_in_slots
-from .view_adapters import UpProjection, ViewAdapters
+from .view_adapters import ViewAdapters
 
 
 def representation_divergence(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -143,13 +143,8 @@ class DiffAugModel(SentenceEncoderModel):
             self.prefixes = nn.Parameter(torch.zeros(shape), requires_grad=False)
         self.post_init()
 
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, UpProjection):
-            nn.init.zeros_(module.weight)
-
-    def add_to_plain(self, backbone: nn.Module) -> None:
+    def add_to_plain(self, backbone: PreTrainedModel) -> None:
+        super().add_to_plain(backbone)
         if self.config.views_module == "lora":
             self.view_adapters.merge_into(backbone)
 

@@ -38,7 +38,7 @@ def pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tensor, 
         mode: `cls`, the first token of the last layer; `mean` and `max`, over the real tokens of the last layer, with
             special tokens; `first_last_mean`, the mean over tokens of the average of the first Transformer layer and
             the last one (as in SimCSE's current release; some forks take the embedding layer as the first);
-            `last2_mean`, the same with the last two layers.
+            `last2_mean`, the same with the last two layers; `last`, the last real token, whichever side is padded.
 
     Returns:
         `(B, H)`.
@@ -59,7 +59,11 @@ def pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tensor, 
         return _mean((hidden_states[1] + last) / 2, attention_mask)
     if mode == "last2_mean":
         return _mean((hidden_states[-2] + last) / 2, attention_mask)
-    raise ValueError(f"pooling: {mode!r} must be one of cls, mean, max, first_last_mean, last2_mean")
+    if mode == "last":
+        positions = torch.arange(last.shape[1], device=last.device)
+        places = torch.where(attention_mask > 0, positions, 0).amax(1)  # (B,)
+        return last[torch.arange(len(last), device=last.device), places]
+    raise ValueError(f"pooling: {mode!r} must be one of cls, mean, max, first_last_mean, last2_mean, last")
 
 
 def pool_mask_token(last_hidden_state: torch.Tensor, input_ids: torch.Tensor, mask_token_id: int) -> torch.Tensor:

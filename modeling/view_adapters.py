@@ -41,6 +41,7 @@ class ViewAdapter(nn.Module):
             layer's output, with f = GELU as in Houlsby's release (neither paper states f).
         scale: LoRA's s.
         fused: the layer's output is query, key and value, and the key is not adapted.
+        dropout: on the inputs, in training.
         position_rows: the layer also reads a table of relative positions, as one row. It belongs to the rows of all
             views, so its result is the mean of the sets.
 
@@ -58,6 +59,7 @@ class ViewAdapter(nn.Module):
         sets: int,
         kind: str,
         scale: float,
+        dropout: float = 0.0,
         fused: bool = False,
         position_rows: bool = False,
     ):
@@ -65,10 +67,12 @@ class ViewAdapter(nn.Module):
         self.down = nn.Linear(inputs, sets * bottleneck, bias=False)
         self.up = UpProjection(sets * bottleneck, outputs * 2 // 3 if fused else outputs, bias=False)
         self.bottleneck, self.sets, self.kind, self.scale = bottleneck, sets, kind, scale
-        self.fused, self.position_rows = fused, position_rows
+        self.dropout, self.fused, self.position_rows = dropout, fused, position_rows
         self.shares: torch.Tensor | None = None  # see ViewAdapters.shared
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        if self.dropout and self.training:
+            vectors = F.dropout(vectors, self.dropout)
         inner = self.down(vectors)
         inner = self.scale * inner if self.kind == "lora" else F.gelu(inner)
         if self.shares is None or (self.position_rows and len(vectors) == 1):
@@ -96,20 +100,28 @@ class ViewAdapters(nn.ModuleList):
     Args:
         backbone: gets a forward hook at each adapted layer.
         kind: `lora` or `adapter`.
-        bottleneck, sets, scale: see `ViewAdapter`.
+        bottleneck, sets, scale, dropout: see `ViewAdapter`.
 
     Raises:
         ValueError: the backbone has no layer of `LINEAR`.
     """
 
-    def __init__(self, backbone: PreTrainedModel, kind: str, bottleneck: int, sets: int, scale: float):
+    def __init__(
+        self,
+        backbone: PreTrainedModel,
+        kind: str,
+        bottleneck: int,
+        sets: int,
+        scale: float = 1.0,
+        dropout: float = 0.0,
+    ):
         super().__init__()
         position_rows = kind == "lora" and shares_position_projections(backbone.config)
         for name, linear in projections(backbone, *LINEAR[kind]):
             inputs = linear.in_features if kind == "lora" else linear.out_features
             fused = name.endswith(FUSED)
             sizes = (inputs, linear.out_features, bottleneck, sets)
-            self.append(ViewAdapter(*sizes, kind, scale, fused, position_rows))
+            self.append(ViewAdapter(*sizes, kind, scale, dropout, fused, position_rows))
             linear.register_forward_hook(self[-1].add_to)
 
     @torch.no_grad()

@@ -56,6 +56,7 @@ TESTED = {
             "nli": {"nli_classes": 3},
             "whitening": {"whitening_size": 8},
             "average": {"ema_decay": 0.5},
+            "lora": {"lora_rank": 3},
         },
         neutral={},
     ),

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel
 
 from csezoo.modeling import METHODS
-from csezoo.modeling.backbones import dropout_fields
+from csezoo.modeling.backbones import dropout_fields, is_causal
 
 from ..errors import UserError, one_line
 from .sizes import refuse_oversized_checkpoint
@@ -64,9 +64,11 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
     backbone = model.backbone if model.config.model_type in METHODS else model
     if backbone.config.is_encoder_decoder or backbone.config.to_dict().get("max_position_embeddings", 0) < 1:
         raise UserError(
-            f"base_model: {base_model!r} ({backbone.config.model_type}) is not an encoder of the BERT family; give "
-            "one such as google-bert/bert-base-uncased"
+            f"base_model: {base_model!r} ({backbone.config.model_type}) is not an encoder or a decoder alone, or its "
+            "configuration has no max_position_embeddings; give one such as google-bert/bert-base-uncased"
         )
+    if is_causal(backbone):
+        backbone.config.use_cache = False  # keys and values of a text are not needed again
     return backbone
 
 

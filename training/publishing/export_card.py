@@ -22,6 +22,7 @@ POOLED = {
     "max": "tokens.masked_fill(mask == 0, -torch.inf).amax(1)",
     "first_last_mean": MEAN.format(tokens="(output.hidden_states[1] + tokens) / 2"),
     "last2_mean": MEAN.format(tokens="(output.hidden_states[-2] + tokens) / 2"),
+    "last": "tokens[torch.arange(len(mask)), mask[:, :, 0].sum(1) - 1]",
     "prompt": 'tokens[batch["input_ids"] == {mask_token_id}]',
 }
 ACTIVATED = {TANH: "torch.tanh({})", RELU: "torch.relu({})", IDENTITY: "{}"}
@@ -31,6 +32,7 @@ WORDS = {
     "max": "the maximum of the last layer's token vectors, feature by feature",
     "first_last_mean": "the mean of the token vectors of the first layer and the last",
     "last2_mean": "the mean of the token vectors of the last two layers",
+    "last": "the last layer's vector of the last token",
     "prompt": "the last layer's vector at the mask token of the template that the tokenizer puts around a sentence",
 }
 LAYERS = "WeightedLayerPooling"
