@@ -6,7 +6,7 @@ from a cache, whatever the attention's code is. The slots cost as much time as t
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -74,10 +74,12 @@ def prefixes_in_slots(backbone: PreTrainedModel, prefixes: torch.Tensor) -> Iter
             written[part].append(columns[place].unflatten(-1, (heads, -1)).transpose(1, 2))
         return torch.cat(columns, -1)
 
-    with ExitStack() as hooks:
-        for linear in waiting:
-            hooks.enter_context(linear.register_forward_hook(write))
+    hooks = [linear.register_forward_hook(write) for linear in waiting]
+    try:
         yield written
+    finally:
+        for hook in hooks:
+            hook.remove()
     if any(waiting.values()):
         raise ValueError(
             f"views_module: prefix does not reach the attention of {backbone.config.model_type}; set views_module: "

@@ -46,6 +46,8 @@ FAMILIES: dict[str, tuple[str, dict[str, object], str]] = {
     "Gemma3": ("gemma3_text", ROTARY, "unigram-causal"),
 }
 CAUSAL_FAMILIES = ("Qwen3", "Llama", "Gemma3")
+# Families whose configurations have no dropout by default.
+NO_DROPOUT = ("ALBERT", "ModernBERT", "NomicBERT", "EuroBERT", *CAUSAL_FAMILIES)
 REFUSED = {"ConvBERT": "convbert", "FNet": "fnet"}  # their vectors depend on padding
 
 
@@ -69,9 +71,7 @@ def family_tokenizer(family: str, texts: list[str] = SENTENCES) -> PreTrainedTok
         backend.decoder = decoders.WordPiece()
         trainer = trainers.WordPieceTrainer(vocab_size=295, special_tokens=list(special), show_progress=False)
     elif kind.startswith("byte-level"):
-        special = {"byte-level": ROBERTA, "byte-level-bert": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")}.get(
-            kind, CAUSAL
-        )
+        special = {"byte-level": ROBERTA, "byte-level-bert": BERT}.get(kind, CAUSAL)
         backend = Tokenizer(models.BPE())
         backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
