@@ -39,7 +39,7 @@ from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
-from .backbones import hidden_dropout, is_causal, key_shape, takes_cache
+from .backbones import hidden_dropout, key_shape, takes_cache
 from .configuration_diffaug import DiffAugConfig
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
@@ -136,7 +136,8 @@ class DiffAugModel(SentenceEncoderModel):
                 self.backbone, config.views_module, config.bottleneck, sets, config.lora_scale
             )
         elif config.prefix_positions:
-            if not takes_cache(self.backbone):
+            self.cached = takes_cache(self.backbone)
+            if not self.cached:
                 keys_and_values(self.backbone)  # refuses a backbone that has none
             heads, size = key_shape(backbone)
             shape = (config.num_hidden_layers, 2, heads, config.prefix_positions, size)
@@ -174,11 +175,10 @@ class DiffAugModel(SentenceEncoderModel):
             return super().run_backbone(**inputs)
         prefixes = self.prefixes if prefixes is None else prefixes
         mask = inputs.pop("attention_mask")
-        cached = takes_cache(self.backbone)
         seen = mask.new_ones(len(mask), config.prefix_positions)
         if views is None:
             prefixes = prefixes.unsqueeze(2)
-        elif cached and not is_causal(self.backbone):
+        elif self.cached and not self.causal:
             # A row does not see the prefix of the other view, so it is left out.
             prefixes = prefixes.unflatten(3, (2, -1)).movedim(3, 2).index_select(2, views)
             seen = seen[:, : config.prefix_length]
@@ -192,7 +192,7 @@ class DiffAugModel(SentenceEncoderModel):
         mask = torch.cat([seen, mask], dim=1)
         # A new one, because each forward appends to it.
         cache = PrefixCache(config.prefix_positions) if cache is None else cache
-        if cached:
+        if self.cached:
             for layer, (keys, values) in enumerate(prefixes):
                 cache.update(keys, values, layer)
             return super().run_backbone(attention_mask=mask, past_key_values=cache, **inputs)

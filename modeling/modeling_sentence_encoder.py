@@ -98,7 +98,8 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         super().__init__(config)
         self.backbone = AutoModel.from_config(config.backbone_config)
         self.backbone.pooler = None  # its pooler is for another pre-training task
-        if config.pooling == "cls" and is_causal(self.backbone):
+        self.causal = is_causal(self.backbone)
+        if config.pooling == "cls" and self.causal:
             raise ValueError(
                 f"pooling: cls reads the first token, which sees no other one in {config.backbone_config.model_type}; "
                 "set pooling: last or mean"
@@ -228,7 +229,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         if attention_mask is None:
             attention_mask = torch.ones(rows.shape[:2], dtype=torch.long, device=rows.device)
         checked = not self.training and not torch.compiler.is_compiling()  # a traced graph cannot raise an error
-        if is_causal(self.backbone):  # either side may be padded, if positions count from the first real token
+        if self.causal:  # either side may be padded, if positions count from the first real token
             if inputs.get("position_ids") is None:
                 positions = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
                 inputs["position_ids"] = positions + self.config.prefix_positions

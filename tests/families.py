@@ -12,6 +12,7 @@ from tests.conftest import SENTENCES
 
 SIZES = {"num_hidden_layers": 3, "num_attention_heads": 2, "hidden_size": 32, "intermediate_size": 64}
 SIZES |= {"vocab_size": 300, "max_position_embeddings": 160}
+SIZES |= {"initializer_range": 0.2}  # with less, tiny models give all texts the same vector
 # Special tokens by their ids: padding, unknown, beginning, end, mask.
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -56,7 +57,9 @@ def family_config(family: str, **changes: object) -> PretrainedConfig:
     model_type, own, _ = FAMILIES[family]
     if model_type == "distilbert":
         own = {"dim": 32, "n_layers": 3, "n_heads": 2, "hidden_dim": 64, **own}
-        return AutoConfig.for_model(model_type, vocab_size=300, max_position_embeddings=160, **own, **changes)
+        return AutoConfig.for_model(
+            model_type, vocab_size=300, max_position_embeddings=160, initializer_range=0.2, **own, **changes
+        )
     return AutoConfig.for_model(model_type, **{**SIZES, **own, **changes})
 
 

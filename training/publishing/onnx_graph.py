@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from csezoo.modeling.backbones import is_causal
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 
 from ..errors import UserError
@@ -55,8 +54,7 @@ class Graph(nn.Module):
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         output = self.encoder(input_ids=input_ids, attention_mask=attention_mask)
-        causal = is_causal(self.encoder.backbone)  # either side may be padded
-        accepted = torch.ones_like(attention_mask[:, :1]).bool() if causal else attention_mask[:, :1] == 1
+        accepted = attention_mask[:, :1] == (attention_mask[:, :1] if self.encoder.causal else 1)  # padded on any side
         if self.encoder.config.pooling == "prompt":
             accepted &= (input_ids == self.encoder.config.mask_token_id).any(1, keepdim=True)
         return output.last_hidden_state, output.pooler_output.where(accepted, torch.nan)
