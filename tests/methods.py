@@ -57,6 +57,7 @@ TESTED = {
             "whitening": {"whitening_size": 8},
             "flow": {"flow_width": 4},
             "average": {"ema_decay": 0.5},
+            "lora": {"lora_rank": 3},
         },
         neutral={},
     ),

@@ -15,6 +15,7 @@ from huggingface_hub.errors import EntryNotFoundError, HFValidationError, HTTPEr
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel, encoding
+from csezoo.modeling.backbones import longest_input
 from csezoo.modeling.configuration_sentence_encoder import POOLING_MODES
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel, without_pooler
 
@@ -23,7 +24,7 @@ from ..errors import UserError, one_line, quoted
 from ..files import read_json
 from ..hub import answers, is_inside
 from ..loading.backbones import LOAD_ERRORS, PADDING_MOVES, SAFELY, load_backbone, padding_moves, run_once
-from ..loading.sizes import longest_input, refuse_oversized, refuse_oversized_checkpoint
+from ..loading.sizes import refuse_oversized, refuse_oversized_checkpoint
 from ..loading.templates import serving_tokenizer, template_token_ids
 from ..loading.tokenizers import UNKNOWN, check_vocabulary, load_tokenizer, reading_tokenizer
 from ..recipes import Recipe, load_recipe

@@ -24,6 +24,7 @@ POOLED = {
     "first_last_mean": MEAN.format(tokens="(output.hidden_states[1] + tokens) / 2"),
     "embeddings_last_mean": MEAN.format(tokens="(output.hidden_states[0] + tokens) / 2"),
     "last2_mean": MEAN.format(tokens="(output.hidden_states[-2] + tokens) / 2"),
+    "last": "tokens[torch.arange(len(mask)), mask[:, :, 0].sum(1) - 1]",
     "prompt": 'tokens[batch["input_ids"] == {mask_token_id}]',
 }
 ACTIVATED = {TANH: "torch.tanh({})", RELU: "torch.relu({})", IDENTITY: "{}"}
@@ -34,6 +35,7 @@ WORDS = {
     "first_last_mean": "the mean of the token vectors of the first layer and the last",
     "embeddings_last_mean": "the mean of the token vectors of the embedding layer and the last layer",
     "last2_mean": "the mean of the token vectors of the last two layers",
+    "last": "the last layer's vector of the last token",
     "prompt": "the last layer's vector at the mask token of the template that the tokenizer puts around a sentence",
 }
 LAYERS = "WeightedLayerPooling"

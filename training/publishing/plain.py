@@ -122,8 +122,9 @@ def _modules_on_top(
     modes = {
         "pooling_mode_cls_token": pooling == "cls",
         "pooling_mode_max_tokens": pooling == "max",
-        "pooling_mode_mean_tokens": pooling not in ("cls", "max"),
+        "pooling_mode_mean_tokens": pooling not in ("cls", "max", "last"),
         "pooling_mode_mean_sqrt_len_tokens": False,
+        "pooling_mode_lasttoken": pooling == "last",
     }
     yield "Pooling", {"word_embedding_dimension": size, **modes}, {}
     for affine, activation in affine_layers(encoder):

@@ -12,11 +12,11 @@ from huggingface_hub import ModelCard
 from onnxruntime import InferenceSession
 from transformers import AutoModel, AutoTokenizer
 
+from csezoo.modeling.backbones import longest_input
 from csezoo.modeling.pooling import pool
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import load_encoder
-from csezoo.training.loading.sizes import longest_input
 from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
 from csezoo.training.publishing.audit import audit
 from csezoo.training.publishing.export import check_export, export
