@@ -174,7 +174,8 @@ def _described(recipe: Recipe, name: str, status: str, *, trained: bool = False)
 
 
 def _shape(recipe: Recipe) -> Shape:
-    return shape_of(recipe.base_model or "", recipe.method, recipe.model, recipe.whitening)
+    base = "" if recipe.flow else recipe.base_model or ""  # the size of a flow is not measured
+    return shape_of(base, recipe.method, recipe.model, recipe.whitening)
 
 
 def _lines(results: list[dict]) -> list[Score]:
