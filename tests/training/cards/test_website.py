@@ -290,4 +290,4 @@ def test_the_plot_has_a_point_for_every_visible_model_with_score_and_cost(dumped
 
 def test_search_and_filter_are_read_from_the_url(shown):
     rows = shown("search=large&backbone=roberta-large&method=promptbert")
-    assert [row[0] for row in rows] == ["promptbert-sup-roberta-large", "l2pcsr-prompt-roberta-large"]
+    assert [row[0] for row in rows] == ["l2pcsr-prompt-roberta-large", "promptbert-sup-roberta-large"]

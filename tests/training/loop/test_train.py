@@ -13,6 +13,8 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForPreTraining
 
 from csezoo.training.errors import UserError
+from csezoo.training.evaluation.encoders import load_encoder
+from csezoo.training.evaluation.tasks.sts import unit_vectors
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe
 from csezoo.training.train import main
@@ -123,6 +125,19 @@ def test_pictures_are_in_the_run_and_in_the_repository(run):
     assert linked == ["simcse.svg", "training_curves.png", "similarities.png"]
     assert all((run / "best" / name).is_file() for name in linked)
     assert "training rows per second" in card
+
+
+def test_the_card_shows_the_nearest_sentences_before_and_after_training(run):
+    nearest = json.loads((run / "results.json").read_text(encoding="utf-8"))["neighbours"]
+    card = (run / "best" / "README.md").read_text(encoding="utf-8")
+    encode, _ = load_encoder(str(run / "best"))
+    assert nearest
+    for row in nearest:
+        query, *others = unit_vectors(encode([row["query"], *sorted(set(SENTENCES) - {row["query"]})]))
+        assert row["after"]["cosine"] == pytest.approx(max(query @ other for other in others), abs=1e-5)
+        assert row["before"]["sentence"] != row["query"] and row["before"]["cosine"] != row["after"]["cosine"]
+        shown = [f"{row[side]['cosine']:.2f} {row[side]['sentence']}" for side in ("before", "after")]
+        assert f"| {row['query']} | {' | '.join(shown)} |" in card
 
 
 def test_results_have_receipts(run):

@@ -42,7 +42,7 @@ class Soup:
             model: the serving model.
             write: whether this process writes files.
         """
-        others = [entry for entry in map(tuple, self.ranked) if entry[1] != step]
+        others = [(other, number) for other, number in self.ranked if number != step]
         ranked = sorted([*others, (score, step)], key=lambda entry: (-entry[0], entry[1]))
         self.ranked = ranked[: self.size]
         if write and (score, step) in self.ranked:
