@@ -56,6 +56,7 @@ TESTED = {
             "nli": {"nli_classes": 3},
             "whitening": {"whitening_size": 8},
             "average": {"ema_decay": 0.5},
+            "matryoshka": {"matryoshka_dims": [4, 16], "matryoshka_weights": [0.5, 1.0]},
         },
         neutral={},
     ),
