@@ -13,7 +13,7 @@ from csezoo.modeling.quantization import quantize_embeddings
 
 from ..errors import UserError
 from ..evaluation.encoders import load_encoder
-from ..evaluation.sentence_vectors import SentenceVectors
+from ..evaluation.sentence_vectors import Encode, SentenceVectors
 from ..evaluation.suites import SUITES, Task, encode_once, score
 from ..evaluation.tasks.sts import unit_vectors
 from .race import machine
@@ -49,18 +49,32 @@ def benchmark_short_vectors(
     for label, model in tqdm(models, desc="Models", disable=not sys.stderr.isatty()):
         encode, receipt = load_encoder(model, pooling=pooling, batch_size=batch_size)
         receipts.append({"label": label, "model": model, **receipt})
-        complete = encode_once(encode, tasks)
-        width = len(next(iter(complete.rows.values())))
-        if too_long := [dim for dim in dims if not 1 <= dim < width]:
-            raise UserError(f"dims: {too_long[0]} must be at least 1 and below {width}, the dimensions of {model}")
-        for dim in (width, *sorted(dims, reverse=True)):
-            for precision, bits in BITS.items():
-                point = {"label": label, "dimensions": dim, "precision": precision, "bytes": -(-dim * bits // 8)}
-                point = points.setdefault((label, dim, precision), {**point, "spearman": [], "recall@10": []})
-                results = score(tasks, shortened(complete, dim, precision), None)
-                point["spearman"].append(mean(row["value"] for row in results if row["metric"] == "spearman"))
-                point["recall@10"] += [row["value"] for row in results if row["metric"] == "recall@10"]
+        for point in score_short_vectors(encode, tasks, dims):
+            key = (label, point["dimensions"], point["precision"])
+            if key in points:
+                points[key]["spearman"] += point["spearman"]
+                points[key]["recall@10"] += point["recall@10"]
+            else:
+                points[key] = {"label": label, **point}
     return {"benchmark": "short", "points": list(points.values()), "models": receipts, "machine": machine()}
+
+
+def score_short_vectors(encode: Encode, tasks: list[Task], dims: list[int]) -> list[dict]:
+    """Return a point for each length and precision, the complete vectors first; arguments as above."""
+    complete = encode_once(encode, tasks)
+    width = len(next(iter(complete.rows.values())))
+    if too_long := [dim for dim in dims if not 1 <= dim < width]:
+        raise UserError(f"dims: {too_long[0]} must be at least 1 and below {width}, the dimensions of the model")
+    points = []
+    for dim in (width, *sorted(dims, reverse=True)):
+        for precision, bits in BITS.items():
+            results = score(tasks, shortened(complete, dim, precision), None)
+            values = {
+                name: [row["value"] for row in results if row["metric"] == name] for name in ("spearman", "recall@10")
+            }
+            values["spearman"] = [mean(values["spearman"])]
+            points.append({"dimensions": dim, "precision": precision, "bytes": -(-dim * bits // 8), **values})
+    return points
 
 
 def shortened(vectors: SentenceVectors, dim: int, precision: str) -> SentenceVectors:

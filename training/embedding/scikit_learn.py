@@ -72,14 +72,16 @@ class SentenceEncoderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     def transform(self, X: Iterable[str]) -> np.ndarray:
         """Return the vectors of texts, `(n, d)` of float32."""
-        texts = documents(X)
+        return self._embed(documents(X))
+
+    def _embed(self, texts: list[str]) -> np.ndarray:
         encode = _load(self.model, self.pooling, self.batch_size)
         vectors = check_vectors(np.asarray(encode(texts), dtype=np.float32), texts)[:, : self.truncate_dim]
         return unit_vectors(vectors).astype(np.float32) if self.normalize_embeddings else vectors
 
     @property
     def _n_features_out(self) -> int:
-        return self.transform([""]).shape[1]
+        return self._embed([""]).shape[1]
 
     def __sklearn_is_fitted__(self) -> bool:
         return True

@@ -1,18 +1,17 @@
 """Short vectors are scored as their precision compares them, and the picture is drawn from the report."""
 
-import json
-
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from csezoo.training.benchmarks.short_vectors import shortened
+from csezoo.training.benchmarks.race import format_benchmark
+from csezoo.training.benchmarks.short_vectors import score_short_vectors, shortened
 from csezoo.training.cli.parser import main
-from csezoo.training.evaluation.encoders import load_encoder
+from csezoo.training.errors import UserError
 from csezoo.training.evaluation.sentence_vectors import SentenceVectors
-from csezoo.training.evaluation.tasks.sts import load_task
+from csezoo.training.evaluation.tasks.retrieval import RetrievalTask
+from csezoo.training.evaluation.tasks.sts import PairTask
 from csezoo.training.pictures.benchmarks import draw_short_vectors
-from tests.training.evaluation.tasks.test_sts import write_senteval
 
 
 def vectors_of(count=40, size=20) -> tuple[SentenceVectors, np.ndarray]:
@@ -60,38 +59,49 @@ def test_the_picture_is_drawn(tmp_path):
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in ("short.png", "one.png"))
 
 
-@pytest.mark.filterwarnings("ignore:An input array is nearly constant")
-@pytest.mark.slow
-def test_the_command_scores_every_length_and_precision_and_averages_models(bases, tmp_path, capsys):
-    data = write_senteval(tmp_path / "senteval")
-    pairs = data / "downstream" / "STS" / "STSBenchmark" / "sts-test.csv"
-    pairs.write_text(pairs.read_text(encoding="utf-8").replace("\t5.500\t", "\t5.000\t"), encoding="utf-8")
-    models = [f"one={bases['bert']}", f"two={bases['bert']}", f"two={bases['roberta']}"]
-    out = ["--out", str(tmp_path / "short.json"), "--picture", str(tmp_path / "short.png")]
-    command = ["benchmark", "short", "--models", *models, "--pooling", "mean", "--data", str(data), "--dims", "8"]
-    main([*command, *out])
-    points = json.loads((tmp_path / "short.json").read_text(encoding="utf-8"))["points"]
-    assert [(p["label"], p["dimensions"], p["precision"], p["bytes"]) for p in points] == [
-        (label, size, precision, size * bits // 8)
-        for label in ("one", "two")
-        for size in (32, 8)
+def tasks() -> list:
+    """An STS task and a retrieval task, over the same sentences."""
+    draw = np.random.default_rng(1)
+    pairs = [(f"a{number}", f"b{number}") for number in range(60)]
+    scores = [float(score) for score in draw.integers(0, 6, 60)]
+    return [PairTask(name, pairs, scores, "made here") for name in ("one", "two")] + [
+        RetrievalTask(PairTask("three", pairs, scores, "made here"))
+    ]
+
+
+def encode(texts):
+    """Vectors whose second half is noise. The two sentences of a pair share the first half."""
+    rows = []
+    for text in texts:
+        shared, own = (np.random.default_rng([7, *seed]) for seed in ([int(text[1:])], list(text.encode())))
+        first = shared.standard_normal(16) + 0.3 * own.standard_normal(16)
+        rows.append(np.concatenate([first, own.standard_normal(16)]))
+    return np.array(rows, np.float32)
+
+
+def test_every_length_and_precision_is_scored_against_the_metrics_of_the_suites():
+    points = score_short_vectors(encode, tasks(), [4, 16])
+    assert [(each["dimensions"], each["precision"], each["bytes"]) for each in points] == [
+        (size, precision, size * bits // 8 or 1)
+        for size in (32, 16, 4)
         for precision, bits in (("float32", 32), ("int8", 8), ("binary", 1))
     ]
-    assert [len(p["spearman"]) for p in points] == [1] * 6 + [2] * 6
-    assert [p["spearman"][0] for p in points[:6]] == [p["spearman"][0] for p in points[6:]]
-    assert "one, 8 dimensions, binary: 1 bytes, STS " in capsys.readouterr().out
-    assert (tmp_path / "short.png").is_file()
-    encode = load_encoder(str(bases["bert"]), pooling="mean")[0]
-    expected = []
-    for name in ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICK-R"):
-        task = load_task(name, str(data))
-        left, right = (encode([pair[side] for pair in task.pairs])[:, :8].astype(np.float64) for side in (0, 1))
-        cosines = (left * right).sum(1) / np.linalg.norm(left, axis=1) / np.linalg.norm(right, axis=1)
-        expected.append(100 * spearmanr(cosines, task.scores).statistic)
-    assert points[3]["spearman"][0] == pytest.approx(np.mean(expected), abs=0.05)
-    with pytest.raises(SystemExit):
-        main([*command[:-1], "32"])
-    assert "dims: 32 must be at least 1 and below 32" in capsys.readouterr().err
+    task = tasks()[0]
+    left, right = (encode([pair[side] for pair in task.pairs])[:, :16].astype(np.float64) for side in (0, 1))
+    cosines = (left * right).sum(1) / np.linalg.norm(left, axis=1) / np.linalg.norm(right, axis=1)
+    expected = 100 * spearmanr(cosines, task.scores).statistic
+    assert points[3]["spearman"] == pytest.approx([expected], abs=1e-6)
+    assert points[3]["recall@10"] == [100.0]
+    with pytest.raises(UserError, match="dims: 32 must be at least 1 and below 32"):
+        score_short_vectors(encode, tasks(), [32])
+
+
+def test_the_report_compares_with_the_complete_vectors():
+    points = [point("plain", "float32", 384, [70.0, 72.0]), point("plain", "binary", 64, [69.0, 70.0])]
+    assert format_benchmark({"benchmark": "short", "points": points}).splitlines() == [
+        "plain, 384 dimensions, float32: 1,536 bytes, STS 71.00 ± 1.41 (100.0% of complete), recall@10 71.00",
+        "plain, 64 dimensions, binary: 8 bytes, STS 69.50 ± 0.71 (97.9% of complete), recall@10 69.50",
+    ]
 
 
 def test_a_model_without_a_label_is_refused(capsys):
