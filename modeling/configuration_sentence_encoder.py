@@ -10,7 +10,7 @@ from transformers.utils.versions import require_version
 
 require_version("transformers>=4.57")  # checked here because a checkpoint imports this file first
 
-POOLING_MODES = ("cls", "mean", "max", "first_last_mean", "last2_mean", "prompt")
+POOLING_MODES = ("cls", "mean", "max", "first_last_mean", "embeddings_last_mean", "last2_mean", "wk", "prompt")
 PROJECTIONS = ("none", "tanh", "batchnorm", "gelu", "mlm_transform")
 DENOISING = ("none", "train", "always")
 RANK_LOSSES = ("listnet", "listmle")
@@ -98,8 +98,8 @@ class SentenceEncoderConfig(PretrainedConfig):
 
     Args:
         backbone_config: configuration (or its dict) of the encoder, BERT or RoBERTa family; BERT-base by default.
-        pooling: `cls`, `mean`, `max`, `first_last_mean`, `last2_mean` (see `pooling.pool`) or `prompt`: the vector at
-            the mask token of a template.
+        pooling: `cls`, `mean`, `max`, `first_last_mean`, `embeddings_last_mean`, `last2_mean`, `wk` (see
+            `pooling.pool`) or `prompt`: the vector at the mask token of a template.
         projection: layers applied to the pooled vector, after its bias was subtracted: `tanh` (SimCSE's MLP),
             `batchnorm` (DiffCSE's projector), `gelu` (SG-OPT's head) or `none`; or `mlm_transform` (the transform of
             BERT's masked-LM head, in supervised PromptBERT), applied to vector and bias before the subtraction.
@@ -140,6 +140,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         ema_decay: serve an exponential moving average of the weights, which keeps this share of its value at each
             update and restarts with each stage. 0 serves the trained weights.
         whitening_size: dimensions that a fitted whitening keeps, see `whitening.Whitening`; none by default.
+        flow_width: hidden units in the couplings of a fitted flow, see `flow.Flow`; none by default.
 
     Raises:
         ValueError: a value is outside its range, or two values contradict each other.
@@ -170,6 +171,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         "matryoshka_weights": WEIGHT,
         "ema_decay": "[0, 1)",
         "whitening_size": SIZE,
+        "flow_width": SIZE,
     }
 
     def __init__(
@@ -203,6 +205,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         matryoshka_weights: list[float] | None = None,
         ema_decay: float = 0.0,
         whitening_size: int | None = None,
+        flow_width: int | None = None,
         **kwargs: Any,
     ):
         if backbone_config is None:
@@ -239,6 +242,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         self.matryoshka_weights = matryoshka_weights
         self.ema_decay = ema_decay
         self.whitening_size = whitening_size
+        self.flow_width = flow_width
         self._check()
         # These names locate the code of a checkpoint in the files beside its weights.
         name = type(self).__name__.removesuffix("Config")
@@ -262,6 +266,8 @@ class SentenceEncoderConfig(PretrainedConfig):
             raise ValueError("pooling: prompt and prompts belong together; give both or neither")
         for prompt in self.prompts or []:
             check_prompt(prompt)
+        if self.pooling == "wk" and self.num_hidden_layers < 2:
+            raise ValueError("pooling: wk compares layers; the encoder needs at least two")
         if self.denoise != "none" and self.pooling != "prompt":
             raise ValueError(f"denoise: {self.denoise} needs pooling: prompt; set it, or denoise: none")
         if self.nli_weight > 0 and self.nli_classes == 0:
@@ -347,6 +353,10 @@ class SentenceEncoderConfig(PretrainedConfig):
         """Why a plain backbone with modules of sentence-transformers cannot serve the model, or None if it can."""
         if self.denoise == "always":
             return "it subtracts its template's bias (denoise: always), which needs a second pass through the encoder"
+        if self.flow_width:
+            return "it maps its vectors by a flow (BERT-flow), whose couplings are no module of sentence-transformers"
+        if self.pooling == "wk":
+            return "its pooling (wk) weighs the layers of every token, which no module of sentence-transformers does"
         if self.projection == "mlm_transform":
             return "its projection (mlm_transform) has a layer norm, which is no module of every sentence-transformers"
         return None

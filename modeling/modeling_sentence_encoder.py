@@ -15,7 +15,9 @@ from transformers.utils import logging
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .encoding import checked_texts, encode_texts, encode_token_vectors, load_tokenizer
 from .fingerprint import load_fingerprint, verify_fingerprint
+from .flow import Flow
 from .pooling import (
+    ALL_LAYERS,
     BackboneOutput,
     MaskedLMTransform,
     build_projection,
@@ -105,6 +107,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             else nn.Identity()
         )
         self.projection = build_projection(config, at_test=True)
+        self.flow = Flow(config.hidden_size, config.flow_width) if config.flow_width else nn.Identity()
         self.whitening = (
             Whitening(config.hidden_size, config.whitening_size) if config.whitening_size else nn.Identity()
         )
@@ -166,7 +169,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             pooled = pooled - self.prompt_bias(input_ids, attention_mask, template=0)  # type: ignore[arg-type]
         result = BaseModelOutputWithPooling(
             last_hidden_state=outputs.last_hidden_state,
-            pooler_output=self.whitening(self.projection(pooled)),
+            pooler_output=self.whitening(self.flow(self.projection(pooled))),
             hidden_states=outputs.hidden_states if output_hidden_states else None,
             attentions=outputs.attentions,
         )
@@ -219,7 +222,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         outputs = self.run_backbone(
             input_ids=input_ids,
             attention_mask=attention_mask,
-            output_hidden_states=output_hidden_states or pooling in ("first_last_mean", "last2_mean"),
+            output_hidden_states=output_hidden_states or pooling in ALL_LAYERS,
             **{name: value for name, value in inputs.items() if value is not None},
         )
         if pooling != "prompt":

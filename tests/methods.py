@@ -55,6 +55,7 @@ TESTED = {
             "mean": {"pooling": "mean", "projection": "none"},
             "nli": {"nli_classes": 3},
             "whitening": {"whitening_size": 8},
+            "flow": {"flow_width": 4},
             "average": {"ema_decay": 0.5},
             "matryoshka": {"matryoshka_dims": [4, 16], "matryoshka_weights": [0.5, 1.0]},
         },

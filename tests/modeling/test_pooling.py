@@ -31,19 +31,20 @@ def numpy_pool(states, mode):
                 "mean": lambda real=real: real[-1].mean(0),
                 "max": lambda real=real: real[-1].max(0),
                 "first_last_mean": lambda real=real: ((real[1] + real[-1]) / 2).mean(0),
+                "embeddings_last_mean": lambda real=real: ((real[0] + real[-1]) / 2).mean(0),
                 "last2_mean": lambda real=real: ((real[-2] + real[-1]) / 2).mean(0),
             }[mode]()
         )
     return np.stack(rows)
 
 
-@pytest.mark.parametrize("mode", ["cls", "mean", "max", "first_last_mean", "last2_mean"])
+@pytest.mark.parametrize("mode", ["cls", "mean", "max", "first_last_mean", "embeddings_last_mean", "last2_mean"])
 def test_pooling_equals_its_definition(hidden_states, attention_mask, mode):
     pooled = pool(hidden_states, attention_mask, mode)
     np.testing.assert_allclose(pooled.numpy(), numpy_pool(hidden_states, mode), atol=1e-12)
 
 
-@pytest.mark.parametrize("mode", ["cls", "mean", "max", "first_last_mean", "last2_mean"])
+@pytest.mark.parametrize("mode", ["cls", "mean", "max", "first_last_mean", "embeddings_last_mean", "last2_mean"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_padding_never_changes_the_vector(hidden_states, attention_mask, mode, dtype):
     states = tuple(state.to(dtype) for state in hidden_states)

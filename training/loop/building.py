@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from csezoo.modeling import SentenceEncoderConfig, method
 from csezoo.modeling.configuration_sentence_encoder import check_prompt
+from csezoo.modeling.flow import LEVELS
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
 from ..data.collation import ViewCollator, tokenize
@@ -72,6 +73,8 @@ def build(recipe: Recipe) -> Build:
             f"whitening: {recipe.whitening} must be at most {backbone.config.hidden_size}, the dimensions of "
             f"{recipe.base_model}"
         )
+    if recipe.flow and backbone.config.hidden_size % 2**LEVELS:
+        raise UserError(f"flow: the {backbone.config.hidden_size} dimensions must be a multiple of {2**LEVELS}")
     if Path(recipe.base_model).is_dir():
         backbone.config.name_or_path = ""  # do not publish a path of this machine
     if recipe.dropout is not None:

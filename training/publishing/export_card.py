@@ -9,6 +9,7 @@ import yaml
 from huggingface_hub import ModelCard
 
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.pooling import OTHER_LAYER
 
 from ..errors import UserError, one_line
 from .plain import IDENTITY, RELU, TANH, affine_layers
@@ -21,6 +22,7 @@ POOLED = {
     "mean": MEAN.format(tokens="tokens"),
     "max": "tokens.masked_fill(mask == 0, -torch.inf).amax(1)",
     "first_last_mean": MEAN.format(tokens="(output.hidden_states[1] + tokens) / 2"),
+    "embeddings_last_mean": MEAN.format(tokens="(output.hidden_states[0] + tokens) / 2"),
     "last2_mean": MEAN.format(tokens="(output.hidden_states[-2] + tokens) / 2"),
     "prompt": 'tokens[batch["input_ids"] == {mask_token_id}]',
 }
@@ -30,6 +32,7 @@ WORDS = {
     "mean": "the mean of the last layer's token vectors",
     "max": "the maximum of the last layer's token vectors, feature by feature",
     "first_last_mean": "the mean of the token vectors of the first layer and the last",
+    "embeddings_last_mean": "the mean of the token vectors of the embedding layer and the last layer",
     "last2_mean": "the mean of the token vectors of the last two layers",
     "prompt": "the last layer's vector at the mask token of the template that the tokenizer puts around a sentence",
 }
@@ -137,7 +140,7 @@ def export_card(
 
 def _servers(encoder: SentenceEncoderModel, truncate_dim: int | None) -> str:
     """Return whether a server that pools the last layer's token vectors by the configuration of `Pooling` is right."""
-    modules = {"prompt": ["WordWeights"], "first_last_mean": [LAYERS], "last2_mean": [LAYERS]}
+    modules = {"prompt": ["WordWeights"], **dict.fromkeys(OTHER_LAYER, [LAYERS])}
     skipped = modules.get(encoder.config.pooling, []) + (["Dense"] if affine_layers(encoder) else [])
     skipped += [] if truncate_dim is None else ["truncate_dim"]
     servers = "servers that read only the module `Pooling`, such as vLLM and Text Embeddings Inference"
