@@ -210,7 +210,8 @@ def train_stage(
         if progress.stopped:
             break
         learning_rate = float(scheduler.get_last_lr()[0])
-        contrasts = model.config.contrastive_weight > 0 or model.config.rank_weight > 0
+        config = model.config
+        contrasts = config.contrastive_weight > 0 or config.rank_weight > 0 or bool(config.matryoshka_dims)
         first = stage.name == "contrastive" and step == begin + 1 and contrasts
         check = partial(refuse_equal_views, progress.built, recipe, accelerator) if first else None
         losses, rows = update(wrapped, optimizer, loader, recipe, accelerator, check)
