@@ -43,6 +43,7 @@ from .configuration_diffaug import DiffAugConfig
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
 from .objectives import at_least_float32
+from .packing import Packing
 from .pooling import BackboneOutput
 from .view_adapters import UpProjection, ViewAdapters
 
@@ -159,6 +160,8 @@ class DiffAugModel(SentenceEncoderModel):
 
     def run_backbone(
         self,
+        attention_mask: torch.Tensor,
+        packing: Packing | None = None,
         views: torch.Tensor | None = None,
         prefixes: torch.Tensor | None = None,
         cache: PrefixCache | None = None,
@@ -167,20 +170,24 @@ class DiffAugModel(SentenceEncoderModel):
         """Run the backbone with the modules of one view or both.
 
         Args:
+            attention_mask: `(rows, T)`.
+            packing: of `attention_mask`.
             views: `(rows or 1,)`, 0 or 1, the view whose modules a row uses; both by default.
             prefixes: in the shape of `self.prefixes`, the default.
             cache: an empty cache. It receives the keys and values of all layers, prefixes first.
-            inputs: of the backbone, with `attention_mask` `(rows, T)`.
+            inputs: further arguments of the backbone.
         """
         config = self.config
         if config.views_module != "prefix":
-            shares = None if views is None or config.views_mode == "same" else F.one_hot(views, 2)
+            shares = None if views is None or config.views_mode == "same" else F.one_hot(views, 2)[:, None]
+            if shares is not None and packing is not None:
+                shares = shares.expand(len(attention_mask), 1, 2)[packing.rows].transpose(0, 1)
             with self.view_adapters.shared(shares):
-                return super().run_backbone(**inputs)
+                return super().run_backbone(attention_mask, packing, **inputs)
         if not config.prefix_positions:
-            return super().run_backbone(**inputs)
+            return super().run_backbone(attention_mask, packing, **inputs)
         prefixes = self.prefixes if prefixes is None else prefixes
-        mask = inputs.pop("attention_mask")
+        mask = attention_mask
         if views is None:
             prefixes = prefixes.unsqueeze(2)
         else:  # a row does not see the prefix of the other view, so it is left out
@@ -192,10 +199,13 @@ class DiffAugModel(SentenceEncoderModel):
         cache = (
             PrefixCache(config.prefix_positions) if cache is None else cache
         )  # a new one, because each forward appends to it
+        if packing is not None:  # those of all rows before the tokens of all rows, see `Packing.split`
+            prefixes = prefixes[:, :, packing.order].transpose(2, 3).flatten(3, 4).unsqueeze(2)
+        else:
+            mask = torch.cat([mask.new_ones(len(mask), prefixes.shape[4]), mask], dim=1)
         for layer, (keys, values) in enumerate(prefixes):
             cache.update(keys, values, layer)
-        mask = torch.cat([mask.new_ones(len(mask), prefixes.shape[4]), mask], dim=1)
-        return super().run_backbone(attention_mask=mask, past_key_values=cache, **inputs)
+        return super().run_backbone(mask, packing, past_key_values=cache, **inputs)
 
 
 class DiffAugForContrastiveLearning(ForContrastiveLearning):

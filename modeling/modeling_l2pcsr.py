@@ -39,7 +39,10 @@ from .configuration_l2pcsr import L2PCSRConfig
 from .distributed import gather_rows, largest
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
+from .packing import Packing
 
+# Changes a layer's output `(R, T, H)`, or with a packing `(1, N, H)`.
+Perturbation = Callable[[torch.Tensor, Packing | None], torch.Tensor]
 # The inner steps use only the direction of a gradient. In half precision small gradients would become 0; scaling by a
 # power of two avoids that without rounding.
 GRADIENT_SCALE = 2.0**10
@@ -110,21 +113,28 @@ def _or_one(size: torch.Tensor) -> torch.Tensor:
     return torch.where(size > 0, size, 1)
 
 
-def _multiply(token: torch.Tensor, feature: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-    return hidden * _average(token, feature).to(hidden.dtype)
+def _multiply(
+    token: torch.Tensor, feature: torch.Tensor, hidden: torch.Tensor, packing: Packing | None
+) -> torch.Tensor:
+    factors = _average(token, feature)
+    if packing is not None:
+        factors = packing.pack(factors.expand(*packing.shape, -1))
+    return hidden * factors.to(hidden.dtype)
 
 
-def _add(noise: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+def _add(noise: torch.Tensor, hidden: torch.Tensor, packing: Packing | None) -> torch.Tensor:
+    noise = noise if packing is None else packing.pack(noise)
     return hidden + noise.to(hidden.dtype)
 
 
 @contextmanager
-def perturbed(backbone: nn.Module, perturbations: list[Callable[[torch.Tensor], torch.Tensor]]) -> Iterator[None]:
+def perturbed(backbone: nn.Module, perturbations: list[Perturbation]) -> Iterator[None]:
     """Perturb the outputs of the backbone's embedding layer and first layers inside the context.
 
     Args:
         backbone: BERT or RoBERTa.
-        perturbations: functions of the output, for the embedding layer and then for the first Transformer layers.
+        perturbations: functions of the output and its packing, for the embedding layer and then for the first
+            Transformer layers.
     """
     layers = list(backbone.encoder.layer[: len(perturbations) - 1])  # type: ignore[union-attr, index]
     checkpointed = [layer.gradient_checkpointing for layer in layers]
@@ -137,7 +147,7 @@ def perturbed(backbone: nn.Module, perturbations: list[Callable[[torch.Tensor], 
         for module, perturb in zip([backbone.embeddings, *layers], perturbations, strict=True):
             # Run before the hooks that record hidden states.
             hook = partial(_perturb_output, perturb)
-            handles.append(module.register_forward_hook(hook, prepend=True))
+            handles.append(module.register_forward_hook(hook, prepend=True, with_kwargs=True))
         yield
     finally:
         for handle in handles:
@@ -147,9 +157,10 @@ def perturbed(backbone: nn.Module, perturbations: list[Callable[[torch.Tensor], 
 
 
 def _perturb_output(
-    perturb: Callable[[torch.Tensor], torch.Tensor], module: nn.Module, inputs: tuple, output: torch.Tensor
+    perturb: Perturbation, module: nn.Module, inputs: tuple, named: dict[str, Any], output: torch.Tensor
 ) -> torch.Tensor:
-    return perturb(output)
+    # A layer that reads packed tokens gets the packing; the embedding layer reads padded rows.
+    return perturb(output, named.get("packing"))
 
 
 class L2PCSRModel(SentenceEncoderModel):
@@ -189,7 +200,7 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
     serving_class = L2PCSRModel
     seams = ("views",)
     # The perturbations of the views, set only inside `_perturbed_views`.
-    perturbations: list[Callable[[torch.Tensor], torch.Tensor]] | None = None
+    perturbations: list[Perturbation] | None = None
 
     def pool_views(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, rows: int | None = None

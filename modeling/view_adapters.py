@@ -60,7 +60,7 @@ class ViewAdapter(nn.Module):
         inner = self.scale * inner if self.kind == "lora" else F.gelu(inner)
         if self.shares is None:
             return self.up(inner / self.sets)
-        return self.up(inner * self.shares.to(inner).repeat_interleave(self.bottleneck, 1)[:, None])
+        return self.up(inner * self.shares.to(inner).repeat_interleave(self.bottleneck, -1))
 
     def add_to(self, linear: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
         """Forward hook of the adapted layer."""
@@ -103,7 +103,11 @@ class ViewAdapters(nn.ModuleList):
 
     @contextmanager
     def shared(self, shares: torch.Tensor | None) -> Iterator[None]:
-        """Set the share of each set in each row, `(rows or 1, sets)`, inside the context; None is their mean."""
+        """Set the share of each set inside the context; None is their mean.
+
+        Args:
+            shares: `(rows or 1, T or 1, sets)`, of each row or token.
+        """
         adapters = cast(Iterable[ViewAdapter], self)
         for adapter in adapters:
             adapter.shares = shares

@@ -95,9 +95,11 @@ def refuse_padding_dependence(built: Build, recipe: Recipe) -> None:
     devices = [serving.device] if serving.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         serving.eval()
+        serving.compute_padding()
         alone = serving.encode_tokens(ids)[0].last_hidden_state
         beside = serving.encode_tokens(padded, mask)[0].last_hidden_state[:, : ids.shape[1]]
     serving.train(was_training)
+    serving.compute_padding(built.model.computes_padding)
     moved = float((beside - alone).abs().max() / alone.square().mean().sqrt())
     if moved > PADDING_MOVES:
         kind = built.model.config.backbone_config.model_type

@@ -26,6 +26,7 @@ from .non_finite import NonFinite
 
 logger = logging.getLogger(__name__)
 GRADIENT_NORM = "gradient_norm"
+PADDING = "padding_tokens"
 
 
 def seed_name(recipe: Recipe, seed: int) -> str:
