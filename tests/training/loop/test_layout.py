@@ -14,8 +14,9 @@ from csezoo.training.loop.building import build, choose_layout
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import deciding_keys, dump_recipe, make_recipe
 from tests.conftest import SENTENCES
+from tests.training.loop.distributed.test_fsdp import sharded
 from tests.training.loop.test_changed_runs import rewrite_state
-from tests.training.loop.test_train import lines, values
+from tests.training.loop.test_train import finish, lines, values
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +111,21 @@ def test_a_run_says_why_it_computes_padding(recipe, monkeypatch, caplog, changes
     with caplog.at_level(logging.INFO):
         assert choose_layout(made, model, accelerator, begun=None) == "padded"
     assert f"padding is computed: {reason}" in caplog.text and model.model.computes_padding
+
+
+@pytest.mark.slow
+def test_shards_of_two_processes_train_like_one_without_padding(base_without_dropout, tmp_path):
+    """A process encodes its own sentences, so that the packed tokens of the two differ in number."""
+    texts = [" ".join(SENTENCES[number : number + 1 + number % 3]) for number in range(len(SENTENCES))]
+    rows = zip(texts, reversed(texts), strict=True)
+    (tmp_path / "pairs.csv").write_text("a,b\n" + "".join(f"{a},{b}\n" for a, b in rows), encoding="utf-8")
+    changes = {"text_columns": ["a", "b"], "batch_size": 25, "adam_epsilon": 1e-3}
+    one = values(base_without_dropout, tmp_path / "pairs.csv", "", tmp_path / "one", **changes)
+    del one["dev_file"]
+    two = {**one, "output_dir": str(tmp_path / "two")}
+    run_recipe(make_recipe(one), show=False)
+    code, _, err = finish(sharded(two))
+    assert code == 0, err
+    for left, right in zip(lines(tmp_path / "one"), lines(tmp_path / "two"), strict=True):
+        assert left == pytest.approx(right, rel=1e-4)
+        assert left.get("padding_tokens", 0) == 0
