@@ -102,8 +102,8 @@ def train(
     checkpoint = on_main(accelerator, partial(newest, run / "checkpoints", receipt, force=recipe.force))
     progress = Progress(run, built, recipe, accelerator, dev, receipt)
     trainable = [parameter for parameter in built.model.parameters() if parameter.requires_grad]
+    refuse_padding_dependence(built, recipe)
     if checkpoint is None:
-        refuse_padding_dependence(built, recipe)
         progress.begin()
         progress.evaluate(step=0, counts=False)
     title = f"training ({seed_name(recipe, seed)})"
@@ -202,12 +202,13 @@ def train_stage(
     loader = data.batches(stage.name, done, stage.updates * batches, before=stage.start * batches)
     started = time.perf_counter()
     wrapped.train()
-    for step in range(progress.step + 1, stage.stop + 1):
+    begin = progress.step
+    for step in range(begin + 1, stage.stop + 1):
         if progress.stopped:
             break
         learning_rate = float(scheduler.get_last_lr()[0])
         contrasts = model.config.contrastive_weight > 0 or model.config.rank_weight > 0
-        first = stage.name == "contrastive" and step == stage.start + 1 and contrasts
+        first = stage.name == "contrastive" and step == begin + 1 and contrasts
         check = partial(refuse_equal_views, progress.built, recipe, accelerator) if first else None
         losses, rows = update(wrapped, optimizer, loader, recipe, accelerator, check)
         # fp16 skips an update that overflowed and continues. An update that DeepSpeed skips ends the run.
