@@ -55,7 +55,7 @@ class SentenceEncoderPreTrainedModel(SavedCompletely):
     def packing(self, encoder: PreTrainedModel, attention_mask: torch.Tensor, whole: bool = False) -> Packing | None:
         """Return where an encoder pass finds the real tokens of rows `(R, T)`, or None if it computes their padding.
 
-        Count the padding that the pass computes. A compiled pass counts none.
+        Count the padding that the pass computes, unless it is compiled or in inference mode (`encode`).
 
         Args:
             encoder: one of this model's.
@@ -63,7 +63,7 @@ class SentenceEncoderPreTrainedModel(SavedCompletely):
             whole: whether the pass needs the padding.
         """
         packing = None if whole or self.computes_padding else packing_of(encoder, attention_mask)
-        if packing is None and not torch.compiler.is_compiling():
+        if packing is None and not (torch.compiler.is_compiling() or torch.is_inference_mode_enabled()):
             self.padding_tokens = self.padding_tokens + attention_mask.numel() - attention_mask.sum()
         return packing
 

@@ -319,7 +319,7 @@ def update(
     """
     batches, rows = recipe.gradient_accumulation_steps, 0
     trained = next(module for module in model.modules() if isinstance(module, ForContrastiveLearning))
-    trained.take_padding_tokens()  # those of an evaluation
+    trained.take_padding_tokens()  # those before the update, such as of diagnostics
     padding: int | torch.Tensor = 0
     totals: dict[str, torch.Tensor] = {}
     for _ in range(batches):
