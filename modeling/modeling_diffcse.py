@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import AutoModel, AutoModelForMaskedLM
 
+from .backbones import embedding_output
 from .configuration_diffcse import DiffCSEConfig
 from .distributed import gather_rows, largest
 from .editing import delete_tokens, insert_masks
@@ -93,8 +94,7 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
             if config.prediction != "masked_lm":  # two scores per token for each edit
                 self.discriminator_head = DiscriminatorHead(backbone.hidden_size, 2 * len(config.edits))
             if config.prediction != "rtd":
-                sizes = (backbone.hidden_size, backbone.vocab_size, backbone.layer_norm_eps)
-                self.discriminator_lm_head = MaskedLMHead(*sizes)
+                self.discriminator_lm_head = MaskedLMHead.of(self.discriminator)
         if config.needs_generator:
             self.generator = AutoModelForMaskedLM.from_config(config.generator_config or config.backbone_config)
         self.post_init()
@@ -246,7 +246,7 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
             whole = self.config.prediction == "rtd" and self.config.rtd_reduction == "mean"
             packing = self.packing(self.discriminator, attention_mask, whole=whole)
             with (
-                self.discriminator.embeddings.register_forward_hook(condition),
+                embedding_output(self.discriminator).register_forward_hook(condition),
                 packed(self.discriminator, attention_mask, packing) as tokens,
             ):
                 hidden = self.discriminator(input_ids=input_ids, **tokens).last_hidden_state

@@ -20,6 +20,8 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from .backbones import embedding_layer, embedding_output, is_causal
+
 # The attention implementation below. The audit of checkpoints knows this name and allows code to set it.
 PACKED = "csezoo_packed"
 # Below this share of padding, many small attentions cost more than the padding.
@@ -119,15 +121,15 @@ def can_pack(encoder: PreTrainedModel) -> bool:
     """Return whether an encoder can leave out padding.
 
     It needs the attention interface of transformers, with `sdpa`, and an embedding layer that adds the positions. In
-    other encoders (MPNet, DeBERTa, ModernBERT) a layer counts positions itself.
+    other encoders (MPNet, DeBERTa, ModernBERT) a layer counts positions itself, and in decoders tokens see only those
+    before them.
     """
-    layers = dict(encoder.base_model.named_children())
-    if not encoder._supports_attention_backend or "embeddings" not in layers:
-        return False
     return (
-        encoder.config._attn_implementation in ("sdpa", PACKED)
-        and "position_ids" in inspect.signature(layers["embeddings"].forward).parameters
+        encoder._supports_attention_backend
+        and encoder.config._attn_implementation in ("sdpa", PACKED)
+        and "position_ids" in inspect.signature(embedding_layer(encoder.base_model).forward).parameters
         and "kwargs" in inspect.signature(encoder.forward).parameters
+        and not is_causal(encoder)
     )
 
 
@@ -170,7 +172,7 @@ def packed(
     # Not only inside the context: checkpointed layers run again in the backward pass.
     encoder.config._attn_implementation = "csezoo_packed"
     packing.attended = False
-    embeddings = encoder.base_model.get_submodule("embeddings")
+    embeddings = embedding_output(encoder.base_model)
     handle = embeddings.register_forward_hook(lambda module, inputs, output: packing.pack(output))
     try:
         yield {"packing": packing}

@@ -16,6 +16,7 @@ from transformers import (
 )
 
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel, method
+from csezoo.modeling.configuration_sentence_encoder import POOLING_MODES
 from csezoo.modeling.packing import Packing, can_pack
 from tests.conftest import tiny_config, tiny_tokenizer
 from tests.methods import COMBINATIONS, CONFIGS
@@ -33,6 +34,7 @@ PROMPT |= {"prompt_token_ids": [[[2, 20], [21, 4, 3]], [[2], [22, 4, 3]]]}
 def configured(name, kind, **changes):
     """A method's tiny configuration, without any dropout."""
     config = configure(name, kind, **changes)
+    config.lora_dropout = 0.0
     for part in filter(
         None, (config.backbone_config, config.to_dict().get("generator_config") and config.generator_config)
     ):
@@ -108,10 +110,15 @@ def test_so_are_those_of_combinations(name):
     assert_same(both(config, batch(views=3 if "prdsimcse" in name else 2), training_class))
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean", "max", "first_last_mean", "last2_mean"])
+@pytest.mark.parametrize("pooling", sorted(set(POOLING_MODES) - {"prompt"}))
 def test_so_are_those_of_every_pooling(pooling):
     config = SimCSEConfig(backbone_config=tiny_config("bert", **NO_DROPOUT), pooling=pooling)
-    assert_same(both(config, batch()))
+    made = both(config, batch())
+    if pooling == "wk":  # it divides by the lengths of token vectors, at padding too
+        assert made[0][-1] == made[1][-1]
+        torch.testing.assert_close(made[0], made[1])
+    else:
+        assert_same(made)
 
 
 @pytest.mark.parametrize("name", ["simcse", "l2pcsr", "diffaug", "diffaug-lora"])
@@ -138,17 +145,14 @@ def test_labelled_pairs_and_adapters_of_views_are_packed_too():
     assert_same(both(config, rows))
 
 
-SMALL = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "vocab_size": 60,
-}
+SMALL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64, **NO_DROPOUT}
+SMALL |= {"vocab_size": 60}
 FAMILIES = {
     "albert": AlbertConfig(embedding_size=16, **SMALL),
     "electra": ElectraConfig(embedding_size=16, **SMALL),
-    "distilbert": DistilBertConfig(dim=32, n_layers=2, n_heads=2, hidden_dim=64, vocab_size=60),
+    "distilbert": DistilBertConfig(
+        dim=32, n_layers=3, n_heads=2, hidden_dim=64, vocab_size=60, dropout=0.0, attention_dropout=0.0
+    ),
     "deberta-v2": DebertaV2Config(**SMALL),
     "mpnet": MPNetConfig(**SMALL),
     "modernbert": ModernBertConfig(
@@ -168,6 +172,22 @@ def test_other_families_give_the_same_vectors_packed_or_not(family):
     assert (model.take_padding_tokens() > 0) == (family in COUNT_POSITIONS_IN_LAYERS)
     model.compute_padding()
     torch.testing.assert_close(vectors, model(**rows).pooler_output, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - COUNT_POSITIONS_IN_LAYERS))
+@pytest.mark.parametrize("name", ["l2pcsr", "diffaug", "diffcse-corrective"])
+def test_methods_change_packed_layers_of_other_families(name, family):
+    config = configured(name, "bert")
+    config.backbone_config = copy.deepcopy(FAMILIES[family])
+    config.generator_config = tiny_config("bert", vocab_size=60, **NO_DROPOUT) if config.needs_generator else None
+    made = both(config, batch())
+    torch.testing.assert_close(made[0][:-1], made[1][:-1], rtol=1e-9, atol=1e-10)
+
+
+def test_a_decoder_is_not_packed():
+    assert not can_pack(
+        SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert", is_decoder=True), pooling="mean")).backbone
+    )
 
 
 def test_outputs_for_a_user_have_the_padded_shape(kind):

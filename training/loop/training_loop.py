@@ -114,6 +114,10 @@ def train(
         if stage.name == "nli" and accelerator.is_main_process:
             draw_prefix_tuning(progress.metrics)
     bar.close()
+    soup = None
+    if recipe.soup and accelerator.is_main_process:
+        soup = progress.serve_soup()
+    accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         draw_training_curves(progress.metrics)
         if progress.step and progress.best_step == 0:
@@ -121,6 +125,7 @@ def train(
     return {
         "best_step": progress.best_step,
         "dev": progress.best_score,
+        **({"soup": soup} if recipe.soup else {}),
         "updates": progress.step,
         "processes": accelerator.num_processes,
         "precision": precision_of(accelerator),
