@@ -17,6 +17,7 @@ from .configuration_sentence_encoder import SentenceEncoderConfig
 from .encoding import checked_texts, encode_texts, encode_token_vectors, load_tokenizer
 from .fingerprint import load_fingerprint, verify_fingerprint
 from .flow import Flow
+from .packing import Packing, packed, packing_of
 from .pooling import (
     ALL_LAYERS,
     BackboneOutput,
@@ -54,6 +55,39 @@ class SentenceEncoderPreTrainedModel(SavedCompletely):
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_attention_backend = True
+    # Whether encoders compute the padding of a batch. Otherwise they read its real tokens only, see `packing`.
+    computes_padding = False
+    padding_tokens: int | torch.Tensor = 0  # tokens of padding computed so far
+
+    def packing(self, encoder: PreTrainedModel, attention_mask: torch.Tensor, whole: bool = False) -> Packing | None:
+        """Return where an encoder pass finds the real tokens of rows `(R, T)`, or None if it computes their padding.
+
+        Count the padding that the pass computes, unless it is compiled or in inference mode (`encode`).
+
+        Args:
+            encoder: one of this model's.
+            attention_mask: `(R, T)`.
+            whole: whether the pass needs the padding.
+        """
+        packing = None if whole or self.computes_padding else packing_of(encoder, attention_mask)
+        if packing is None and not (torch.compiler.is_compiling() or torch.is_inference_mode_enabled()):
+            self.padding_tokens = self.padding_tokens + attention_mask.numel() - attention_mask.sum()
+        return packing
+
+    def compute_padding(self, on: bool = True) -> None:
+        """Compute the padding of batches, as older versions did, or leave it out again."""
+        for model in self.modules():
+            if isinstance(model, SentenceEncoderPreTrainedModel):
+                model.computes_padding = on
+
+    def take_padding_tokens(self) -> int | torch.Tensor:
+        """Return the tokens of padding computed since the last call, on the device."""
+        taken: int | torch.Tensor = 0
+        for model in self.modules():
+            if isinstance(model, SentenceEncoderPreTrainedModel):
+                taken = taken + model.padding_tokens
+                model.padding_tokens = 0
+        return taken
 
     @classmethod
     def from_pretrained(
@@ -211,9 +245,23 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         if self.config.lora_rank:
             self.lora.merge_into(backbone)
 
-    def run_backbone(self, **inputs: Any) -> BackboneOutput:
-        """Run the backbone. A method that passes it more than tokens overrides this."""
-        return self.backbone(**inputs)
+    def run_backbone(
+        self, attention_mask: torch.Tensor, packing: Packing | None = None, **inputs: Any
+    ) -> BackboneOutput:
+        """Run the backbone. A method that passes it more than tokens overrides this.
+
+        Args:
+            attention_mask: `(R, T)`.
+            packing: of `attention_mask`. The outputs are unpacked again, with zeros at padding.
+            inputs: further arguments of the backbone.
+        """
+        with packed(self.backbone, attention_mask, packing) as tokens:
+            outputs = self.backbone(**tokens, **inputs)
+        if packing is not None:
+            outputs.last_hidden_state = packing.unpack(outputs.last_hidden_state)
+            if outputs.hidden_states is not None:
+                outputs.hidden_states = tuple(map(packing.unpack, outputs.hidden_states))
+        return outputs
 
     def encode_tokens(
         self,
@@ -242,9 +290,12 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         elif checked:
             require_right_padding(attention_mask)
         pooling = self.config.pooling
+        # Attentions and a cache are of padded rows; `wk` divides by the lengths of token vectors, at padding too.
+        whole = bool(inputs.get("output_attentions")) or "cache" in inputs or pooling == "wk"
         outputs = self.run_backbone(
             input_ids=input_ids,
             attention_mask=attention_mask,
+            packing=self.packing(self.backbone, attention_mask, whole),
             output_hidden_states=output_hidden_states or pooling in ALL_LAYERS,
             **{name: value for name, value in inputs.items() if value is not None},
         )

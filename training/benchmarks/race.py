@@ -87,6 +87,9 @@ def format_benchmark(report: dict) -> str:
         f"{report['benchmark']}: {median['ours']:.2f} s against {median['usual']:.2f} s (medians of {turns}), "
         f"ratio {report['ratio']:.3f} (of processor time {report['cpu_ratio']:.3f})"
     )
+    if "against padded" in report:
+        faster = report["against padded"]
+        line += f"; {faster['speedup']:.2f} times the speed of padded steps (limit {faster['limit']:.2f})"
     return line + "".join(f"; {text.format(report[key])}" for key, text in DETAILS.items() if key in report)
 
 
