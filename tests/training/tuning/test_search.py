@@ -1,7 +1,6 @@
 """A search: its trials are runs, it continues where it was stopped, and its winner is trained on fresh seeds."""
 
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ from csezoo.training.errors import UserError
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe
 from csezoo.training.tuning.objectives import WITHOUT_LABELS, read_sentences
-from csezoo.training.tuning.search import ASKING, Search, begun, best, make_trial, missing
+from csezoo.training.tuning.search import Search, begun, best, make_trial, missing
 from csezoo.training.tuning.winner import winner_of, write_report
 
 RATES = [0.0, 1.0e-4, 1.0e-3]
@@ -157,20 +156,35 @@ def test_a_search_without_labels_reads_no_pairs(keys, tmp_path, train_file):
     assert json.loads((search.run(trial.params).directory / "results.json").read_text("utf-8"))["results"] == []
 
 
-@pytest.mark.slow
-def test_a_search_that_is_killed_continues_with_the_same_command(keys, tmp_path):
+@pytest.fixture
+def command(keys, tmp_path):
+    """A search of two trials, as a command."""
     (tmp_path / "space.yaml").write_text("learning_rate: [0.001, 0.0]\n", encoding="utf-8")
-    words = ["simcse-bert-base-uncased", "--space", str(tmp_path / "space.yaml"), "--trials", "2", "--seeds", "1"]
     given = [f"{key}={'null' if value is None else value}" for key, value in {**keys, "max_steps": 60}.items()]
-    command = [sys.executable, "-m", "csezoo.training.cli", "tune", *words, "--out", str(tmp_path / "out")]
-    command += ["--set", *given]
+    words = ["simcse-bert-base-uncased", "--space", str(tmp_path / "space.yaml"), "--trials", "2", "--seeds", "1"]
+    words += ["--out", str(tmp_path / "out"), "--set", *given]
+    return [sys.executable, "-m", "csezoo.training.cli", "tune", *words]
+
+
+@pytest.mark.slow
+def test_a_search_that_is_killed_continues_with_the_same_command(command, tmp_path):
     with subprocess.Popen(command) as process:
         deadline = time.monotonic() + 300
         while not list(tmp_path.glob("out/runs/*/*/checkpoints/step-*")) and time.monotonic() < deadline:
             time.sleep(0.05)
-        process.send_signal(signal.SIGKILL)
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    written = json.loads((tmp_path / "out" / "search.json").read_text(encoding="utf-8"))
+        process.kill()
+    finished_in(tmp_path / "out", subprocess.run(command, check=True, capture_output=True, text=True))
+
+
+@pytest.mark.slow
+def test_a_search_gives_its_trials_to_ray(command, tmp_path):
+    pytest.importorskip("ray", reason="RAY NOT TESTED: pip install 'csezoo[ray]'")
+    finished_in(
+        tmp_path / "out", subprocess.run([*command, "--on", "ray"], check=True, capture_output=True, text=True)
+    )
+
+
+def finished_in(out, done):
+    written = json.loads((out / "search.json").read_text(encoding="utf-8"))
     assert written["trials"] == {"COMPLETE": 2} and written["winner"] in done.stdout
-    assert (tmp_path / "out" / written["winner"] / "best" / "model.safetensors").is_file()
-    assert (tmp_path / "out" / ASKING).is_file()
+    assert (out / written["winner"] / "best" / "model.safetensors").is_file()
