@@ -45,9 +45,9 @@ def add_machines(added: argparse.ArgumentParser) -> None:
     """Add the options that say on which machines runs are made."""
     where = "here (default), ray: a Ray cluster, or one on this machine, or slurm: a job array"
     added.add_argument("--on", default="here", choices=("here", "ray", "slurm"), help=where)
-    options = "options of sbatch in one text, such as '--time=4:00:00 --gres=gpu:1 --qos=low'"
+    options = "options of sbatch in one text after =, such as --sbatch='--time=4:00:00 --gres=gpu:1 --qos=low'"
     added.add_argument("--sbatch", metavar="OPTIONS", help=options)
-    launcher = "options of accelerate launch in one text, such as '--config_file FILE'"
+    launcher = "options of accelerate launch in one text after =, such as --launch='--config_file FILE'"
     added.add_argument("--launch", metavar="OPTIONS", help=launcher)
 
 

@@ -86,7 +86,7 @@ def run_on_slurm(
     executor.update_parameters(job_name=full_name, **_parameters(options))
     try:
         jobs = executor.map_array(Resuming(work, os.getcwd()), tasks)
-    except FailedSubmissionError as error:
+    except (FailedJobError, FailedSubmissionError) as error:
         raise UserError(f"--sbatch: Slurm refused the jobs: {one_line(error)}") from error
     logger.info("%s: %d tasks in the queue; scancel --name %s stops them", full_name, len(jobs), full_name)
     _wait(full_name)
@@ -95,7 +95,7 @@ def run_on_slurm(
         try:
             reason = job.result() if job.paths.result_pickle.is_file() else "the job ended without a result"
         except FailedJobError as error:
-            reason = one_line(str(error).strip().rpartition("Error: ")[2] or error)
+            reason = one_line(FailedJobError(str(error).rpartition("Error: ")[2]))
         if reason:
             failed[number] = f"{reason} ({job.paths.stderr})"
     return failed

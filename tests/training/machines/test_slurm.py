@@ -121,7 +121,7 @@ def test_a_job_array_makes_a_table_and_names_what_failed(slurm, table, tmp_path)
 
 
 def test_slurm_refuses_an_option_in_one_line(slurm, table, tmp_path):
-    words = table(tmp_path, "--on", "slurm", "--sbatch", "--partition=nowhere")
+    words = table(tmp_path, "--on", "slurm", "--sbatch=--partition=nowhere")
     words["env"] |= slurm
     done = subprocess.run(**words, capture_output=True, text=True)
     assert done.returncode == 2
