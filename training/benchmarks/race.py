@@ -75,7 +75,7 @@ def format_benchmark(report: dict) -> str:
         )
     if "shapes" in report:
         return "\n".join(
-            f"{name}: {shape['bytes'] / 1e6:.0f} MB, {shape['cpu_ms_per_sentence']:.2f} ms of processor time a sentence"
+            f"{name}: {shape['bytes'] / 1e6:.0f} MB, {shape['cpu_ms_per_sentence']:.2f} ms of processor time each"
             for name, shape in report["shapes"].items()
         )
     if "programs" in report:

@@ -73,7 +73,8 @@ def benchmark_serving(cards: str, bases: Sequence[str] = (), *, repeats: int = 5
     finally:
         torch.set_num_threads(threads)
     measured = {
-        shape.name: {**_size(shape, known[shape.base]), "cpu_ms_per_sentence": times[layers[shape]]} for shape in shapes
+        shape.name: {**_size(shape, known[shape.base]), "cpu_ms_per_sentence": times[layers[shape]]}
+        for shape in shapes
     }
     protocol = {"pieces": PIECES, "sentences": ROWS, "threads": 1, "repeats": repeats}
     return {
@@ -88,7 +89,9 @@ def _configuration(base: str) -> PretrainedConfig:
     try:
         return AutoConfig.from_pretrained(base, trust_remote_code=False)
     except LOAD_ERRORS as error:
-        raise UserError(f"base: {base} has no configuration that can be read; give the directory of a model") from error
+        raise UserError(
+            f"base: {base} has no configuration that can be read; give the directory of a model"
+        ) from error
 
 
 def serving_model(shape: Shape, base: PretrainedConfig) -> SentenceEncoderModel:

@@ -101,7 +101,7 @@ def _read(file: Path) -> list[Model]:
                     models[row["card"]].deviations[row["task"]] = float(row["deviation"])
     except OSError as error:
         raise UserError(
-            f"{file} cannot be read ({one_line(error)}); give the directory of the cards, or write it with csezoo cards"
+            f"{file} cannot be read ({one_line(error)}); give the directory of the cards, or run csezoo cards"
         ) from error
     except (KeyError, ValueError, TypeError, csv.Error) as error:
         raise UserError(f"{file} is not a file of csezoo cards ({one_line(error)}); write it again") from error

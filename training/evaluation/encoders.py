@@ -1,4 +1,4 @@
-"""Load any model as an encoder: a zoo checkpoint, a plain transformers encoder, a sentence-transformers model."""
+"""Load any model as an encoder: of the zoo, of transformers, of sentence-transformers, or a file of word vectors."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from huggingface_hub.errors import EntryNotFoundError, HFValidationError, HTTPEr
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel, encoding
+from csezoo.modeling.backbones import longest_input
 from csezoo.modeling.configuration_sentence_encoder import POOLING_MODES
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel, without_pooler
 
@@ -23,11 +24,12 @@ from ..errors import UserError, one_line, quoted
 from ..files import read_json
 from ..hub import answers, is_inside
 from ..loading.backbones import LOAD_ERRORS, PADDING_MOVES, SAFELY, load_backbone, padding_moves, run_once
-from ..loading.sizes import longest_input, refuse_oversized, refuse_oversized_checkpoint
+from ..loading.sizes import refuse_oversized, refuse_oversized_checkpoint
 from ..loading.templates import serving_tokenizer, template_token_ids
 from ..loading.tokenizers import UNKNOWN, check_vocabulary, load_tokenizer, reading_tokenizer
 from ..recipes import Recipe, load_recipe
 from .sentence_vectors import CountingEncoder
+from .word_vectors import BAG_OF_WORDS, load_bag_of_words, load_word_vectors
 
 # The files, beside the weights, on which a model's vectors depend.
 DECISIVE: tuple[str, ...] = ("config.json", "tokenizer.json", "tokenizer_config.json")
@@ -42,7 +44,7 @@ def load_encoder(
     """Load a model as a function from texts to vectors, with its receipt.
 
     Args:
-        model: directory or Hub id.
+        model: directory or Hub id; a file of word vectors, see `load_word_vectors`; or `bag-of-words`.
         pooling: for a plain transformers encoder; other models define their pooling themselves.
         batch_size: maximum number of texts per forward pass.
         dtype: of the weights.
@@ -51,6 +53,9 @@ def load_encoder(
     Raises:
         UserError: the model cannot be loaded, its pooling is missing, or one is given to a model that defines it.
     """
+    if model == BAG_OF_WORDS or os.path.isfile(model):
+        _refuse_pooling(model, pooling)
+        return load_bag_of_words() if model == BAG_OF_WORDS else load_word_vectors(model)
     if config_model_type(model) in METHODS:
         _refuse_pooling(model, pooling)
         encoder = load_checkpoint(model, dtype)

@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from csezoo.modeling import METHODS
+from csezoo.modeling.backbones import dropout_fields, is_causal
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 
 from ..errors import UserError, one_line
@@ -69,9 +70,11 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
     backbone = model.backbone if model.config.model_type in METHODS else model
     if backbone.config.is_encoder_decoder or backbone.config.to_dict().get("max_position_embeddings", 0) < 1:
         raise UserError(
-            f"base_model: {base_model!r} ({backbone.config.model_type}) is not an encoder of the BERT family; give "
-            "one such as google-bert/bert-base-uncased"
+            f"base_model: {base_model!r} ({backbone.config.model_type}) is not an encoder or a decoder alone, or its "
+            "configuration has no max_position_embeddings; give one such as google-bert/bert-base-uncased"
         )
+    if is_causal(backbone):
+        backbone.config.use_cache = False  # keys and values of a text are not needed again
     return backbone
 
 
@@ -106,20 +109,6 @@ def padding_moves(serving: SentenceEncoderModel, tokenizer: PreTrainedTokenizerB
         beside = serving.encode_tokens(padded, mask)[0].last_hidden_state[:, : ids.shape[1]]
     serving.train(was_training)
     return float((beside - alone).abs().max() / alone.square().mean().sqrt())
-
-
-def dropout_fields(config: PretrainedConfig) -> list[str]:
-    """Return the names of a configuration's dropout probabilities, in any architecture. LayerDrop is not dropout.
-
-    Example:
-        >>> from transformers import BertConfig, GPT2Config
-        >>> dropout_fields(BertConfig())
-        ['attention_probs_dropout_prob', 'hidden_dropout_prob']
-        >>> dropout_fields(GPT2Config())
-        ['attn_pdrop', 'embd_pdrop', 'resid_pdrop', 'summary_first_dropout']
-    """
-    named = {name: value for name, value in config.to_dict().items() if "dropout" in name or name.endswith("_pdrop")}
-    return sorted(name for name, value in named.items() if type(value) in (int, float))
 
 
 def set_dropout(config: PretrainedConfig, probability: float) -> None:

@@ -6,9 +6,11 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
+from csezoo.modeling.backbones import dropout_fields
+
 from ..errors import UserError
 from ..evaluation.tasks.sts import unit_vectors
-from ..loading.backbones import PADDING_MOVES, dropout_fields, padding_moves
+from ..loading.backbones import PADDING_MOVES, padding_moves
 from ..recipes import Recipe
 from .building import Build
 from .precision import precision_of
@@ -61,6 +63,8 @@ def refuse_equal_views(
         UserError: the views of every sentence are equal, on all processes.
     """
     rounding = ROUNDING[precision_of(accelerator)]
+    if built.model.config.lora_rank and built.model.config.lora_dropout:
+        return  # the updates start at zero, and with them their dropout: the views differ from the second batch on
     if accelerator.gather(views_differ(input_ids, embeddings, rounding)).any():
         return
     config = built.model.config.backbone_config

@@ -21,9 +21,9 @@ from ..publishing.repository import save_repository
 from ..recipes import Recipe
 from .building import Build
 from .checkpoints import TrainingState
-from .finishing import Soup
 from .health import warnings
 from .non_finite import NonFinite
+from .served.soup import Soup
 
 logger = logging.getLogger(__name__)
 GRADIENT_NORM = "gradient_norm"

@@ -43,8 +43,8 @@ from .distributed.seeds import (
     seeds_locked,
     take,
 )
-from .finishing import whiten
 from .run_receipt import refuse_mixed_seeds
+from .served.fitted_maps import fit_map
 from .training_loop import train
 
 logger = logging.getLogger(__name__)
@@ -132,8 +132,8 @@ def run_seed(
         raise
     accelerator.free_memory()  # the next seed needs the memory
     if accelerator.is_main_process:
-        if recipe.whitening:
-            whiten(run / "best", recipe)
+        if recipe.whitening or recipe.flow:
+            training["seconds"] = round(training["seconds"] + fit_map(run / "best", recipe, seed), 3)
         write_json(results_file, evaluate_best(recipe, seed, run, training, dev, tests))
         remove(run / "soup")
     accelerator.wait_for_everyone()

@@ -9,6 +9,7 @@ import yaml
 from huggingface_hub import ModelCard
 
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.pooling import OTHER_LAYER
 
 from ..errors import UserError, one_line
 from .plain import IDENTITY, RELU, TANH, affine_layers
@@ -21,7 +22,9 @@ POOLED = {
     "mean": MEAN.format(tokens="tokens"),
     "max": "tokens.masked_fill(mask == 0, -torch.inf).amax(1)",
     "first_last_mean": MEAN.format(tokens="(output.hidden_states[1] + tokens) / 2"),
+    "embeddings_last_mean": MEAN.format(tokens="(output.hidden_states[0] + tokens) / 2"),
     "last2_mean": MEAN.format(tokens="(output.hidden_states[-2] + tokens) / 2"),
+    "last": "tokens[torch.arange(len(mask)), mask[:, :, 0].sum(1) - 1]",
     "prompt": 'tokens[batch["input_ids"] == {mask_token_id}]',
 }
 ACTIVATED = {TANH: "torch.tanh({})", RELU: "torch.relu({})", IDENTITY: "{}"}
@@ -30,7 +33,9 @@ WORDS = {
     "mean": "the mean of the last layer's token vectors",
     "max": "the maximum of the last layer's token vectors, feature by feature",
     "first_last_mean": "the mean of the token vectors of the first layer and the last",
+    "embeddings_last_mean": "the mean of the token vectors of the embedding layer and the last layer",
     "last2_mean": "the mean of the token vectors of the last two layers",
+    "last": "the last layer's vector of the last token",
     "prompt": "the last layer's vector at the mask token of the template that the tokenizer puts around a sentence",
 }
 LAYERS = "WeightedLayerPooling"
@@ -126,7 +131,7 @@ def export_card(source: Path, encoder: SentenceEncoderModel, ways: dict[str, str
 
 def _servers(encoder: SentenceEncoderModel) -> str:
     """Return whether a server that pools the last layer's token vectors by the configuration of `Pooling` is right."""
-    modules = {"prompt": ["WordWeights"], "first_last_mean": [LAYERS], "last2_mean": [LAYERS]}
+    modules = {"prompt": ["WordWeights"], **dict.fromkeys(OTHER_LAYER, [LAYERS])}
     skipped = modules.get(encoder.config.pooling, []) + (["Dense"] if affine_layers(encoder) else [])
     servers = "servers that read only the module `Pooling`, such as vLLM and Text Embeddings Inference"
     if not skipped:

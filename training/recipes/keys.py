@@ -17,6 +17,7 @@ SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomia
 FREE_KEYS = {"output_dir", "overwrite", "force", "report_to", "log_steps", "recipe"}
 # Keys that are younger than the receipts of runs. At its default, such a key does not change an earlier receipt.
 LATER_KEYS = {"optimizer", "teachers", "teacher_share", "dropout", "fraction_seed", "soup"}
+LATER_KEYS |= {"flow", "flow_sentences", "flow_epochs", "flow_learning_rate"}
 # The recipes whose data and base model are made in the run's directory: with labels, without.
 QUICKSTARTS = ("quickstart", "quickstart-simcse")
 FRACTION = "(0, 1]"
@@ -225,6 +226,12 @@ class Recipe:
     whitening_sentences: int = evaluation_key(
         10_000, "Training sentences that the whitening is fitted on.", ROWS, "sentences"
     )
+    flow: bool = evaluation_key(False, "Fit a flow after training (BERT-flow): an invertible map to a Gaussian.")
+    flow_sentences: int | None = evaluation_key(
+        None, "Training sentences that the flow is fitted on; all by default.", ROWS, "sentences"
+    )
+    flow_epochs: float = evaluation_key(1.0, "Passes over these sentences.", "(0, 100_000]", "epochs")
+    flow_learning_rate: float = evaluation_key(1e-3, "Learning rate of the flow.", "[0, 100]")
 
     mixed_precision: str | None = memory_key(
         None,
@@ -276,6 +283,10 @@ class Recipe:
             raise UserError("train_fraction: a stream cannot be sampled; give --max_train_sentences instead")
         if self.whitening and not (self.train_file or self.dataset):
             raise UserError("whitening: it is fitted on training sentences; give --train_file or --dataset")
+        if self.flow and not (self.train_file or self.dataset):
+            raise UserError("flow: it is fitted on training sentences; give --train_file or --dataset")
+        if self.flow and self.whitening:
+            raise UserError("flow and whitening: give only one of them")
         if bool(self.teachers) != bool(self.model.get("rank_weight")):
             raise UserError("teachers and rank_weight belong together; give both or neither")
         if self.teachers and len(self.teachers) > 2:

@@ -68,8 +68,14 @@ def test_help_names_every_command_in_under_a_second_of_processor_time_without_a_
         ("recipes", "diffaug-bert-base-uncased-semi "),
         ("models --method simcse --trained", "simcse-minilm "),
         ("train no-such", "error: no recipe 'no-such'"),
-        ("train simcse-bert-base-uncased --lerning_rate 1", "error: unknown key 'lerning_rate': did you mean learning"),
-        ("train diffaug-bert-base-uncased-semi --prefx_length 1", "error: unknown key 'prefx_length': did you mean pr"),
+        (
+            "train simcse-bert-base-uncased --lerning_rate 1",
+            "error: unknown key 'lerning_rate': did you mean learning",
+        ),
+        (
+            "train diffaug-bert-base-uncased-semi --prefx_length 1",
+            "error: unknown key 'prefx_length': did you mean pr",
+        ),
         ("train l2pcsr-bert-base-uncased --method l2pcsr+diffcse --rdt_weight 1", "did you mean rtd_weight?"),
         ("train quickstart --batch_size many", "error: batch_size: 'many' is not a whole number"),
         ("benchmark training no-such", "error: no recipe 'no-such'"),

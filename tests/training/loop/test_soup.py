@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 
 from csezoo.training.errors import UserError
 from csezoo.training.loop import runs
-from csezoo.training.loop.finishing import Soup, average_weights
+from csezoo.training.loop.served.soup import Soup, average_weights
 from csezoo.training.recipes import make_recipe
 from tests.training.loop.test_train import lines, values
 

@@ -12,11 +12,11 @@ from huggingface_hub import ModelCard
 from onnxruntime import InferenceSession
 from transformers import AutoModel, AutoTokenizer
 
+from csezoo.modeling.backbones import longest_input
 from csezoo.modeling.pooling import pool
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import load_encoder
-from csezoo.training.loading.sizes import longest_input
 from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
 from csezoo.training.publishing.audit import audit
 from csezoo.training.publishing.export import check_export, export
@@ -36,6 +36,8 @@ PROMPT = 'this sentence of "{sentence}" means {mask} .'
 VARIANTS = {
     "max": {"pooling": "max"},
     "first-last": {"pooling": "first_last_mean"},
+    "embeddings-last": {"pooling": "embeddings_last_mean"},
+    "wk": {"pooling": "wk"},
     "last-two": {"pooling": "last2_mean"},
     "kept-batchnorm": {"projection": "batchnorm", "projection_at_test": True},
     "kept-whitening": {"projection_at_test": True, "whitening_size": 8},
@@ -43,7 +45,15 @@ VARIANTS = {
     "full-stop": {"pooling": "prompt", "prompts": [PROMPT], "full_stop": True},
     "denoised": {"pooling": "prompt", "prompts": [PROMPT], "denoise": "always"},
 }
-WITHOUT_PLAIN_FORM = {"diffaug", "diffaug-same", "diffaug-adapter", "denoised", "simcse-mlm-transform"}
+WITHOUT_PLAIN_FORM = {
+    "diffaug",
+    "diffaug-same",
+    "diffaug-adapter",
+    "denoised",
+    "simcse-mlm-transform",
+    "wk",
+    "simcse-flow",
+}
 TEXTS = [*SENTENCES[:3], "cat", "", "the small cat " * 40]
 
 
@@ -117,7 +127,13 @@ def test_a_plain_model_fits_the_class_of_its_backbone_and_has_no_custom_code(pla
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_PLAIN_FORM))
 def test_the_reason_for_having_no_plain_form_is_named(name):
-    words = {"diffaug-adapter": "adapters", "denoised": "bias", "simcse-mlm-transform": "layer norm"}
+    words = {
+        "diffaug-adapter": "adapters",
+        "denoised": "bias",
+        "simcse-mlm-transform": "layer norm",
+        "wk": "layers",
+        "simcse-flow": "flow",
+    }
     word = words.get(name, "prefixes")
     assert word in config_of(name, "bert").needs_own_code
 

@@ -1,4 +1,4 @@
-"""What is done with the weights after the last update: the soup of the best checkpoints, and a whitening."""
+"""The soup of a run: the average of its best checkpoints."""
 
 from __future__ import annotations
 
@@ -9,16 +9,9 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel
 
-from csezoo.modeling.whitening import Whitening
-
-from ..data.texts import load_sentences
-from ..errors import UserError
-from ..files import remove
-from ..loading.backbones import SAFELY
-from ..publishing.repository import save_repository
-from ..recipes import Recipe
+from ...errors import UserError
+from ...files import remove
 
 logger = logging.getLogger(__name__)
 Weights = dict[str, torch.Tensor]
@@ -106,29 +99,3 @@ def average_weights(states: Sequence[Weights]) -> Weights:
         else tensor
         for name, tensor in first.items()
     }
-
-
-def whiten(repository: Path, recipe: Recipe) -> None:
-    """Fit a whitening on the first training sentences, and save the repository again with it.
-
-    Args:
-        repository: a saved model.
-        recipe: `whitening` is the number of dimensions, `whitening_sentences` the number of sentences.
-
-    Raises:
-        UserError: there are too few different sentences for so many dimensions.
-    """
-    model = AutoModel.from_pretrained(repository, **SAFELY).to("cuda" if torch.cuda.is_available() else "cpu")
-    if model.config.whitening_size:
-        return  # already done before the run was interrupted
-    rows = load_sentences(recipe)
-    sentences = [row["0"] for row in rows.take(recipe.whitening_sentences)]
-    logger.info("whitening fitted on %d sentences", len(sentences))
-    vectors = model.encode(sentences, batch_size=recipe.eval_batch_size, convert_to_numpy=False).float()
-    model.config.whitening_size = recipe.whitening
-    model.whitening = Whitening(model.config.hidden_size, model.config.whitening_size).to(model.device)
-    try:
-        model.whitening.fit(vectors)
-    except ValueError as error:
-        raise UserError(f"whitening: {error}; give more training sentences, or a smaller --whitening") from error
-    save_repository(repository, model, model.tokenizer, recipe, [])
