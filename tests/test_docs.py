@@ -49,6 +49,7 @@ NOT_RUN = {
     r"csezoo evaluate .* transfer .*": "it takes minutes; training/evaluation/tasks/test_transfer.py runs it",
     r"python -m csezoo.training.cli.reference .*": "it writes this project's page; a test below makes it",
     r"csezoo reproduce .* (--seeds|--on) .*": "it trains; training/reproducing/ makes tables",
+    r"csezoo tune .*": "it trains; training/tuning/ searches",
     r"csezoo publish .*": "training/publishing/test_publish.py publishes to a Hub on this machine",
     r"csezoo convert .*": "training/converting/ converts checkpoints in the released layouts",
     r"examples/continue_training.sh .*": "test_examples.py runs it",

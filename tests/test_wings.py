@@ -13,7 +13,7 @@ MODELING = Path(csezoo.modeling.__file__).parent
 TRAINING = Path(csezoo.training.__file__).parent
 # In order: a wing may import itself and every wing before it. Beside them all stand the modules of the top level.
 WINGS = ["recipes", "loading", "evaluation", "data", "pictures", "cards", "publishing", "converting", "embedding"]
-WINGS += ["loop", "reproducing", "quickstart", "benchmarks", "cli"]
+WINGS += ["loop", "machines", "reproducing", "tuning", "quickstart", "benchmarks", "cli"]
 # What is imported from everywhere, and imports no wing.
 FOUNDATION = {"errors", "files", "hub", "environment"}
 ENTRY = {"train"}  # what `accelerate launch -m` starts

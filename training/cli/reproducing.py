@@ -6,12 +6,16 @@ import argparse
 import logging
 import shlex
 import signal
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ..environment import quiet_transformers
 from ..errors import UserError, terminate
+from ..machines.on_ray import run_on_ray
+from ..machines.on_slurm import run_on_slurm
 from .options import Command
 
 
@@ -30,16 +34,30 @@ def add_commands(command: Command) -> None:
     profile = "put the table on other material: a YAML file with other base models, data, and fewer updates"
     added.add_argument("--profile", metavar="FILE", help=profile)
     added.add_argument("--dry-run", action="store_true", help="print every run with its command and its cost")
-    where = "here (default), or slurm: write the script of a job array that trains the missing runs"
-    added.add_argument("--on", default="here", choices=("here", "slurm"), help=where)
-    options = "options of sbatch in one text, such as '--time=4:00:00 --gres=gpu:1'"
-    added.add_argument("--sbatch", metavar="OPTIONS", help=options)
-    launcher = "options of accelerate launch in one text, such as '--config_file FILE'"
-    added.add_argument("--launch", metavar="OPTIONS", help=launcher)
+    add_machines(added)
     out = "directory of the tables and their runs; all tables in it share their runs (default: reproduced)"
     added.add_argument("--out", default="reproduced", metavar="DIR", help=out)
     data = "evaluation data: hub (default), or a directory in SentEval's layout; a profile may name one too"
     added.add_argument("--data", metavar="DIR", help=data)
+
+
+def add_machines(added: argparse.ArgumentParser) -> None:
+    """Add the options that say on which machines runs are made."""
+    where = "here (default), ray: a Ray cluster, or one on this machine, or slurm: a job array"
+    added.add_argument("--on", default="here", choices=("here", "ray", "slurm"), help=where)
+    options = "options of sbatch in one text after =, such as --sbatch='--time=4:00:00 --gres=gpu:1 --qos=low'"
+    added.add_argument("--sbatch", metavar="OPTIONS", help=options)
+    launcher = "options of accelerate launch in one text after =, such as --launch='--config_file FILE'"
+    added.add_argument("--launch", metavar="OPTIONS", help=launcher)
+
+
+def hand_out(
+    options: argparse.Namespace, work: Callable[[Any], None], tasks: Sequence[Any], name: str, folder: Path
+) -> dict[int, str]:
+    """Run `work(task)` for each task on Ray or Slurm, and return the numbers of those that failed, with the reason."""
+    if options.on == "ray":
+        return run_on_ray(work, tasks, shlex.split(options.launch or ""))
+    return run_on_slurm(work, tasks, folder / "slurm", name=name, options=shlex.split(options.sbatch or ""))
 
 
 def reproduce(options: argparse.Namespace) -> None:
@@ -48,8 +66,7 @@ def reproduce(options: argparse.Namespace) -> None:
     from ..reproducing.pooling import pool
     from ..reproducing.profiles import load_profile
     from ..reproducing.reports import describe, list_items, unique_runs
-    from ..reproducing.runs import finished, make, train
-    from ..reproducing.slurm import write_script
+    from ..reproducing.runs import finished, make, make_one, train
     from ..reproducing.writing import write_item
 
     out = Path(options.out)
@@ -57,7 +74,7 @@ def reproduce(options: argparse.Namespace) -> None:
         print(list_items(out))
         return
     item, profile = load_item(options.item), load_profile(options.profile)
-    overrides = _overrides(options.set)
+    overrides = key_values(options.set)
     if options.data:
         profile = replace(profile, data=options.data)
     planned = plan(item, out, rows=options.rows, seeds=options.seeds, overrides=overrides, profile=profile)
@@ -69,15 +86,15 @@ def reproduce(options: argparse.Namespace) -> None:
     logging.getLogger("csezoo").setLevel(logging.INFO)
     quiet_transformers()
     runs, launcher = unique_runs(planned), shlex.split(options.launch or "")
-    if options.on == "slurm":
-        missing = [run for run in runs if run.recipe and not finished(run, item.columns)]
-        if not missing:
-            raise UserError(f"{item.name}: no run is missing; omit --on slurm to write the table")
-        arguments = shlex.split(options.sbatch or "")
-        script = write_script(item.name, missing, out / item.name, launcher=launcher, options=arguments)
-        print(f"sbatch {script}\nthen, for the table: the same command without --on slurm")
-        return
-    failed = make(runs, item.columns, data=profile.data, glue=item.glue, train=partial(train, launcher=launcher))
+    settings: dict[str, Any] = {"columns": item.columns, "data": profile.data, "glue": item.glue}
+    settings["train"] = partial(train, launcher=launcher)
+    if options.on == "here":
+        failed = make(runs, **settings)
+    else:
+        missing = [run for run in runs if not finished(run, item.columns)]
+        work = partial(make_one, **settings)
+        reasons = hand_out(options, work, missing, item.name, out / item.name) if missing else {}
+        failed = {missing[number].directory: reason for number, reason in reasons.items()}
     lines = [pool(row, item.columns, item.source, failed) for row in planned]
     for path in write_item(item, planned, lines, out / item.name, profile.data):
         print(path)
@@ -86,7 +103,8 @@ def reproduce(options: argparse.Namespace) -> None:
         raise UserError(f"{len(failed)} of {len(runs)} runs failed, the first is {where}: {reason}")
 
 
-def _overrides(words: list[str]) -> dict[str, object]:
+def key_values(words: list[str]) -> dict[str, object]:
+    """Return the keys that `--set KEY=VALUE` sets."""
     overrides: dict[str, object] = {}
     for word in words:
         key, equals, value = word.partition("=")

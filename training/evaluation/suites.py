@@ -17,7 +17,7 @@ from .tasks.geometry import GeometryTask, load_geometry
 from .tasks.multilingual import load_chinese, load_spanish, load_sts17
 from .tasks.releases import check_release
 from .tasks.retrieval import NeighboursTask, RetrievalTask, load_retrieval
-from .tasks.sts import DEV_TASK, STS_TASKS, PairTask, load_lengths, load_pairs_file, load_task
+from .tasks.sts import DEV_TASK, SICKR_DEV_TASK, STS_TASKS, PairTask, load_lengths, load_pairs_file, load_task
 from .tasks.transfer import TRANSFER_TASKS, TransferTask, load_transfer_task, load_trec_lengths
 
 Task = PairTask | TransferTask | RetrievalTask | NeighboursTask | GeometryTask | CostTask
@@ -25,6 +25,7 @@ Task = PairTask | TransferTask | RetrievalTask | NeighboursTask | GeometryTask |
 SUITES: dict[str, Callable[[str], Sequence[Task]]] = {
     "sts": lambda data: [load_task(name, data) for name in STS_TASKS],
     "sts-dev": lambda data: [load_task(DEV_TASK, data)],
+    "sickr-dev": lambda data: [load_task(SICKR_DEV_TASK, data)],
     "transfer": lambda data: [load_transfer_task(name, data) for name in TRANSFER_TASKS],
     "transfer-fast": lambda data: [load_transfer_task(name, data, "fast") for name in TRANSFER_TASKS],
     "transfer-mlp": lambda data: [load_transfer_task(name, data, "mlp") for name in TRANSFER_TASKS],
@@ -53,13 +54,13 @@ def evaluate(
 
     Args:
         encode: texts to vectors, `list[str] -> (n, d)`. Each distinct sentence is encoded once.
-        suites: any of `sts` (STS12–16, STSBenchmark, SICK-R; one Spearman over all pairs of a task), `sts-dev`,
-            `transfer` (MR, CR, SUBJ, MPQA, SST2, TREC, MRPC in SentEval's protocol), `transfer-fast` (SimCSE's faster
-            one), `transfer-mlp` (a classifier with 50 hidden units), `trec-length` (TREC without short questions),
-            `sts-length` (SICK-R by the words of the shorter sentence), `sts-multilingual` (SemEval-2017 task 1, eleven
-            language pairs, Pearson), `sts-spanish` (SemEval-2014 task 10, Pearson), `chinese` (BQ, LCQMC),
-            `geometry` (alignment, uniformity, anisotropy), `retrieval` (recall@1, 5, 10 on STS-B test) and `cost`
-            (time, tokens per second and memory of encoding).
+        suites: any of `sts` (STS12–16, STSBenchmark, SICK-R; one Spearman over all pairs of a task), `sts-dev` and
+            `sickr-dev` (the dev pairs of STS-B and SICK-R), `transfer` (MR, CR, SUBJ, MPQA, SST2, TREC, MRPC in
+            SentEval's protocol), `transfer-fast` (SimCSE's faster one), `transfer-mlp` (a classifier with 50 hidden
+            units), `trec-length` (TREC without short questions), `sts-length` (SICK-R by the words of the shorter
+            sentence), `sts-multilingual` (SemEval-2017 task 1, eleven language pairs, Pearson), `sts-spanish`
+            (SemEval-2014 task 10, Pearson), `chinese` (BQ, LCQMC), `geometry` (alignment, uniformity, anisotropy),
+            `retrieval` (recall@1, 5, 10 on STS-B test) and `cost` (time, tokens per second and memory of encoding).
         data: `hub` or a directory in SentEval's layout.
         receipt: what the vectors depend on, as far as the caller knows (pooling, dtype); copied to every result.
         queries: sentences whose nearest neighbours `retrieval` shows.

@@ -25,7 +25,7 @@ class Run:
 
     Args:
         directory: of the run; the same for the same resolved recipe and seed, whatever table asks for it.
-        recipe: with its one seed; None for a finished model.
+        recipe: with its seed; None for a finished model.
         overrides: what the command sets beside the recipe's name.
         model: what is evaluated: `best/` of the run, or the finished model.
         pooling: of a finished plain encoder.
@@ -47,7 +47,7 @@ class Run:
         words = [str(self.recipe.recipe)]
         for key, value in self.overrides:
             words.append(f"--{key}={value}")
-        return [*words, f"--seeds={self.recipe.seeds[0]}", f"--output_dir={self.directory}"]
+        return [*words, f"--seeds={_word(self.recipe.seeds)}", f"--output_dir={self.directory}"]
 
 
 @dataclass(frozen=True)
@@ -117,15 +117,27 @@ def _planned(
         mine = {**profile.overrides(paper), **overrides}
         recipe = load_recipe(row.recipe, {**row.set, **drawn, **mine}) if mine else paper
         changed |= set(differences(recipe, paper))
-        identity = hashlib.sha256(json.dumps(deciding_keys(recipe), sort_keys=True).encode()).hexdigest()[:10]
-        words = tuple((key, _word(value)) for key, value in {**row.set, **drawn, **mine}.items())
         for seed in seeds or row.seeds or recipe.seeds:
-            directory = out / "runs" / f"{recipe.name}-{identity}" / f"seed-{seed}"
-            runs.append(Run(directory, str(directory / "best"), replace(recipe, seeds=[seed]), words))
+            runs.append(run_of(recipe, {**row.set, **drawn, **mine}, seed, out))
     if changed:
         named_profile = f" ({profile.description})" if profile.description else ""
         notes.append(f"other {', '.join(sorted(changed))} than in the paper{named_profile}")
     return Planned(row, runs, notes)
+
+
+def run_of(recipe: Recipe, values: dict[str, Any], seed: int, out: Path) -> Run:
+    """Return the run of a recipe with a seed, in a directory that is named after all keys that its numbers depend on.
+
+    Args:
+        recipe: with the values.
+        values: what its command sets beside the recipe's name.
+        seed: of the run.
+        out: of everything that is made.
+    """
+    identity = hashlib.sha256(json.dumps(deciding_keys(recipe), sort_keys=True).encode()).hexdigest()[:10]
+    directory = out / "runs" / f"{recipe.name}-{identity}" / f"seed-{seed}"
+    words = tuple((key, _word(value)) for key, value in values.items())
+    return Run(directory, str(directory / "best"), replace(recipe, seeds=[seed]), words)
 
 
 def _finished(row: Row, out: Path, profile: Profile) -> Run:

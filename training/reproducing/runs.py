@@ -30,6 +30,7 @@ from .plan import Run
 logger = logging.getLogger(__name__)
 
 WAIT = 10  # seconds between two looks at a run that another process makes
+WATCH = 1  # seconds between two looks at a run that this process trains
 
 
 def launch(run: Run, launcher: Sequence[str] = ()) -> list[str]:
@@ -50,8 +51,13 @@ def launch(run: Run, launcher: Sequence[str] = ()) -> list[str]:
     ]
 
 
-def train(run: Run, launcher: Sequence[str] = ()) -> None:
+def train(run: Run, launcher: Sequence[str] = (), watch: Callable[[], None] | None = None) -> None:
     """Train a run in a process of its own. Its output is in `train.log` in the directory of the run.
+
+    Args:
+        run: to be trained.
+        launcher: options of `accelerate launch`.
+        watch: called every second while the run trains. An error that it raises ends the run.
 
     Raises:
         UserError: the process failed; with its last line.
@@ -66,6 +72,9 @@ def train(run: Run, launcher: Sequence[str] = ()) -> None:
             launch(run, launcher), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
+            while watch and process.poll() is None:
+                watch()
+                time.sleep(WATCH)
             code = process.wait()
         except BaseException:  # this process is stopped: the others must not continue alone
             os.killpg(process.pid, signal.SIGTERM)
@@ -121,11 +130,21 @@ def make(
     return failed
 
 
+def make_one(run: Run, **options: Any) -> None:
+    """Train and evaluate one run; the options are those of `make`.
+
+    Raises:
+        UserError: it failed.
+    """
+    for reason in make([run], **options).values():
+        raise UserError(reason)
+
+
 @contextmanager
 def claimed(run: Run) -> Iterator[bool]:
     """Claim a run for this process, and tell whether it has been claimed; the claim ends with the process.
 
-    A run that is in training without a claim, for example in a job array, is left alone too.
+    A run that is in training without a claim, for example by `csezoo train`, is left alone too.
     """
     run.directory.mkdir(parents=True, exist_ok=True)
     lock = FileLock(run.directory / ".claim", timeout=0)

@@ -1,7 +1,5 @@
-"""From an item to its runs: subsets, seeds, shared runs, profiles, estimates, the script for Slurm."""
+"""From an item to its runs: subsets, seeds, shared runs, profiles, estimates."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ from csezoo.training.reproducing.manifests import load_item
 from csezoo.training.reproducing.plan import plan
 from csezoo.training.reproducing.profiles import Profile, load_profile
 from csezoo.training.reproducing.reports import describe, unique_runs
-from csezoo.training.reproducing.slurm import write_script
 
 OUT = Path("out")
 BERT = "google-bert/bert-base-uncased"
@@ -125,17 +122,3 @@ def test_a_dry_run_shows_each_command_with_its_cost():
     assert "csezoo train simcse-bert-base-uncased --seeds=42 --output_dir=out/runs/simcse-bert-base-uncased-" in text
     assert "updates 15,625  hours" in text
     assert "1 runs to train, 0 models to evaluate; 15,625 updates" in text
-
-
-def test_a_task_of_the_job_array_starts_its_run(tmp_path):
-    chosen = runs("prdsimcse/table-9", rows=["one-[[]CLS]", "level-um"], seeds=[1])
-    assert len(chosen) == 2
-    script = write_script("prdsimcse/table-9", chosen, tmp_path, options=["--time=1:00:00", "--qos=low"])
-    text = script.read_text(encoding="utf-8")
-    assert "#SBATCH --array=0-1\n" in text and "#SBATCH --qos=low\n" in text and "#SBATCH --requeue\n" in text
-    script.write_text(text.replace(sys.executable, "echo"), encoding="utf-8")
-    shown = subprocess.run(
-        ["bash", script], env={"SLURM_ARRAY_TASK_ID": "0"}, capture_output=True, text=True, check=True
-    )
-    assert shown.stdout.split()[-len(chosen[0].command()) :] == chosen[0].command()
-    assert "--positive_prefix=one-[CLS]" in shown.stdout

@@ -29,6 +29,8 @@ SUBSETS = {
 }
 STS_TASKS = (*SUBSETS, "STSBenchmark", "SICK-R")
 DEV_TASK = "STSBenchmark-dev"
+SICKR_DEV_TASK = "SICK-R-dev"
+SICKR_SPLITS = {"SICK-R": "SICK_test_annotated.txt", SICKR_DEV_TASK: "SICK_trial.txt"}
 STSB_SPLITS = {"STSBenchmark-train": "sts-train.csv", DEV_TASK: "sts-dev.csv", "STSBenchmark": "sts-test.csv"}
 ROWS = {
     "STS12": 3108,
@@ -38,6 +40,7 @@ ROWS = {
     "STS16": 1186,
     "STSBenchmark": 1379,
     "SICK-R": 4927,
+    SICKR_DEV_TASK: 500,
     DEV_TASK: 1500,
     "STSBenchmark-train": 5749,
 }
@@ -127,7 +130,7 @@ def load_task(name: str, data: str) -> PairTask:
     """Read a task.
 
     Args:
-        name: one of `STS_TASKS` or `STSB_SPLITS`.
+        name: one of `STS_TASKS`, `STSB_SPLITS` or `SICKR_SPLITS`.
         data: `hub`, or a directory in SentEval's layout.
 
     Raises:
@@ -182,8 +185,8 @@ def _from_files(name: str, data: str) -> PairTask:
     if name in SUBSETS:
         path = senteval.root / "STS" / f"{name}-en-test"
         rows = [row for subset in SUBSETS[name] for row in read_subset(path, subset)]
-    elif name == "SICK-R":
-        path = senteval.root / "SICK" / "SICK_test_annotated.txt"
+    elif name in SICKR_SPLITS:
+        path = senteval.root / "SICK" / SICKR_SPLITS[name]
         rows = [read_pair(path, n, line, (1, 2, 3)) for n, line in numbered_lines(path) if n > 1]
     else:
         path = senteval.root / "STS" / "STSBenchmark" / STSB_SPLITS[name]

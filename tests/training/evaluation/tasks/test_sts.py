@@ -7,7 +7,7 @@ import pytest
 
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.tasks.senteval import REPOSITORY
-from csezoo.training.evaluation.tasks.sts import DEV_TASK, HUB, STS_TASKS, load_pairs_file, load_task
+from csezoo.training.evaluation.tasks.sts import DEV_TASK, HUB, SICKR_DEV_TASK, STS_TASKS, load_pairs_file, load_task
 
 # Pairs of each sub-set as released. SentEval leaves out STS13's SMT because of its licence.
 YEARS = {
@@ -24,7 +24,7 @@ YEARS = {
     },
 }
 ROWS = {"STS12": 3108, "STS13": 1500, "STS14": 3750, "STS15": 3000, "STS16": 1186}
-ROWS |= {"STSBenchmark": 1379, "SICK-R": 4927, DEV_TASK: 1500}
+ROWS |= {"STSBenchmark": 1379, "SICK-R": 4927, DEV_TASK: 1500, SICKR_DEV_TASK: 500}
 PARTLY_SCORED = ("STS15", "STS16")
 
 
@@ -68,6 +68,7 @@ def write_senteval(directory):
     rows = [(str(n), *text("SICK", n), f"{1 + n % 4}.6", "NEUTRAL") for n in range(4927)]
     header = ("pair_ID", "sentence_A", "sentence_B", "relatedness_score", "entailment_judgment")
     write(root / "SICK" / "SICK_test_annotated.txt", map("\t".join, [header, *rows]))
+    write(root / "SICK" / "SICK_trial.txt", map("\t".join, [header, *rows[:500]]))
     return root.parent
 
 
@@ -75,7 +76,7 @@ def respaced(pair):
     return tuple(" ".join(sentence.split()) for sentence in pair)
 
 
-@pytest.mark.parametrize("name", [*STS_TASKS, DEV_TASK])
+@pytest.mark.parametrize("name", [*STS_TASKS, DEV_TASK, SICKR_DEV_TASK])
 def test_every_task_has_the_rows_it_was_released_with(senteval, name):
     task = load_task(name, str(senteval))
     assert task.name == name
@@ -147,11 +148,11 @@ def test_a_missing_file_or_directory_is_named(senteval, tmp_path):
         load_task("STS12", str(tmp_path / "nowhere"))
 
 
-@pytest.mark.parametrize("name", [*STS_TASKS, DEV_TASK])
+@pytest.mark.parametrize("name", [*STS_TASKS, DEV_TASK, SICKR_DEV_TASK])
 def test_without_the_hub_the_error_suggests_a_directory(name):
     with pytest.raises(UserError) as error:
         load_task(name, "hub")
-    repository = REPOSITORY if name == "SICK-R" else HUB[name][0]
+    repository = HUB[name][0] if name in HUB else REPOSITORY
     for part in (repository, "--eval_data DIR", "--data DIR"):
         assert part in str(error.value)
 

@@ -1,0 +1,190 @@
+"""A search: its trials are runs, it continues where it was stopped, and its winner is trained on fresh seeds."""
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.trial import TrialState
+from safetensors.numpy import save_file
+
+from csezoo.training.errors import UserError
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.recipes import load_recipe
+from csezoo.training.tuning.objectives import WITHOUT_LABELS, read_sentences
+from csezoo.training.tuning.search import Search, begun, best, make_trial, missing
+from csezoo.training.tuning.winner import winner_of, write_report
+
+RATES = [0.0, 1.0e-4, 1.0e-3]
+
+
+@pytest.fixture(scope="module")
+def keys(bases, train_file, dev_file):
+    """A tiny BERT, a few sentences, two updates."""
+    keys = {"base_model": str(bases["bert"]), "base_revision": None, "train_file": str(train_file), "dataset": None}
+    keys |= {"dataset_file": None, "dataset_revision": None, "eval_data": "none", "dev_file": str(dev_file)}
+    return {**keys, "batch_size": 8, "max_steps": 2, "eval_steps": 2, "report_to": "none"}
+
+
+def search_in(out, keys, **changes):
+    space = {"learning_rate": CategoricalDistribution(RATES)}
+    search = Search("simcse-bert-base-uncased", space, "sts-dev", 3, Path(out), keys)
+    return replace(search, **changes)
+
+
+def here(run, launcher=(), watch=None):
+    """Train a run in this process, with the words of its command."""
+    recipe, *words = run.command()
+    run_recipe(load_recipe(recipe, dict(word.removeprefix("--").split("=", 1) for word in words)), show=False)
+
+
+@pytest.fixture(scope="module")
+def grid(keys, tmp_path_factory):
+    """A grid of three points. The process of its second trial is stopped, and the same command continues."""
+    search = search_in(tmp_path_factory.mktemp("grid"), keys)
+    make_trial(search, train=here)
+
+    def stop(run, launcher=(), watch=None):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_trial(search, train=stop)
+    with (search.out / "journal.log").open("a") as journal:
+        journal.write('{"op_code": 6, "wor')  # a process that was killed in a line
+    assert missing(search) == 2
+    for number in range(missing(search)):
+        make_trial(search, number, train=here)
+    return search
+
+
+def test_a_grid_is_tried_completely_and_each_point_once(grid):
+    study = grid.study()
+    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 3
+    assert sorted(trial.params["learning_rate"] for trial in study.trials) == RATES
+    assert missing(grid) == 0
+    make_trial(grid, train=None)  # a task that finds nothing to do
+    assert len(grid.study().trials) == 3
+
+
+def test_the_objective_is_the_dev_score_of_the_run(grid):
+    for trial in grid.study().trials:
+        results = json.loads((grid.run(trial.params).directory / "results.json").read_text(encoding="utf-8"))
+        assert trial.value == pytest.approx(results["training"]["dev"])
+    assert best(grid.study()).value == max(trial.value for trial in grid.study().trials)
+
+
+def test_the_winner_is_a_run_of_the_best_values_on_seeds_that_no_trial_had(grid):
+    winner = winner_of(grid, [1, 2])
+    assert winner.recipe.seeds == [1, 2]
+    assert winner.recipe.learning_rate == best(grid.study()).params["learning_rate"]
+    with pytest.raises(UserError, match="the trials have seed 42"):
+        winner_of(grid, [1, 42])
+    here(winner)
+    path, text = write_report(grid, winner)
+    written = json.loads(path.read_text(encoding="utf-8"))
+    assert written["results"]["seeds"] == [1, 2] and written["trials"] == {"COMPLETE": 3}
+    assert "on fresh seeds" in text and "dev " in text
+    assert len((grid.out / "trials.csv").read_text(encoding="utf-8").splitlines()) == 4
+
+
+def test_another_search_in_the_same_directory_is_refused(grid):
+    with pytest.raises(UserError, match="has a search with another objective, seed"):
+        replace(grid, objective="sts-sickr-dev", seed=1).study()
+    assert len(replace(grid, trials=9).study().trials) == 3  # more trials are no other search
+
+
+def test_a_trial_of_a_process_that_lives_is_left_to_it(keys, tmp_path):
+    search = search_in(tmp_path, keys)
+    rates = []
+
+    def beside(run, launcher=(), watch=None):
+        if not rates:
+            rates.append(run.recipe.learning_rate)
+            make_trial(search, train=beside)  # as another process would
+        rates.append(run.recipe.learning_rate)
+        raise UserError("enough")
+
+    make_trial(search, train=beside)
+    assert rates[0] == rates[2] != rates[1]
+    states = [trial.state for trial in search.study().trials]
+    assert states == [TrialState.FAIL] * 2 and begun(search.study()) == 2
+    with pytest.raises(UserError, match="no trial was finished: enough"):
+        best(search.study())
+
+
+def test_a_trial_whose_dev_curve_is_below_the_median_is_pruned(keys, tmp_path):
+    search = search_in(tmp_path, keys, space={"learning_rate": FloatDistribution(0, 1)}, trials=6)
+
+    def curve(scores):
+        def train(run, launcher=(), watch=None):
+            run.directory.mkdir(parents=True, exist_ok=True)
+            for step, score in enumerate(scores):
+                with (run.directory / "metrics.jsonl").open("a") as metrics:
+                    metrics.write(json.dumps({"step": step, "loss": 1.0}) + "\n")
+                    metrics.write(json.dumps({"step": step, "dev": score}) + "\n")
+                watch()
+            result = {"task": "dev", "metric": "spearman", "value": max(scores)}
+            training = {"seconds": 1, "peak_device_bytes": 1}
+            content = {"results": [result], "training": training}
+            (run.directory / "best").mkdir(exist_ok=True)
+            save_file({"backbone.weight": np.zeros((2, 2))}, run.directory / "best" / "model.safetensors")
+            (run.directory / "results.json").write_text(json.dumps(content), encoding="utf-8")
+
+        return train
+
+    for last in (60, 61, 62, 63):
+        make_trial(search, train=curve([50, last]))
+    make_trial(search, train=curve([50, 61]))
+    make_trial(replace(search, prune=False), train=curve([50, 55]))
+    states = [trial.state for trial in search.study().trials]
+    assert states == [TrialState.COMPLETE] * 4 + [TrialState.PRUNED, TrialState.COMPLETE]
+
+
+def test_a_search_without_labels_reads_no_pairs(keys, tmp_path, train_file):
+    sentences = tuple(read_sentences(str(train_file), 20))
+    assert len(sentences) == len(set(sentences)) == 20
+    overrides = {**keys, **WITHOUT_LABELS}
+    search = search_in(tmp_path, overrides, objective="unlabelled", sentences=sentences, trials=1)
+    make_trial(search, train=here)
+    (trial,) = search.study().trials
+    assert trial.value < 0 and not trial.intermediate_values
+    assert json.loads((search.run(trial.params).directory / "results.json").read_text("utf-8"))["results"] == []
+
+
+@pytest.fixture
+def command(keys, tmp_path):
+    """A search of two trials, as a command."""
+    (tmp_path / "space.yaml").write_text("learning_rate: [0.001, 0.0]\n", encoding="utf-8")
+    given = [f"{key}={'null' if value is None else value}" for key, value in {**keys, "max_steps": 60}.items()]
+    words = ["simcse-bert-base-uncased", "--space", str(tmp_path / "space.yaml"), "--trials", "2", "--seeds", "1"]
+    words += ["--out", str(tmp_path / "out"), "--set", *given]
+    return [sys.executable, "-m", "csezoo.training.cli", "tune", *words]
+
+
+@pytest.mark.slow
+def test_a_search_that_is_killed_continues_with_the_same_command(command, tmp_path):
+    with subprocess.Popen(command) as process:
+        deadline = time.monotonic() + 300
+        while not list(tmp_path.glob("out/runs/*/*/checkpoints/step-*")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.kill()
+    finished_in(tmp_path / "out", subprocess.run(command, check=True, capture_output=True, text=True))
+
+
+@pytest.mark.slow
+def test_a_search_gives_its_trials_to_ray(command, tmp_path):
+    pytest.importorskip("ray", reason="RAY NOT TESTED: pip install 'csezoo[ray]'")
+    finished_in(
+        tmp_path / "out", subprocess.run([*command, "--on", "ray"], check=True, capture_output=True, text=True)
+    )
+
+
+def finished_in(out, done):
+    written = json.loads((out / "search.json").read_text(encoding="utf-8"))
+    assert written["trials"] == {"COMPLETE": 2} and written["winner"] in done.stdout
+    assert (out / written["winner"] / "best" / "model.safetensors").is_file()

@@ -1,0 +1,63 @@
+"""Spaces: the papers' grids, intervals, and mistakes in them."""
+
+import math
+
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from csezoo.training.errors import UserError
+from csezoo.training.tuning.spaces import load_space, points, space_names
+
+RECIPE = "simcse-bert-base-uncased"
+
+
+@pytest.mark.parametrize(
+    "name, recipe, number",
+    [
+        ("diffcse/appendix-a", "diffcse-bert-base-uncased-sts", 200),
+        ("prdsimcse/table-3", "prdsimcse-roberta-base", 15),
+    ],
+)
+def test_the_grids_of_the_papers_have_as_many_points_as_the_papers_say(name, recipe, number):
+    assert name in space_names()
+    assert points(load_space(name, recipe, {})) == number
+
+
+def written(tmp_path, text):
+    (tmp_path / "space.yaml").write_text(text, encoding="utf-8")
+    return str(tmp_path / "space.yaml")
+
+
+def test_a_key_has_choices_or_an_interval(tmp_path):
+    text = "learning_rate: {low: 1.0e-6, high: 1.0e-4, log: true}\nbatch_size: {low: 16, high: 64, step: 16}\n"
+    text += "temperature: [0.05, 0.1]\nadam_betas: [[0.9, 0.999], [0.9, 0.98]]\n"
+    space = load_space(written(tmp_path, text), RECIPE, {})
+    assert space == {
+        "learning_rate": FloatDistribution(1e-6, 1e-4, log=True),
+        "batch_size": IntDistribution(16, 64, step=16),
+        "temperature": CategoricalDistribution([0.05, 0.1]),
+        "adam_betas": CategoricalDistribution(["0.9,0.999", "0.9,0.98"]),
+    }
+    assert points(space) == math.inf
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("learning_rat: [1.0e-5]", "did you mean learning_rate"),
+        ("learning_rate: [-1.0]", "learning_rate"),
+        ("learning_rate: 1.0e-5", "must be a list, or {low"),
+        ("learning_rate: {low: 1e-5, high: 1.0}", "'1e-5' is no number; write 1.0e-5"),
+        ("learning_rate: {low: 1.0, high: 0.1}", "learning_rate: "),
+        ("batch_size: [8]", "batch_size is in the space and set too"),
+        ("", "the space is empty"),
+    ],
+)
+def test_a_mistake_in_a_space_is_named(tmp_path, text, message):
+    with pytest.raises(UserError, match=message):
+        load_space(written(tmp_path, text), RECIPE, {"batch_size": 8})
+
+
+def test_a_space_that_does_not_exist_names_those_of_the_papers():
+    with pytest.raises(UserError, match="neither a YAML file nor one of diffcse/appendix-a"):
+        load_space("diffcse/table-3", RECIPE, {})

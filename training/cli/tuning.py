@@ -1,0 +1,102 @@
+"""The command that searches for good values of a recipe's keys: tune."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import shlex
+import signal
+from functools import partial
+from pathlib import Path
+
+from ..environment import quiet_transformers
+from ..errors import UserError, terminate
+from .options import Command
+from .reproducing import add_machines, hand_out, key_values
+
+OBJECTIVES = ("sts-dev", "sts-sickr-dev", "transfer-dev", "unlabelled")
+
+
+def add_commands(command: Command) -> None:
+    added = command(
+        "tune",
+        tune,
+        "search for good values of a recipe's keys, and train the winner on fresh seeds",
+        "csezoo tune diffcse-bert-base-uncased-sts --space diffcse/appendix-a --trials 40",
+    )
+    added.add_argument("recipe", metavar="RECIPE", help="a recipe of the zoo, or the path of a YAML file")
+    space = "YAML file with choices or an interval for each key, or a paper's: diffcse/appendix-a, prdsimcse/table-3"
+    added.add_argument("--space", required=True, metavar="FILE", help=space)
+    trials = "number of runs; a grid that has no more points is tried completely"
+    added.add_argument("--trials", required=True, type=int, metavar="N", help=trials)
+    objective = "what is maximised: STS-B dev (default), its mean with SICK-R dev, the mean of the transfer tasks "
+    objective += "on dev, or a criterion that needs no labels"
+    added.add_argument("--objective", default="sts-dev", choices=OBJECTIVES, help=objective)
+    sentences = "sentences that no run is trained on, one on each line, for unlabelled"
+    added.add_argument("--sentences", metavar="FILE", help=sentences)
+    added.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="of the winner (default: the next three)")
+    added.add_argument("--trial-seed", type=int, default=42, metavar="SEED", help="of every trial (default: 42)")
+    added.add_argument("--no-pruning", action="store_true", help="train every trial to its end")
+    added.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="set keys of every run")
+    profile = "other base models and data, and fewer updates, as for csezoo reproduce"
+    added.add_argument("--profile", metavar="FILE", help=profile)
+    added.add_argument("--data", metavar="DIR", help="evaluation data: hub (default), or a directory")
+    add_machines(added)
+    out = "directory of the search (default: tuned/RECIPE); the same command continues it"
+    added.add_argument("--out", metavar="DIR", help=out)
+
+
+def tune(options: argparse.Namespace) -> None:
+    from ..recipes import load_recipe
+    from ..reproducing.profiles import load_profile
+
+    try:
+        import optuna  # noqa: F401
+    except ImportError:
+        raise UserError("tune: Optuna is not installed; pip install 'csezoo[tune]'") from None
+    from ..tuning.objectives import WITHOUT_LABELS, read_sentences
+    from ..tuning.search import Search, make_trial, missing
+    from ..tuning.spaces import load_space
+    from ..tuning.winner import make_winner, refuse_seen, winner_of, write_report
+
+    if options.trials < 1:
+        raise UserError(f"--trials: {options.trials} must be 1 or more")
+    profile, given = load_profile(options.profile), key_values(options.set)
+    overrides = {**profile.overrides(load_recipe(options.recipe, given)), **given}
+    sentences: list[str] = []
+    if options.objective == "unlabelled":
+        overrides |= WITHOUT_LABELS
+        sentences = read_sentences(options.sentences)
+    seeds = options.seeds or [options.trial_seed + number for number in (1, 2, 3)]
+    refuse_seen(options.trial_seed, seeds)
+    search = Search(
+        recipe=options.recipe,
+        space=load_space(options.space, options.recipe, overrides),
+        objective=options.objective,
+        trials=options.trials,
+        out=Path(options.out or f"tuned/{Path(options.recipe).stem}"),
+        overrides=overrides,
+        seed=options.trial_seed,
+        data=options.data or profile.data,
+        sentences=tuple(sentences),
+        launcher=tuple(shlex.split(options.launch or "")),
+        prune=not options.no_pruning,
+    )
+    signal.signal(signal.SIGTERM, terminate)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.getLogger("csezoo").setLevel(logging.INFO)
+    quiet_transformers()
+    trials, name = range(missing(search)), search.out.name
+    if options.on == "here":
+        for number in trials:
+            make_trial(search, number)
+    elif trials and (failed := hand_out(options, partial(make_trial, search), trials, name, search.out)):
+        number, reason = next(iter(failed.items()))
+        raise UserError(f"{len(failed)} of {len(trials)} tasks failed, the first is {number}: {reason}")
+    winner = winner_of(search, seeds)
+    if options.on == "here":
+        make_winner(search, winner)
+    elif failed := hand_out(options, partial(make_winner, search), [winner], f"{name}-winner", search.out):
+        raise UserError(f"{winner.directory}: {failed[0]}")
+    path, text = write_report(search, winner)
+    print(f"{text}\n\n{path}\n{winner.directory}")

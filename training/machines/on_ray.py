@@ -1,0 +1,88 @@
+"""Tasks on a Ray cluster: `ray.init` finds it, and starts one on this machine where there is none."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from ..errors import UserError, one_line
+
+logger = logging.getLogger(__name__)
+Task = TypeVar("Task")
+# How often a task is started again after its worker or its machine was lost. Each time it resumes, so that on machines
+# that may be taken away many are needed; a task that takes its worker down each time must end too.
+RETRIES = 20
+
+
+def run_on_ray(work: Callable[[Task], None], tasks: Sequence[Task], launcher: Sequence[str] = ()) -> dict[int, str]:
+    """Run `work(task)` for each task on a Ray cluster, in the directory of this process.
+
+    The cluster is that of `RAY_ADDRESS`, or one that `ray start` has started here, or a new one on this machine. All
+    machines must share this directory. A task whose worker is lost is started again: it must continue by itself.
+
+    Args:
+        work: a function that can be pickled.
+        tasks: its arguments.
+        launcher: options of `accelerate launch`: a task gets as many processors, and GPUs if the cluster has some, as
+            they ask for processes.
+
+    Returns:
+        The numbers of the tasks that failed, with the reason.
+
+    Raises:
+        UserError: Ray is not installed.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report to its makers otherwise
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the coming default; Ray warns without it
+    try:
+        import ray
+    except ImportError:
+        raise UserError("--on ray: Ray is not installed; pip install 'csezoo[ray]'") from None
+    processes, on_cpu = processes_of(launcher)
+    ray.init(logging_level=logging.WARNING)
+    failed = {}
+    try:
+        gpus = 0 if on_cpu or not ray.cluster_resources().get("GPU") else processes
+        remote = ray.remote(num_cpus=processes, num_gpus=gpus, max_retries=RETRIES)(_in_directory)
+        numbers = {remote.remote(work, task, os.getcwd()): number for number, task in enumerate(tasks)}
+        pending = list(numbers)
+        while pending:
+            (done,), pending = ray.wait(pending)
+            try:
+                ray.get(done)
+            except (UserError, ray.exceptions.RayError) as error:
+                failed[numbers[done]] = _reason(error)
+            logger.info("%d of %d tasks are done", len(tasks) - len(pending), len(tasks))
+    finally:
+        ray.shutdown()
+    return failed
+
+
+def _reason(error: Exception) -> str:
+    """Return the reason of the task, without Ray's traceback around it."""
+    return one_line(getattr(error, "cause", None) or error)
+
+
+def _in_directory(work: Callable[[Task], None], task: Task, directory: str) -> None:
+    os.chdir(directory)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", force=True)
+    logging.getLogger("csezoo").setLevel(logging.INFO)
+    work(task)
+
+
+def processes_of(launcher: Sequence[str]) -> tuple[int, bool]:
+    """Return how many processes `accelerate launch` starts with these options on one machine, and whether on its CPU.
+
+    Example:
+        >>> processes_of(["--num_processes", "2"])
+        (2, False)
+    """
+    from accelerate.commands.config.config_args import load_config_from_file
+    from accelerate.commands.launch import launch_command_parser
+
+    options, _ = launch_command_parser().parse_known_args([*launcher, "script"])
+    file = load_config_from_file(options.config_file) if options.config_file else None
+    processes = options.num_processes or (file.num_processes // (file.num_machines or 1) if file else 1)
+    return processes, options.cpu or bool(file and file.use_cpu)

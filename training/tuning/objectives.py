@@ -1,0 +1,56 @@
+"""What a search maximises: a score on dev, or a criterion that needs no labels."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import UserError
+from ..evaluation.encoders import load_encoder
+from ..reproducing.columns import COLUMN_SETS, Column
+from ..reproducing.measuring import read_results
+from ..reproducing.plan import Run
+from .criteria import CRITERION, held_out_criteria
+
+UNLABELLED = "unlabelled"
+# The columns whose mean is the objective.
+COLUMNS: dict[str, list[Column]] = {
+    "sts-dev": COLUMN_SETS["dev"],
+    "sts-sickr-dev": [*COLUMN_SETS["dev"], Column("SICK-R dev.", "sickr-dev")],
+    "transfer-dev": COLUMN_SETS["transfer-dev"],
+    UNLABELLED: [],
+}
+# Of a run whose objective needs no labels: no dev pairs choose its checkpoint, and none test it.
+WITHOUT_LABELS = {"eval_data": "none", "dev_file": None, "test_file": None}
+
+
+def score(run: Run, objective: str, sentences: Sequence[str]) -> float:
+    """Return the objective of a finished run.
+
+    Args:
+        run: trained and measured.
+        objective: one of `COLUMNS`.
+        sentences: that no run was trained on, for the objective that needs no labels.
+    """
+    if objective == UNLABELLED:
+        encode, _ = load_encoder(run.model)
+        return held_out_criteria(encode, sentences)[CRITERION]
+    results = read_results(run)
+    values = [column.value(results) for column in COLUMNS[objective]]
+    return statistics.mean(value for value in values if value is not None)
+
+
+def read_sentences(path: str | None, number: int = 2000) -> list[str]:
+    """Return the first different sentences of a text file, one on each line.
+
+    Raises:
+        UserError: there is no such file, or it has fewer than two.
+    """
+    if path is None or not Path(path).is_file():
+        raise UserError(f"--sentences: {path or 'it'} is not a file; give a text file that no run is trained on")
+    with Path(path).open(encoding="utf-8") as lines:
+        sentences = dict.fromkeys(line.strip() for line in lines if line.strip())
+    if len(sentences) < 2:
+        raise UserError(f"--sentences: {path} has {len(sentences)} different sentences; it must have two or more")
+    return list(sentences)[:number]

@@ -1,0 +1,248 @@
+"""A search: its trials are runs. Optuna chooses their values, and its journal survives whatever ends a process."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import optuna
+from filelock import FileLock, Timeout
+from optuna.pruners import BasePruner, MedianPruner, NopPruner
+from optuna.samplers import TPESampler
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from ..errors import UserError
+from ..files import locked
+from ..recipes import load_recipe
+from ..reproducing.plan import Run, run_of
+from ..reproducing.runs import make_one, train
+from .objectives import COLUMNS, UNLABELLED, score
+from .spaces import Space, points
+
+logger = logging.getLogger(__name__)
+ASKING = ".asking.lock"
+STARTUP = 4  # finished trials before one is pruned
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search for good values of a recipe's keys.
+
+    Args:
+        recipe: its name, or the path of a YAML file.
+        space: see `spaces`.
+        objective: one of `COLUMNS`, maximised.
+        trials: how many there will be.
+        out: directory of the journal and the runs.
+        overrides: keys of every run, beside those of the space.
+        seed: of every trial's run, and of what Optuna draws.
+        data: of the suites, see `evaluate`.
+        sentences: held-out sentences, for the objective that needs no labels.
+        launcher: options of `accelerate launch`.
+        prune: end a trial whose best dev score so far is below the median of the earlier ones.
+    """
+
+    recipe: str
+    space: Space
+    objective: str
+    trials: int
+    out: Path
+    overrides: dict[str, Any] = field(default_factory=dict)
+    seed: int = 42
+    data: str = "hub"
+    sentences: tuple[str, ...] = ()
+    launcher: tuple[str, ...] = ()
+    prune: bool = True
+
+    def study(self) -> optuna.Study:
+        """Return the study in the journal of this search; a new one if there is none.
+
+        Raises:
+            UserError: the directory has another search.
+        """
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.out.mkdir(parents=True, exist_ok=True)
+        path = self.out / "journal.log"
+        _drop_half_a_line(path)
+        storage = JournalStorage(JournalFileBackend(str(path)))
+        options: dict[str, Any] = {"direction": "maximize", "pruner": self._pruner(), "load_if_exists": True}
+        study = optuna.create_study(storage=storage, study_name="search", **options)
+        # What is drawn depends on the seed and the earlier trials alone: a search that is continued draws the same.
+        study.sampler = TPESampler(seed=self.seed + len(study.trials))
+        distributions = {key: optuna.distributions.distribution_to_json(each) for key, each in self.space.items()}
+        mine = {"recipe": self.recipe, "objective": self.objective, "seed": self.seed, "space": distributions}
+        mine = json.loads(json.dumps({**mine, "overrides": self.overrides, "data": self.data}, default=str))
+        if study.user_attrs.get("search", mine) != mine:
+            changed = [key for key in mine if study.user_attrs["search"].get(key) != mine[key]]
+            raise UserError(f"--out: {self.out} has a search with another {', '.join(changed)}; choose another one")
+        study.set_user_attr("search", mine)
+        return study
+
+    def ask(self, study: optuna.Study) -> Trial:
+        """Begin a new trial: at a point of the grid that has none, if there are trials for all of them, or by TPE."""
+        if points(self.space) <= self.trials:
+            tried = [trial.params for trial in study.trials if not _lost(trial)]
+            choices = [each.choices for each in self.space.values()]  # type: ignore[attr-defined]
+            grid = [dict(zip(self.space, values, strict=True)) for values in itertools.product(*choices)]
+            random.Random(self.seed).shuffle(grid)
+            study.enqueue_trial(next(point for point in grid if point not in tried), skip_if_exists=True)
+        return study.ask(self.space)
+
+    @property
+    def wanted(self) -> int:
+        """How many trials there will be: a grid has no more than its points."""
+        return int(min(self.trials, points(self.space)))
+
+    def _pruner(self) -> BasePruner:
+        return MedianPruner(STARTUP) if self.prune and self.objective != UNLABELLED else NopPruner()
+
+    def run(self, values: dict[str, Any], seed: int | None = None) -> Run:
+        """Return the run with these values of the space."""
+        changed = {**self.overrides, **values}
+        return run_of(load_recipe(self.recipe, changed), changed, self.seed if seed is None else seed, self.out)
+
+
+def _drop_half_a_line(journal: Path) -> None:
+    """Cut off the last line of a journal if the process that wrote it was killed in it.
+
+    Optuna ignores such a line while it is the last one, but the next would be appended to it.
+    """
+    if not journal.is_file():
+        return
+    lock = JournalFileSymlinkLock(str(journal))
+    lock.acquire()
+    try:
+        content = journal.read_bytes()
+        if content and not content.endswith(b"\n"):
+            with journal.open("rb+") as file:
+                file.truncate(content.rfind(b"\n") + 1)
+    finally:
+        lock.release()
+
+
+def make_trial(search: Search, number: int = 0, *, train: Callable[..., None] = train) -> None:
+    """Make the next trial: one that an ended process left, or a new one. If there are enough, do nothing.
+
+    Args:
+        search: that the trial is of.
+        number: of the task; not used.
+        train: trains one run.
+    """
+    with _next_trial(search) as trial:
+        if trial is None:
+            return
+        run = search.run(trial.params)
+        logger.info("trial %d: %s", trial.number, _shown(trial.params))
+        options = {"columns": COLUMNS[search.objective], "data": search.data}
+        try:
+            watch = partial(_report, trial, run)
+            make_one(run, **options, train=partial(train, launcher=search.launcher, watch=watch))
+            value = score(run, search.objective, search.sentences)
+        except optuna.TrialPruned:
+            trial.study.tell(trial, state=TrialState.PRUNED)
+            logger.info("trial %d is pruned", trial.number)
+        except UserError as error:
+            trial.set_user_attr("reason", str(error))
+            trial.study.tell(trial, state=TrialState.FAIL)
+            logger.warning("trial %d failed: %s", trial.number, error)
+        else:
+            trial.study.tell(trial, value)
+            logger.info("trial %d: %s %.4f", trial.number, search.objective, value)
+
+
+@contextmanager
+def _next_trial(search: Search) -> Iterator[Trial | None]:
+    """Claim a trial for this process. The claim ends with the process, however it ends."""
+    with locked(search.out, ASKING, wait=True):
+        study = search.study()
+        trial, claim = _left(search, study)
+        if trial is None and begun(study) < search.wanted:
+            trial = search.ask(study)
+            claim = _claim(search, trial.number)
+    try:
+        yield trial
+    finally:
+        if claim:
+            claim.release()
+
+
+def _claim(search: Search, number: int) -> FileLock | None:
+    lock = FileLock(search.out / "claims" / f"{number}.lock", timeout=0)
+    (search.out / "claims").mkdir(exist_ok=True)
+    with suppress(Timeout):
+        lock.acquire()
+        return lock
+    return None
+
+
+def _left(search: Search, study: optuna.Study) -> tuple[Trial | None, FileLock | None]:
+    """Return a trial that has begun and that no process is making."""
+    for frozen in study.get_trials(states=[TrialState.RUNNING]):
+        if claim := _claim(search, frozen.number):
+            if frozen.params.keys() == search.space.keys():
+                # Optuna has no other way back from a trial in the journal to one that reports.
+                return Trial(study, frozen._trial_id), claim
+            study.tell(frozen.number, state=TrialState.FAIL)  # the process ended between two of its values
+            claim.release()
+    return None, None
+
+
+def begun(study: optuna.Study) -> int:
+    """Return the number of trials that have begun, without those that are lost."""
+    return sum(trial.state != TrialState.WAITING and not _lost(trial) for trial in study.trials)
+
+
+def _lost(trial: FrozenTrial) -> bool:
+    """Return whether the process of a trial ended before the trial had values."""
+    return trial.state == TrialState.FAIL and "reason" not in trial.user_attrs
+
+
+def _report(trial: Trial, run: Run) -> None:
+    """Report the dev scores of a run that trains.
+
+    Raises:
+        optuna.TrialPruned: they are too low.
+    """
+    metrics = run.directory / "metrics.jsonl"
+    if not metrics.is_file():
+        return
+    known = trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values
+    for line in metrics.read_text(encoding="utf-8").splitlines(keepends=True):
+        if not line.endswith("\n") or "dev" not in (point := json.loads(line)) or point["step"] in known:
+            continue
+        trial.report(point["dev"], point["step"])
+        if trial.should_prune():
+            raise optuna.TrialPruned
+
+
+def _shown(values: dict[str, Any]) -> str:
+    words = (f"{value:.4g}" if isinstance(value, float) else value for value in values.values())
+    return "  ".join(f"{key} {word}" for key, word in zip(values, words, strict=True))
+
+
+def missing(search: Search) -> int:
+    """Return how many trials are not finished."""
+    study = search.study()
+    return search.wanted - begun(study) + len(study.get_trials(states=[TrialState.RUNNING]))
+
+
+def best(study: optuna.Study) -> FrozenTrial:
+    """Return the trial with the highest objective.
+
+    Raises:
+        UserError: no trial was finished.
+    """
+    if not study.get_trials(states=[TrialState.COMPLETE]):
+        reasons = [trial.user_attrs["reason"] for trial in study.trials if "reason" in trial.user_attrs]
+        raise UserError(f"no trial was finished{': ' + reasons[0] if reasons else ''}")
+    return study.best_trial

@@ -1,0 +1,88 @@
+"""Spaces of values: YAML files that say for each key of a recipe what a search may choose.
+
+```yaml
+learning_rate: {low: 1.0e-6, high: 1.0e-4, log: true}  # an interval; `step` makes it a ladder
+batch_size: [32, 64, 128]                              # choices
+```
+
+A space of choices alone is a grid.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+
+from ..errors import UserError, quoted
+from ..recipes import load_recipe
+from ..recipes.reading import read_values
+
+SPACES = Path(__file__).parent / "spaces"
+INTERVAL = ("low", "high", "log", "step")
+Space = dict[str, BaseDistribution]
+
+
+def space_names() -> list[str]:
+    """Return the names of the papers' spaces.
+
+    Example:
+        >>> space_names()
+        ['diffcse/appendix-a', 'prdsimcse/table-3']
+    """
+    return sorted(path.relative_to(SPACES).with_suffix("").as_posix() for path in SPACES.rglob("*.yaml"))
+
+
+def load_space(name: str, recipe: str, overrides: dict[str, Any]) -> Space:
+    """Read a space, and check the ends or the choices of each key with the recipe.
+
+    Args:
+        name: of a paper's space, or the path of a YAML file.
+        recipe: that is tuned.
+        overrides: what else is set.
+
+    Raises:
+        UserError: there is no such space, or something in it is wrong.
+    """
+    path = Path(name) if name.endswith((".yaml", ".yml")) else SPACES / f"{name}.yaml"
+    if not path.is_file():
+        raise UserError(f"space: {name} is neither a YAML file nor one of {', '.join(space_names())}")
+    values = read_values(path)
+    if not values:
+        raise UserError(f"{path}: the space is empty; give KEY: [choices] or KEY: {{low: …, high: …}}")
+    if twice := sorted(values.keys() & overrides.keys()):
+        raise UserError(f"{path}: {twice[0]} is in the space and set too; leave one of them out")
+    space = {}
+    for key, said in values.items():
+        space[key] = _distribution(f"{path}: {key}", said)
+        for value in said if isinstance(said, list) else (said["low"], said["high"]):
+            load_recipe(recipe, {**overrides, key: value})
+    return space
+
+
+def _distribution(where: str, said: Any) -> BaseDistribution:
+    if isinstance(said, list) and said:
+        # Optuna stores single values; a list, such as the betas of AdamW, is one text to a recipe.
+        return CategoricalDistribution([",".join(map(str, v)) if isinstance(v, list) else v for v in said])
+    if not isinstance(said, dict) or not {"low", "high"} <= said.keys() <= set(INTERVAL):
+        raise UserError(f"{where}: {quoted(said)} must be a list, or {{low: …, high: …}}, with log or step")
+    if wrong := [each for each in INTERVAL if each in said and not isinstance(said[each], int | float)]:
+        raise UserError(f"{where}: {wrong[0]}: {quoted(said[wrong[0]])} is no number; write 1.0e-5, not 1e-5")
+    whole = all(isinstance(said[end], int) for end in ("low", "high"))
+    try:
+        return IntDistribution(**said) if whole else FloatDistribution(**said)
+    except ValueError as error:
+        raise UserError(f"{where}: {error}") from error
+
+
+def points(space: Space) -> float:
+    """Return the number of points of a grid, and infinity for another space.
+
+    Example:
+        >>> points({"batch_size": CategoricalDistribution([32, 64]), "epochs": CategoricalDistribution([1, 2, 3])})
+        6
+    """
+    sizes = [len(each.choices) if isinstance(each, CategoricalDistribution) else math.inf for each in space.values()]
+    return math.prod(sizes)
