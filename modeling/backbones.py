@@ -12,13 +12,13 @@ from torch import nn
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel
 
 # How the names of projections end: BERT and its relatives, DistilBERT, MPNet, DeBERTa, and all that follow Llama.
-QUERY = (".query", ".q_lin", ".attn.q", ".query_proj", ".q_proj")
+QUERY: tuple[str, ...] = (".query", ".q_lin", ".attn.q", ".query_proj", ".q_proj")
 KEY = (".key", ".k_lin", ".attn.k", ".key_proj", ".k_proj")
 VALUE = (".value", ".v_lin", ".attn.v", ".value_proj", ".v_proj")
 # One projection to query, key and value, side by side: ModernBERT.
 FUSED = (".Wqkv",)
 # The outputs of attention and feed-forward network, before dropout and the skip connection.
-OUTPUT = (".output.dense", ".out_lin", ".ffn.lin2", ".attn.o", ".o_proj", ".down_proj", ".fc2", ".Wo")
+OUTPUT: tuple[str, ...] = (".output.dense", ".out_lin", ".ffn.lin2", ".attn.o", ".o_proj", ".down_proj", ".fc2", ".Wo")
 OUTPUT += (".attention.dense", ".ffn_output")  # ALBERT
 # Projections of narrow token embeddings to the width of the layers: ELECTRA and RoFormer, ALBERT and RemBERT.
 WIDENED = ("embeddings_project", "encoder.embedding_hidden_mapping_in")

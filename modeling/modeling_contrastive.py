@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers import PreTrainedModel
 from transformers.modeling_outputs import ModelOutput
 from transformers.utils import logging
 
@@ -143,7 +144,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             self.average.requires_grad_(False).eval()  # frozen here, because loading unfreezes it
         return self
 
-    def encoders(self) -> list[nn.Module]:
+    def encoders(self) -> list[PreTrainedModel]:
         """Return the encoders that start from the pre-trained weights."""
         return [self.model.backbone]
 

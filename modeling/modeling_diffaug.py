@@ -216,7 +216,7 @@ class DiffAugModel(SentenceEncoderModel):
             output = super().run_backbone(mask, **inputs)
         for layer, (keys, values) in enumerate(zip(*written, strict=True)):
             cache.update(keys, values, layer)
-        return BaseModelOutput(
+        return BaseModelOutput(  # type: ignore[return-value]  # its fields may be None
             last_hidden_state=output.last_hidden_state[:, slots:],
             hidden_states=output.hidden_states and tuple(states[:, slots:] for states in output.hidden_states),
             attentions=output.attentions and tuple(weights[:, :, slots:] for weights in output.attentions),

@@ -26,7 +26,7 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import AutoModel, AutoModelForMaskedLM
+from transformers import AutoModel, AutoModelForMaskedLM, PreTrainedModel
 
 from .backbones import embedding_output
 from .configuration_diffcse import DiffCSEConfig
@@ -106,7 +106,7 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
         else:
             super()._init_weights(module)
 
-    def encoders(self) -> list[nn.Module]:
+    def encoders(self) -> list[PreTrainedModel]:
         return super().encoders() + ([self.discriminator] if self.config.rtd_weight > 0 else [])
 
     def masked_lm_heads(self) -> dict[str, MaskedLMTransform]:

@@ -400,11 +400,11 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
                 "truncate_dim, precision and normalize_embeddings"
             )
         single = isinstance(texts, str)
-        checked = checked_texts([texts] if single else texts)
+        checked = checked_texts([texts] if isinstance(texts, str) else texts)
         if device is not None:
             self.to(device)  # type: ignore[arg-type]  # a decorator hides `self`
         tokenizer = tokenizer or load_tokenizer(self)
-        passes = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
+        passes: dict[str, Any] = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
         if of_tokens:
             tokens = encode_token_vectors(self, checked, tokenizer, **passes)
             return tokens[0] if single else tokens
@@ -413,9 +413,11 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             embeddings = F.normalize(embeddings, dim=-1)
         if precision != "float32":
             embeddings = quantize_embeddings(embeddings, precision)
-        if convert_to_numpy and not convert_to_tensor:
-            embeddings = (embeddings.float() if precision == "float32" else embeddings).cpu().numpy()
-        return embeddings[0] if single else embeddings
+        if single:
+            embeddings = embeddings[0]
+        if convert_to_tensor or not convert_to_numpy:
+            return embeddings
+        return (embeddings.float() if precision == "float32" else embeddings).cpu().numpy()
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> torch.Tensor:
         """Return the cosines `(n, m)` of all pairs of embeddings, as `SentenceTransformer.similarity` does.

@@ -22,8 +22,7 @@ Relations:
 """
 
 import torch
-from torch import nn
-from transformers import AutoModel
+from transformers import AutoModel, PreTrainedModel
 
 from .backbones import embedding_layer
 from .configuration_sgopt import SGOPTConfig
@@ -78,7 +77,7 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
         self.post_init()
         self.train()
 
-    def encoders(self) -> list[nn.Module]:
+    def encoders(self) -> list[PreTrainedModel]:
         return super().encoders() + ([self.twin] if self.config.has_twin else [])
 
     def recover_heads(self, lost: set[str]) -> set[str]:

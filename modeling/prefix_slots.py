@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from .backbones import FUSED, KEY, VALUE, hidden_layers, projections_of
 
 
-def keys_and_values(backbone: PreTrainedModel) -> list[dict[nn.Module, tuple[int, ...]]]:
+def keys_and_values(backbone: PreTrainedModel) -> list[dict[nn.Linear, tuple[int, ...]]]:
     """Return for each pass of a layer its projections to keys (0), values (1), or both.
 
     Raises:
@@ -25,6 +25,7 @@ def keys_and_values(backbone: PreTrainedModel) -> list[dict[nn.Module, tuple[int
     of_layers = []
     for layer in hidden_layers(backbone):
         kinds = ((FUSED, (0, 1)), (KEY, (0,)), (VALUE, (1,)))
+        found: dict[nn.Linear, tuple[int, ...]]
         found = {linear: parts for ends, parts in kinds for _, linear in projections_of(layer, ends)}
         if sorted(sum(found.values(), ())) != [0, 1]:
             raise ValueError(
@@ -56,13 +57,13 @@ def prefixes_in_slots(backbone: PreTrainedModel, prefixes: torch.Tensor) -> Iter
     # A module that runs several times (ALBERT) writes the prefix of another layer each time. DeBERTa's key projection
     # reads positions after the tokens of a layer: there is nothing left to write then.
     waiting: dict[nn.Module, list[torch.Tensor]] = {}
-    of_linear: dict[nn.Module, tuple[int, ...]] = {}
+    of_linear: dict[nn.Linear, tuple[int, ...]] = {}
     for places, prefix in zip(keys_and_values(backbone), flat, strict=True):
         of_linear |= places
         for linear in places:
             waiting.setdefault(linear, []).append(prefix)
 
-    def write(linear: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+    def write(linear: nn.Linear, inputs: Any, output: torch.Tensor) -> torch.Tensor:
         if not waiting[linear]:
             return output
         prefix, parts = waiting[linear].pop(0), of_linear[linear]

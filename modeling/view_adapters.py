@@ -121,8 +121,9 @@ class ViewAdapters(nn.ModuleList):
             inputs = linear.in_features if kind == "lora" else linear.out_features
             fused = name.endswith(FUSED)
             sizes = (inputs, linear.out_features, bottleneck, sets)
-            self.append(ViewAdapter(*sizes, kind, scale, dropout, fused, position_rows))
-            linear.register_forward_hook(self[-1].add_to)
+            adapter = ViewAdapter(*sizes, kind, scale, dropout, fused, position_rows)
+            self.append(adapter)
+            linear.register_forward_hook(adapter.add_to)
 
     @torch.no_grad()
     def merge_into(self, backbone: PreTrainedModel) -> None:

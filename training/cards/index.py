@@ -86,8 +86,8 @@ def results_csv(index: list[Entry]) -> str:
         texts += [model.base_model, model.data]
         size, time = model.bytes, model.cpu_ms_per_sentence
         first = [*map(spreadsheet, texts), "" if size is None else size, "" if time is None else f"{time:.4g}"]
-        for line in entry.lines or [None]:
-            writer.writerow([*first, *(_cells(line) if line else [""] * len(OF_SCORE))])
+        lines = [_cells(line) for line in entry.lines] or [[""] * len(OF_SCORE)]
+        writer.writerows([*first, *line] for line in lines)
     return out.getvalue()
 
 

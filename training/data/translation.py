@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -34,13 +35,14 @@ def translator(
     except LOAD_ERRORS as error:
         raise UserError(f"{name!r} could not be loaded as a sequence-to-sequence model ({one_line(error)})") from error
     model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-    options = {"num_beams": beams, "max_new_tokens": max_length, "do_sample": False}
+    options: dict[str, Any] = {"num_beams": beams, "max_new_tokens": max_length, "do_sample": False}
     if languages:
+        ids = {language: tokenizer.convert_tokens_to_ids(language) for language in languages}
+        if unknown := [language for language, token in ids.items() if token in (None, tokenizer.unk_token_id)]:
+            raise UserError(f"languages: {name!r} has no {unknown[0]!r}")
         source, target = languages
-        ids = tokenizer.convert_tokens_to_ids(list(languages))
-        if tokenizer.unk_token_id in ids or None in ids:
-            raise UserError(f"languages: {name!r} has no {languages[ids.index(tokenizer.unk_token_id)]!r}")
-        tokenizer.src_lang, options["forced_bos_token_id"] = source, tokenizer.convert_tokens_to_ids(target)
+        tokenizer.src_lang = source
+        options |= {"forced_bos_token_id": ids[target]}
 
     @torch.inference_mode()
     def translate(sentences: Sequence[str]) -> list[str]:
