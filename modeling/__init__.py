@@ -1,5 +1,6 @@
 """The code of published checkpoints. Importing this package registers every method with the Auto classes."""
 
+from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as LORA_TARGETS
 from transformers import AutoConfig, AutoModel, AutoModelForPreTraining
 
 from .checkpoint_files import name_all_imports
@@ -35,6 +36,7 @@ for _config, _serving, _training in METHODS.values():
     AutoConfig.register(_config.model_type, _config)
     AutoModel.register(_config, _serving)
     AutoModelForPreTraining.register(_config, _training)
+    LORA_TARGETS[_config.model_type] = LORA_TARGETS["bert"]  # peft's own choice for the backbones
     # Save the class's code files with a checkpoint, and the map that finds them.
     _config.register_for_auto_class()
     _serving.register_for_auto_class("AutoModel")

@@ -145,6 +145,10 @@ class SentenceEncoderConfig(PretrainedConfig):
         rank_loss: loss of rank distillation: `listnet` compares distributions, `listmle` compares orders.
         rank_temperature: temperature of the model's similarities in `rank_loss`; 0.05 in RankCSE.
         teacher_temperature: temperature of the teachers' similarities in `listnet`.
+        matryoshka_dims: also train the first dimensions of the served vector alone, so that it can be cut to one of
+            these lengths; none by default.
+        matryoshka_weights: weight of the loss of each of `matryoshka_dims`, beside `contrastive_weight` of the
+            complete vector; 1 each by default.
         ema_decay: serve an exponential moving average of the weights, which keeps this share of its value at each
             update and restarts with each stage. 0 serves the trained weights.
         lora_rank: rank of low-rank updates of the query and value projections (LoRA), which are trained instead of the
@@ -179,6 +183,8 @@ class SentenceEncoderConfig(PretrainedConfig):
         "rank_loss": RANK_LOSSES,
         "rank_temperature": "(0, 1_000]",
         "teacher_temperature": "(0, 1_000]",
+        "matryoshka_dims": SIZE,
+        "matryoshka_weights": WEIGHT,
         "ema_decay": "[0, 1)",
         "lora_rank": "[0, 10_000]",
         "lora_dropout": "[0, 1)",
@@ -213,6 +219,8 @@ class SentenceEncoderConfig(PretrainedConfig):
         rank_loss: str = "listnet",
         rank_temperature: float = 0.05,
         teacher_temperature: float = 0.05,
+        matryoshka_dims: list[int] | None = None,
+        matryoshka_weights: list[float] | None = None,
         ema_decay: float = 0.0,
         lora_rank: int = 0,
         lora_dropout: float = 0.05,
@@ -250,6 +258,8 @@ class SentenceEncoderConfig(PretrainedConfig):
         self.rank_loss = rank_loss
         self.rank_temperature = rank_temperature
         self.teacher_temperature = teacher_temperature
+        self.matryoshka_dims = matryoshka_dims
+        self.matryoshka_weights = matryoshka_weights
         self.ema_decay = ema_decay
         self.lora_rank = lora_rank
         self.lora_dropout = lora_dropout
@@ -272,7 +282,8 @@ class SentenceEncoderConfig(PretrainedConfig):
                 signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # of a class, not of an instance
                 value, parameter = values[key], signature.parameters.get(key)
                 if value is not None or parameter is None or parameter.default is not None:
-                    check_value(key, value, allowed)
+                    for item in value if isinstance(value, list) and value else [value]:
+                        check_value(key, item, allowed)
         if (self.pooling == "prompt") != bool(self.prompts) and self.pooling != "last":
             raise ValueError("pooling: prompt and prompts belong together; give both or neither")
         for prompt in self.prompts or []:
@@ -283,10 +294,20 @@ class SentenceEncoderConfig(PretrainedConfig):
             raise ValueError(f"denoise: {self.denoise} needs pooling: prompt; set it, or denoise: none")
         if self.nli_weight > 0 and self.nli_classes == 0:
             raise ValueError(f"nli_weight: {self.nli_weight} needs nli_classes: 2 (triplets) or 3 (labelled pairs)")
+        self._check_matryoshka(self.matryoshka_dims or [], self.matryoshka_weights)
         if self.projection == "gelu" and self.projection_at_test:
             raise ValueError("projection: gelu is only used in training; set projection_at_test: false")
         if self.projection == "mlm_transform" and not self.projection_at_test:
             raise ValueError("projection: mlm_transform is used in training and at test; set projection_at_test: true")
+
+    def _check_matryoshka(self, dims: list[int], weights: list[float] | None) -> None:
+        for dim in dims:
+            # The complete vector has `contrastive_weight`.
+            check_value("matryoshka_dims", dim, f"[1, {self.hidden_size - 1}]")
+        if len(set(dims)) < len(dims):
+            raise ValueError(f"matryoshka_dims: {dims} must be different numbers")
+        if weights is not None and len(weights) != len(dims):
+            raise ValueError(f"matryoshka_weights: {weights} must have one number for each of matryoshka_dims: {dims}")
 
     def text_prefixes(self, sentences: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
         """Data seam: return for each view the prefix of each sentence, with its separator.

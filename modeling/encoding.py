@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import logging
@@ -35,49 +35,75 @@ def load_tokenizer(model: SentenceEncoderPreTrainedModel) -> PreTrainedTokenizer
 
 def encode_texts(
     model: SentenceEncoderModel,
-    texts: str | list[str],
-    tokenizer: PreTrainedTokenizerBase | None = None,
+    texts: list[str],
+    tokenizer: PreTrainedTokenizerBase,
     *,
     batch_size: int,
-    normalize_embeddings: bool,
-    convert_to_numpy: bool,
+    dimensions: int | None,
     show_progress_bar: bool,
-) -> Any:
-    """Embed texts, see `SentenceEncoderModel.encode`."""
-    if isinstance(texts, str):
-        return encode_texts(
-            model,
-            [texts],
-            tokenizer,
-            batch_size=batch_size,
-            normalize_embeddings=normalize_embeddings,
-            convert_to_numpy=convert_to_numpy,
-            show_progress_bar=show_progress_bar,
-        )[0]
-    if batch_size < 1:
-        raise ValueError(f"batch_size: {batch_size} must be at least 1")
-    texts = checked_texts(texts)
-    tokenizer = tokenizer or load_tokenizer(model)
-    token_ids = tokenize(tokenizer, texts)
-    # Longest first, so that an input too large for the memory fails at once.
-    order = sorted(range(len(texts)), key=lambda i: -len(token_ids[i]))
-    lengths = [len(token_ids[i]) for i in order]
-    most_tokens = CPU_BATCH_TOKENS if model.device.type == "cpu" else TOKENS_PER_TEXT * batch_size
+) -> torch.Tensor:
+    """Embed texts, see `SentenceEncoderModel.encode`; return `(n, dimensions)` on the model's device."""
+    # The vectors stay on the model's device, longest text first, and are copied to the host once, at the end.
+    width = min(dimensions or model.config.embedding_size, model.config.embedding_size)
+    embeddings = torch.empty(len(texts), width, dtype=model.dtype, device=model.device)
+    order, batches = read_batches(model, texts, tokenizer, batch_size, show_progress_bar)
+    with evaluating(model), torch.inference_mode():
+        for rows, batch in batches:
+            embeddings[rows] = model(**batch).pooler_output[:, :dimensions]
+    return embeddings[torch.tensor(order, dtype=torch.long).argsort().to(model.device)]
+
+
+def encode_token_vectors(
+    model: SentenceEncoderModel,
+    texts: list[str],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    batch_size: int,
+    show_progress_bar: bool,
+) -> list[torch.Tensor]:
+    """Return the vectors of each text's tokens, `(tokens, H)` with special tokens, on the model's device."""
+    order, batches = read_batches(model, texts, tokenizer, batch_size, show_progress_bar)
+    vectors: list[torch.Tensor] = [torch.empty(0)] * len(texts)
+    with evaluating(model), torch.inference_mode():
+        for rows, batch in batches:
+            states = model(**batch).last_hidden_state
+            for text, states_of_text, mask in zip(order[rows], states, batch["attention_mask"], strict=True):
+                vectors[text] = states_of_text[mask.bool()]
+    return vectors
+
+
+@contextmanager
+def evaluating(model: SentenceEncoderModel) -> Iterator[None]:
+    """Switch dropout off inside the context."""
     was_training = model.training
     model.eval()
-    # The vectors stay on the model's device, longest text first, and are copied to the host once, at the end.
-    embeddings = torch.empty(len(texts), model.config.embedding_size, dtype=model.dtype, device=model.device)
-    batches = cut_batches(lengths, batch_size, most_tokens)
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+def read_batches(
+    model: SentenceEncoderModel,
+    texts: list[str],
+    tokenizer: PreTrainedTokenizerBase,
+    batch_size: int,
+    show_progress_bar: bool,
+) -> tuple[list[int], Iterator[tuple[slice, dict[str, torch.Tensor]]]]:
+    """Cut texts into batches of similar length.
+
+    Returns:
+        The numbers of the texts in the order of the batches, longest first, so that an input too large for the memory
+        fails at once; and for each batch its part of that order and the model's inputs.
+    """
+    token_ids = tokenize(tokenizer, texts)
+    order = sorted(range(len(texts)), key=lambda i: -len(token_ids[i]))
+    most_tokens = CPU_BATCH_TOKENS if model.device.type == "cpu" else TOKENS_PER_TEXT * batch_size
+    slices = cut_batches([len(token_ids[i]) for i in order], batch_size, most_tokens)
     # `leave=None`: a bar below another one leaves no line behind.
-    for rows in logging.tqdm(batches, desc="Encoding", leave=None, disable=not show_progress_bar):
-        with torch.inference_mode():
-            batch = pad_batch([token_ids[i] for i in order[rows]], tokenizer.pad_token_id, model.device)
-            embeddings[rows] = model(**batch).pooler_output
-    model.train(was_training)
-    embeddings = embeddings[torch.tensor(order, dtype=torch.long).argsort().to(model.device)]
-    if normalize_embeddings:
-        embeddings = F.normalize(embeddings, dim=-1)
-    return embeddings.float().cpu().numpy() if convert_to_numpy else embeddings
+    bar = logging.tqdm(slices, desc="Encoding", leave=None, disable=not show_progress_bar)
+    padding = tokenizer.pad_token_id
+    return order, ((rows, pad_batch([token_ids[i] for i in order[rows]], padding, model.device)) for rows in bar)
 
 
 def checked_texts(texts: Iterable[str]) -> list[str]:

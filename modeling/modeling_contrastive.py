@@ -13,6 +13,7 @@ from transformers.utils import logging
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .distributed import gather_rows, largest
 from .masked_language_modeling import MaskedLMHead, mask_tokens, masked_lm_loss
+from .matryoshka import matryoshka_losses
 from .mini_batches import in_mini_batches
 from .modeling_sentence_encoder import SentenceEncoderModel, SentenceEncoderPreTrainedModel, without_pooler
 from .natural_language_inference import NLIClassifier, nli_loss
@@ -367,8 +368,9 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             input_ids, attention_mask: `(B, V, T)`, with the views beyond `encoded_views` of the configuration.
             pooled, embeddings: the vectors before and after the projection, only of the sentences that count.
         """
+        losses = matryoshka_losses(self, input_ids[: len(pooled)], pooled, embeddings)
         if self.config.mlm_weight == 0:
-            return {}
+            return losses
         maskable = self.maskable(input_ids, attention_mask)
         maskable[len(pooled) :] = False
         masked_ids, labels = mask_tokens(
@@ -380,4 +382,4 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         )
         outputs, _ = self.encode_views(masked_ids.view_as(input_ids), attention_mask)
         logits = self.lm_head(outputs.last_hidden_state, self.get_input_embeddings().weight)
-        return {"mlm": (self.config.mlm_weight, masked_lm_loss(logits, labels))}
+        return {**losses, "mlm": (self.config.mlm_weight, masked_lm_loss(logits, labels))}

@@ -44,6 +44,7 @@ from .configuration_diffaug import DiffAugConfig
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
 from .objectives import at_least_float32
+from .packing import Packing
 from .pooling import BackboneOutput
 from .prefix_slots import beside_slots, keys_and_values, prefixes_in_slots
 from .view_adapters import ViewAdapters
@@ -149,8 +150,15 @@ class DiffAugModel(SentenceEncoderModel):
         if self.config.views_module == "lora":
             self.view_adapters.merge_into(backbone)
 
+    def packing(self, encoder: PreTrainedModel, attention_mask: torch.Tensor, whole: bool = False) -> Packing | None:
+        """Compute padding if prefixes stand in slots, which are rows of tokens."""
+        slots = self.config.prefix_positions > 0 and self.config.views_module == "prefix" and not self.cached
+        return super().packing(encoder, attention_mask, whole or slots)
+
     def run_backbone(
         self,
+        attention_mask: torch.Tensor,
+        packing: Packing | None = None,
         views: torch.Tensor | None = None,
         prefixes: torch.Tensor | None = None,
         cache: PrefixCache | None = None,
@@ -161,20 +169,24 @@ class DiffAugModel(SentenceEncoderModel):
         An encoder gets the prefix as the keys and values of earlier tokens, or in `prefix_slots` if it takes none.
 
         Args:
+            attention_mask: `(rows, T)`.
+            packing: of `attention_mask`.
             views: `(rows or 1,)`, 0 or 1, the view whose modules a row uses; both by default.
             prefixes: in the shape of `self.prefixes`, the default.
             cache: an empty cache. It receives the keys and values of all layers, prefixes first.
-            inputs: of the backbone, with `attention_mask` `(rows, T)`.
+            inputs: further arguments of the backbone.
         """
         config = self.config
         if config.views_module != "prefix":
-            shares = None if views is None or config.views_mode == "same" else F.one_hot(views, 2)
+            shares = None if views is None or config.views_mode == "same" else F.one_hot(views, 2)[:, None]
+            if shares is not None and packing is not None:
+                shares = shares.expand(len(attention_mask), 1, 2)[packing.rows].transpose(0, 1)
             with self.view_adapters.shared(shares):
-                return super().run_backbone(**inputs)
+                return super().run_backbone(attention_mask, packing, **inputs)
         if not config.prefix_positions:
-            return super().run_backbone(**inputs)
+            return super().run_backbone(attention_mask, packing, **inputs)
         prefixes = self.prefixes if prefixes is None else prefixes
-        mask = inputs.pop("attention_mask")
+        mask = attention_mask
         seen = mask.new_ones(len(mask), config.prefix_positions)
         if views is None:
             prefixes = prefixes.unsqueeze(2)
@@ -189,17 +201,19 @@ class DiffAugModel(SentenceEncoderModel):
         dropout = config.prefix_dropout
         dropout = hidden_dropout(config.backbone_config) if dropout is None else dropout
         prefixes = F.dropout(prefixes, dropout, self.training)
+        if packing is not None:  # those of all rows before the tokens of all rows, see `Packing.split`
+            prefixes = prefixes[:, :, packing.order].transpose(2, 3).flatten(3, 4).unsqueeze(2)
         mask = torch.cat([seen, mask], dim=1)
         # A new one, because each forward appends to it.
         cache = PrefixCache(config.prefix_positions) if cache is None else cache
         if self.cached:
             for layer, (keys, values) in enumerate(prefixes):
                 cache.update(keys, values, layer)
-            return super().run_backbone(attention_mask=mask, past_key_values=cache, **inputs)
+            return super().run_backbone(mask, packing, past_key_values=cache, **inputs)
         slots = config.prefix_positions
         inputs = beside_slots(inputs, slots, config.backbone_config.pad_token_id)
         with prefixes_in_slots(self.backbone, prefixes) as written:
-            output = super().run_backbone(attention_mask=mask, **inputs)
+            output = super().run_backbone(mask, **inputs)
         for layer, (keys, values) in enumerate(zip(*written, strict=True)):
             cache.update(keys, values, layer)
         return BaseModelOutput(

@@ -37,6 +37,7 @@ from .mini_batches import in_mini_batches
 from .modeling_contrastive import ContrastiveLearningOutput, ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
 from .objectives import at_least_float32, replaced_token_detection
+from .packing import packed
 from .pooling import MaskedLMTransform
 
 
@@ -241,8 +242,15 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
             def condition(module: nn.Module, inputs: tuple, output: torch.Tensor) -> torch.Tensor:
                 return torch.cat([vectors[:, None].to(output.dtype), output[:, 1:]], dim=1)
 
-            with embedding_output(self.discriminator).register_forward_hook(condition):
-                return self.discriminator(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+            # The mean over all positions also reads the vectors at padding.
+            whole = self.config.prediction == "rtd" and self.config.rtd_reduction == "mean"
+            packing = self.packing(self.discriminator, attention_mask, whole=whole)
+            with (
+                embedding_output(self.discriminator).register_forward_hook(condition),
+                packed(self.discriminator, attention_mask, packing) as tokens,
+            ):
+                hidden = self.discriminator(input_ids=input_ids, **tokens).last_hidden_state
+            return hidden if packing is None else packing.unpack(hidden)
 
         return in_mini_batches(read, self._rows_at_a_time, input_ids, attention_mask, vectors)
 
@@ -301,10 +309,14 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
         """Return the generator's token at every position `(N, T)`."""
 
         def write(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-            logits = self.generator(input_ids=input_ids, attention_mask=attention_mask).logits
+            packing = self.packing(self.generator, attention_mask)
+            with packed(self.generator, attention_mask, packing) as tokens:
+                logits = self.generator(input_ids=input_ids, **tokens).logits
             if self.config.generator_sampling == "argmax":
-                return logits.max(-1).indices  # the same as argmax, in a third (bf16) to half of its time on CPU
-            return torch.multinomial(logits.float().softmax(-1).flatten(0, 1), 1).view_as(input_ids)
+                written = logits.max(-1).indices  # the same as argmax, in a third (bf16) to half of its time on CPU
+            else:
+                written = torch.multinomial(logits.float().softmax(-1).flatten(0, 1), 1).view(logits.shape[:2])
+            return written if packing is None else packing.unpack(written)
 
         return in_mini_batches(write, self._rows_at_a_time, input_ids, attention_mask)
 

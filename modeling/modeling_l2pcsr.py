@@ -42,7 +42,10 @@ from .configuration_l2pcsr import L2PCSRConfig
 from .distributed import gather_rows, largest
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
+from .packing import Packing
 
+# Changes a layer's output `(R, T, H)`, or with a packing `(1, N, H)`.
+Perturbation = Callable[[torch.Tensor, Packing | None], torch.Tensor]
 # The inner steps use only the direction of a gradient. In half precision small gradients would become 0; scaling by a
 # power of two avoids that without rounding.
 GRADIENT_SCALE = 2.0**10
@@ -113,23 +116,28 @@ def _or_one(size: torch.Tensor) -> torch.Tensor:
     return torch.where(size > 0, size, 1)
 
 
-def _multiply(token: torch.Tensor, feature: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-    return hidden * _average(token, feature).to(hidden.dtype)
+def _multiply(
+    token: torch.Tensor, feature: torch.Tensor, hidden: torch.Tensor, packing: Packing | None
+) -> torch.Tensor:
+    factors = _average(token, feature)
+    if packing is not None:
+        factors = packing.pack(factors.expand(*packing.shape, -1))
+    return hidden * factors.to(hidden.dtype)
 
 
-def _add(noise: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+def _add(noise: torch.Tensor, hidden: torch.Tensor, packing: Packing | None) -> torch.Tensor:
+    noise = noise if packing is None else packing.pack(noise)
     return hidden + noise.to(hidden.dtype)
 
 
 @contextmanager
-def perturbed(
-    backbone: PreTrainedModel, perturbations: list[Callable[[torch.Tensor], torch.Tensor]]
-) -> Iterator[None]:
+def perturbed(backbone: PreTrainedModel, perturbations: list[Perturbation]) -> Iterator[None]:
     """Perturb the outputs of the backbone's embedding layer and first layers inside the context, for one pass.
 
     Args:
         backbone: an encoder or decoder.
-        perturbations: functions of the output, for the embedding layer and then for the first Transformer layers.
+        perturbations: functions of the output and its packing, for the embedding layer and then for the first
+            Transformer layers.
     """
     places = [embedding_output(backbone), *hidden_layers(backbone)[: len(perturbations) - 1]]
     # A layer that runs several times has a perturbation for each time.
@@ -145,7 +153,7 @@ def perturbed(
         for module, in_turn in of_module.items():
             hook = partial(_perturb_output, in_turn[0]) if len(in_turn) == 1 else _PerturbInTurn(in_turn)
             # Run before the hooks that record hidden states.
-            handles.append(module.register_forward_hook(hook, prepend=True))
+            handles.append(module.register_forward_hook(hook, prepend=True, with_kwargs=True))
         yield
     finally:
         for handle in handles:
@@ -155,10 +163,11 @@ def perturbed(
 
 
 def _perturb_output(
-    perturb: Callable[[torch.Tensor], torch.Tensor], module: nn.Module, inputs: tuple, output: torch.Tensor | tuple
+    perturb: Perturbation, module: nn.Module, inputs: tuple, named: dict[str, Any], output: torch.Tensor | tuple
 ) -> torch.Tensor | tuple:
     hidden = first_output(output)
-    moved = perturb(hidden)
+    # A layer that reads packed tokens gets the packing; the embedding layer reads padded rows.
+    moved = perturb(hidden, named.get("packing"))
     if moved.shape != hidden.shape:
         raise ValueError(
             f"base_model: a layer's output has the shape {tuple(hidden.shape)}, and its mask {tuple(moved.shape)}; "
@@ -170,11 +179,15 @@ def _perturb_output(
 class _PerturbInTurn:
     """A forward hook that perturbs the first outputs of a module, each in its way, and leaves the others."""
 
-    def __init__(self, perturbations: list[Callable[[torch.Tensor], torch.Tensor]]):
+    def __init__(self, perturbations: list[Perturbation]):
         self.remaining = list(perturbations)
 
-    def __call__(self, module: nn.Module, inputs: tuple, output: torch.Tensor | tuple) -> torch.Tensor | tuple:
-        return _perturb_output(self.remaining.pop(0), module, inputs, output) if self.remaining else output
+    def __call__(
+        self, module: nn.Module, inputs: tuple, named: dict[str, Any], output: torch.Tensor | tuple
+    ) -> torch.Tensor | tuple:
+        if not self.remaining:
+            return output
+        return _perturb_output(self.remaining.pop(0), module, inputs, named, output)
 
 
 class L2PCSRModel(SentenceEncoderModel):
@@ -214,7 +227,7 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
     serving_class = L2PCSRModel
     seams = ("views",)
     # The perturbations of the views, set only inside `_perturbed_views`.
-    perturbations: list[Callable[[torch.Tensor], torch.Tensor]] | None = None
+    perturbations: list[Perturbation] | None = None
 
     def pool_views(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, rows: int | None = None

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutputWithPooling
@@ -13,9 +14,10 @@ from transformers.utils import logging
 
 from .backbones import is_causal, norm_eps
 from .configuration_sentence_encoder import SentenceEncoderConfig
-from .encoding import encode_texts, load_tokenizer
+from .encoding import checked_texts, encode_texts, encode_token_vectors, load_tokenizer
 from .fingerprint import load_fingerprint, verify_fingerprint
 from .flow import Flow
+from .packing import Packing, packed, packing_of
 from .pooling import (
     ALL_LAYERS,
     BackboneOutput,
@@ -27,6 +29,7 @@ from .pooling import (
     require_right_padding,
 )
 from .prompts import template_bias
+from .quantization import check_precision, quantize_embeddings
 from .saved_files import SavedCompletely
 from .view_adapters import UpProjection, ViewAdapters
 from .whitening import Whitening
@@ -34,6 +37,7 @@ from .whitening import Whitening
 logger = logging.get_logger(__name__)
 # Options of `from_pretrained` that locate a checkpoint, and with it its tokenizer.
 WHERE_FROM = ("revision", "subfolder", "cache_dir", "token", "local_files_only")
+OUTPUT_VALUES = ("sentence_embedding", "token_embeddings")  # of `encode`
 Loaded = TypeVar("Loaded", bound="SentenceEncoderPreTrainedModel")
 
 
@@ -51,6 +55,39 @@ class SentenceEncoderPreTrainedModel(SavedCompletely):
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_attention_backend = True
+    # Whether encoders compute the padding of a batch. Otherwise they read its real tokens only, see `packing`.
+    computes_padding = False
+    padding_tokens: int | torch.Tensor = 0  # tokens of padding computed so far
+
+    def packing(self, encoder: PreTrainedModel, attention_mask: torch.Tensor, whole: bool = False) -> Packing | None:
+        """Return where an encoder pass finds the real tokens of rows `(R, T)`, or None if it computes their padding.
+
+        Count the padding that the pass computes, unless it is compiled or in inference mode (`encode`).
+
+        Args:
+            encoder: one of this model's.
+            attention_mask: `(R, T)`.
+            whole: whether the pass needs the padding.
+        """
+        packing = None if whole or self.computes_padding else packing_of(encoder, attention_mask)
+        if packing is None and not (torch.compiler.is_compiling() or torch.is_inference_mode_enabled()):
+            self.padding_tokens = self.padding_tokens + attention_mask.numel() - attention_mask.sum()
+        return packing
+
+    def compute_padding(self, on: bool = True) -> None:
+        """Compute the padding of batches, as older versions did, or leave it out again."""
+        for model in self.modules():
+            if isinstance(model, SentenceEncoderPreTrainedModel):
+                model.computes_padding = on
+
+    def take_padding_tokens(self) -> int | torch.Tensor:
+        """Return the tokens of padding computed since the last call, on the device."""
+        taken: int | torch.Tensor = 0
+        for model in self.modules():
+            if isinstance(model, SentenceEncoderPreTrainedModel):
+                taken = taken + model.padding_tokens
+                model.padding_tokens = 0
+        return taken
 
     @classmethod
     def from_pretrained(
@@ -208,9 +245,23 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         if self.config.lora_rank:
             self.lora.merge_into(backbone)
 
-    def run_backbone(self, **inputs: Any) -> BackboneOutput:
-        """Run the backbone. A method that passes it more than tokens overrides this."""
-        return self.backbone(**inputs)
+    def run_backbone(
+        self, attention_mask: torch.Tensor, packing: Packing | None = None, **inputs: Any
+    ) -> BackboneOutput:
+        """Run the backbone. A method that passes it more than tokens overrides this.
+
+        Args:
+            attention_mask: `(R, T)`.
+            packing: of `attention_mask`. The outputs are unpacked again, with zeros at padding.
+            inputs: further arguments of the backbone.
+        """
+        with packed(self.backbone, attention_mask, packing) as tokens:
+            outputs = self.backbone(**tokens, **inputs)
+        if packing is not None:
+            outputs.last_hidden_state = packing.unpack(outputs.last_hidden_state)
+            if outputs.hidden_states is not None:
+                outputs.hidden_states = tuple(map(packing.unpack, outputs.hidden_states))
+        return outputs
 
     def encode_tokens(
         self,
@@ -239,9 +290,12 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         elif checked:
             require_right_padding(attention_mask)
         pooling = self.config.pooling
+        # Attentions and a cache are of padded rows; `wk` divides by the lengths of token vectors, at padding too.
+        whole = bool(inputs.get("output_attentions")) or "cache" in inputs or pooling == "wk"
         outputs = self.run_backbone(
             input_ids=input_ids,
             attention_mask=attention_mask,
+            packing=self.packing(self.backbone, attention_mask, whole),
             output_hidden_states=output_hidden_states or pooling in ALL_LAYERS,
             **{name: value for name, value in inputs.items() if value is not None},
         )
@@ -286,35 +340,94 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         *,
         batch_size: int = 32,
         normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        precision: str = "float32",
+        output_value: str = "sentence_embedding",
         convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: str | torch.device | None = None,
+        prompt: str | None = None,
         show_progress_bar: bool = False,
     ) -> Any:  # an array or a tensor: a checkpoint's code does not import numpy
         """Embed texts in batches of similar length, without gradients.
+
+        The options have the names and the meaning that they have in sentence-transformers.
 
         Args:
             texts: one string or a list of strings, of any length. They are truncated at the model's limit.
             tokenizer: the tokenizer saved with the model; loaded from the checkpoint by default.
             batch_size: largest number of texts in a forward pass. If texts are long, a pass has fewer: at most 1,024
                 tokens with padding on a CPU, and at most 128 x `batch_size` tokens on other devices.
-            normalize_embeddings: scale every vector to length 1.
-            convert_to_numpy: return a float32 numpy array; otherwise a tensor of the model's type on its device.
+            normalize_embeddings: scale every vector to length 1, after it was truncated.
+            truncate_dim: keep this many dimensions, the first ones; all by default. A model trained with
+                `matryoshka_dims` or whitened has its best ones first.
+            precision: `float32`, `int8`, `uint8`, `binary` or `ubinary`, see `quantization.quantize_embeddings`. The
+                ranges of `int8` and `uint8` are those of these texts.
+            output_value: `token_embeddings` returns a tensor `(tokens, H)` for each text instead, special tokens
+                included.
+            convert_to_numpy: return a numpy array, on the CPU; otherwise a tensor on the model's device, of its type
+                or that of `precision`.
+            convert_to_tensor: return a tensor, whatever `convert_to_numpy` is.
+            device: move the model to this device first.
+            prompt: refused; a model's prompt is part of its tokenizer.
             show_progress_bar: show a progress bar.
 
         Returns:
             `(len(texts), H)` in the order of the texts, or `(H,)` for a single text.
 
+        Raises:
+            TypeError, ValueError: a text or an option is not allowed.
+
         Example:
-            `model.encode(["A cat sits.", "A dog runs."], normalize_embeddings=True)`
+            `model.encode(["A cat sits.", "A dog runs."], normalize_embeddings=True, truncate_dim=64)`
         """
-        return encode_texts(
-            self,
-            texts,
-            tokenizer,
-            batch_size=batch_size,
-            normalize_embeddings=normalize_embeddings,
-            convert_to_numpy=convert_to_numpy,
-            show_progress_bar=show_progress_bar,
-        )
+        if prompt:
+            raise ValueError(
+                f"prompt: {prompt!r:.60} cannot be added, because a model's prompt is part of its tokenizer; "
+                "leave it out, or write it in front of the texts yourself"
+            )
+        if batch_size < 1:
+            raise ValueError(f"batch_size: {batch_size} must be at least 1")
+        if truncate_dim is not None and truncate_dim < 1:
+            raise ValueError(f"truncate_dim: {truncate_dim} must be at least 1")
+        check_precision(precision)
+        if output_value not in OUTPUT_VALUES:
+            raise ValueError(f"output_value: {output_value!r} must be one of {', '.join(OUTPUT_VALUES)}")
+        of_tokens = output_value == "token_embeddings"
+        if of_tokens and (truncate_dim is not None or precision != "float32" or normalize_embeddings):
+            raise ValueError(
+                "output_value: token_embeddings are neither truncated, quantised nor normalised; leave out "
+                "truncate_dim, precision and normalize_embeddings"
+            )
+        single = isinstance(texts, str)
+        checked = checked_texts([texts] if single else texts)
+        if device is not None:
+            self.to(device)  # type: ignore[arg-type]  # a decorator hides `self`
+        tokenizer = tokenizer or load_tokenizer(self)
+        passes = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
+        if of_tokens:
+            tokens = encode_token_vectors(self, checked, tokenizer, **passes)
+            return tokens[0] if single else tokens
+        embeddings = encode_texts(self, checked, tokenizer, dimensions=truncate_dim, **passes)
+        if normalize_embeddings:
+            embeddings = F.normalize(embeddings, dim=-1)
+        if precision != "float32":
+            embeddings = quantize_embeddings(embeddings, precision)
+        if convert_to_numpy and not convert_to_tensor:
+            embeddings = (embeddings.float() if precision == "float32" else embeddings).cpu().numpy()
+        return embeddings[0] if single else embeddings
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> torch.Tensor:
+        """Return the cosines `(n, m)` of all pairs of embeddings, as `SentenceTransformer.similarity` does.
+
+        Args:
+            embeddings1, embeddings2: arrays or tensors `(n, H)` and `(m, H)`, or `(H,)` for one embedding.
+
+        Example:
+            `model.similarity(model.encode(["A cat sits.", "A dog runs."]), model.encode("A cat sleeps."))`
+        """
+        left, right = (torch.atleast_2d(torch.as_tensor(each)).float() for each in (embeddings1, embeddings2))
+        return F.normalize(left, dim=1) @ F.normalize(right, dim=1).T
 
     def verify(self, tokenizer: PreTrainedTokenizerBase | None = None) -> list[str]:
         """Compare the checkpoint with its fingerprint: the token ids and vectors of a few sentences when it was saved.

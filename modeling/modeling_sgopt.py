@@ -31,6 +31,7 @@ from .distributed import gather_rows
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
 from .objectives import parameter_distance, self_guided
+from .packing import packed
 from .pooling import pool
 
 
@@ -108,9 +109,13 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
     @torch.no_grad()
     def guiding_views(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Return the twin's views `(B, K, H)` of token ids `(B, T)`, one for each layer of `view_layers`."""
-        states = self.twin(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True).hidden_states
-        layers = self.config.view_layers
-        return torch.stack([pool((states[k],), attention_mask, self.config.view_pooling) for k in layers], dim=1)
+        packing = self.packing(self.twin, attention_mask)
+        with packed(self.twin, attention_mask, packing) as tokens:
+            states = self.twin(input_ids=input_ids, output_hidden_states=True, **tokens).hidden_states
+        chosen = [states[layer] for layer in self.config.view_layers]
+        if packing is not None:
+            chosen = [packing.unpack(state) for state in chosen]
+        return torch.stack([pool((state,), attention_mask, self.config.view_pooling) for state in chosen], dim=1)
 
     def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
         """Compute the loss of embeddings and views `(B, 1 + K, D)`, with the other sentences of all processes."""

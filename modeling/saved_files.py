@@ -49,7 +49,11 @@ class JsonFile(PretrainedConfig):
 
 
 def write_sentence_transformers_files(
-    directory: Any, modules: list[dict], transformer: dict, oldest_version: str | None = None
+    directory: Any,
+    modules: list[dict],
+    transformer: dict,
+    oldest_version: str | None = None,
+    truncate_dim: int | None = None,
 ) -> None:
     """Write the files that make `SentenceTransformer(directory)` run `modules` one after the other.
 
@@ -58,8 +62,9 @@ def write_sentence_transformers_files(
         modules: content of `modules.json`.
         transformer: configuration of the first module.
         oldest_version: of sentence-transformers that knows the modules.
+        truncate_dim: dimensions that it keeps.
     """
-    settings = {
+    settings: dict[str, Any] = {
         "model_type": "SentenceTransformer",
         "prompts": {"query": "", "document": ""},
         "default_prompt_name": None,
@@ -67,6 +72,8 @@ def write_sentence_transformers_files(
     }
     if oldest_version:
         settings["__version__"] = {"sentence_transformers": oldest_version}
+    if truncate_dim is not None:
+        settings["truncate_dim"] = truncate_dim
     JsonFile(modules).to_json_file(f"{directory}/modules.json")
     JsonFile(transformer).to_json_file(f"{directory}/sentence_bert_config.json")
     JsonFile(settings).to_json_file(f"{directory}/config_sentence_transformers.json")

@@ -77,7 +77,7 @@ class ViewAdapter(nn.Module):
         inner = self.scale * inner if self.kind == "lora" else F.gelu(inner)
         if self.shares is None or (self.position_rows and len(vectors) == 1):
             return self.up(inner / self.sets)
-        return self.up(inner * self.shares.to(inner).repeat_interleave(self.bottleneck, 1)[:, None])
+        return self.up(inner * self.shares.to(inner).repeat_interleave(self.bottleneck, -1))
 
     def beside_key(self, change: torch.Tensor, dim: int) -> torch.Tensor:
         """Put zeros for the key between the changes of query and value, if they have one layer."""
@@ -134,7 +134,11 @@ class ViewAdapters(nn.ModuleList):
 
     @contextmanager
     def shared(self, shares: torch.Tensor | None) -> Iterator[None]:
-        """Set the share of each set in each row, `(rows or 1, sets)`, inside the context; None is their mean."""
+        """Set the share of each set inside the context; None is their mean.
+
+        Args:
+            shares: `(rows or 1, T or 1, sets)`, of each row or token.
+        """
         adapters = cast(Iterable[ViewAdapter], self)
         for adapter in adapters:
             adapter.shares = shares

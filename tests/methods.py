@@ -58,6 +58,7 @@ TESTED = {
             "flow": {"flow_width": 4},
             "average": {"ema_decay": 0.5},
             "lora": {"lora_rank": 3},
+            "matryoshka": {"matryoshka_dims": [4, 16], "matryoshka_weights": [0.5, 1.0]},
         },
         neutral={},
     ),

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,31 @@ def test_continue_training_leaves_a_repository(repository, train_file, dev_file,
     assert (tmp_path / "further" / "best" / "model.safetensors").is_file()
 
 
+@pytest.fixture(scope="module")
+def other_libraries(tmp_path_factory) -> Path:
+    """The interpreter of an environment with LangChain and LlamaIndex, and with the libraries of this one."""
+    environment = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    python = environment / "bin" / "python"
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "shared.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    needed = ["langchain-core", "langchain-huggingface", "llama-index-core", "llama-index-embeddings-huggingface"]
+    done = subprocess.run([python, "-m", "pip", "install", "-q", *needed], capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"{', '.join(needed)} could not be installed: {done.stderr.strip().splitlines()[-1]}")
+    return python
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["langchain_search.py", "llama_index_search.py"])
+def test_langchain_and_llama_index_find_the_lines_that_the_model_finds(name, other_libraries, repository, train_file):
+    said = run(other_libraries, EXAMPLES / name, repository, train_file, SENTENCES[0], HF_HUB_OFFLINE="1")
+    expected = example("semantic_search.py", repository, train_file, SENTENCES[0])[1:]
+    # Sentences with the same cosine may be in another order.
+    assert [line[:8] for line in said] == [line[:8] for line in expected[:3]]
+    assert set(said) <= set(expected)
+
+
 METHODS = ("arccse", "esimcse", "contrastive_tension")
 # A line of code in a docstring, or a few up to the bracket that closes the first one.
 LINE = r"^    (%s(?:.*\),|\n(?: {8}.*\n)+ {4}\),))$"
@@ -85,6 +111,7 @@ def contributed(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("contributed")
     for name in ("modeling", "training"):
         shutil.copytree(ROOT / name, root / "csezoo" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "csezoo" / "__init__.py", root / "csezoo")
     shutil.copytree(ROOT / "tests", root / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "setup.cfg", root)
     (root / "examples").symlink_to(EXAMPLES)

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer, util
 
 from csezoo.modeling import SimCSEConfig, SimCSEModel
 from csezoo.modeling.encoding import CPU_BATCH_TOKENS
+from csezoo.modeling.quantization import PRECISIONS
 from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
 from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
 
@@ -117,3 +119,65 @@ def test_padding_on_the_left_is_refused_where_it_would_change_a_vector(serving):
     with pytest.raises(ValueError, match='a row begins with padding.*tokenizer.padding_side = "right"'):
         model(**tokenizer(["the cat", "the cat sees the dog"], padding=True, return_tensors="pt"))
     model(**tokenizer(["the cat"] * 2, padding=True, return_tensors="pt"))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("normalize", [False, True])
+def test_vectors_are_truncated_then_normalised_then_quantised_as_sentence_transformers_does(
+    serving, tmp_path, precision, normalize
+):
+    model, tokenizer = serving
+    model.tokenizer = tokenizer
+    model.save_pretrained(tmp_path / "model")
+    theirs = SentenceTransformer(str(tmp_path / "model"), trust_remote_code=True, device="cpu")
+    options = {"normalize_embeddings": normalize, "truncate_dim": 20, "precision": precision}
+    ours, expected = model.encode(SENTENCES, tokenizer, **options), theirs.encode(SENTENCES, **options)
+    assert ours.dtype == expected.dtype and ours.shape == expected.shape
+    if precision == "float32":
+        np.testing.assert_allclose(ours, expected, atol=1e-6)
+        if normalize:
+            np.testing.assert_allclose(np.linalg.norm(ours, axis=1), 1, atol=1e-6)
+    else:  # a value at the end of a step may fall on either side of it
+        assert (ours != expected).mean() < 0.01
+
+
+def test_encode_takes_the_options_of_sentence_transformers(serving):
+    model, tokenizer = serving
+    tensor = model.encode(SENTENCES[:3], tokenizer, convert_to_tensor=True, device="cpu", truncate_dim=100)
+    assert isinstance(tensor, torch.Tensor) and tensor.shape == (3, 32)
+    assert model.encode(SENTENCES[:3], tokenizer, convert_to_tensor=True, precision="binary").dtype == torch.int8
+    assert model.encode("the cat", tokenizer, truncate_dim=5, precision="ubinary").shape == (1,)
+    np.testing.assert_allclose(
+        model.similarity(tensor.numpy(), tensor[0]).numpy(),
+        util.cos_sim(tensor, tensor[0]).numpy(),
+        atol=1e-6,
+    )
+
+
+def test_token_embeddings_are_the_last_layer_without_padding(serving):
+    model, tokenizer = serving
+    encoded = model.encode(MIXED, tokenizer, output_value="token_embeddings")
+    for text, vectors in zip(MIXED, encoded, strict=True):
+        alone = model(**tokenizer(text, truncation=True, return_tensors="pt")).last_hidden_state[0]
+        torch.testing.assert_close(vectors, alone, atol=1e-5, rtol=0)
+    torch.testing.assert_close(model.encode("the cat", tokenizer, output_value="token_embeddings"), encoded[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"prompt": "query: "},
+            "prompt: 'query: ' cannot be added, because a model's prompt is part of its tok",
+        ),
+        ({"truncate_dim": 0}, "truncate_dim: 0 must be at least 1"),
+        ({"precision": "int4"}, "precision: 'int4' must be one of float32, int8"),
+        ({"output_value": None}, "output_value: None must be one of sentence_embedding, token_embeddings"),
+        ({"output_value": "token_embeddings", "truncate_dim": 4}, "output_value: token_embeddings are neither"),
+        ({"precision": "int8"}, "precision: the range of each dimension cannot be known from a single text"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_refused(serving, options, message):
+    model, tokenizer = serving
+    with pytest.raises(ValueError, match=message):
+        model.encode("the cat", tokenizer, **options)

@@ -224,7 +224,7 @@ def test_recorded_hidden_states_are_the_weakened_ones_in_every_forward():
     first, second = (model(**rows).embeddings for _ in range(2))
     torch.testing.assert_close(first, second)
     ids, mask = rows["input_ids"].flatten(0, 1), rows["attention_mask"].flatten(0, 1)
-    with perturbed(model.model.backbone, [lambda hidden: torch.full_like(hidden, 7)] * 2):
+    with perturbed(model.model.backbone, [lambda hidden, packing: torch.full_like(hidden, 7)] * 2):
         states = model.model.backbone(ids, attention_mask=mask, output_hidden_states=True).hidden_states
     assert [(state == 7).all().item() for state in states] == [True, True, False, False]
 

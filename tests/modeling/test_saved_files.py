@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import ModelCard
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base import model as sentence_transformers_model
 from transformers import AutoModel, AutoModelForPreTraining
@@ -96,7 +96,7 @@ def test_a_training_model_can_be_served_by_sentence_transformers_too(published, 
 
 def test_an_adapter_is_saved_alone(published, tmp_path):
     model = AutoModel.from_pretrained(published)
-    model.add_adapter(LoraConfig(target_modules=["query"]))
+    model.add_adapter(LoraConfig())
     model.save_pretrained(tmp_path)
     assert not names(tmp_path) & {"modules.json", "fingerprint.json", "tokenizer.json"}
 
@@ -221,3 +221,15 @@ def test_a_class_with_another_head_names_the_export(stranger):
     assert len(errors) == 5
     for error in errors:
         assert "a sentence encoder has no head for it; `csezoo export DIR --to plain`" in error and "\n" not in error
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft reads it
+def test_lora_needs_no_target_modules(published, tmp_path):
+    """peft knows which layers of the zoo's models it adapts: those that it adapts in BERT and RoBERTa."""
+    model = AutoModel.from_pretrained(published)
+    adapted = get_peft_model(model, LoraConfig(r=2, init_lora_weights=False))
+    layers = {name.split(".lora_A")[0].split(".")[-1] for name, _ in adapted.named_parameters() if ".lora_A" in name}
+    assert layers == {"query", "value"}
+    expected = AutoModel.from_pretrained(published).encode(TEXTS)
+    assert np.abs(adapted.encode(TEXTS) - expected).max() > 1e-3
+    np.testing.assert_allclose(adapted.unload().encode(TEXTS), expected, atol=1e-6)

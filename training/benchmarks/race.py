@@ -73,6 +73,8 @@ def format_benchmark(report: dict) -> str:
         return "\n".join(
             f"{axis} {value}: {point['rows per second']:.1f} rows per second" for axis, value, point in points
         )
+    if "points" in report:
+        return "\n".join(_format_point(point, report["points"]) for point in report["points"])
     if "shapes" in report:
         return "\n".join(
             f"{name}: {shape['bytes'] / 1e6:.0f} MB, {shape['cpu_ms_per_sentence']:.2f} ms of processor time each"
@@ -85,7 +87,21 @@ def format_benchmark(report: dict) -> str:
         f"{report['benchmark']}: {median['ours']:.2f} s against {median['usual']:.2f} s (medians of {turns}), "
         f"ratio {report['ratio']:.3f} (of processor time {report['cpu_ratio']:.3f})"
     )
+    if "against padded" in report:
+        faster = report["against padded"]
+        line += f"; {faster['speedup']:.2f} times the speed of padded steps (limit {faster['limit']:.2f})"
     return line + "".join(f"; {text.format(report[key])}" for key, text in DETAILS.items() if key in report)
+
+
+def _format_point(point: dict, points: list[dict]) -> str:
+    complete = next(each for each in points if each["label"] == point["label"])
+    kept = statistics.mean(point["spearman"]) / statistics.mean(complete["spearman"])
+    deviation = f" ± {statistics.stdev(point['spearman']):.2f}" if len(point["spearman"]) > 1 else ""
+    return (
+        f"{point['label']}, {point['dimensions']} dimensions, {point['precision']}: {point['bytes']:,} bytes, "
+        f"STS {statistics.mean(point['spearman']):.2f}{deviation} ({kept:.1%} of complete), "
+        f"recall@10 {statistics.mean(point['recall@10']):.2f}"
+    )
 
 
 def _format_program(name: str, program: dict) -> str:

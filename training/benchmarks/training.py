@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,11 +18,13 @@ from transformers import DynamicCache, PreTrainedModel
 
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderPreTrainedModel
+from csezoo.modeling.packing import packed
 
 from ..environment import peak_device_bytes, peak_rss_bytes
 from ..errors import UserError
-from ..loop.building import build
+from ..loop.building import build, choose_layout
 from ..loop.precision import choose_precision, product_seconds
+from ..loop.progress import PADDING
 from ..loop.run_data import RunData
 from ..loop.training_loop import on_device, plan_stages, start_stage, update
 from ..recipes import Recipe
@@ -48,9 +51,14 @@ class EncoderPass:
     def run(self) -> None:
         """Repeat the call, and run a backward pass from the first position of the last layer."""
         with torch.set_grad_enabled(self.needs != "nothing"):
-            with embeddings_alone(self.encoder) if self.needs == "masks" else nullcontext():
+            packing = self.inputs.get("packing")
+            with (
+                embeddings_alone(self.encoder) if self.needs == "masks" else nullcontext(),
+                packed(self.encoder, None, packing) if packing else nullcontext(),
+            ):
                 cache = {"past_key_values": DynamicCache(self.prefixes)} if self.prefixes else {}
                 hidden = self.encoder(**self.inputs, **cache)[0]
+                hidden = packing.unpack(hidden) if packing else hidden
                 if self.needs != "nothing":
                     # Not a constant gradient: a layer norm would turn it into zeros.
                     first = hidden[:, 0]
@@ -146,6 +154,7 @@ class Updates:
         set_seed(recipe.seeds[0])
         self.built = build(self.recipe)
         self.built.model.to(self.accelerator.device)
+        self.layout = choose_layout(self.recipe, self.built.model, self.accelerator, begun=None)
         self.data = RunData(self.recipe, recipe.seeds[0], self.built, self.accelerator)
         self.stage = plan_stages(self.recipe, self.data)[-1]
         parts = start_stage(self.stage, self.recipe, self.built.model, self.accelerator)
@@ -157,12 +166,15 @@ class Updates:
         return self.data.batches("contrastive", 0, self.steps * accumulated, before=self.stage.start * accumulated)
 
     def run(self) -> None:
+        """Make the steps. `padding_tokens` is then the padding that they have computed."""
         loader = self.batches()
+        self.padding_tokens = 0
         for _ in range(self.steps):
             losses, _ = update(self.wrapped, self.optimizer, loader, self.recipe, self.accelerator)
             self.scheduler.step()
             with torch.no_grad():
                 self.built.model.after_update()
+            self.padding_tokens += int(losses[PADDING])
         losses["loss"].item()  # waits for the device
 
 
@@ -180,8 +192,10 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
     Returns:
         * the figures of `race`, where `ratio` is the training overhead R;
         * `floor`, R*: the counted operations of a step divided by those of its passes;
-        * `passes`: the passes of a step, each with its rows and tokens;
-        * the sentences and padded tokens of the batches, in total and per second;
+        * `passes`: the passes of a step, each with its rows, tokens, and the tokens that it computes;
+        * the sentences, tokens and padded tokens of the batches, in total and per second;
+        * `against padded`: the figures of a second `race` of the same steps without padding and with it, with their
+          tokens of padding, and `limit`, the speedup if a step took time for the real tokens of its batch only;
         * operations per second, also as a share of those of a large matrix product in this precision;
         * the seconds that 10^6 sentences would take;
         * the peak memory of the steps, of the GPU if there is one;
@@ -206,6 +220,7 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
             torch.cuda.synchronize()
 
     updates.run()  # the first run is the slowest
+    padding = updates.padding_tokens
     peak = peak_device_bytes() or peak_rss_bytes()
     counted = operations(updates.run)
     floor = counted / operations(run_passes)
@@ -213,18 +228,27 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
     seconds = figures["median"]["ours"]
     ids = [batch["input_ids"] for batch in batches]
     sentences, tokens = sum(map(len, ids)), sum(tensor.numel() for tensor in ids)
+    real = sum(int(batch["attention_mask"].sum()) for batch in batches)
+    against: dict[str, object] = {}
+    if updates.layout == "packed":
+        against["against padded"] = {**against_padded(updates, repeats), "limit": tokens / real}
     return {
         "benchmark": "training",
         "recipe": recipe.recipe,
         "method": recipe.method,
         "precision": accelerator.mixed_precision,
         "batch_size": recipe.batch_size,
+        "max_length": recipe.max_length,
         "steps": steps,
+        "layout": updates.layout,
         **figures,
+        **against,
         "floor": floor,
         "passes": [describe(encoder_pass) for encoder_pass in passes[0]],
         "sentences": sentences,
+        "tokens": real,
         "padded tokens": tokens,
+        "padding computed": padding,
         "sentences per second": sentences / seconds,
         "padded tokens per second": tokens / seconds,
         "operations per second": counted / seconds,
@@ -233,6 +257,22 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
         "peak bytes": peak,
         "machine": machine(),
     }
+
+
+def against_padded(updates: Updates, repeats: int) -> dict[str, Any]:
+    """Time the steps in turns as they are and with the padding of their batches."""
+    tokens = {}
+
+    def run(name: str, on: bool) -> None:
+        updates.built.model.compute_padding(on)
+        updates.run()
+        tokens[name] = updates.padding_tokens
+
+    padded = partial(run, "usual", True)
+    padded()  # the first run is the slowest
+    figures = race(partial(run, "ours", False), padded, repeats=repeats)
+    updates.built.model.compute_padding(False)
+    return {**figures, "speedup": 1 / figures["ratio"], "padding computed": tokens}
 
 
 def operations(run: Callable[[], None]) -> int:
@@ -251,11 +291,13 @@ def matmul_rate(accelerator: Accelerator) -> float:
 
 
 def describe(encoder_pass: EncoderPass) -> dict[str, object]:
-    """Return encoder, backward pass, rows and tokens of an encoder pass, for the report."""
+    """Return encoder, backward pass, rows, tokens and computed tokens of an encoder pass, for the report."""
     rows, tokens = encoder_pass.inputs["input_ids"].shape
+    packing = encoder_pass.inputs.get("packing")
     return {
         "encoder": type(encoder_pass.encoder).__name__,
         "needs": encoder_pass.needs,
         "rows": rows,
         "tokens": tokens,
+        "computed": len(packing.places) if packing else rows * tokens,
     }

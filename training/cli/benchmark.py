@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..environment import quiet_transformers
-from .options import Command, check_out, check_picture
+from ..errors import UserError
+from .options import SENTEVAL, Command, check_out, check_picture
 
 if TYPE_CHECKING:
     from ..recipes import Recipe
@@ -58,6 +59,20 @@ def add_commands(command: Command) -> None:
     add_model(chosen)
     texts = "file to encode, in any format that `csezoo encode` reads (default: 2,000 generated sentences)"
     chosen.add_argument("--texts", metavar="FILE", help=texts)
+
+    chosen = kind(
+        "short",
+        short,
+        "score truncated and quantised vectors against the complete ones, on the suites sts and retrieval",
+        "--models plain=runs/a/best matryoshka=runs/b/best --data SentEval/data --picture short.png",
+    )
+    models = "a label and a directory or Hub id, as for evaluate; scores of models with the same label are averaged"
+    chosen.add_argument("--models", nargs="+", required=True, metavar="LABEL=MODEL", help=models)
+    chosen.add_argument("--pooling", help="pooling of plain transformers encoders, such as cls or mean")
+    chosen.add_argument("--data", **SENTEVAL)
+    dims = "lengths below the complete one (default: 128 64 32)"
+    chosen.add_argument("--dims", nargs="+", type=int, default=[128, 64, 32], metavar="K", help=dims)
+    chosen.add_argument("--picture", metavar="FILE.png", help="draw quality against bytes to this file")
 
     def training_kind(name: str, run: Callable, summary: str, example: str, steps: int) -> argparse.ArgumentParser:
         summary = f"{summary}; keys of the recipe can follow, such as --batch_size 64"
@@ -128,6 +143,24 @@ def encode(options: argparse.Namespace) -> None:
     from ..benchmarks.encoding import benchmark_encoding
 
     _report(options, benchmark_encoding, options.model, options.pooling, options.texts, repeats=options.repeats)
+
+
+def short(options: argparse.Namespace) -> None:
+    from ..benchmarks.short_vectors import benchmark_short_vectors
+    from ..pictures.benchmarks import draw_short_vectors
+
+    models = []
+    for given in options.models:
+        label, equals, model = given.partition("=")
+        if not (label and equals and model):
+            raise UserError(f"models: {given!r} is not LABEL=MODEL; give a label, such as plain={given}")
+        models.append((label, model))
+    if options.picture:
+        check_picture(options.picture)
+    chosen = {"dims": options.dims, "pooling": options.pooling}
+    report = _report(options, benchmark_short_vectors, models, options.data, **chosen)
+    if options.picture:
+        draw_short_vectors(report["points"], options.picture)
 
 
 def training(options: argparse.Namespace) -> None:

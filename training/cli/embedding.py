@@ -26,6 +26,15 @@ def add_commands(command: Command) -> None:
     added.add_argument("--to", required=True, metavar="DIR", help=to)
     added.add_argument("--column", help="the column with the texts (default: `text`, or the only column)")
     added.add_argument("--normalize", action="store_true", help="scale every embedding to length one")
+    truncate_dim = "keep the first K dimensions, for a model trained with matryoshka_dims or whitened"
+    added.add_argument("--truncate_dim", type=int, metavar="K", help=truncate_dim)
+    added.add_argument(
+        "--precision",
+        default="float32",
+        choices=("float32", "int8", "uint8", "binary", "ubinary"),
+        help="one byte (int8, uint8; ranges of the first output file, kept in all) or one bit (binary, ubinary) per "
+        "dimension, as in sentence-transformers (default: float32)",
+    )
     added.add_argument(
         "--format",
         default="parquet",
@@ -46,6 +55,8 @@ def encode(options: argparse.Namespace) -> None:
     check_batch_size(options.batch_size)
     if not 1 <= options.shard_size <= 10**9:
         raise UserError(f"shard_size: {options.shard_size} must be at least 1 and at most 1,000,000,000")
+    if options.truncate_dim is not None and options.truncate_dim < 1:
+        raise UserError(f"truncate_dim: {options.truncate_dim} must be at least 1")
     quiet_transformers()
     accelerator = Accelerator()  # before the model is loaded: it assigns each process its device
     check_launch(accelerator.num_processes)
@@ -60,6 +71,8 @@ def encode(options: argparse.Namespace) -> None:
         Path(options.to),
         column=options.column,
         normalize=options.normalize,
+        truncate_dim=options.truncate_dim,
+        precision=options.precision,
         file_format=options.format,
         shard_size=options.shard_size,
         progress=progress,

@@ -36,6 +36,8 @@ def add_commands(command: Command) -> None:
     added.add_argument("--to", required=True, metavar="DIR", help="a new directory")
     onnx = "also write onnx/model.onnx; for a model without a plain form, write only this"
     added.add_argument("--onnx", action="store_true", help=onnx)
+    truncate_dim = "keep the first K dimensions, for a model trained with matryoshka_dims or whitened"
+    added.add_argument("--truncate_dim", type=int, metavar="K", help=truncate_dim)
     added = command(
         "convert",
         convert,
@@ -79,7 +81,8 @@ def publish(options: argparse.Namespace) -> None:
 def export(options: argparse.Namespace) -> None:
     from ..publishing.export import export as write
 
-    for way, difference in write(options.checkpoint, options.to, onnx=options.onnx).items():
+    choices = {"onnx": options.onnx, "truncate_dim": options.truncate_dim}
+    for way, difference in write(options.checkpoint, options.to, **choices).items():
         print(f"{way:<24} same vectors (largest difference: {difference:.0e})")
     print(options.to)
 

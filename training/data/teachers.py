@@ -56,8 +56,11 @@ def _vectors_of(directory: str, sentences: list[str]) -> datasets.Dataset:
         encoded = datasets.load_dataset("parquet", data_files=shards_of(directory), split="train")
         rows = {text: row for row, text in enumerate(encoded["text"])}
         dimensions = encoded.features["embedding"].length
+        precision = encoded.features["embedding"].feature.dtype
     except (*READ_ERRORS, KeyError, AttributeError) as error:
         raise UserError(f"teachers: {directory} was not written by `csezoo encode`; write it again") from error
+    if precision != "float32":
+        raise UserError(f"teachers: {directory} has quantised vectors ({precision}); encode the texts to float32")
     if missing := next((text for text in sentences if text not in rows), None):
         raise UserError(
             f"teachers: {directory} has no vector of the training sentence {missing[:60]!r}; encode the training file"

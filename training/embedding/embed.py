@@ -8,8 +8,11 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import torch
 from accelerate import PartialState
 from tqdm.auto import tqdm
+
+from csezoo.modeling.quantization import quantization_ranges, quantize_embeddings
 
 from ..data.texts import stream_texts
 from ..errors import UserError, one_line
@@ -18,7 +21,8 @@ from ..evaluation.tasks.sts import unit_vectors
 from .shards import finished_shards, shard_names, write_shard
 
 # What the embeddings depend on. Shards of another size would skip rows or repeat them.
-DECISIVE = ("model_sha256", "pooling", "dtype", "normalize", "text_sha256", "shard_size", "format")
+DECISIVE: tuple[str, ...] = ("model_sha256", "pooling", "dtype", "normalize", "text_sha256", "shard_size", "format")
+DECISIVE += ("truncate_dim", "precision")  # only in the receipts of embeddings that were cut or quantised
 
 
 def embed_file(
@@ -29,6 +33,8 @@ def embed_file(
     *,
     column: str | None = None,
     normalize: bool = False,
+    truncate_dim: int | None = None,
+    precision: str = "float32",
     file_format: str = "parquet",
     shard_size: int = 10_000,
     progress: bool = False,
@@ -43,7 +49,10 @@ def embed_file(
         encode, receipt: as returned by `load_encoder`.
         file, column: as for `stream_texts`.
         directory: a new directory, or that of an interrupted call with the same arguments.
-        normalize: scale every vector to length one.
+        normalize: scale every vector to length one, after it was truncated.
+        truncate_dim: keep this many dimensions, the first ones.
+        precision: see `quantize_embeddings`. The ranges of `int8` and `uint8` are those of the first shard, and are in
+            the receipt of every shard, so that queries can be quantised with them.
         file_format: a key of `shards.FORMATS`.
         shard_size: rows per shard.
         progress: show a bar over the rows of this process.
@@ -58,6 +67,8 @@ def embed_file(
     if rows == 0:
         raise UserError(f"{file} contains no texts; give a file with at least one text")
     choices = {"normalize": normalize, "text_sha256": text_sha256, "shard_size": shard_size, "format": file_format}
+    choices |= {} if truncate_dim is None else {"truncate_dim": truncate_dim}
+    choices |= {} if precision == "float32" else {"precision": precision}
     shard_receipt = {**receipt, **choices}
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -71,15 +82,35 @@ def embed_file(
     sizes = {number: min(shard_size, rows - number * shard_size) for number in numbers}
     missing = {number: size for number, size in sizes.items() if names[number] not in finished}
     done = sum(sizes.values()) - sum(missing.values())
+    ranges = None
     with tqdm(total=sum(sizes.values()), initial=done, desc="Texts", unit="", disable=not progress) as bar:
         for number, texts in enumerate(windows(stream_texts(file, column), shard_size)):
+            calibrates = number == 0 and bool(missing) and precision in ("int8", "uint8")
+            if number not in missing and not calibrates:
+                continue
+            embeddings = check_vectors(np.asarray(encode(texts), dtype=np.float32), texts)[:, :truncate_dim]
+            if normalize:
+                embeddings = unit_vectors(embeddings).astype(np.float32)
+            if calibrates:
+                ranges = calibrated(embeddings)
+                shard_receipt["ranges"] = ranges.tolist()
             if number in missing:
-                embeddings = check_vectors(np.asarray(encode(texts), dtype=np.float32), texts)
-                if normalize:
-                    embeddings = unit_vectors(embeddings).astype(np.float32)
+                embeddings = quantize_embeddings(torch.from_numpy(embeddings), precision, ranges).numpy()
                 write_shard(directory / names[number], number * shard_size, texts, embeddings, shard_receipt)
                 bar.update(len(texts))
     return rows, len(names)
+
+
+def calibrated(embeddings: np.ndarray) -> torch.Tensor:
+    """Return the ranges `(2, d)` of the embeddings of the first shard.
+
+    Raises:
+        UserError: there is only one.
+    """
+    try:
+        return quantization_ranges(torch.from_numpy(embeddings))
+    except ValueError as error:
+        raise UserError(f"{error} (a shard has --shard_size texts)") from error
 
 
 def survey(texts: Iterable[str]) -> tuple[int, str]:

@@ -31,7 +31,7 @@ def shard_names(rows: int, shard_size: int, file_format: str) -> list[str]:
 
 
 def parquet(first_row: int, texts: list[str], embeddings: np.ndarray, receipt: str) -> bytes:
-    """Return a Parquet file with the columns `row` (from 0), `text`, `embedding` (`fixed_size_list<float32>[H]`)."""
+    """Return a Parquet file with the columns `row` (from 0), `text`, `embedding`, a `fixed_size_list` of H numbers."""
     rows = pa.array(range(first_row, first_row + len(texts)), pa.int64())
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(embeddings.ravel()), embeddings.shape[1])
     columns = {"row": rows, "text": pa.array(texts, pa.string()), "embedding": vectors}
@@ -43,7 +43,7 @@ def parquet(first_row: int, texts: list[str], embeddings: np.ndarray, receipt: s
 
 
 def safetensors(first_row: int, texts: list[str], embeddings: np.ndarray, receipt: str) -> bytes:
-    """Return a safetensors file with `row` (from 0, int64) and `embedding` (`(rows, H)`, float32), but no texts."""
+    """Return a safetensors file with `row` (from 0, int64) and `embedding` `(rows, H)`, but no texts."""
     rows = np.arange(first_row, first_row + len(texts))
     return save({"row": rows, "embedding": np.ascontiguousarray(embeddings)}, {KEY: receipt})
 
@@ -87,7 +87,7 @@ def finished_shards(directory: Path, receipt: dict, decisive: tuple[str, ...]) -
     paths = [path for path in directory.glob("*") if path.suffix[1:] in FORMATS and not path.name.startswith(".")]
     for path in sorted(paths):
         existing = read_receipt(path)
-        if differing := [key for key in decisive if existing.get(key) != receipt[key]]:
+        if differing := [key for key in decisive if existing.get(key) != receipt.get(key)]:
             name, value = differing[0].removesuffix("_sha256"), existing.get(differing[0])
             raise UserError(
                 f"to: {directory} contains embeddings made with another {name} ({value}); choose another --to"

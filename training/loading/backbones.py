@@ -101,13 +101,15 @@ def padding_moves(serving: SentenceEncoderModel, tokenizer: PreTrainedTokenizerB
     room = tokenizer.model_max_length - ids.shape[1]
     padded = torch.nn.functional.pad(ids, (0, min(PADDING, room)), value=tokenizer.pad_token_id)
     mask = torch.nn.functional.pad(torch.ones_like(ids), (0, padded.shape[1] - ids.shape[1]))
-    was_training = serving.training
+    was_training, computed = serving.training, serving.computes_padding
     devices = [serving.device] if serving.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         serving.eval()
+        serving.compute_padding()
         alone = serving.encode_tokens(ids)[0].last_hidden_state
         beside = serving.encode_tokens(padded, mask)[0].last_hidden_state[:, : ids.shape[1]]
     serving.train(was_training)
+    serving.compute_padding(computed)
     return float((beside - alone).abs().max() / alone.square().mean().sqrt())
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import torch
+from accelerate import Accelerator
+from accelerate.utils import DynamoBackend
 from transformers import PreTrainedTokenizerBase
 
 from csezoo.modeling import SentenceEncoderConfig, method
@@ -14,6 +17,7 @@ from csezoo.modeling.backbones import longest_input
 from csezoo.modeling.configuration_sentence_encoder import check_prompt
 from csezoo.modeling.flow import LEVELS
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
+from csezoo.modeling.packing import can_pack
 
 from ..data.collation import ViewCollator, tokenize
 from ..errors import UserError
@@ -23,6 +27,8 @@ from ..loading.sizes import refuse_oversized
 from ..loading.templates import Template, serving_tokenizer, template_token_ids
 from ..loading.tokenizers import UNKNOWN, check_vocabulary, load_tokenizer, require_mask_token
 from ..recipes import Recipe
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -157,6 +163,35 @@ def build(recipe: Recipe) -> Build:
         full_stop=config.full_stop,
     )
     return Build(model, tokenizer, serving, templates, sentence_length)
+
+
+def choose_layout(recipe: Recipe, model: ForContrastiveLearning, accelerator: Accelerator, begun: str | None) -> str:
+    """Let a model leave out the padding of batches where that saves time, and return the layout it uses.
+
+    Args:
+        begun: the layout of the run so far, if it has a checkpoint.
+
+    Returns:
+        `packed` or `padded`. Dropout differs between them. The reason for `padded` is logged.
+    """
+    names = [type(encoder).__name__ for encoder in model.encoders() if not can_pack(encoder)]
+    reasons = {
+        "padded: true": recipe.padded,
+        "this run began with it": begun == "padded",
+        "compiled code would be compiled again for every batch": is_compiled(accelerator),
+        f"on {accelerator.device.type} many small attentions may be slower": accelerator.device.type != "cpu",
+        f"{', '.join(names[:1])} with this attention cannot leave it out": bool(names),
+    }
+    reason = next((text for text, holds in reasons.items() if holds), None)
+    if reason and not recipe.padded:
+        logger.info("padding is computed: %s", reason)
+    model.compute_padding(reason is not None)
+    return "padded" if reason else "packed"
+
+
+def is_compiled(accelerator: Accelerator) -> bool:
+    """Return whether `accelerate launch` asked for torch.compile."""
+    return accelerator.state.dynamo_plugin.backend != DynamoBackend.NO
 
 
 def template_length(template: Template) -> int:

@@ -173,6 +173,15 @@ def newest(directory: Path, receipt: dict[str, object], *, force: bool = False) 
     return found
 
 
+def layout_so_far(directory: Path, *, seed: int) -> str | None:
+    """Return the layout of a run's newest checkpoint, `packed` or `padded`, or None if it has no checkpoint.
+
+    Runs that began before receipts named it computed their padding.
+    """
+    found = checkpoints(directory, {"seed": seed})
+    return _state(found[-1]).get(RECEIPT, {}).get("layout", "padded") if found else None
+
+
 def checkpoints(directory: Path, receipt: dict[str, object]) -> list[Path]:
     """List the complete checkpoints of a run, oldest first. Their checksums are not compared.
 

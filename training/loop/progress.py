@@ -27,6 +27,7 @@ from .served.soup import Soup
 
 logger = logging.getLogger(__name__)
 GRADIENT_NORM = "gradient_norm"
+PADDING = "padding_tokens"
 
 
 def seed_name(recipe: Recipe, seed: int) -> str:

@@ -31,7 +31,7 @@ CODE += ("loop/building.py", "loop/optimizers.py", "loop/progress.py", "loop/run
 # A checkpoint in which one of these differs belongs to another run.
 SAME_RUN = ("recipe", "seed")
 # Entries that receipts of older code lack. Such a receipt also differs in `code`, which is what an error then names.
-LATER = {"special tokens", "base_model", "generator", "dataset", "nli_dataset"}
+LATER = {"special tokens", "base_model", "generator", "dataset", "nli_dataset", "layout"}
 
 
 def run_receipt(
@@ -54,6 +54,7 @@ def run_receipt(
         "seed": seed,
         "processes": accelerator.num_processes,
         "precision": precision_of(accelerator),
+        "layout": "padded" if built.model.computes_padding else "packed",
         "code": code_sha256(),
         "tokenizer": tokenizer_sha256(built.serving_tokenizer),
         "special tokens": str(special_tokens(built.tokenizer)),

@@ -27,15 +27,15 @@ from ..errors import UserError
 from ..evaluation.tasks.sts import PairTask
 from ..pictures.curves import draw_prefix_tuning, draw_training_curves
 from ..recipes import Recipe
-from .building import build
-from .checkpoints import RECEIPT, TrainingState, checkpoints, newest, step_of
+from .building import build, choose_layout, is_compiled
+from .checkpoints import RECEIPT, TrainingState, checkpoints, layout_so_far, newest, step_of
 from .distributed.fsdp import full_tensor, gather_weights, model_to_train
 from .distributed.launch import on_main
 from .health import refuse_equal_views, refuse_padding_dependence
 from .non_finite import NonFinite, keep_batch
 from .optimizers import make_optimizer
 from .precision import precision_of
-from .progress import GRADIENT_NORM, Progress, seed_name
+from .progress import GRADIENT_NORM, PADDING, Progress, seed_name
 from .run_data import RunData
 from .run_receipt import refuse_mixed_seeds, run_receipt
 
@@ -93,6 +93,8 @@ def train(
     if recipe.gradient_checkpointing:
         _checkpoint_gradients(built.model)
     built.model.to(accelerator.device)
+    begun = on_main(accelerator, partial(layout_so_far, run / "checkpoints", seed=seed))
+    choose_layout(recipe, built.model, accelerator, begun)
     data = RunData(recipe, seed, built, accelerator)
     stages = plan_stages(recipe, data)
     receipt = run_receipt(recipe, seed, built, data, accelerator, dev)
@@ -210,7 +212,8 @@ def train_stage(
         if progress.stopped:
             break
         learning_rate = float(scheduler.get_last_lr()[0])
-        contrasts = model.config.contrastive_weight > 0 or model.config.rank_weight > 0
+        config = model.config
+        contrasts = config.contrastive_weight > 0 or config.rank_weight > 0 or bool(config.matryoshka_dims)
         first = stage.name == "contrastive" and step == begin + 1 and contrasts
         check = partial(refuse_equal_views, progress.built, recipe, accelerator) if first else None
         losses, rows = update(wrapped, optimizer, loader, recipe, accelerator, check)
@@ -316,10 +319,14 @@ def update(
         check: called with the token ids and the embeddings of each batch, before the backward pass.
 
     Returns:
-        The losses on the device, as means over the batches of the update: the loss, its named parts, and last the
-        norm of the gradient. Then the number of rows.
+        The losses on the device, as means over the batches of the update: the loss, its named parts, the tokens of
+        padding that all encoder passes of the update computed, and last the norm of the gradient. Then the number of
+        rows.
     """
     batches, rows = recipe.gradient_accumulation_steps, 0
+    trained = next(module for module in model.modules() if isinstance(module, ForContrastiveLearning))
+    trained.take_padding_tokens()  # those before the update, such as of diagnostics
+    padding: int | torch.Tensor = 0
     totals: dict[str, torch.Tensor] = {}
     for _ in range(batches):
         batch = next(loader)
@@ -328,11 +335,17 @@ def update(
         with accelerator.accumulate(model):  # exchanges gradients once per update
             with accelerator.autocast():  # accelerate does not wrap the forward under FSDP
                 output = model(**batch)
+            if is_compiled(accelerator):  # compiled passes count nothing: count what they read
+                masks = [value for name, value in batch.items() if name.endswith("attention_mask")]
+                padding = padding + sum((mask == 0).sum() for mask in masks)
             if check:
                 check(batch["input_ids"], output.embeddings)
             accelerator.backward(output.loss)  # divides by the number of batches
         for name, loss in {"loss": output.loss, **output.losses}.items():
             totals[name] = totals.get(name, 0) + loss.detach() / batches
+    padding = padding + trained.take_padding_tokens()
+    totals[PADDING] = torch.as_tensor(padding, dtype=torch.float32, device=accelerator.device)
+    totals[PADDING] *= accelerator.num_processes  # logged as a mean over processes
     norm = accelerator.clip_grad_norm_(model.parameters(), recipe.max_grad_norm or math.inf)
     totals[GRADIENT_NORM] = torch.as_tensor(full_tensor(norm), device=accelerator.device)  # a float under DeepSpeed
     optimizer.step()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
+from statistics import mean, stdev
 
 
 def draw_scaling(axes: dict[str, dict[str, dict]], path: str | Path) -> None:
@@ -49,4 +51,44 @@ def draw_soak(programs: dict[str, dict], path: str | Path) -> None:
         panel.grid(axis="y", alpha=0.3)
     panels[0, 0].set_ylabel("memory, MiB")
     panels[1, 0].set_ylabel("open files")
+    figure.savefig(path)
+
+
+def draw_short_vectors(points: list[dict], path: str | Path) -> None:
+    """Draw quality against the bytes of a vector: a panel for each measure, a line for each label and precision.
+
+    Args:
+        points: the points of the report of `csezoo benchmark short`. A bar is the standard deviation over models.
+        path: of the PNG file.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import ScalarFormatter
+
+    lines = defaultdict(list)
+    for point in points:
+        lines[point["label"], point["precision"]].append(point)
+    labels = list(dict.fromkeys(label for label, _ in lines))
+    styles = {"float32": "o-", "int8": "s--", "binary": "^:"}
+    measures = {"spearman": "Spearman × 100, mean of the STS tasks", "recall@10": "recall@10 × 100, STS-B test"}
+    figure = Figure(figsize=(10, 4.2), dpi=150, layout="constrained")
+    for panel, (measure, words) in zip(figure.subplots(1, 2), measures.items(), strict=True):
+        for (label, precision), of_line in lines.items():
+            panel.errorbar(
+                [point["bytes"] for point in of_line],
+                [mean(point[measure]) for point in of_line],
+                [stdev(point[measure]) if len(point[measure]) > 1 else 0 for point in of_line],
+                fmt=styles[precision],
+                color=f"C{labels.index(label)}",
+                markersize=4,
+                linewidth=1.2,
+                capsize=2,
+                label=f"{label}, {precision}",
+            )
+        panel.set_xscale("log", base=2)
+        panel.xaxis.set_major_formatter(ScalarFormatter())
+        panel.set_xlabel("bytes of a vector")
+        panel.set_ylabel(words)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(alpha=0.3)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
     figure.savefig(path)

@@ -101,7 +101,7 @@ MODULES = {
     "transformers.cache_utils": "\\w*Cache",
     "transformers.configuration_utils": "Pre[tT]rainedConfig",
     "transformers.initialization": "[a-z]\\w+_",
-    "transformers.masking_utils": "create_\\w+",
+    "transformers.masking_utils": "ALL_MASK_ATTENTION_FUNCTIONS create_\\w+",
     "transformers.modeling_attn_mask_utils": "AttentionMaskConverter _prepare_\\w+ _create_\\w+",
     "transformers.modeling_layers": "[A-Z]\\w+",
     "transformers.modeling_outputs": "\\w*Output\\w*",
@@ -227,6 +227,8 @@ SETTINGS = {
     ),
     **dict.fromkeys(("name_or_path", "_name_or_path", "auto_map", "_auto_class"), "chooses what is loaded"),
 }
+# The one attention that code may choose: the zoo's own, which `modeling/packing.py` registers.
+OWN_ATTENTION = "csezoo_packed"
 
 
 def pattern(names: str) -> re.Pattern[str]:

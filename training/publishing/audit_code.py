@@ -13,7 +13,7 @@ from io import BytesIO
 from pathlib import PurePosixPath
 
 from ..errors import one_line
-from .audit_allowed import ATTRIBUTES, BUILTINS, MODULES, OPTIONS, REASONS, SETTINGS, pattern
+from .audit_allowed import ATTRIBUTES, BUILTINS, MODULES, OPTIONS, OWN_ATTENTION, REASONS, SETTINGS, pattern
 from .audit_origins import LOADERS, PLACED, Function, of_the_checkpoint
 
 IMPORTABLE = [(re.compile(module), pattern(names)) for module, names in MODULES.items()]
@@ -241,6 +241,15 @@ class _Reader(ast.NodeVisitor):
             self.report(node, f".{name} is set: {SETTINGS[name]}")
         if name == "loaded_from" and (not self.functions or self.functions[-1].name != "from_pretrained"):
             self.report(node, f".{name} is set: {SETTINGS['name_or_path']}")
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        match node:
+            case ast.Assign([ast.Attribute(owner, "_attn_implementation")], ast.Constant(name)) if (
+                name == OWN_ATTENTION
+            ):
+                self.visit(owner)
+            case _:
+                self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
         for keyword in node.keywords:

@@ -30,7 +30,7 @@ from .plain import separate_template_mask, write_plain_model
 from .staging import PLACEHOLDER, finished_repository
 
 
-def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
+def export(run: str, to: str, *, onnx: bool = False, truncate_dim: int | None = None) -> dict[str, float]:
     """Write a checkpoint of the zoo as a repository without custom code, and check its vectors without csezoo.
 
     The directory contains a plain transformers model (`BertModel`, `RobertaModel`), its tokenizer with the prompt
@@ -42,6 +42,7 @@ def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
         to: a new or empty directory.
         onnx: also write `onnx/model.onnx`. For a model without a plain form, write only this, the tokenizer and the
             card.
+        truncate_dim: keep this many dimensions, the first ones.
 
     Returns:
         For each way to use the export, the largest difference from the vectors of the checkpoint, see
@@ -49,7 +50,8 @@ def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
 
     Raises:
         UserError: `run` is not a finished checkpoint of the zoo, it has no plain form, `to` is not empty, a needed
-            package is missing, or the vectors differ by more than 1e-5.
+            package is missing, `truncate_dim` is not below the model's dimensions, or the vectors differ by more than
+            1e-5.
 
     Example:
         `export("runs/quickstart", "quickstart-plain")`
@@ -67,8 +69,11 @@ def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
         )
     if not reason and find_spec("sentence_transformers") is None:
         raise UserError("export checks its result with sentence-transformers: pip install sentence-transformers")
+    size = encoder.config.embedding_size
+    if truncate_dim is not None and not 1 <= truncate_dim < size:
+        raise UserError(f"truncate_dim: {truncate_dim} must be at least 1 and below {size}, the dimensions of {run}")
     texts = _texts(tokenizer)
-    expected = encoder.encode(texts, tokenizer)
+    expected = encoder.encode(texts, tokenizer, truncate_dim=truncate_dim)
     if encoder.config.pooling == "prompt":
         tokenizer = separate_template_mask(encoder, tokenizer)
     else:  # an old checkpoint's tokenizer does not work in transformers.js
@@ -79,13 +84,13 @@ def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
         if reason:
             save_tokenizer(partial, tokenizer)
         else:
-            write_plain_model(partial, encoder, tokenizer)
+            write_plain_model(partial, encoder, tokenizer, truncate_dim)
         bar.update()
         if onnx:
-            write_onnx(partial / "onnx" / "model.onnx", encoder, tokenizer, texts)
+            write_onnx(partial / "onnx" / "model.onnx", encoder, tokenizer, texts, truncate_dim)
         bar.update()
-        ways = ways_to_use(partial, encoder)
-        export_card(source / "README.md", encoder, ways, reason).save(partial / "README.md")
+        ways = ways_to_use(partial, encoder, truncate_dim)
+        export_card(source / "README.md", encoder, ways, reason, truncate_dim).save(partial / "README.md")
         differences = check_export(partial, ways, texts, expected)
         bar.update()
     return differences

@@ -44,19 +44,21 @@ NOT_A_NUMBER = """The ONNX file returns nan for a row that is padded on the left
 token. transformers.js cuts long texts after it has added the template, so shorten them first."""
 
 
-def ways_to_use(directory: Path, encoder: SentenceEncoderModel) -> dict[str, str]:
+def ways_to_use(directory: Path, encoder: SentenceEncoderModel, truncate_dim: int | None = None) -> dict[str, str]:
     """Return Python code that turns `texts` into `embeddings`, by the library it uses.
 
     Args:
         directory: the export, without its card.
         encoder: the exported model.
+        truncate_dim: dimensions to keep.
     """
     ways = {}
     if (directory / "modules.json").exists():
         ways["sentence-transformers"] = f"""from sentence_transformers import SentenceTransformer
 {TEXTS}
 embeddings = SentenceTransformer("{PLACEHOLDER}").encode(texts)"""
-        ways["transformers alone"] = _with_transformers(directory, encoder)
+        cut = "" if truncate_dim is None else f"\nembeddings = embeddings[:, :{truncate_dim}]"
+        ways["transformers alone"] = _with_transformers(directory, encoder) + cut
     if (directory / "onnx").exists():
         ways["ONNX Runtime"] = f"""from onnxruntime import InferenceSession
 from transformers import AutoTokenizer
@@ -94,7 +96,13 @@ def _with_transformers(directory: Path, encoder: SentenceEncoderModel) -> str:
     return "\n".join(lines)
 
 
-def export_card(source: Path, encoder: SentenceEncoderModel, ways: dict[str, str], obstacle: str | None) -> ModelCard:
+def export_card(
+    source: Path,
+    encoder: SentenceEncoderModel,
+    ways: dict[str, str],
+    obstacle: str | None,
+    truncate_dim: int | None = None,
+) -> ModelCard:
     """Return the checkpoint's card with its section on use replaced.
 
     Args:
@@ -102,6 +110,7 @@ def export_card(source: Path, encoder: SentenceEncoderModel, ways: dict[str, str
         encoder: the exported model.
         ways: see `ways_to_use`.
         obstacle: why the model has no plain form; `None` if it has one.
+        truncate_dim: the dimensions that are kept.
     """
     plain = type(encoder.backbone).__name__
     if obstacle:
@@ -112,10 +121,12 @@ def export_card(source: Path, encoder: SentenceEncoderModel, ways: dict[str, str
             f"This is a plain `{plain}` without custom code. A sentence's vector is {WORDS[encoder.config.pooling]}"
             f"{layers}. The pooler of `{plain}` is not used; its weights are zero."
         )
-    use = [f"## Use\n\n{what} The vectors are the same as those of the model it was exported from."]
+    same = "The vectors are the same as those of the model it was exported from"
+    cut = "" if truncate_dim is None else f", cut to their first {truncate_dim} dimensions"
+    use = [f"## Use\n\n{what} {same}{cut}."]
     use += [f"With {way}:\n\n```python\n{code}\n```" for way, code in ways.items()]
     if not obstacle:
-        use += [_servers(encoder), LEFT_PADDING]
+        use += [_servers(encoder, truncate_dim), LEFT_PADDING]
     if "ONNX Runtime" in ways:
         use.append(NOT_A_NUMBER)
     section = "\n\n".join(use) + "\n\n"
@@ -129,10 +140,11 @@ def export_card(source: Path, encoder: SentenceEncoderModel, ways: dict[str, str
     return card
 
 
-def _servers(encoder: SentenceEncoderModel) -> str:
+def _servers(encoder: SentenceEncoderModel, truncate_dim: int | None) -> str:
     """Return whether a server that pools the last layer's token vectors by the configuration of `Pooling` is right."""
     modules = {"prompt": ["WordWeights"], **dict.fromkeys(OTHER_LAYER, [LAYERS])}
     skipped = modules.get(encoder.config.pooling, []) + (["Dense"] if affine_layers(encoder) else [])
+    skipped += [] if truncate_dim is None else ["truncate_dim"]
     servers = "servers that read only the module `Pooling`, such as vLLM and Text Embeddings Inference"
     if not skipped:
         return f"This repository needs no other modules, so {servers}, can use it."

@@ -55,7 +55,12 @@ def separate_template_mask(
     return serving_tokenizer(tokenizer, template, max_length=tokenizer.model_max_length)
 
 
-def write_plain_model(directory: Path, encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerFast) -> None:
+def write_plain_model(
+    directory: Path,
+    encoder: SentenceEncoderModel,
+    tokenizer: PreTrainedTokenizerFast,
+    truncate_dim: int | None = None,
+) -> None:
     """Write a plain transformers model, its tokenizer and the sentence-transformers modules on top of it.
 
     Modules and keys have the names that every version of sentence-transformers knows.
@@ -65,6 +70,7 @@ def write_plain_model(directory: Path, encoder: SentenceEncoderModel, tokenizer:
         encoder: a model that needs no custom code, see `needs_own_code`. With `prompt` pooling, pass it through
             `separate_template_mask` first.
         tokenizer: its tokenizer.
+        truncate_dim: dimensions that sentence-transformers keeps.
     """
     plain_backbone(encoder).save_pretrained(directory)
     save_tokenizer(directory, tokenizer)
@@ -83,6 +89,7 @@ def write_plain_model(directory: Path, encoder: SentenceEncoderModel, tokenizer:
             for number, (name, folder) in enumerate(modules)
         ],
         {"max_seq_length": tokenizer.model_max_length, "do_lower_case": False},
+        truncate_dim=truncate_dim,
     )
 
 

@@ -16,7 +16,7 @@ SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomia
 # Keys that change no result. They may differ when a run is resumed.
 FREE_KEYS = {"output_dir", "overwrite", "force", "report_to", "log_steps", "recipe"}
 # Keys that are younger than the receipts of runs. At its default, such a key does not change an earlier receipt.
-LATER_KEYS = {"optimizer", "teachers", "teacher_share", "dropout", "fraction_seed", "soup"}
+LATER_KEYS = {"optimizer", "teachers", "teacher_share", "dropout", "fraction_seed", "soup", "padded"}
 LATER_KEYS |= {"flow", "flow_sentences", "flow_epochs", "flow_learning_rate"}
 # The recipes whose data and base model are made in the run's directory: with labels, without.
 QUICKSTARTS = ("quickstart", "quickstart-simcse")
@@ -242,6 +242,11 @@ class Recipe:
         None, "Attention implementation of transformers, such as `sdpa` or `eager`; null lets transformers choose."
     )
     gradient_checkpointing: bool = memory_key(False, "Compute activations twice to save memory.")
+    padded: bool = memory_key(
+        False,
+        "Compute the padding of batches too, as older versions did. Dropout is then drawn as they drew it; without "
+        "dropout no number differs.",
+    )
 
     seeds: list[int] = run_key(
         [42],

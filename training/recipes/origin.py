@@ -7,7 +7,7 @@ from .reading import file_name, load_recipe, recipe_names
 
 # Keys that may differ from the recipe's. They name the run or its revisions, or choose how the same thing is computed.
 INCIDENTAL = FREE_KEYS | {"seeds", "name", "license", "language", "eval_data", "eval_batch_size"}
-INCIDENTAL |= {"mixed_precision", "attn_implementation", "gradient_checkpointing", "mini_batch_size"}
+INCIDENTAL |= {"mixed_precision", "attn_implementation", "gradient_checkpointing", "mini_batch_size", "padded"}
 INCIDENTAL |= {"base_revision", "generator_revision", "dataset_revision", "nli_dataset_revision"}
 # The keys that name the unlabelled and the labelled texts. A file is the same as a data set's file of that name.
 TEXTS = (("train_file", "dataset_file", "dataset"), ("nli_file", "nli_dataset_file", "nli_dataset"))

@@ -18,6 +18,7 @@ from csezoo.training.loop.runs import run_recipe
 from csezoo.training.loop.training_loop import on_device
 from csezoo.training.pictures.benchmarks import draw_scaling, draw_soak
 from csezoo.training.recipes import make_recipe
+from tests.conftest import SENTENCES
 from tests.methods import TESTED, run_keys
 from tests.training.loop.test_train import values
 
@@ -67,7 +68,8 @@ def test_encoders_are_the_transformers_models_inside_a_training_model(recipe):
 
 
 def test_the_training_benchmark_reports_passes_tokens_and_operations(recipe):
-    report = benchmark_training(recipe("l2pcsr", inner_steps=1), steps=2, repeats=3)
+    report = benchmark_training(recipe("l2pcsr", inner_steps=1, padded=True), steps=2, repeats=3)
+    assert report["layout"] == "padded" and "against padded" not in report
     assert len(report["seconds"]["ours"]) == 3 and report["ratio"] > 0
     assert 1 <= report["floor"] < 1.2
     assert [encoder_pass["needs"] for encoder_pass in report["passes"]] == ["masks", "parameters"]
@@ -77,6 +79,19 @@ def test_the_training_benchmark_reports_passes_tokens_and_operations(recipe):
     assert 0 < report["share of a matrix product's"] < 1  # a tiny model has small matrix products only
     assert report["peak bytes"] > 100 * 2**20
     json.dumps(report)
+
+
+def test_the_training_benchmark_compares_with_padded_updates(recipe, tmp_path):
+    texts = [" ".join(SENTENCES[number : number + 1 + number % 3]) for number in range(40)]
+    (tmp_path / "lengths.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    report = benchmark_training(recipe(train_file=str(tmp_path / "lengths.txt")), steps=2, repeats=1)
+    against = report["against padded"]
+    assert against["limit"] == report["padded tokens"] / report["tokens"] > 1.1
+    padding = report["padded tokens"] - report["tokens"]
+    assert against["padding computed"] == {"ours": 0, "usual": padding} and report["padding computed"] == 0
+    assert sum(encoder_pass["computed"] for encoder_pass in report["passes"]) < report["tokens"]
+    assert against["speedup"] == pytest.approx(1 / against["ratio"])
+    assert f"{against['speedup']:.2f} times the speed of padded steps" in format_benchmark(report)
 
 
 def test_accumulated_batches_are_all_counted(recipe):

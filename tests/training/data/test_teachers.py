@@ -101,3 +101,10 @@ def test_a_parquet_file_of_something_else_is_refused(tmp_path):
 
 def test_vectors_come_as_float32(teachers):
     assert Teachers(teachers, SENTENCES[:2], share=0.5)[[0]].dtype == torch.float32
+
+
+def test_quantised_vectors_are_no_teacher(train_file, tmp_path):
+    receipt = {"model_sha256": "3", "pooling": "cls", "dtype": "float32"}
+    embed_file(encode(3), receipt, str(train_file), tmp_path, precision="binary")
+    with pytest.raises(UserError, match=r"has quantised vectors \(int8\); encode the texts to float32"):
+        Teachers([str(tmp_path)], SENTENCES[:1], share=0.5)

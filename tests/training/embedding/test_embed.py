@@ -14,8 +14,10 @@ import pandas as pd
 import pytest
 from safetensors.numpy import load_file
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.util import quantization as theirs
 from transformers import AutoModel
 
+from csezoo.modeling.quantization import PRECISIONS
 from csezoo.training.cli.parser import main
 from csezoo.training.embedding.embed import embed_file
 from csezoo.training.embedding.shards import read_receipt
@@ -230,3 +232,43 @@ print(json.dumps(peaks))
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     fewer, more = json.loads(done.stdout.splitlines()[-1])
     assert more - fewer < 30, f"{fewer:.0f} MiB, then {more:.0f} MiB"
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_vectors_are_truncated_normalised_and_quantised_with_the_ranges_of_the_first_shard(
+    precision, model, file, tmp_path
+):
+    out = tmp_path / "out"
+    options = ["--truncate_dim", "20", "--normalize", "--precision", precision, "--shard_size", "10"]
+    main(["encode", str(model), str(file), "--to", str(out), *options])
+    vectors = AutoModel.from_pretrained(model).encode(TEXTS, truncate_dim=20, normalize_embeddings=True)
+    expected = theirs.quantize_embeddings(vectors, precision, calibration_embeddings=vectors[:10])
+    written = np.stack(pd.read_parquet(out).embedding)
+    assert written.dtype == expected.dtype and written.shape == expected.shape
+    if precision == "float32":
+        np.testing.assert_allclose(written, expected, atol=1e-6)
+    else:  # a value at the end of a step may fall on either side of it
+        assert (written != expected).mean() < 0.01
+    for shard in sorted(out.iterdir()):
+        receipt = read_receipt(shard)
+        assert ("ranges" in receipt) == ("int8" in precision) and receipt["truncate_dim"] == 20
+        if "int8" in precision:  # queries are quantised with the same ranges
+            np.testing.assert_allclose(receipt["ranges"], [vectors[:10].min(0), vectors[:10].max(0)], atol=1e-6)
+
+
+def test_an_interrupted_call_has_the_ranges_of_an_uninterrupted_one(file, tmp_path):
+    for name in ("one", "two"):
+        embed_file(letters, RECEIPT, str(file), tmp_path / name, precision="int8", shard_size=10)
+    before = contents(tmp_path / "one")
+    (tmp_path / "two" / "part-00001-of-00003.parquet").unlink()
+    embed_file(letters, RECEIPT, str(file), tmp_path / "two", precision="int8", shard_size=10)
+    assert contents(tmp_path / "two") == before
+    with pytest.raises(UserError, match=r"made with another precision \(int8\); choose another --to"):
+        embed_file(letters, RECEIPT, str(file), tmp_path / "two", shard_size=10)
+
+
+def test_what_cannot_be_truncated_or_quantised_is_refused(model, file, tmp_path):
+    with pytest.raises(UserError, match="precision: the range of each dimension .* a single text"):
+        embed_file(letters, RECEIPT, str(file), tmp_path / "out", precision="int8", shard_size=1)
+    with pytest.raises(SystemExit):
+        main(["encode", str(model), str(file), "--to", str(tmp_path / "out"), "--truncate_dim", "0"])

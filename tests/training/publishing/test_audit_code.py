@@ -171,6 +171,11 @@ def test_code_that_modelling_does_not_need_is_a_finding_with_its_line(source, li
             "._attn_implementation is set: chooses kernels",
         ),
         (
+            "def f(self, config):\n    config._attn_implementation = 'flash_attention_2'",
+            2,
+            "._attn_implementation is set: chooses kernels",
+        ),
+        (
             "def f(self, config):\n    setattr(config, '_attn_implementation', 'a' + '/b')",
             2,
             "._attn_implementation is set: chooses kernels",
@@ -394,3 +399,7 @@ def test_false_alarms_in_code_in_the_style_of_known_repositories_are_few():
 def test_code_that_is_nested_too_deeply_to_be_read_is_a_finding():
     (finding,) = reasons("x = " + "a." * 50_000 + "a").values()
     assert "is not valid Python" in finding[0] or "nested too deeply" in finding[0]
+
+
+def test_code_may_choose_the_attention_of_the_zoo():
+    assert reasons("def f(self, encoder):\n    encoder.config._attn_implementation = 'csezoo_packed'") == {}

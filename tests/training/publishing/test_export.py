@@ -10,6 +10,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from onnxruntime import InferenceSession
+from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from csezoo.modeling.backbones import longest_input
@@ -202,6 +203,22 @@ def test_the_code_on_the_card_returns_the_vectors_and_a_difference_is_refused(fr
     assert max(check_export(exported, blocks, TEXTS, expected).values()) <= 1e-5
     with pytest.raises(UserError, match="with ONNX Runtime its vectors differ from the model's by 0.001"):
         check_export(exported, {"ONNX Runtime": blocks["ONNX Runtime"]}, TEXTS, expected * 1.001)
+
+
+def test_a_truncated_export_has_the_first_dimensions_in_every_way_to_use_it(tmp_path, capsys):
+    """Also with layers after the pooling. The check of the export compares each way with the model."""
+    source = save(tmp_path / "source", "kept-whitening", "bert")
+    main(["export", str(source), "--to", str(tmp_path / "out"), "--onnx", "--truncate_dim", "5"])
+    assert len(capsys.readouterr().out.splitlines()) == 4
+    expected = AutoModel.from_pretrained(source).encode(TEXTS)[:, :5]
+    theirs = SentenceTransformer(str(tmp_path / "out"))
+    assert theirs.truncate_dim == 5 and theirs.get_embedding_dimension() == 5
+    np.testing.assert_allclose(theirs.encode(TEXTS), expected, atol=1e-5)
+    card = ModelCard.load(tmp_path / "out" / "README.md").text
+    assert "cut to their first 5 dimensions" in card and "skip `Dense` and `truncate_dim`" in card
+    for size in (0, 8):
+        with pytest.raises(UserError, match=f"truncate_dim: {size} must be at least 1 and below 8"):
+            export(str(source), str(tmp_path / "other"), truncate_dim=size)
 
 
 def test_an_onnx_file_takes_batches_of_any_shape(from_the_hub):

@@ -1,0 +1,184 @@
+"""Encoder passes that compute no padding.
+
+A padded batch `(R, T)` has rows of different lengths. Linear layers, norms and activations treat every token by
+itself, so they can read the real tokens of all rows as one sequence `(1, N)`. Only attention must know the rows. Rows
+of equal length lie side by side in that sequence, and each such group has an attention of its own, without a mask.
+
+The embedding layer still reads the padded batch, because positions are counted there. Its output is packed, and the
+output of the last layer is unpacked again. Dropout is drawn for real tokens only; without dropout every number is that
+of the padded batch.
+"""
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from transformers import PreTrainedModel
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from .backbones import embedding_layer, embedding_output, is_causal
+
+# The attention implementation below. The audit of checkpoints knows this name and allows code to set it.
+PACKED = "csezoo_packed"
+# Below this share of padding, many small attentions cost more than the padding.
+LEAST_PADDING = 1 / 32
+
+
+class Packing:
+    """Where the real tokens of a padded batch are. Rows are ordered by length.
+
+    Args:
+        attention_mask: `(R, T)`, 1 for real tokens; every row has one.
+
+    Example:
+        >>> packing = Packing(torch.tensor([[1, 1, 1], [1, 0, 0]]))
+        >>> tokens = torch.tensor([[5, 6, 7], [8, 0, 0]])
+        >>> packing.pack(tokens), packing.groups  # a row of one token, a row of three
+        (tensor([[8, 5, 6, 7]]), [(1, 1), (1, 3)])
+        >>> packing.unpack(packing.pack(tokens)).equal(tokens)
+        True
+    """
+
+    def __init__(self, attention_mask: torch.Tensor):
+        real = attention_mask.bool()
+        lengths = real.sum(1)
+        self.shape = real.shape
+        self.order = lengths.argsort(stable=True)  # (R,)
+        numbers = torch.arange(real.numel(), device=real.device).view(real.shape)
+        self.places = numbers[self.order][real[self.order]]  # (N,), of each token in the flat padded batch
+        sizes, counts = lengths[self.order].unique_consecutive(return_counts=True)
+        self.groups = list(zip(counts.tolist(), sizes.tolist(), strict=True))  # rows and tokens of each
+        self.attended = False  # set by `attend`
+
+    @property
+    def rows(self) -> torch.Tensor:
+        """The row of each token, `(N,)`."""
+        return self.places // self.shape[1]
+
+    def pack(self, padded: torch.Tensor) -> torch.Tensor:
+        """Return the real tokens of `(R, T, …)` as `(1, N, …)`."""
+        return padded.flatten(0, 1)[self.places][None]
+
+    def unpack(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return tokens `(1, N, …)` as `(R, T, …)`, with zeros at padding."""
+        rest = tokens.shape[2:]
+        padded = tokens.new_zeros(self.shape.numel(), *rest).index_put((self.places,), tokens[0])
+        return padded.view(*self.shape, *rest)
+
+    def split(self, tokens: torch.Tensor) -> list[torch.Tensor]:
+        """Split `(1, heads, S, d)` into groups `(rows, heads, tokens, d)`.
+
+        With S > N, the first S - N are those before the sentences (DiffAug's prefixes), row by row in `order`.
+        """
+        flat = tokens.transpose(1, 2)[0]  # (S, heads, d)
+        sizes = [rows * length for rows, length in self.groups]
+        before, *groups = flat.split([len(flat) - sum(sizes), *sizes])
+        groups = [part.unflatten(0, group) for part, group in zip(groups, self.groups, strict=True)]
+        if len(before):
+            prefixes = before.unflatten(0, (self.shape[0], -1)).split([rows for rows, _ in self.groups])
+            groups = [torch.cat(pair, dim=1) for pair in zip(prefixes, groups, strict=True)]
+        return [group.transpose(1, 2) for group in groups]
+
+    def attend(self, *states: torch.Tensor, dropout: float, scale: float | None) -> torch.Tensor:
+        """Return the attention of query, key and value `(1, heads, S, d)` within each row, `(1, N, heads, d)`."""
+        self.attended = True
+        groups = [
+            F.scaled_dot_product_attention(*group, dropout_p=dropout, scale=scale).transpose(1, 2).flatten(0, 1)
+            for group in zip(*map(self.split, states), strict=True)
+        ]
+        return torch.cat(groups)[None]
+
+
+def packed_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    packing: Packing | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention of transformers' interface: that of `sdpa`, or with a packing an attention for each group."""
+    if packing is None:
+        return ALL_ATTENTION_FUNCTIONS["sdpa"](
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others
+        )
+    # Another copy of this file may have made the packing, so that it attends itself.
+    return packing.attend(query, key, value, dropout=dropout, scale=scaling), None
+
+
+ALL_ATTENTION_FUNCTIONS.register(PACKED, packed_attention)
+ALL_MASK_ATTENTION_FUNCTIONS.register(PACKED, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+
+
+def can_pack(encoder: PreTrainedModel) -> bool:
+    """Return whether an encoder can leave out padding.
+
+    It needs the attention interface of transformers, with `sdpa`, and an embedding layer that adds the positions. In
+    other encoders (MPNet, DeBERTa, ModernBERT) a layer counts positions itself, and in decoders tokens see only those
+    before them.
+    """
+    return (
+        encoder._supports_attention_backend
+        and encoder.config._attn_implementation in ("sdpa", PACKED)
+        and "position_ids" in inspect.signature(embedding_layer(encoder.base_model).forward).parameters
+        and "kwargs" in inspect.signature(encoder.forward).parameters
+        and not is_causal(encoder)
+    )
+
+
+def packing_of(encoder: PreTrainedModel, attention_mask: torch.Tensor) -> Packing | None:
+    """Return the packing of a batch `(R, T)`, or None if the encoder must or should compute its padding.
+
+    It should if there is little, if a compiler would compile every batch anew, or on another device than a CPU, where
+    many small attentions have not been measured.
+    """
+    if torch.compiler.is_compiling() or attention_mask.device.type != "cpu" or not can_pack(encoder):
+        return None
+    lengths = attention_mask.sum(1)
+    if not lengths.all() or lengths.sum() > (1 - LEAST_PADDING) * attention_mask.numel():
+        return None
+    return Packing(attention_mask)
+
+
+@contextmanager
+def packed(
+    encoder: PreTrainedModel, attention_mask: torch.Tensor | None, packing: Packing | None
+) -> Iterator[dict[str, Any]]:
+    """Make an encoder read packed tokens inside the context, if there is a packing.
+
+    Enter it after other hooks on the embedding layer were registered: they see padded rows.
+
+    Args:
+        encoder: for which `can_pack` is true.
+        attention_mask: `(R, T)`.
+        packing: of this mask, or None.
+
+    Returns:
+        The arguments to call the encoder with, beside `input_ids` `(R, T)`. With a packing it returns `(1, N, …)`.
+
+    Raises:
+        ValueError: the encoder did not hand the packing to its attention.
+    """
+    if packing is None:
+        yield {"attention_mask": attention_mask}
+        return
+    # Not only inside the context: checkpointed layers run again in the backward pass.
+    encoder.config._attn_implementation = "csezoo_packed"
+    packing.attended = False
+    embeddings = embedding_output(encoder.base_model)
+    handle = embeddings.register_forward_hook(lambda module, inputs, output: packing.pack(output))
+    try:
+        yield {"packing": packing}
+    finally:
+        handle.remove()
+    if not packing.attended:
+        raise ValueError(
+            f"{type(encoder).__name__} does not pass options to its attention; compute its padding (padded: true)"
+        )

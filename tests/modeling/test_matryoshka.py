@@ -1,0 +1,104 @@
+"""Matryoshka losses against their definition in numpy, and with every method."""
+
+import numpy as np
+import pytest
+import torch
+
+from csezoo.modeling import METHODS, SimCSEConfig, SimCSEForContrastiveLearning, method
+from tests.conftest import tiny_config
+from tests.methods import COMBINATIONS, TESTED
+from tests.modeling.test_methods import batch
+
+DIMS, WEIGHTS = [4, 16], [0.5, 2.0]
+
+
+def info_nce(anchors, positives, temperature):
+    """SimCSE eq. 4 in float64, sentence by sentence."""
+    units = [vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (anchors, positives)]
+    logits = units[0] @ units[1].T / temperature
+    return np.mean([np.log(np.exp(row).sum()) - row[number] for number, row in enumerate(logits)])
+
+
+def without_dropout(name="simcse", **changes):
+    changes = {"mask_token_id": 4, "special_token_ids": [0, 2, 3, 4], **changes}
+    config, _, training = method(name)
+    backbone = tiny_config("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    torch.manual_seed(0)
+    return training(config(backbone_config=backbone, **changes)).double().train()
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_each_width_has_the_loss_of_the_first_dimensions_of_the_served_vector(kept):
+    """Where the projection is not served, it reads the first dimensions with its weights for them (MRL-E)."""
+    model = without_dropout(projection_at_test=kept, matryoshka_dims=DIMS, matryoshka_weights=WEIGHTS)
+    rows = batch()
+    # The positive is another sentence: with dropout off, the same one would be trivial.
+    rows["input_ids"][:, 1] = rows["input_ids"][:, 1].roll(1, dims=0)
+    rows["attention_mask"][:, 1] = rows["attention_mask"][:, 1].roll(1, dims=0)
+    output = model(**rows)
+    pooled = model.pool_views(**rows).detach().numpy()
+    projection = model.model.projection if kept else model.projection
+    weight, bias = (tensor.detach().numpy() for tensor in (projection.dense.weight, projection.dense.bias))
+    expected = {"contrastive": info_nce(*np.moveaxis(np.tanh(pooled @ weight.T + bias), 1, 0), 0.05)}
+    for dim in DIMS:
+        if kept:
+            short = np.tanh(pooled @ weight.T + bias)[..., :dim]
+        else:
+            short = np.tanh(pooled[..., :dim] @ weight[:, :dim].T + bias)
+        expected[f"matryoshka_{dim}"] = info_nce(*np.moveaxis(short, 1, 0), 0.05)
+    assert {name: loss.item() for name, loss in output.losses.items()} == pytest.approx(expected, abs=1e-9)
+    total = expected["contrastive"] + 0.5 * expected["matryoshka_4"] + 2.0 * expected["matryoshka_16"]
+    assert output.loss.item() == pytest.approx(total, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", [*METHODS, *COMBINATIONS])
+def test_it_is_added_to_the_loss_of_every_method_and_with_weight_0_changes_nothing(name):
+    keys = {}
+    for one in name.split("+"):
+        keys |= TESTED[one].settings
+    rows = batch(views=TESTED[name].views if name in TESTED else 2)
+    outputs = []
+    for changes in ({}, {"matryoshka_weights": [0.0, 0.0]}, {"matryoshka_weights": WEIGHTS}):
+        model = without_dropout(name, **keys, **({"matryoshka_dims": DIMS, **changes} if changes else {}))
+        torch.manual_seed(1)
+        output = model(**rows)
+        output.loss.backward()
+        gradients = {key: each.grad for key, each in model.named_parameters() if each.grad is not None}
+        outputs.append((output, gradients))
+    (plain, gradients), (neutral, same), (full, _) = outputs
+    torch.testing.assert_close(neutral.loss, plain.loss, atol=1e-9, rtol=0)
+    torch.testing.assert_close(same, gradients, atol=1e-9, rtol=0)
+    short = {key: loss for key, loss in full.losses.items() if key.startswith("matryoshka")}
+    assert list(short) == ["matryoshka_4", "matryoshka_16"]
+    expected = plain.loss + 0.5 * short["matryoshka_4"] + 2.0 * short["matryoshka_16"]
+    torch.testing.assert_close(full.loss, expected, atol=1e-9, rtol=0)
+
+
+def test_the_weights_are_1_by_default():
+    output = without_dropout(matryoshka_dims=DIMS)(**batch())
+    torch.testing.assert_close(output.loss, sum(output.losses.values()))
+
+
+def test_duplicates_are_no_negatives_at_any_width():
+    rows = {key: tensor[[0, 1, 0]] for key, tensor in batch().items()}  # the first sentence twice
+    masked, unmasked = (
+        without_dropout(matryoshka_dims=DIMS, mask_duplicates=mask)(**rows).losses for mask in (True, False)
+    )
+    for dim in DIMS:
+        assert masked[f"matryoshka_{dim}"] < unmasked[f"matryoshka_{dim}"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"matryoshka_dims": [32]}, "matryoshka_dims: 32 must be at least 1 and at most 31"),
+        ({"matryoshka_dims": [0]}, "matryoshka_dims: 0 must be at least 1"),
+        ({"matryoshka_dims": [4, 4]}, r"matryoshka_dims: \[4, 4\] must be different numbers"),
+        ({"matryoshka_dims": [4], "matryoshka_weights": [-1.0]}, "matryoshka_weights: -1.0 must be at least 0"),
+        ({"matryoshka_dims": [4], "matryoshka_weights": [1.0, 1.0]}, "one number for each of matryoshka_dims"),
+        ({"matryoshka_weights": [1.0]}, "one number for each of matryoshka_dims"),
+    ],
+)
+def test_a_width_or_weight_that_cannot_be_used_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        SimCSEForContrastiveLearning(SimCSEConfig(backbone_config=tiny_config("bert"), **changes))

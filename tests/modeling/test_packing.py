@@ -1,0 +1,257 @@
+"""Leaving out padding changes no number: every method, pooling, prompt and way to save memory, without dropout."""
+
+import copy
+
+import pytest
+import torch
+from transformers import (
+    AlbertConfig,
+    AutoModel,
+    AutoModelForPreTraining,
+    DebertaV2Config,
+    DistilBertConfig,
+    ElectraConfig,
+    ModernBertConfig,
+    MPNetConfig,
+)
+
+from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel, method
+from csezoo.modeling.configuration_sentence_encoder import POOLING_MODES
+from csezoo.modeling.packing import Packing, can_pack
+from tests.conftest import tiny_config, tiny_tokenizer
+from tests.methods import COMBINATIONS, CONFIGS
+from tests.modeling.test_methods import configure
+
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+PROMPT = {
+    "pooling": "prompt",
+    "denoise": "train",
+    "prompts": ["this {sentence} means {mask} .", "{sentence} : {mask}"],
+}
+PROMPT |= {"prompt_token_ids": [[[2, 20], [21, 4, 3]], [[2], [22, 4, 3]]]}
+
+
+def configured(name, kind, **changes):
+    """A method's tiny configuration, without any dropout."""
+    config = configure(name, kind, **changes)
+    config.lora_dropout = 0.0
+    for part in filter(
+        None, (config.backbone_config, config.to_dict().get("generator_config") and config.generator_config)
+    ):
+        for key in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
+            if key in part.to_dict():
+                part.update({key: 0.0})
+    return config
+
+
+def batch(sentences=6, views=2, tokens=12, prompt=False):
+    """Rows of many lengths, each with a mask token before its last one if there is a prompt."""
+    torch.manual_seed(1)
+    lengths = torch.randint(6, tokens, (sentences, views))
+    lengths[0, 0] = tokens
+    attention_mask = (torch.arange(tokens) < lengths[..., None]).long()
+    input_ids = torch.randint(10, 40, (sentences, views, tokens)).where(attention_mask.bool(), 1)
+    if prompt:
+        input_ids.scatter_(-1, lengths[..., None] - 2, 4)
+    return {"input_ids": input_ids, "attention_mask": attention_mask}
+
+
+def both(config, rows, training_class=None, prepare=lambda model: None):
+    """Loss, gradients and embeddings of a float64 model, with its padding left out and computed."""
+    torch.manual_seed(0)
+    packed = (training_class or METHODS[config.model_type][2])(config).double().train()
+    padded = copy.deepcopy(packed)
+    padded.compute_padding()
+    made = []
+    for model in (packed, padded):
+        prepare(model)
+        torch.manual_seed(3)
+        output = model(**rows)
+        output.loss.backward()
+        gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+        made.append((output.loss, output.embeddings, gradients, model.take_padding_tokens()))
+    return made
+
+
+def assert_same(made, *, computed=0):
+    (*packed, packed_tokens), (*padded, padded_tokens) = made
+    assert packed_tokens == computed and padded_tokens > computed
+    torch.testing.assert_close(packed, padded, rtol=1e-9, atol=1e-10)
+
+
+# The discriminator's mean over all positions reads the vectors at padding, so that pass computes them.
+def discriminated(config, rows):
+    whole = config.model_type == "diffcse" and config.rtd_weight > 0 and config.prediction == "rtd"
+    return 1 if whole and config.rtd_reduction == "mean" else 0
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_numbers_of_every_method_are_those_of_the_padded_batch(name, kind):
+    config = configured(name, kind)
+    rows = batch(views=3 if config.model_type == "prdsimcse" else 2)
+    made = both(config, rows)
+    if discriminated(config, rows) or config.model_type == "l2pcsr" and config.attend_padding:
+        assert 0 < made[0][-1] < made[1][-1] or name.endswith("released")
+        torch.testing.assert_close(made[0][:-1], made[1][:-1], rtol=1e-9, atol=1e-10)
+    else:
+        assert_same(made)
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_so_are_those_of_combinations(name):
+    config_class, _, training_class = method(name)
+    tokenizer = tiny_tokenizer("bert")
+    config = config_class(
+        backbone_config=tiny_config("bert", **NO_DROPOUT),
+        mask_token_id=tokenizer.mask_token_id,
+        special_token_ids=tokenizer.all_special_ids,
+        **({"rtd_reduction": "nonpad_mean"} if "diffcse" in name else {}),
+    )
+    assert_same(both(config, batch(views=3 if "prdsimcse" in name else 2), training_class))
+
+
+@pytest.mark.parametrize("pooling", sorted(set(POOLING_MODES) - {"prompt"}))
+def test_so_are_those_of_every_pooling(pooling):
+    config = SimCSEConfig(backbone_config=tiny_config("bert", **NO_DROPOUT), pooling=pooling)
+    made = both(config, batch())
+    if pooling == "wk":  # it divides by the lengths of token vectors, at padding too
+        assert made[0][-1] == made[1][-1]
+        torch.testing.assert_close(made[0], made[1])
+    else:
+        assert_same(made)
+
+
+@pytest.mark.parametrize("name", ["simcse", "l2pcsr", "diffaug", "diffaug-lora"])
+def test_so_are_those_of_prompts_and_their_biases(name):
+    config = configured(name, "bert", **PROMPT)
+    assert_same(both(config, batch(prompt=True)))
+
+
+@pytest.mark.parametrize("name", ["simcse", "diffaug", "diffcse-corrective"])
+def test_so_are_those_of_mini_batches(name):
+    config = configured(name, "bert")
+    assert_same(both(config, batch(), prepare=lambda model: setattr(model, "mini_batch_size", 2)))
+
+
+@pytest.mark.parametrize("name", ["simcse", "l2pcsr", "diffcse-corrective"])
+def test_so_are_those_of_gradient_checkpointing(name):
+    config = configured(name, "bert")
+    assert_same(both(config, batch(), prepare=lambda model: model.gradient_checkpointing_enable()))
+
+
+def test_labelled_pairs_and_adapters_of_views_are_packed_too():
+    config = configured("diffaug-adapter", "bert", nli_classes=2)
+    rows = {f"nli_{name}": value for name, value in batch(views=3).items()}
+    assert_same(both(config, rows))
+
+
+SMALL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64, **NO_DROPOUT}
+SMALL |= {"vocab_size": 60}
+FAMILIES = {
+    "albert": AlbertConfig(embedding_size=16, **SMALL),
+    "electra": ElectraConfig(embedding_size=16, **SMALL),
+    "distilbert": DistilBertConfig(
+        dim=32, n_layers=3, n_heads=2, hidden_dim=64, vocab_size=60, dropout=0.0, attention_dropout=0.0
+    ),
+    "deberta-v2": DebertaV2Config(**SMALL),
+    "mpnet": MPNetConfig(**SMALL),
+    "modernbert": ModernBertConfig(
+        pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2, **SMALL
+    ),
+}
+COUNT_POSITIONS_IN_LAYERS = {"deberta-v2", "mpnet", "modernbert"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_families_give_the_same_vectors_packed_or_not(family):
+    torch.manual_seed(0)
+    model = SimCSEModel(SimCSEConfig(backbone_config=FAMILIES[family])).double().eval()
+    assert can_pack(model.backbone) == (family not in COUNT_POSITIONS_IN_LAYERS)
+    rows = {name: value.flatten(0, 1) for name, value in batch().items()}
+    vectors = model(**rows).pooler_output
+    assert (model.take_padding_tokens() > 0) == (family in COUNT_POSITIONS_IN_LAYERS)
+    model.compute_padding()
+    torch.testing.assert_close(vectors, model(**rows).pooler_output, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - COUNT_POSITIONS_IN_LAYERS))
+@pytest.mark.parametrize("name", ["l2pcsr", "diffaug", "diffcse-corrective"])
+def test_methods_change_packed_layers_of_other_families(name, family):
+    config = configured(name, "bert")
+    config.backbone_config = copy.deepcopy(FAMILIES[family])
+    config.generator_config = tiny_config("bert", vocab_size=60, **NO_DROPOUT) if config.needs_generator else None
+    made = both(config, batch())
+    torch.testing.assert_close(made[0][:-1], made[1][:-1], rtol=1e-9, atol=1e-10)
+
+
+def test_a_decoder_is_not_packed():
+    assert not can_pack(
+        SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert", is_decoder=True), pooling="mean")).backbone
+    )
+
+
+def test_outputs_for_a_user_have_the_padded_shape(kind):
+    model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config(kind))).double().eval()
+    rows = {name: value.flatten(0, 1) for name, value in batch().items()}
+    packed = model(**rows, output_hidden_states=True)
+    model.compute_padding()
+    padded = model(**rows, output_hidden_states=True)
+    real = rows["attention_mask"].bool()
+    assert len(packed.hidden_states) == len(padded.hidden_states) == 4
+    for one, other in zip(packed.hidden_states, padded.hidden_states, strict=True):
+        torch.testing.assert_close(one[real], other[real], rtol=1e-9, atol=1e-12)
+        assert one.shape == other.shape
+
+
+def test_eager_attention_and_requested_attentions_compute_padding():
+    model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert"))).eval()
+    model.set_attn_implementation("eager")
+    rows = {name: value.flatten(0, 1) for name, value in batch().items()}
+    assert model(**rows, output_attentions=True).attentions[0].shape == (12, 2, 12, 12)
+    assert model.take_padding_tokens() == (rows["attention_mask"] == 0).sum()
+
+
+def test_little_padding_and_empty_rows_are_computed():
+    model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert")))
+    almost = torch.ones(8, 10)
+    almost[0, -2:] = 0
+    assert model.packing(model.backbone, almost) is None and model.take_padding_tokens() == 2
+    almost[0] = 0
+    assert model.packing(model.backbone, almost) is None and model.take_padding_tokens() == 10
+    almost[0, 0] = 1
+    assert isinstance(model.packing(model.backbone, almost), Packing) and model.take_padding_tokens() == 0
+
+
+def test_holes_in_the_mask_are_left_out_as_attention_leaves_them_out():
+    torch.manual_seed(0)
+    model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert"))).double().eval()
+    rows = {name: value.flatten(0, 1) for name, value in batch().items()}
+    rows["attention_mask"][:, 2] = 0
+    vectors = model(**rows).pooler_output
+    model.compute_padding()
+    torch.testing.assert_close(vectors, model(**rows).pooler_output, rtol=1e-9, atol=1e-12)
+
+
+def test_a_saved_model_records_nothing_of_it(tmp_path):
+    config = configure("simcse", "bert")
+    model = METHODS["simcse"][2](config)
+    model(**batch())
+    model.save_pretrained(tmp_path)
+    assert "packed" not in (tmp_path / "config.json").read_text(encoding="utf-8")
+    for auto in (AutoModel, AutoModelForPreTraining):
+        assert auto.from_pretrained(tmp_path).config._attn_implementation == "sdpa"
+
+
+def test_computed_padding_has_the_draws_of_the_plain_backbone_bit_for_bit():
+    """Also after passes that left it out, because those change the attention's implementation."""
+    model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert"))).train()
+    plain = copy.deepcopy(model.backbone)
+    rows = {name: value.flatten(0, 1) for name, value in batch().items()}
+    model(**rows)
+    assert model.take_padding_tokens() == 0
+    model.compute_padding()
+    vectors = []
+    for run in (lambda: model(**rows).last_hidden_state, lambda: plain(**rows).last_hidden_state):
+        torch.manual_seed(0)
+        vectors.append(run())
+    assert torch.equal(*vectors)

@@ -1,0 +1,131 @@
+"""A run leaves out the padding of its batches, records that it does, and keeps the layout that it began with."""
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from shutil import copytree, rmtree
+
+import pytest
+from accelerate import Accelerator
+
+from csezoo.training.errors import UserError
+from csezoo.training.loop.building import build, choose_layout
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.recipes import deciding_keys, dump_recipe, make_recipe
+from tests.conftest import SENTENCES
+from tests.training.loop.distributed.test_fsdp import sharded
+from tests.training.loop.test_changed_runs import rewrite_state
+from tests.training.loop.test_train import finish, lines, values
+
+
+@pytest.fixture(scope="module")
+def recipe(bases, dev_file, tmp_path_factory):
+    """Sentences of several lengths."""
+    directory = tmp_path_factory.mktemp("layout")
+    texts = [" ".join(SENTENCES[number : number + 1 + number % 3]) for number in range(len(SENTENCES))]
+    (directory / "train.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+
+    def make(name, **changes):
+        return make_recipe(
+            values(bases["bert"], directory / "train.txt", dev_file, directory / name, max_steps=4, **changes)
+        )
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def runs(recipe):
+    """A finished run of each layout."""
+    made = {"packed": recipe("packed"), "padded": recipe("padded", padded=True)}
+    for one in made.values():
+        run_recipe(one, show=False)
+    return made
+
+
+def state(recipe, number=4):
+    path = Path(recipe.output_dir) / "checkpoints" / f"step-{number:08d}" / "state.json"
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def padding(recipe):
+    return [line["padding_tokens"] for line in lines(Path(recipe.output_dir)) if "loss" in line]
+
+
+def test_padding_is_left_out_and_the_tokens_computed_are_logged(runs):
+    assert padding(runs["packed"]) == [0] * 4
+    assert min(padding(runs["padded"])) > 50
+
+
+def test_the_layout_is_in_the_receipt(runs):
+    for layout, recipe in runs.items():
+        assert state(recipe)["origin"]["layout"] == layout
+    assert "padded" not in deciding_keys(runs["packed"])  # earlier receipts keep their checksum
+
+
+def resume(recipe, **changes):
+    run = Path(recipe.output_dir)
+    (run / "results.json").unlink(missing_ok=True)
+    run_recipe(replace(recipe, **changes), show=False)
+
+
+def test_another_value_of_the_key_does_not_resume_a_run(runs):
+    with pytest.raises(UserError, match="has a run with another padded"):
+        resume(runs["packed"], padded=True)
+
+
+def test_another_layout_does_not_resume_a_run(runs, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "AOT_EAGER")
+    with pytest.raises(UserError, match="was written with another layout"):
+        resume(runs["packed"])
+
+
+def test_a_run_that_began_before_receipts_named_the_layout_keeps_its_draws(runs, recipe, capsys):
+    """With the padded draws it ends where the padded run does, bit for bit."""
+    padded, old = Path(runs["padded"].output_dir), recipe("old")
+    copytree(padded, old.output_dir)
+    dump_recipe(old, Path(old.output_dir) / "recipe.yaml")
+    rmtree(Path(old.output_dir) / "checkpoints" / "step-00000004")
+    path = Path(old.output_dir) / "checkpoints" / "step-00000002" / "state.json"
+    written = json.loads(path.read_text(encoding="utf-8"))
+    del written["origin"]["layout"]
+    written["origin"]["recipe"] = state(runs["packed"], 2)["origin"]["recipe"]
+    rewrite_state(path, written)
+    resume(old)
+    assert "padding is computed: this run began with it" in capsys.readouterr().err
+    assert lines(Path(old.output_dir)) == lines(padded)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"attn_implementation": "eager"}, "BertModel with this attention cannot leave it out"),
+        ({}, "compiled code would be compiled again for every batch"),
+    ],
+)
+def test_a_run_says_why_it_computes_padding(recipe, monkeypatch, caplog, changes, reason):
+    if not changes:
+        monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "AOT_EAGER")
+    made, accelerator = recipe("said", **changes), Accelerator()
+    model = build(made).model
+    with caplog.at_level(logging.INFO):
+        assert choose_layout(made, model, accelerator, begun=None) == "padded"
+    assert f"padding is computed: {reason}" in caplog.text and model.model.computes_padding
+
+
+@pytest.mark.slow
+def test_shards_of_two_processes_train_like_one_without_padding(base_without_dropout, tmp_path):
+    """A process encodes its own sentences, so that the packed tokens of the two differ in number."""
+    texts = [" ".join(SENTENCES[number : number + 1 + number % 3]) for number in range(len(SENTENCES))]
+    rows = zip(texts, reversed(texts), strict=True)
+    (tmp_path / "pairs.csv").write_text("a,b\n" + "".join(f"{a},{b}\n" for a, b in rows), encoding="utf-8")
+    changes = {"text_columns": ["a", "b"], "batch_size": 25, "adam_epsilon": 1e-3}
+    one = values(base_without_dropout, tmp_path / "pairs.csv", "", tmp_path / "one", **changes)
+    del one["dev_file"]
+    two = {**one, "output_dir": str(tmp_path / "two")}
+    run_recipe(make_recipe(one), show=False)
+    code, _, err = finish(sharded(two))
+    assert code == 0, err
+    for left, right in zip(lines(tmp_path / "one"), lines(tmp_path / "two"), strict=True):
+        assert left == pytest.approx(right, rel=1e-4)
+        assert left.get("padding_tokens", 0) == 0
