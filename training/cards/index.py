@@ -86,8 +86,9 @@ def results_csv(index: list[Entry]) -> str:
         texts += [model.base_model, model.data]
         size, time = model.bytes, model.cpu_ms_per_sentence
         first = [*map(spreadsheet, texts), "" if size is None else size, "" if time is None else f"{time:.4g}"]
-        lines = [_cells(line) for line in entry.lines] or [[""] * len(OF_SCORE)]
-        writer.writerows([*first, *line] for line in lines)
+        without: list[object] = [""] * len(OF_SCORE)
+        for line in [_cells(score) for score in entry.lines] or [without]:
+            writer.writerow([*first, *line])
     return out.getvalue()
 
 
