@@ -12,7 +12,7 @@ of the padded batch.
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -87,8 +87,10 @@ class Packing:
         """Return the attention of query, key and value `(1, heads, S, d)` within each row, `(1, N, heads, d)`."""
         self.attended = True
         groups = [
-            F.scaled_dot_product_attention(*group, dropout_p=dropout, scale=scale).transpose(1, 2).flatten(0, 1)
-            for group in zip(*map(self.split, states), strict=True)
+            F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, scale=scale)
+            .transpose(1, 2)
+            .flatten(0, 1)
+            for query, key, value in zip(*map(self.split, states), strict=True)
         ]
         return torch.cat(groups)[None]
 
@@ -117,6 +119,10 @@ ALL_ATTENTION_FUNCTIONS.register(PACKED, packed_attention)
 ALL_MASK_ATTENTION_FUNCTIONS.register(PACKED, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
 
 
+def _without_head(encoder: PreTrainedModel) -> PreTrainedModel:
+    return cast(PreTrainedModel, encoder.base_model)
+
+
 def can_pack(encoder: PreTrainedModel) -> bool:
     """Return whether an encoder can leave out padding.
 
@@ -127,7 +133,7 @@ def can_pack(encoder: PreTrainedModel) -> bool:
     return (
         encoder._supports_attention_backend
         and encoder.config._attn_implementation in ("sdpa", PACKED)
-        and "position_ids" in inspect.signature(embedding_layer(encoder.base_model).forward).parameters
+        and "position_ids" in inspect.signature(embedding_layer(_without_head(encoder)).forward).parameters
         and "kwargs" in inspect.signature(encoder.forward).parameters
         and not is_causal(encoder)
     )
@@ -172,7 +178,7 @@ def packed(
     # Not only inside the context: checkpointed layers run again in the backward pass.
     encoder.config._attn_implementation = "csezoo_packed"
     packing.attended = False
-    embeddings = embedding_output(encoder.base_model)
+    embeddings = embedding_output(_without_head(encoder))
     handle = embeddings.register_forward_hook(lambda module, inputs, output: packing.pack(output))
     try:
         yield {"packing": packing}

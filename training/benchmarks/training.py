@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
@@ -54,7 +54,7 @@ class EncoderPass:
             packing = self.inputs.get("packing")
             with (
                 embeddings_alone(self.encoder) if self.needs == "masks" else nullcontext(),
-                packed(self.encoder, None, packing) if packing else nullcontext(),
+                packed(cast(PreTrainedModel, self.encoder), None, packing) if packing else nullcontext(),
             ):
                 cache = {"past_key_values": DynamicCache(self.prefixes)} if self.prefixes else {}
                 hidden = self.encoder(**self.inputs, **cache)[0]
