@@ -12,7 +12,7 @@ of the padded batch.
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -119,8 +119,8 @@ ALL_ATTENTION_FUNCTIONS.register(PACKED, packed_attention)
 ALL_MASK_ATTENTION_FUNCTIONS.register(PACKED, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
 
 
-def _encoder_alone(encoder: PreTrainedModel) -> PreTrainedModel:
-    return encoder.base_model  # type: ignore[return-value]  # its type in transformers is any module
+def _without_head(encoder: PreTrainedModel) -> PreTrainedModel:
+    return cast(PreTrainedModel, encoder.base_model)
 
 
 def can_pack(encoder: PreTrainedModel) -> bool:
@@ -133,7 +133,7 @@ def can_pack(encoder: PreTrainedModel) -> bool:
     return (
         encoder._supports_attention_backend
         and encoder.config._attn_implementation in ("sdpa", PACKED)
-        and "position_ids" in inspect.signature(embedding_layer(_encoder_alone(encoder)).forward).parameters
+        and "position_ids" in inspect.signature(embedding_layer(_without_head(encoder)).forward).parameters
         and "kwargs" in inspect.signature(encoder.forward).parameters
         and not is_causal(encoder)
     )
@@ -178,7 +178,7 @@ def packed(
     # Not only inside the context: checkpointed layers run again in the backward pass.
     encoder.config._attn_implementation = "csezoo_packed"
     packing.attended = False
-    embeddings = embedding_output(_encoder_alone(encoder))
+    embeddings = embedding_output(_without_head(encoder))
     handle = embeddings.register_forward_hook(lambda module, inputs, output: packing.pack(output))
     try:
         yield {"packing": packing}
