@@ -36,6 +36,10 @@ def add_commands(command: Command) -> None:
     added.add_argument("--to", required=True, metavar="DIR", help="a new directory")
     onnx = "also write onnx/model.onnx; for a model without a plain form, write only this"
     added.add_argument("--onnx", action="store_true", help=onnx)
+    quantize = "also write onnx/model_int8.onnx, and say on the card what it saves and costs"
+    added.add_argument("--quantize", choices=("int8",), help=quantize)
+    data = "with --quantize: `hub` or a directory in SentEval's layout, to measure the cost on the seven STS tasks"
+    added.add_argument("--data", metavar="hub|DIR", help=data)
     added = command(
         "convert",
         convert,
@@ -79,7 +83,8 @@ def publish(options: argparse.Namespace) -> None:
 def export(options: argparse.Namespace) -> None:
     from ..publishing.export import export as write
 
-    for way, difference in write(options.checkpoint, options.to, onnx=options.onnx).items():
+    choices = {"onnx": options.onnx, "quantize": options.quantize, "data": options.data}
+    for way, difference in write(options.checkpoint, options.to, **choices, report=print).items():
         print(f"{way:<24} same vectors (largest difference: {difference:.0e})")
     print(options.to)
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
@@ -17,7 +18,6 @@ from transformers.utils import logging
 
 from csezoo.modeling import SentenceEncoderConfig
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
-from csezoo.modeling.saved_files import save_tokenizer
 
 from ..errors import UserError
 from ..evaluation.encoders import checkpoint_tokenizer, load_checkpoint
@@ -26,11 +26,20 @@ from ..hub import local_directory
 from ..loading.templates import serving_tokenizer, template_token_ids
 from .export_card import TEXTS, export_card, ways_to_use
 from .onnx_graph import TOLERANCE, largest_difference, require_onnx, write_onnx
-from .plain import separate_template_mask, write_plain_model
+from .plain import separate_template_mask, write_plain_model, write_without_plain_form
+from .quantized import measure, write_int8
 from .staging import PLACEHOLDER, finished_repository
 
 
-def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
+def export(
+    run: str,
+    to: str,
+    *,
+    onnx: bool = False,
+    quantize: str | None = None,
+    data: str | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> dict[str, float]:
     """Write a checkpoint of the zoo as a repository without custom code, and check its vectors without csezoo.
 
     The directory contains a plain transformers model (`BertModel`, `RobertaModel`), its tokenizer with the prompt
@@ -42,6 +51,9 @@ def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
         to: a new or empty directory.
         onnx: also write `onnx/model.onnx`. For a model without a plain form, write only this, the tokenizer and the
             card.
+        quantize: `int8` to also write `onnx/model_int8.onnx`, with what it saves and costs on the card.
+        data: `hub` or a directory in SentEval's layout, to measure the cost of `quantize` on the seven STS tasks.
+        report: called with each line on `quantize`.
 
     Returns:
         For each way to use the export, the largest difference from the vectors of the checkpoint, see
@@ -49,11 +61,15 @@ def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
 
     Raises:
         UserError: `run` is not a finished checkpoint of the zoo, it has no plain form, `to` is not empty, a needed
-            package is missing, or the vectors differ by more than 1e-5.
+            package is missing, `quantize` has no ONNX file to work on, or the vectors differ by more than 1e-5.
 
     Example:
         `export("runs/quickstart", "quickstart-plain")`
     """
+    if quantize and not onnx:
+        raise UserError("quantize: it is the ONNX file that is quantised; give --onnx too")
+    if data and not quantize:
+        raise UserError("data: it measures the cost of --quantize; give --quantize int8 too")
     target = empty_target(to)
     if onnx:
         require_onnx()
@@ -76,18 +92,28 @@ def export(run: str, to: str, *, onnx: bool = False) -> dict[str, float]:
         tokenizer = serving_tokenizer(tokenizer, template, max_length=tokenizer.model_max_length)
     with new_directory(target) as partial, tqdm(total=3, desc="Exporting", disable=not sys.stderr.isatty()) as bar:
         if reason:
-            save_tokenizer(partial, tokenizer)
+            write_without_plain_form(partial, encoder, tokenizer)
         else:
             write_plain_model(partial, encoder, tokenizer)
         bar.update()
+        more: list[str] = []
         if onnx:
             write_onnx(partial / "onnx" / "model.onnx", encoder, tokenizer, texts)
+            more = _quantized(partial / "onnx" / "model.onnx", encoder, tokenizer, data) if quantize else []
+            for line in more:
+                report(line)
         bar.update()
         ways = ways_to_use(partial, encoder)
-        export_card(source / "README.md", encoder, ways, reason).save(partial / "README.md")
+        export_card(source / "README.md", encoder, ways, reason, more).save(partial / "README.md")
         differences = check_export(partial, ways, texts, expected)
         bar.update()
     return differences
+
+
+def _quantized(
+    file: Path, encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerFast, data: str | None
+) -> list[str]:
+    return measure(file, write_int8(file), encoder, tokenizer, data).lines()
 
 
 def _load(source: Path) -> tuple[SentenceEncoderModel, PreTrainedTokenizerFast]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -11,6 +12,7 @@ from huggingface_hub import ModelCard
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 
 from ..errors import UserError, one_line
+from .clients import works_with
 from .plain import IDENTITY, RELU, TANH, affine_layers
 from .staging import PLACEHOLDER
 
@@ -33,10 +35,10 @@ WORDS = {
     "last2_mean": "the mean of the token vectors of the last two layers",
     "prompt": "the last layer's vector at the mask token of the template that the tokenizer puts around a sentence",
 }
-LAYERS = "WeightedLayerPooling"
 LEFT_PADDING = "Pad batches on the right, as the tokenizer does by default. Padding on the left changes the vectors."
-NOT_A_NUMBER = """The ONNX file returns nan for a row that is padded on the left, or that lacks the template's mask
-token. transformers.js cuts long texts after it has added the template, so shorten them first."""
+NOT_A_NUMBER = (
+    "The ONNX file returns nan for a row that is padded on the left, or that lacks the template's mask token."
+)
 
 
 def ways_to_use(directory: Path, encoder: SentenceEncoderModel) -> dict[str, str]:
@@ -89,7 +91,13 @@ def _with_transformers(directory: Path, encoder: SentenceEncoderModel) -> str:
     return "\n".join(lines)
 
 
-def export_card(source: Path, encoder: SentenceEncoderModel, ways: dict[str, str], obstacle: str | None) -> ModelCard:
+def export_card(
+    source: Path,
+    encoder: SentenceEncoderModel,
+    ways: dict[str, str],
+    obstacle: str | None,
+    more: Sequence[str] = (),
+) -> ModelCard:
     """Return the checkpoint's card with its section on use replaced.
 
     Args:
@@ -97,6 +105,7 @@ def export_card(source: Path, encoder: SentenceEncoderModel, ways: dict[str, str
         encoder: the exported model.
         ways: see `ways_to_use`.
         obstacle: why the model has no plain form; `None` if it has one.
+        more: paragraphs on other files of the export.
     """
     plain = type(encoder.backbone).__name__
     if obstacle:
@@ -109,10 +118,13 @@ def export_card(source: Path, encoder: SentenceEncoderModel, ways: dict[str, str
         )
     use = [f"## Use\n\n{what} The vectors are the same as those of the model it was exported from."]
     use += [f"With {way}:\n\n```python\n{code}\n```" for way, code in ways.items()]
+    forms = (set() if obstacle else {"plain"}) | ({"onnx"} if "ONNX Runtime" in ways else set())
+    use += works_with(encoder.config, forms)
     if not obstacle:
-        use += [_servers(encoder), LEFT_PADDING]
+        use.append(LEFT_PADDING)
     if "ONNX Runtime" in ways:
         use.append(NOT_A_NUMBER)
+    use += more
     section = "\n\n".join(use) + "\n\n"
     try:
         card = ModelCard.load(source)
@@ -122,13 +134,3 @@ def export_card(source: Path, encoder: SentenceEncoderModel, ways: dict[str, str
     text, replaced = re.subn(r"^## Use\n.*?(?=^## |\Z)", lambda _: section, card.text, flags=re.DOTALL | re.MULTILINE)
     card.text = text if replaced else f"{card.text}\n\n{section}"
     return card
-
-
-def _servers(encoder: SentenceEncoderModel) -> str:
-    """Return whether a server that pools the last layer's token vectors by the configuration of `Pooling` is right."""
-    modules = {"prompt": ["WordWeights"], "first_last_mean": [LAYERS], "last2_mean": [LAYERS]}
-    skipped = modules.get(encoder.config.pooling, []) + (["Dense"] if affine_layers(encoder) else [])
-    servers = "servers that read only the module `Pooling`, such as vLLM and Text Embeddings Inference"
-    if not skipped:
-        return f"This repository needs no other modules, so {servers}, can use it."
-    return f"Do not use {servers}. They skip {' and '.join(f'`{name}`' for name in skipped)}, and give other vectors."

@@ -127,8 +127,9 @@ def test_the_card_says_whether_a_server_that_reads_only_pooling_returns_the_same
     """Such a server pools the last layer's token vectors by the first mode that `Pooling` names."""
     directory, expected, _ = plain
     model, tokenizer = AutoModel.from_pretrained(directory / name), AutoTokenizer.from_pretrained(directory / name)
-    (folder,) = (directory / name).glob("*_Pooling")
-    modes = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    modules = json.loads((directory / name / "modules.json").read_text(encoding="utf-8"))
+    (folder,) = [module["path"] for module in modules if module["type"].endswith(".Pooling")]
+    modes = json.loads((directory / name / folder / "config.json").read_text(encoding="utf-8"))
     (mode,) = [key.split("_")[2] for key, value in modes.items() if value is True]
     batch = tokenizer(TEXTS, padding=True, truncation=True, return_tensors="pt")
     with torch.no_grad():
@@ -232,7 +233,7 @@ def test_a_model_with_prefixes_is_exported_as_onnx_only(tmp_path, capsys):
 
     assert list(export(str(source), str(tmp_path / "out"), onnx=True)) == ["ONNX Runtime"]
     names = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    assert names == {"README.md", "onnx/model.onnx", "tokenizer.json", "tokenizer_config.json"}
+    assert names == {"README.md", "config.json", "onnx/model.onnx", "tokenizer.json", "tokenizer_config.json"}
     assert "keys and values" in ModelCard.load(tmp_path / "out" / "README.md").text
 
 
