@@ -98,12 +98,6 @@ class DiffCSEConfig(SentenceEncoderConfig):
             raise ValueError(
                 "edited_view, predicted_sentence: another method makes the texts of the views; leave both out"
             )
-        embedding_size = self.backbone_config.to_dict().get("embedding_size", self.hidden_size)
-        if self.rtd_weight > 0 and embedding_size != self.hidden_size:
-            raise ValueError(
-                f"base_model: diffcse needs token embeddings as large as its vectors ({self.hidden_size}), but this "
-                f"backbone's have {embedding_size} dimensions; choose another"
-            )
         if self.edited_view != "none" and self.edit == "all":
             raise ValueError("edited_view: it needs a single edit; set edit: replace, insert or delete")
         if self.edited_view != "none" and self.predicted_sentence != "same":

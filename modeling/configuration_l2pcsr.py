@@ -4,7 +4,6 @@ from typing import Any
 
 from .configuration_sentence_encoder import WEIGHT, SentenceEncoderConfig
 
-FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert")
 WEAKENINGS = ("binary", "continuous", "noise")
 TOKEN_UPDATES = ("l2", "sign")
 FEATURE_MASK_SCOPES = ("row", "shared")
@@ -90,8 +89,6 @@ class L2PCSRConfig(SentenceEncoderConfig):
 
     def _check(self) -> None:
         super()._check()
-        if (kind := self.backbone_config.model_type) not in FAMILIES:
-            raise ValueError(f"base_model: l2pcsr needs an encoder of the family {' or '.join(FAMILIES)}, got {kind}")
         outputs = self.num_hidden_layers + 1
         if self.weakened_layers > outputs:
             raise ValueError(

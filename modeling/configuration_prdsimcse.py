@@ -105,7 +105,13 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
 
     @staticmethod
     def _special_tokens(prefix: str, tokenizer: PreTrainedTokenizerBase) -> str:
-        return prefix.replace("[CLS]", tokenizer.cls_token).replace("[MASK]", tokenizer.mask_token)
+        for name, token in {"[CLS]": tokenizer.cls_token, "[MASK]": tokenizer.mask_token}.items():
+            if name in prefix and token is None:
+                raise ValueError(
+                    f"positive_prefix: the tokenizer has no token for {name}; set positive_prefix: level-um"
+                )
+            prefix = prefix.replace(name, token or name)
+        return prefix
 
 
 def _draw(view: str, sentence: str) -> float:

@@ -10,7 +10,7 @@ from transformers.utils.versions import require_version
 
 require_version("transformers>=4.57")  # checked here because a checkpoint imports this file first
 
-POOLING_MODES = ("cls", "mean", "max", "first_last_mean", "last2_mean", "prompt")
+POOLING_MODES = ("cls", "mean", "max", "first_last_mean", "embeddings_last_mean", "last2_mean", "last", "wk", "prompt")
 PROJECTIONS = ("none", "tanh", "batchnorm", "gelu", "mlm_transform")
 DENOISING = ("none", "train", "always")
 RANK_LOSSES = ("listnet", "listmle")
@@ -44,12 +44,22 @@ def check_value(key: str, value: object, allowed: str | tuple) -> None:
         raise ValueError(f"{key}: {value!s:.60} must be {in_words(allowed)}")
 
 
-def check_prompt(prompt: str) -> None:
+def check_prompt(prompt: str, pooling: str = "prompt") -> None:
     """Refuse a template that has no place, or several, for the sentence or for the mask token after it.
+
+    Args:
+        prompt: the template. With the pooling `last` it has no mask token, and begins to say what it should end with.
+        pooling: `prompt` or `last`.
 
     Raises:
         ValueError: the template, and what it must have.
     """
+    if pooling == "last":
+        if prompt.count("{sentence}") != 1 or "{mask}" in prompt:
+            raise ValueError(
+                f"prompts: {prompt!r} must contain {{sentence}} once, and no {{mask}}: pooling: last reads the end"
+            )
+        return
     if prompt.count("{sentence}") != 1 or prompt.count("{mask}") != 1:
         raise ValueError(f"prompts: {prompt!r} must contain {{sentence}} and {{mask}} once each")
     if prompt.index("{mask}") < prompt.index("{sentence}"):
@@ -97,17 +107,19 @@ class SentenceEncoderConfig(PretrainedConfig):
     `__init__`: otherwise transformers generates one that skips this one.
 
     Args:
-        backbone_config: configuration (or its dict) of the encoder, BERT or RoBERTa family; BERT-base by default.
-        pooling: `cls`, `mean`, `max`, `first_last_mean`, `last2_mean` (see `pooling.pool`) or `prompt`: the vector at
-            the mask token of a template.
+        backbone_config: configuration (or its dict) of the encoder or decoder, of any family; BERT-base by default.
+        pooling: `cls`, `mean`, `max`, `first_last_mean`, `embeddings_last_mean`, `last2_mean`, `last`, `wk` (see
+            `pooling.pool`) or `prompt`: the vector at the mask token of a template. A causal model has no `cls`: its
+            first token sees no other.
         projection: layers applied to the pooled vector, after its bias was subtracted: `tanh` (SimCSE's MLP),
             `batchnorm` (DiffCSE's projector), `gelu` (SG-OPT's head) or `none`; or `mlm_transform` (the transform of
             BERT's masked-LM head, in supervised PromptBERT), applied to vector and bias before the subtraction.
         projection_size: width of the `gelu` projection.
         projection_at_test: whether the projection stays in the serving model. Unsupervised SimCSE trains with it and
             tests without.
-        prompts: templates with `{sentence}` and `{mask}`, for `prompt` pooling. View v trains with the v-th template
-            (the last one for all further views); the first one is used at test.
+        prompts: templates with `{sentence}` and `{mask}`, for `prompt` pooling, or with `{sentence}` alone, for `last`
+            (PromptEOL). View v trains with the v-th template (the last one for all further views); the first one is
+            used at test.
         prompt_token_ids: ids of each template before and after the sentence, with special tokens; set from the
             tokenizer when a model is built.
         denoise: when to subtract the template's bias (PromptBERT): `none`, only in `train` (its unsupervised setting),
@@ -135,7 +147,12 @@ class SentenceEncoderConfig(PretrainedConfig):
         teacher_temperature: temperature of the teachers' similarities in `listnet`.
         ema_decay: serve an exponential moving average of the weights, which keeps this share of its value at each
             update and restarts with each stage. 0 serves the trained weights.
+        lora_rank: rank of low-rank updates of the query and value projections (LoRA), which are trained instead of the
+            encoder; 0 trains the encoder. The updates start at zero, and have no scaling factor.
+        lora_dropout: dropout on what the updates read, which makes views differ in a backbone without dropout; 0.05
+            in PromptEOL.
         whitening_size: dimensions that a fitted whitening keeps, see `whitening.Whitening`; none by default.
+        flow_width: hidden units in the couplings of a fitted flow, see `flow.Flow`; none by default.
 
     Raises:
         ValueError: a value is outside its range, or two values contradict each other.
@@ -163,7 +180,10 @@ class SentenceEncoderConfig(PretrainedConfig):
         "rank_temperature": "(0, 1_000]",
         "teacher_temperature": "(0, 1_000]",
         "ema_decay": "[0, 1)",
+        "lora_rank": "[0, 10_000]",
+        "lora_dropout": "[0, 1)",
         "whitening_size": SIZE,
+        "flow_width": SIZE,
     }
 
     def __init__(
@@ -194,7 +214,10 @@ class SentenceEncoderConfig(PretrainedConfig):
         rank_temperature: float = 0.05,
         teacher_temperature: float = 0.05,
         ema_decay: float = 0.0,
+        lora_rank: int = 0,
+        lora_dropout: float = 0.05,
         whitening_size: int | None = None,
+        flow_width: int | None = None,
         **kwargs: Any,
     ):
         if backbone_config is None:
@@ -228,7 +251,10 @@ class SentenceEncoderConfig(PretrainedConfig):
         self.rank_temperature = rank_temperature
         self.teacher_temperature = teacher_temperature
         self.ema_decay = ema_decay
+        self.lora_rank = lora_rank
+        self.lora_dropout = lora_dropout
         self.whitening_size = whitening_size
+        self.flow_width = flow_width
         self._check()
         # These names locate the code of a checkpoint in the files beside its weights.
         name = type(self).__name__.removesuffix("Config")
@@ -247,10 +273,12 @@ class SentenceEncoderConfig(PretrainedConfig):
                 value, parameter = values[key], signature.parameters.get(key)
                 if value is not None or parameter is None or parameter.default is not None:
                     check_value(key, value, allowed)
-        if (self.pooling == "prompt") != bool(self.prompts):
+        if (self.pooling == "prompt") != bool(self.prompts) and self.pooling != "last":
             raise ValueError("pooling: prompt and prompts belong together; give both or neither")
         for prompt in self.prompts or []:
-            check_prompt(prompt)
+            check_prompt(prompt, self.pooling)
+        if self.pooling == "wk" and self.num_hidden_layers < 2:
+            raise ValueError("pooling: wk compares layers; the encoder needs at least two")
         if self.denoise != "none" and self.pooling != "prompt":
             raise ValueError(f"denoise: {self.denoise} needs pooling: prompt; set it, or denoise: none")
         if self.nli_weight > 0 and self.nli_classes == 0:
@@ -326,6 +354,10 @@ class SentenceEncoderConfig(PretrainedConfig):
         """Why a plain backbone with modules of sentence-transformers cannot serve the model, or None if it can."""
         if self.denoise == "always":
             return "it subtracts its template's bias (denoise: always), which needs a second pass through the encoder"
+        if self.flow_width:
+            return "it maps its vectors by a flow (BERT-flow), whose couplings are no module of sentence-transformers"
+        if self.pooling == "wk":
+            return "its pooling (wk) weighs the layers of every token, which no module of sentence-transformers does"
         if self.projection == "mlm_transform":
             return "its projection (mlm_transform) has a layer norm, which is no module of every sentence-transformers"
         return None

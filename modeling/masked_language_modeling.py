@@ -3,7 +3,9 @@
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers import PreTrainedModel
 
+from .backbones import norm_eps
 from .distributed import gather_rows
 from .objectives import at_least_float32
 from .pooling import MaskedLMTransform
@@ -48,9 +50,20 @@ class MaskedLMHead(MaskedLMTransform):
         torch.Size([2, 3, 9])
     """
 
-    def __init__(self, hidden_size: int, vocab_size: int, layer_norm_eps: float):
-        super().__init__(hidden_size, layer_norm_eps)
+    def __init__(self, hidden_size: int, vocab_size: int, layer_norm_eps: float, embedding_size: int | None = None):
+        super().__init__(hidden_size, layer_norm_eps, embedding_size)
         self.decoder_bias = nn.Parameter(torch.zeros(vocab_size))
+
+    @classmethod
+    def of(cls, backbone: PreTrainedModel) -> "MaskedLMHead":
+        """Return a new head for the token vectors and word embeddings of a backbone.
+
+        Raises:
+            ValueError: the backbone has no layer norms.
+        """
+        words = backbone.get_input_embeddings()
+        sizes = backbone.config.hidden_size, backbone.config.vocab_size
+        return cls(*sizes, norm_eps(backbone), words.embedding_dim)  # type: ignore[arg-type]
 
     def forward(self, hidden_state: torch.Tensor, word_embeddings: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         return F.linear(super().forward(hidden_state), word_embeddings, self.decoder_bias)

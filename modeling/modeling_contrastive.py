@@ -98,8 +98,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         if config.ema_decay > 0:
             self.average = self.serving_class(config).requires_grad_(False)
         if config.mlm_weight > 0:
-            backbone = config.backbone_config
-            self.lm_head = MaskedLMHead(backbone.hidden_size, backbone.vocab_size, backbone.layer_norm_eps)
+            self.lm_head = MaskedLMHead.of(self.model.backbone)
         if config.nli_classes > 0:
             self.nli_classifier = NLIClassifier(self.projected_size, config.nli_classes)
         self.post_init()
@@ -153,7 +152,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
     def frozen_parameters(self, stage: str) -> Iterable[nn.Parameter]:
         """Return the parameters that a stage does not train, `nli` (labelled pairs only) or `contrastive`."""
-        return ()
+        return self.model.backbone.parameters() if self.config.lora_rank else ()
 
     def begin_stage(self, name: str) -> None:
         """Prepare for a stage, `nli` or `contrastive`. The loop calls this before it wraps the model.

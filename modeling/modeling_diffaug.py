@@ -29,7 +29,6 @@ Relations:
     With `prefix_length: 0`, or with untrained LoRA or adapters, this is SimCSE.
 """
 
-import inspect
 from collections.abc import Iterable
 from typing import Any
 
@@ -37,14 +36,17 @@ import torch
 import torch.nn.functional as F
 from peft import PrefixEncoder, PrefixTuningConfig
 from torch import nn
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
 
+from .backbones import hidden_dropout, key_shape, takes_cache
 from .configuration_diffaug import DiffAugConfig
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
 from .objectives import at_least_float32
 from .pooling import BackboneOutput
-from .view_adapters import UpProjection, ViewAdapters
+from .prefix_slots import beside_slots, keys_and_values, prefixes_in_slots
+from .view_adapters import ViewAdapters
 
 
 def representation_divergence(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -112,9 +114,6 @@ class DiffAugModel(SentenceEncoderModel):
     The prefixes are stored as keys and values, `prefixes` `(M, 2, heads, 2l, H / heads)`, the last output of the
     training model's table and MLP.
 
-    Raises:
-        ValueError: the backbone does not accept extra keys and values.
-
     Example:
         >>> from transformers import BertConfig
         >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
@@ -137,23 +136,16 @@ class DiffAugModel(SentenceEncoderModel):
                 self.backbone, config.views_module, config.bottleneck, sets, config.lora_scale
             )
         elif config.prefix_positions:
-            if "past_key_values" not in inspect.signature(self.backbone.forward).parameters:
-                raise ValueError(
-                    f"views_module: prefix needs a backbone with past key/values, {backbone.model_type} has none; use "
-                    "views_module: lora"
-                )
-            heads = backbone.num_attention_heads
-            shape = (config.num_hidden_layers, 2, heads, config.prefix_positions, config.hidden_size // heads)
+            self.cached = takes_cache(self.backbone)
+            if not self.cached:
+                keys_and_values(self.backbone)  # refuses a backbone that has none
+            heads, size = key_shape(backbone)
+            shape = (config.num_hidden_layers, 2, heads, config.prefix_positions, size)
             self.prefixes = nn.Parameter(torch.zeros(shape), requires_grad=False)
         self.post_init()
 
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, UpProjection):
-            nn.init.zeros_(module.weight)
-
-    def add_to_plain(self, backbone: nn.Module) -> None:
+    def add_to_plain(self, backbone: PreTrainedModel) -> None:
+        super().add_to_plain(backbone)
         if self.config.views_module == "lora":
             self.view_adapters.merge_into(backbone)
 
@@ -165,6 +157,8 @@ class DiffAugModel(SentenceEncoderModel):
         **inputs: Any,
     ) -> BackboneOutput:
         """Run the backbone with the modules of one view or both.
+
+        An encoder gets the prefix as the keys and values of earlier tokens, or in `prefix_slots` if it takes none.
 
         Args:
             views: `(rows or 1,)`, 0 or 1, the view whose modules a row uses; both by default.
@@ -181,21 +175,38 @@ class DiffAugModel(SentenceEncoderModel):
             return super().run_backbone(**inputs)
         prefixes = self.prefixes if prefixes is None else prefixes
         mask = inputs.pop("attention_mask")
+        seen = mask.new_ones(len(mask), config.prefix_positions)
         if views is None:
             prefixes = prefixes.unsqueeze(2)
-        else:  # a row does not see the prefix of the other view, so it is left out
+        elif self.cached and not self.causal:
+            # A row does not see the prefix of the other view, so it is left out.
             prefixes = prefixes.unflatten(3, (2, -1)).movedim(3, 2).index_select(2, views)
-        prefixes = prefixes.expand(-1, -1, len(mask), -1, -1, -1)  # (M, 2, rows, heads, l or 2l, H / heads)
+            seen = seen[:, : config.prefix_length]
+        else:  # the places of tokens count, so the prefix of the other view stays, and is masked
+            prefixes = prefixes.unsqueeze(2)
+            seen = F.one_hot(views, 2).to(mask).repeat_interleave(config.prefix_length, 1).expand(len(mask), -1)
+        prefixes = prefixes.expand(-1, -1, len(mask), -1, -1, -1)  # (M, 2, rows, heads, l or 2l, size)
         dropout = config.prefix_dropout
-        dropout = config.backbone_config.hidden_dropout_prob if dropout is None else dropout
+        dropout = hidden_dropout(config.backbone_config) if dropout is None else dropout
         prefixes = F.dropout(prefixes, dropout, self.training)
-        cache = (
-            PrefixCache(config.prefix_positions) if cache is None else cache
-        )  # a new one, because each forward appends to it
-        for layer, (keys, values) in enumerate(prefixes):
+        mask = torch.cat([seen, mask], dim=1)
+        # A new one, because each forward appends to it.
+        cache = PrefixCache(config.prefix_positions) if cache is None else cache
+        if self.cached:
+            for layer, (keys, values) in enumerate(prefixes):
+                cache.update(keys, values, layer)
+            return super().run_backbone(attention_mask=mask, past_key_values=cache, **inputs)
+        slots = config.prefix_positions
+        inputs = beside_slots(inputs, slots, config.backbone_config.pad_token_id)
+        with prefixes_in_slots(self.backbone, prefixes) as written:
+            output = super().run_backbone(attention_mask=mask, **inputs)
+        for layer, (keys, values) in enumerate(zip(*written, strict=True)):
             cache.update(keys, values, layer)
-        mask = torch.cat([mask.new_ones(len(mask), prefixes.shape[4]), mask], dim=1)
-        return super().run_backbone(attention_mask=mask, past_key_values=cache, **inputs)
+        return BaseModelOutput(
+            last_hidden_state=output.last_hidden_state[:, slots:],
+            hidden_states=output.hidden_states and tuple(states[:, slots:] for states in output.hidden_states),
+            attentions=output.attentions and tuple(weights[:, :, slots:] for weights in output.attentions),
+        )
 
 
 class DiffAugForContrastiveLearning(ForContrastiveLearning):
@@ -225,12 +236,13 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
 
     def _build_prefix_encoder(self) -> PrefixEncoder:
         config = self.config
+        heads, size = key_shape(config.backbone_config)
         return PrefixEncoder(
             PrefixTuningConfig(
                 num_virtual_tokens=config.prefix_length if config.views_mode == "same" else config.prefix_positions,
-                token_dim=config.hidden_size,
+                token_dim=heads * size,
                 num_layers=config.num_hidden_layers,
-                num_attention_heads=config.backbone_config.num_attention_heads,
+                num_attention_heads=heads,
                 encoder_hidden_size=config.hidden_size,
                 prefix_projection=config.reparametrisation,
             )
@@ -253,7 +265,7 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         table = self.prefix_encoder.embedding.weight
         slots = torch.arange(self.config.prefix_positions, device=table.device) % len(table)
         flat = self.prefix_encoder(slots)  # (2l, 2MH): for every layer its key, then its value
-        shape = (self.config.num_hidden_layers, 2, self.config.backbone_config.num_attention_heads, -1)
+        shape = (self.config.num_hidden_layers, 2, key_shape(self.config.backbone_config)[0], -1)
         return flat.unflatten(1, shape).permute(1, 2, 3, 0, 4)
 
     def view_inputs(self, views: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -333,10 +345,10 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         first, second = pooled.unflatten(0, input_ids.shape[:2]).unbind(1)
         measured = {"delta": representation_divergence(first, second).item()}
         if with_cache:
-            slots, real = self.config.prefix_length, attention_mask.flatten(0, 1).bool()
+            real = attention_mask.flatten(0, 1).bool()
 
-            def tokens(states: torch.Tensor) -> torch.Tensor:  # (rows, heads, l + T, H / heads) to (real tokens, H)
-                return states[:, :, slots:].transpose(1, 2).flatten(2)[real]
+            def tokens(states: torch.Tensor) -> torch.Tensor:  # (rows, heads, l or 2l + T, size) to (real tokens, H)
+                return states[:, :, -real.shape[1] :].transpose(1, 2).flatten(2)[real]
 
             layers: list[Any] = cache.layers  # of attention, each with keys and values
             keys, values = zip(*((tokens(layer.keys), tokens(layer.values)) for layer in layers), strict=True)

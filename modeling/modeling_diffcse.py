@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import AutoModel, AutoModelForMaskedLM
 
+from .backbones import embedding_output
 from .configuration_diffcse import DiffCSEConfig
 from .distributed import gather_rows, largest
 from .editing import delete_tokens, insert_masks
@@ -92,8 +93,7 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
             if config.prediction != "masked_lm":  # two scores per token for each edit
                 self.discriminator_head = DiscriminatorHead(backbone.hidden_size, 2 * len(config.edits))
             if config.prediction != "rtd":
-                sizes = (backbone.hidden_size, backbone.vocab_size, backbone.layer_norm_eps)
-                self.discriminator_lm_head = MaskedLMHead(*sizes)
+                self.discriminator_lm_head = MaskedLMHead.of(self.discriminator)
         if config.needs_generator:
             self.generator = AutoModelForMaskedLM.from_config(config.generator_config or config.backbone_config)
         self.post_init()
@@ -241,7 +241,7 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
             def condition(module: nn.Module, inputs: tuple, output: torch.Tensor) -> torch.Tensor:
                 return torch.cat([vectors[:, None].to(output.dtype), output[:, 1:]], dim=1)
 
-            with self.discriminator.embeddings.register_forward_hook(condition):
+            with embedding_output(self.discriminator).register_forward_hook(condition):
                 return self.discriminator(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
 
         return in_mini_batches(read, self._rows_at_a_time, input_ids, attention_mask, vectors)

@@ -34,7 +34,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
+from .backbones import embedding_output, first_output, hidden_layers, with_first_output
 from .configuration_l2pcsr import L2PCSRConfig
 from .distributed import gather_rows, largest
 from .modeling_contrastive import ForContrastiveLearning
@@ -119,37 +122,59 @@ def _add(noise: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def perturbed(backbone: nn.Module, perturbations: list[Callable[[torch.Tensor], torch.Tensor]]) -> Iterator[None]:
-    """Perturb the outputs of the backbone's embedding layer and first layers inside the context.
+def perturbed(
+    backbone: PreTrainedModel, perturbations: list[Callable[[torch.Tensor], torch.Tensor]]
+) -> Iterator[None]:
+    """Perturb the outputs of the backbone's embedding layer and first layers inside the context, for one pass.
 
     Args:
-        backbone: BERT or RoBERTa.
+        backbone: an encoder or decoder.
         perturbations: functions of the output, for the embedding layer and then for the first Transformer layers.
     """
-    layers = list(backbone.encoder.layer[: len(perturbations) - 1])  # type: ignore[union-attr, index]
-    checkpointed = [layer.gradient_checkpointing for layer in layers]
+    places = [embedding_output(backbone), *hidden_layers(backbone)[: len(perturbations) - 1]]
+    # A layer that runs several times has a perturbation for each time.
+    of_module = {module: [p for m, p in zip(places, perturbations, strict=True) if m is module] for module in places}
+    checkpointed = [module for module in of_module if isinstance(module, GradientCheckpointingLayer)]
+    before = [layer.gradient_checkpointing for layer in checkpointed]
     handles = []
     try:
-        for layer in layers:
+        for layer in checkpointed:
             # transformers 5.20 runs a layer's hooks inside its checkpoint, and so again in the backward pass, when
             # these hooks are removed. The few perturbed layers keep their activations instead.
             layer.gradient_checkpointing = False
-        for module, perturb in zip([backbone.embeddings, *layers], perturbations, strict=True):
+        for module, in_turn in of_module.items():
+            hook = partial(_perturb_output, in_turn[0]) if len(in_turn) == 1 else _PerturbInTurn(in_turn)
             # Run before the hooks that record hidden states.
-            hook = partial(_perturb_output, perturb)
             handles.append(module.register_forward_hook(hook, prepend=True))
         yield
     finally:
         for handle in handles:
             handle.remove()
-        for layer, before in zip(layers, checkpointed, strict=True):
-            layer.gradient_checkpointing = before
+        for layer, was in zip(checkpointed, before, strict=True):
+            layer.gradient_checkpointing = was
 
 
 def _perturb_output(
-    perturb: Callable[[torch.Tensor], torch.Tensor], module: nn.Module, inputs: tuple, output: torch.Tensor
-) -> torch.Tensor:
-    return perturb(output)
+    perturb: Callable[[torch.Tensor], torch.Tensor], module: nn.Module, inputs: tuple, output: torch.Tensor | tuple
+) -> torch.Tensor | tuple:
+    hidden = first_output(output)
+    moved = perturb(hidden)
+    if moved.shape != hidden.shape:
+        raise ValueError(
+            f"base_model: a layer's output has the shape {tuple(hidden.shape)}, and its mask {tuple(moved.shape)}; "
+            "l2pcsr needs rows, tokens and features in this order; choose another base_model"
+        )
+    return with_first_output(output, moved)
+
+
+class _PerturbInTurn:
+    """A forward hook that perturbs the first outputs of a module, each in its way, and leaves the others."""
+
+    def __init__(self, perturbations: list[Callable[[torch.Tensor], torch.Tensor]]):
+        self.remaining = list(perturbations)
+
+    def __call__(self, module: nn.Module, inputs: tuple, output: torch.Tensor | tuple) -> torch.Tensor | tuple:
+        return _perturb_output(self.remaining.pop(0), module, inputs, output) if self.remaining else output
 
 
 class L2PCSRModel(SentenceEncoderModel):

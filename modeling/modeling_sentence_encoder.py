@@ -7,14 +7,17 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from transformers import AutoModel, PreTrainedTokenizerBase
+from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import logging
 
+from .backbones import is_causal, norm_eps
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .encoding import encode_texts, load_tokenizer
 from .fingerprint import load_fingerprint, verify_fingerprint
+from .flow import Flow
 from .pooling import (
+    ALL_LAYERS,
     BackboneOutput,
     MaskedLMTransform,
     build_projection,
@@ -25,6 +28,7 @@ from .pooling import (
 )
 from .prompts import template_bias
 from .saved_files import SavedCompletely
+from .view_adapters import UpProjection, ViewAdapters
 from .whitening import Whitening
 
 logger = logging.get_logger(__name__)
@@ -96,12 +100,21 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         super().__init__(config)
         self.backbone = AutoModel.from_config(config.backbone_config)
         self.backbone.pooler = None  # its pooler is for another pre-training task
+        self.causal = is_causal(self.backbone)
+        if config.pooling == "cls" and self.causal:
+            raise ValueError(
+                f"pooling: cls reads the first token, which sees no other one in {config.backbone_config.model_type}; "
+                "set pooling: last or mean"
+            )
+        if config.lora_rank:
+            self.lora = ViewAdapters(self.backbone, "lora", config.lora_rank, 1, dropout=config.lora_dropout)
         self.transform = (
-            MaskedLMTransform(config.hidden_size, config.backbone_config.layer_norm_eps)
+            MaskedLMTransform(config.hidden_size, norm_eps(self.backbone))
             if config.projection == "mlm_transform"
             else nn.Identity()
         )
         self.projection = build_projection(config, at_test=True)
+        self.flow = Flow(config.hidden_size, config.flow_width) if config.flow_width else nn.Identity()
         self.whitening = (
             Whitening(config.hidden_size, config.whitening_size) if config.whitening_size else nn.Identity()
         )
@@ -112,6 +125,12 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             head for head in self.training_heads if head not in {name.split(".")[0] for name in self.state_dict()}
         }
         return missing, {name for name in unexpected if name.split(".")[0] not in heads}
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, UpProjection):
+            nn.init.zeros_(module.weight)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.backbone.get_input_embeddings()
@@ -134,7 +153,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
 
         Args:
             input_ids, attention_mask, token_type_ids, position_ids: `(B, T)`, from the tokenizer saved with the model,
-                padded on the right.
+                padded on the right. A causal model may also be padded on the left.
             inputs_embeds: `(B, T, H)`, instead of `input_ids`; not with `prompt` pooling.
             output_hidden_states, output_attentions, return_dict: as in every transformers encoder.
 
@@ -143,7 +162,8 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             `last_hidden_state` `(B, T, H)`; `hidden_states` and `attentions` if requested.
 
         Raises:
-            ValueError: a row is padded on the left, or lacks the mask token that `prompt` pooling needs.
+            ValueError: a row of an encoder is padded on the left, or a row lacks the mask token that `prompt` pooling
+                needs.
         """
         config = self.config
         output_hidden_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
@@ -163,7 +183,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             pooled = pooled - self.prompt_bias(input_ids, attention_mask, template=0)  # type: ignore[arg-type]
         result = BaseModelOutputWithPooling(
             last_hidden_state=outputs.last_hidden_state,
-            pooler_output=self.whitening(self.projection(pooled)),
+            pooler_output=self.whitening(self.flow(self.projection(pooled))),
             hidden_states=outputs.hidden_states if output_hidden_states else None,
             attentions=outputs.attentions,
         )
@@ -183,8 +203,10 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         finally:
             self.backbone = backbone
 
-    def add_to_plain(self, backbone: nn.Module) -> None:
-        """Add a method's weight changes to a plain copy of the backbone, so that it returns the same vectors."""
+    def add_to_plain(self, backbone: PreTrainedModel) -> None:
+        """Add the weight changes of adapters to a plain copy of the backbone, so that it returns the same vectors."""
+        if self.config.lora_rank:
+            self.lora.merge_into(backbone)
 
     def run_backbone(self, **inputs: Any) -> BackboneOutput:
         """Run the backbone. A method that passes it more than tokens overrides this."""
@@ -210,13 +232,17 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         if attention_mask is None:
             attention_mask = torch.ones(rows.shape[:2], dtype=torch.long, device=rows.device)
         checked = not self.training and not torch.compiler.is_compiling()  # a traced graph cannot raise an error
-        if checked:
+        if self.causal:  # either side may be padded, if positions count from the first real token
+            if inputs.get("position_ids") is None:
+                positions = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
+                inputs["position_ids"] = positions + self.config.prefix_positions
+        elif checked:
             require_right_padding(attention_mask)
         pooling = self.config.pooling
         outputs = self.run_backbone(
             input_ids=input_ids,
             attention_mask=attention_mask,
-            output_hidden_states=output_hidden_states or pooling in ("first_last_mean", "last2_mean"),
+            output_hidden_states=output_hidden_states or pooling in ALL_LAYERS,
             **{name: value for name, value in inputs.items() if value is not None},
         )
         if pooling != "prompt":

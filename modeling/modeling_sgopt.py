@@ -25,6 +25,7 @@ import torch
 from torch import nn
 from transformers import AutoModel
 
+from .backbones import embedding_layer
 from .configuration_sgopt import SGOPTConfig
 from .distributed import gather_rows
 from .modeling_contrastive import ForContrastiveLearning
@@ -86,7 +87,7 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
     def train(self, mode: bool = True) -> "SGOPTForContrastiveLearning":
         super().train(mode)
         # Frozen here, because loading unfreezes.
-        self.model.backbone.embeddings.requires_grad_(not self.config.freeze_embeddings)
+        embedding_layer(self.model.backbone).requires_grad_(not self.config.freeze_embeddings)
         if self.config.has_twin:
             self.twin.requires_grad_(False).train(mode and self.config.twin_dropout)
         return self

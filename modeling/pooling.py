@@ -8,6 +8,11 @@ from torch import nn
 
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .distributed import gather_rows
+from .wk_pooling import wk_pool
+
+# Poolings that average two layers: the last one and this one of `hidden_states`.
+OTHER_LAYER = {"first_last_mean": 1, "embeddings_last_mean": 0, "last2_mean": -2}
+ALL_LAYERS = (*OTHER_LAYER, "wk")  # poolings that need more than the last layer
 
 
 class BackboneOutput(Protocol):
@@ -37,8 +42,10 @@ def pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tensor, 
         attention_mask: `(B, T)`, 1 for real tokens.
         mode: `cls`, the first token of the last layer; `mean` and `max`, over the real tokens of the last layer, with
             special tokens; `first_last_mean`, the mean over tokens of the average of the first Transformer layer and
-            the last one (as in SimCSE's current release; some forks take the embedding layer as the first);
-            `last2_mean`, the same with the last two layers.
+            the last one (as in SimCSE's current release); `embeddings_last_mean`, the same with the output of the
+            embedding layer as the first (as in SimCSE's first release, whose scores the papers print);
+            `last2_mean`, the same with the last two layers; `last`, the last real token, whichever side is padded;
+            `wk`, see `wk_pooling.wk_pool`.
 
     Returns:
         `(B, H)`.
@@ -55,11 +62,15 @@ def pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tensor, 
         return _mean(last, attention_mask)
     if mode == "max":
         return last.masked_fill(attention_mask.unsqueeze(-1) == 0, torch.finfo(last.dtype).min).amax(1)
-    if mode == "first_last_mean":
-        return _mean((hidden_states[1] + last) / 2, attention_mask)
-    if mode == "last2_mean":
-        return _mean((hidden_states[-2] + last) / 2, attention_mask)
-    raise ValueError(f"pooling: {mode!r} must be one of cls, mean, max, first_last_mean, last2_mean")
+    if mode in OTHER_LAYER:
+        return _mean((hidden_states[OTHER_LAYER[mode]] + last) / 2, attention_mask)
+    if mode == "last":
+        positions = torch.arange(last.shape[1], device=last.device)
+        places = torch.where(attention_mask > 0, positions, 0).amax(1)  # (B,)
+        return last[torch.arange(len(last), device=last.device), places]
+    if mode == "wk":
+        return wk_pool(hidden_states, attention_mask)
+    raise ValueError(f"pooling: {mode!r} must be one of cls, mean, max, last, {', '.join(ALL_LAYERS)}")
 
 
 def pool_mask_token(last_hidden_state: torch.Tensor, input_ids: torch.Tensor, mask_token_id: int) -> torch.Tensor:
@@ -166,20 +177,20 @@ class GELUProjection(nn.Module):
 
 
 class MaskedLMTransform(nn.Module):
-    """Linear(H, H) - GELU - LayerNorm: the transform in front of a masked-LM head's decoder. `(…, H) -> (…, H)`.
+    """Linear(H, E) - GELU - LayerNorm: the transform in front of a masked-LM head's decoder. `(…, H) -> (…, E)`.
 
     Supervised PromptBERT starts from the pre-trained one and applies it to the vector and to the template's bias
-    before it subtracts them.
+    before it subtracts them. E is H, or the width of the word embeddings if these are narrower.
 
     Example:
         >>> MaskedLMTransform(4, 1e-12)(torch.zeros(2, 4)).shape
         torch.Size([2, 4])
     """
 
-    def __init__(self, hidden_size: int, layer_norm_eps: float):
+    def __init__(self, hidden_size: int, layer_norm_eps: float, embedding_size: int | None = None):
         super().__init__()
-        self.dense = nn.Linear(hidden_size, hidden_size)
-        self.layer_norm = nn.LayerNorm(hidden_size, eps=layer_norm_eps)
+        self.dense = nn.Linear(hidden_size, embedding_size or hidden_size)
+        self.layer_norm = nn.LayerNorm(embedding_size or hidden_size, eps=layer_norm_eps)
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         return self.layer_norm(F.gelu(self.dense(vectors)))

@@ -14,11 +14,10 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import PreTrainedModel
 
-# How the names of the adapted linear layers end in the BERT family, DistilBERT, MPNet and DeBERTa.
-LINEAR = {
-    "lora": (".query", ".value", ".q_lin", ".v_lin", ".attn.q", ".attn.v", ".query_proj", ".value_proj"),
-    "adapter": (".output.dense", ".out_lin", ".ffn.lin2", ".attn.o"),
-}
+from .backbones import FUSED, OUTPUT, QUERY, VALUE, projections, shares_position_projections
+
+# The layers that are adapted.
+LINEAR = {"lora": (QUERY, VALUE, FUSED), "adapter": (OUTPUT,)}
 
 
 class UpProjection(nn.Linear):
@@ -41,6 +40,10 @@ class ViewAdapter(nn.Module):
         kind: `lora` adds s x W_down W_up to a layer's output, x its input; `adapter` adds f(h W_down) W_up to h, a
             layer's output, with f = GELU as in Houlsby's release (neither paper states f).
         scale: LoRA's s.
+        fused: the layer's output is query, key and value, and the key is not adapted.
+        dropout: on the inputs, in training.
+        position_rows: the layer also reads a table of relative positions, as one row. It belongs to the rows of all
+            views, so its result is the mean of the sets.
 
     Example:
         >>> adapter = ViewAdapter(4, 4, bottleneck=2, sets=2, kind="lora", scale=1.0)
@@ -48,23 +51,44 @@ class ViewAdapter(nn.Module):
         torch.Size([3, 5, 4])
     """
 
-    def __init__(self, inputs: int, outputs: int, bottleneck: int, sets: int, kind: str, scale: float):
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        bottleneck: int,
+        sets: int,
+        kind: str,
+        scale: float,
+        dropout: float = 0.0,
+        fused: bool = False,
+        position_rows: bool = False,
+    ):
         super().__init__()
         self.down = nn.Linear(inputs, sets * bottleneck, bias=False)
-        self.up = UpProjection(sets * bottleneck, outputs, bias=False)
+        self.up = UpProjection(sets * bottleneck, outputs * 2 // 3 if fused else outputs, bias=False)
         self.bottleneck, self.sets, self.kind, self.scale = bottleneck, sets, kind, scale
+        self.dropout, self.fused, self.position_rows = dropout, fused, position_rows
         self.shares: torch.Tensor | None = None  # see ViewAdapters.shared
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        if self.dropout and self.training:
+            vectors = F.dropout(vectors, self.dropout)
         inner = self.down(vectors)
         inner = self.scale * inner if self.kind == "lora" else F.gelu(inner)
-        if self.shares is None:
+        if self.shares is None or (self.position_rows and len(vectors) == 1):
             return self.up(inner / self.sets)
         return self.up(inner * self.shares.to(inner).repeat_interleave(self.bottleneck, 1)[:, None])
 
+    def beside_key(self, change: torch.Tensor, dim: int) -> torch.Tensor:
+        """Put zeros for the key between the changes of query and value, if they have one layer."""
+        if not self.fused:
+            return change
+        query, value = change.chunk(2, dim)
+        return torch.cat([query, torch.zeros_like(query), value], dim)
+
     def add_to(self, linear: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
         """Forward hook of the adapted layer."""
-        return output + self(inputs[0] if self.kind == "lora" else output)
+        return output + self.beside_key(self(inputs[0] if self.kind == "lora" else output), -1)
 
 
 class ViewAdapters(nn.ModuleList):
@@ -76,30 +100,37 @@ class ViewAdapters(nn.ModuleList):
     Args:
         backbone: gets a forward hook at each adapted layer.
         kind: `lora` or `adapter`.
-        bottleneck, sets, scale: see `ViewAdapter`.
+        bottleneck, sets, scale, dropout: see `ViewAdapter`.
 
     Raises:
         ValueError: the backbone has no layer of `LINEAR`.
     """
 
-    def __init__(self, backbone: PreTrainedModel, kind: str, bottleneck: int, sets: int, scale: float):
+    def __init__(
+        self,
+        backbone: PreTrainedModel,
+        kind: str,
+        bottleneck: int,
+        sets: int,
+        scale: float = 1.0,
+        dropout: float = 0.0,
+    ):
         super().__init__()
-        for name, linear in backbone.named_modules():
-            if name.endswith(LINEAR[kind]):
-                inputs = linear.in_features if kind == "lora" else linear.out_features
-                self.append(ViewAdapter(inputs, linear.out_features, bottleneck, sets, kind, scale))
-                linear.register_forward_hook(self[-1].add_to)
-        if not len(self):
-            raise ValueError(
-                f"views_module: {kind} does not support {backbone.config.model_type}; use views_module: prefix"
-            )
+        position_rows = kind == "lora" and shares_position_projections(backbone.config)
+        for name, linear in projections(backbone, *LINEAR[kind]):
+            inputs = linear.in_features if kind == "lora" else linear.out_features
+            fused = name.endswith(FUSED)
+            sizes = (inputs, linear.out_features, bottleneck, sets)
+            self.append(ViewAdapter(*sizes, kind, scale, dropout, fused, position_rows))
+            linear.register_forward_hook(self[-1].add_to)
 
     @torch.no_grad()
-    def merge_into(self, backbone: nn.Module) -> None:
+    def merge_into(self, backbone: PreTrainedModel) -> None:
         """Add the mean of LoRA's sets to the weights of a backbone without hooks; it then returns the same vectors."""
-        places = [module for name, module in backbone.named_modules() if name.endswith(LINEAR["lora"])]
-        for linear, adapter in zip(places, cast(Iterable[ViewAdapter], self), strict=True):
-            linear.weight += adapter.scale / adapter.sets * adapter.up.weight @ adapter.down.weight
+        places = projections(backbone, *LINEAR["lora"])
+        for (_, linear), adapter in zip(places, cast(Iterable[ViewAdapter], self), strict=True):
+            change = adapter.scale / adapter.sets * adapter.up.weight @ adapter.down.weight
+            linear.weight += adapter.beside_key(change, 0)
 
     @contextmanager
     def shared(self, shares: torch.Tensor | None) -> Iterator[None]:

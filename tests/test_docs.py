@@ -37,6 +37,8 @@ NOT_RUN = {
     r"(CSEZOO_SPACE_PYTHON=\S+ )?python -m pytest .*": "these are the tests",
     r"pip install .*-r examples/space/.*": "it needs gradio; test_space.py runs the page",
     rf"{TRAIN} simcse-bert-base-uncased": "it downloads BERT-base and a million sentences",
+    r"csezoo train simcse-sup-eol-qwen3-lora": "it downloads Qwen3 and NLI",
+    r"python -m tests.family_table .*": "it takes minutes; modeling/test_backbones.py runs a part of it",
     r"accelerate launch --dynamo_backend .*": "it compiles for minutes; training/loop/test_compiled.py runs it",
     r"accelerate launch --mixed_precision .*": "training/loop/test_train.py runs other precisions",
     r"ACCELERATE_USE_CPU=true .*": "two processes; the tests of loop/ and embedding/ run them",

@@ -24,10 +24,10 @@ def model(changes, stage="contrastive"):
     """The method named in `changes` (SimCSE by default), as a stage trains it."""
     torch.manual_seed(0)
     backbone = tiny_config("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    changes = {"mask_token_id": 4, "special_token_ids": [0, 2, 3, 4], **changes}
+    changes = {"backbone_config": backbone, "mask_token_id": 4, "special_token_ids": [0, 2, 3, 4], **changes}
     config_class, _, training_class = method(changes.pop("method", "simcse"))
     mini_batch_size = changes.pop("mini_batch_size", None)
-    made = training_class(config_class(backbone_config=backbone, **changes)).double()
+    made = training_class(config_class(**changes)).double()
     made.mini_batch_size = mini_batch_size
     for parameter in made.frozen_parameters(stage):
         parameter.requires_grad_(False)

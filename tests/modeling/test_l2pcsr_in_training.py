@@ -5,7 +5,6 @@ import copy
 import numpy as np
 import pytest
 import torch
-from transformers import DistilBertConfig
 
 from csezoo.modeling import (
     METHODS,
@@ -272,8 +271,3 @@ def test_recipes_have_the_papers_hyperparameters(backbone, prompt):
     assert (config.pooling, config.denoise) == (("prompt", "train") if prompt else ("cls", "none"))
     if prompt:
         assert config.prompts == PROMPTS[backbone.split("-")[0]]
-
-
-def test_an_unsupported_backbone_is_refused():
-    with pytest.raises(ValueError, match="got distilbert"):
-        L2PCSRForContrastiveLearning(L2PCSRConfig(backbone_config=DistilBertConfig(dim=32, n_layers=2, n_heads=2)))

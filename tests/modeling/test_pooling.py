@@ -20,6 +20,9 @@ def attention_mask():
     return torch.tensor([[1] * n + [0] * (5 - n) for n in LENGTHS])
 
 
+MODES = ["cls", "mean", "max", "first_last_mean", "embeddings_last_mean", "last2_mean", "last"]
+
+
 def numpy_pool(states, mode):
     """One sentence at a time, over its real tokens only."""
     rows = []
@@ -31,19 +34,21 @@ def numpy_pool(states, mode):
                 "mean": lambda real=real: real[-1].mean(0),
                 "max": lambda real=real: real[-1].max(0),
                 "first_last_mean": lambda real=real: ((real[1] + real[-1]) / 2).mean(0),
+                "embeddings_last_mean": lambda real=real: ((real[0] + real[-1]) / 2).mean(0),
                 "last2_mean": lambda real=real: ((real[-2] + real[-1]) / 2).mean(0),
+                "last": lambda real=real: real[-1][-1],
             }[mode]()
         )
     return np.stack(rows)
 
 
-@pytest.mark.parametrize("mode", ["cls", "mean", "max", "first_last_mean", "last2_mean"])
+@pytest.mark.parametrize("mode", MODES)
 def test_pooling_equals_its_definition(hidden_states, attention_mask, mode):
     pooled = pool(hidden_states, attention_mask, mode)
     np.testing.assert_allclose(pooled.numpy(), numpy_pool(hidden_states, mode), atol=1e-12)
 
 
-@pytest.mark.parametrize("mode", ["cls", "mean", "max", "first_last_mean", "last2_mean"])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_padding_never_changes_the_vector(hidden_states, attention_mask, mode, dtype):
     states = tuple(state.to(dtype) for state in hidden_states)
@@ -96,3 +101,11 @@ def test_batch_norm_projection_equals_its_equation():
         "expand_norm.bias",
         "reduce.weight",
     }
+
+
+def test_the_last_token_is_found_on_either_side_of_the_padding(hidden_states, attention_mask):
+    flipped = tuple(
+        state.flip(1) for state in hidden_states
+    )  # the last token is then the first one, padded on the left
+    real = torch.stack([state[5 - n :][-1] for state, n in zip(flipped[-1], LENGTHS, strict=True)])
+    assert torch.equal(pool(flipped, attention_mask.flip(1), "last"), real)

@@ -79,6 +79,8 @@ def text_names(recipe: Recipe) -> list[str]:
         names.append("sbert")
     if recipe.whitening:
         names.append("whitening")
+    if recipe.flow:
+        names.append("flow")
     return names
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from ..environment import quiet_transformers
 from ..errors import UserError
@@ -18,8 +17,8 @@ def add_commands(command: Command) -> None:
         "score a model, and write the results with their receipts: data, model and library versions",
         "csezoo evaluate runs/quickstart/best --suite sts --data SentEval/data --out result.json",
     )
-    suites = "sts (default, unless --pairs is given), sts-dev, transfer, transfer-fast, sts-length, sts-multilingual, "
-    suites += "sts-spanish, chinese, geometry, retrieval, cost"
+    suites = "sts (default, unless --pairs is given), sts-dev, transfer, transfer-fast, transfer-mlp, trec-length, "
+    suites += "sts-length, sts-multilingual, sts-spanish, chinese, geometry, retrieval, cost"
     added.add_argument("--suite", nargs="+", metavar="SUITE", help=suites)
     pairs = "your own CSV files with the columns sentence1, sentence2 and score; each file is one task"
     added.add_argument("--pairs", nargs="+", default=[], metavar="FILE.csv", help=pairs)
@@ -91,6 +90,7 @@ def add_commands(command: Command) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> None:
+    from ..cards.tables import model_name
     from ..evaluation.encoders import load_encoder, recipe_of
     from ..evaluation.report import format_report
     from ..evaluation.results import ResultsFile
@@ -124,7 +124,7 @@ def evaluate(options: argparse.Namespace) -> None:
         pairs=options.pairs,
         file=file,
     )
-    print(format_report(Path(options.model).name, scored["results"]))
+    print(format_report(model_name(options.model), scored["results"]))
     if options.format:
         from ..evaluation.mteb_tasks import write_results
 

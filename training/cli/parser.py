@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from ..errors import UserError, exit_with_one_line
-from . import benchmark, browsing, embedding, evaluation, pictures, publishing, reproducing
+from . import benchmark, browsing, embedding, evaluation, pairs, pictures, publishing, reproducing
 
 
 class Parser(argparse.ArgumentParser):
@@ -66,6 +66,6 @@ def build_parser() -> argparse.ArgumentParser:
         "train a recipe in one process (for several processes: accelerate launch -m csezoo.training.train)",
         "csezoo train simcse-bert-base-uncased --train_file sentences.txt --eval_data none",
     )
-    for group in (evaluation, reproducing, embedding, benchmark, pictures, publishing, browsing):
+    for group in (evaluation, reproducing, embedding, pairs, benchmark, pictures, publishing, browsing):
         group.add_commands(command)
     return parser

@@ -11,6 +11,7 @@ import torch
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from csezoo.modeling import METHODS, SentenceEncoderConfig
+from csezoo.modeling.backbones import longest_input
 from csezoo.modeling.encoding import load_tokenizer
 from csezoo.modeling.fingerprint import FINGERPRINT_NAME, new_fingerprint
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
@@ -24,7 +25,7 @@ from ..files import empty_target, new_directory, write_json
 from ..hub import sha256
 from ..loading.backbones import LOAD_ERRORS
 from ..loading.masked_lm import load_masked_lm_head
-from ..loading.sizes import longest_input, refuse_oversized
+from ..loading.sizes import refuse_oversized
 from ..loading.templates import serving_tokenizer, template_token_ids
 from ..publishing.fingerprints import add_checksums
 from ..recipes.released import Kind, Released, kinds, released

@@ -130,6 +130,23 @@ def stream_texts(file: str, column: str | None = None) -> Iterator[str]:
             yield text
 
 
+def stream_lines(file: str) -> Iterator[str]:
+    """Yield the lines of a plain text file, also as `.gz`, with the blank ones.
+
+    Raises:
+        UserError: there is no such file, or it is not UTF-8.
+    """
+    path = Path(file)
+    if not path.is_file():
+        raise UserError(f"file: {path} {'is not a file' if path.exists() else 'does not exist'}")
+    try:
+        with _open(path) as lines:
+            yield from io.TextIOWrapper(lines, encoding="utf-8-sig")
+    except (UnicodeDecodeError, *UNREADABLE) as error:
+        _raise_bad_utf8(path)
+        raise UserError(f"{path} could not be read ({one_line(error)})") from error
+
+
 def load_labelled(recipe: Recipe, classes: int) -> datasets.Dataset:
     """Load labelled sentence pairs: triplets in columns `0`, `1`, `2`, or pairs in `0`, `1` with a number in `label`.
 

@@ -1,4 +1,4 @@
-"""Load any model as an encoder: a zoo checkpoint, a plain transformers encoder, a sentence-transformers model."""
+"""Load any model as an encoder: of the zoo, of transformers, of sentence-transformers, or a file of word vectors."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from huggingface_hub.errors import EntryNotFoundError, HFValidationError, HTTPEr
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel, encoding
+from csezoo.modeling.backbones import longest_input
 from csezoo.modeling.configuration_sentence_encoder import POOLING_MODES
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel, without_pooler
 
@@ -22,12 +23,13 @@ from ..environment import device
 from ..errors import UserError, one_line, quoted
 from ..files import read_json
 from ..hub import answers, is_inside
-from ..loading.backbones import LOAD_ERRORS, SAFELY, load_backbone, run_once
-from ..loading.sizes import longest_input, refuse_oversized, refuse_oversized_checkpoint
+from ..loading.backbones import LOAD_ERRORS, PADDING_MOVES, SAFELY, load_backbone, padding_moves, run_once
+from ..loading.sizes import refuse_oversized, refuse_oversized_checkpoint
 from ..loading.templates import serving_tokenizer, template_token_ids
 from ..loading.tokenizers import UNKNOWN, check_vocabulary, load_tokenizer, reading_tokenizer
 from ..recipes import Recipe, load_recipe
 from .sentence_vectors import CountingEncoder
+from .word_vectors import BAG_OF_WORDS, load_bag_of_words, load_word_vectors
 
 # The files, beside the weights, on which a model's vectors depend.
 DECISIVE: tuple[str, ...] = ("config.json", "tokenizer.json", "tokenizer_config.json")
@@ -42,7 +44,7 @@ def load_encoder(
     """Load a model as a function from texts to vectors, with its receipt.
 
     Args:
-        model: directory or Hub id.
+        model: directory or Hub id; a file of word vectors, see `load_word_vectors`; or `bag-of-words`.
         pooling: for a plain transformers encoder; other models define their pooling themselves.
         batch_size: maximum number of texts per forward pass.
         dtype: of the weights.
@@ -51,6 +53,9 @@ def load_encoder(
     Raises:
         UserError: the model cannot be loaded, its pooling is missing, or one is given to a model that defines it.
     """
+    if model == BAG_OF_WORDS or os.path.isfile(model):
+        _refuse_pooling(model, pooling)
+        return load_bag_of_words() if model == BAG_OF_WORDS else load_word_vectors(model)
     if config_model_type(model) in METHODS:
         _refuse_pooling(model, pooling)
         encoder = load_checkpoint(model, dtype)
@@ -64,8 +69,10 @@ def load_encoder(
             f"{model} is a plain encoder, which needs a pooling: give --pooling {', '.join(PLAIN_POOLINGS)}"
         )
     encoder, tokenizer = plain_encoder(model, pooling, dtype)
-    receipt = _encoder_receipt(model, pooling, dtype, batch_size, "transformers")
-    return _counting_encoder(model, encoder, tokenizer, batch_size, progress), receipt
+    encode = _counting_encoder(model, encoder, tokenizer, batch_size, progress)
+    if batch_size > 1:
+        _refuse_padding_dependence(model, encoder, tokenizer)
+    return encode, _encoder_receipt(model, pooling, dtype, batch_size, "transformers")
 
 
 def load_checkpoint(model: str, dtype: str = "float32") -> SentenceEncoderModel:
@@ -115,6 +122,17 @@ def plain_encoder(
     encoder.backbone.load_state_dict(without_pooler(backbone))
     longest = longest_input(backbone.config)
     return encoder, serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=longest)
+
+
+def _refuse_padding_dependence(model: str, encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    dtype = encoder.dtype
+    moved = padding_moves(encoder.float(), tokenizer)
+    encoder.to(dtype)  # type: ignore[arg-type]  # a decorator hides `self`
+    if moved > PADDING_MOVES:
+        raise UserError(
+            f"{model} changes the vectors of a sentence when it is padded (by {moved:.1g} of their size), so its "
+            "scores depend on the batch; give --batch_size 1"
+        )
 
 
 def _counting_encoder(

@@ -18,7 +18,7 @@ from .tasks.multilingual import load_chinese, load_spanish, load_sts17
 from .tasks.releases import check_release
 from .tasks.retrieval import NeighboursTask, RetrievalTask, load_retrieval
 from .tasks.sts import DEV_TASK, STS_TASKS, PairTask, load_lengths, load_pairs_file, load_task
-from .tasks.transfer import TRANSFER_TASKS, TransferTask, load_transfer_task
+from .tasks.transfer import TRANSFER_TASKS, TransferTask, load_transfer_task, load_trec_lengths
 
 Task = PairTask | TransferTask | RetrievalTask | NeighboursTask | GeometryTask | CostTask
 # Each suite's tasks, read from `data`.
@@ -27,6 +27,8 @@ SUITES: dict[str, Callable[[str], Sequence[Task]]] = {
     "sts-dev": lambda data: [load_task(DEV_TASK, data)],
     "transfer": lambda data: [load_transfer_task(name, data) for name in TRANSFER_TASKS],
     "transfer-fast": lambda data: [load_transfer_task(name, data, "fast") for name in TRANSFER_TASKS],
+    "transfer-mlp": lambda data: [load_transfer_task(name, data, "mlp") for name in TRANSFER_TASKS],
+    "trec-length": load_trec_lengths,
     "sts-length": load_lengths,
     "sts-multilingual": load_sts17,
     "sts-spanish": load_spanish,
@@ -53,8 +55,9 @@ def evaluate(
         encode: texts to vectors, `list[str] -> (n, d)`. Each distinct sentence is encoded once.
         suites: any of `sts` (STS12–16, STSBenchmark, SICK-R; one Spearman over all pairs of a task), `sts-dev`,
             `transfer` (MR, CR, SUBJ, MPQA, SST2, TREC, MRPC in SentEval's protocol), `transfer-fast` (SimCSE's faster
-            one), `sts-length` (SICK-R by the words of the shorter sentence), `sts-multilingual` (SemEval-2017 task 1,
-            eleven language pairs, Pearson), `sts-spanish` (SemEval-2014 task 10, Pearson), `chinese` (BQ, LCQMC),
+            one), `transfer-mlp` (a classifier with 50 hidden units), `trec-length` (TREC without short questions),
+            `sts-length` (SICK-R by the words of the shorter sentence), `sts-multilingual` (SemEval-2017 task 1, eleven
+            language pairs, Pearson), `sts-spanish` (SemEval-2014 task 10, Pearson), `chinese` (BQ, LCQMC),
             `geometry` (alignment, uniformity, anisotropy), `retrieval` (recall@1, 5, 10 on STS-B test) and `cost`
             (time, tokens per second and memory of encoding).
         data: `hub` or a directory in SentEval's layout.

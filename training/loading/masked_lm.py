@@ -71,26 +71,21 @@ def load_generator(
     return generator
 
 
+@torch.no_grad()
 def load_masked_lm_head(
     key: str, head: MaskedLMTransform, backbone_config: PretrainedConfig, base_model: str, revision: str
 ) -> None:
     """Copy the base model's masked-LM head, or only its transform, into a head.
 
+    The parts are found by their shapes: outside of the encoder, a dense layer, a layer norm and the decoder's bias. A
+    head that consists of other parts gives other scores than the copy, and is refused.
+
     Args:
         key: the recipe key that adds the head, for the error.
 
     Raises:
-        UserError: the base model has no masked-LM head, or is neither BERT nor RoBERTa.
+        UserError: the base model has no masked-LM head, or one of other parts.
     """
-    names = {
-        "bert": ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
-        "roberta": ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
-    }
-    kind = backbone_config.model_type
-    if kind not in names:
-        raise UserError(
-            f"{key}: a masked-LM head can be read from {' and '.join(names)}, got {kind}; set {key} to its default"
-        )
     try:
         options = {"revision": revision, "output_loading_info": True, **SAFELY}
         source, info = AutoModelForMaskedLM.from_pretrained(base_model, **options)
@@ -98,11 +93,22 @@ def load_masked_lm_head(
         raise UserError(
             f"{key}: {base_model} has no masked-LM head ({one_line(error)}); give another --base_model"
         ) from error
-    state = source.state_dict()
-    dense, norm, bias = names[kind]
-    if f"{dense}.weight" in info["missing_keys"]:
+    size = backbone_config.vocab_size
+    encoder = set(source.base_model.modules())
+    outside = [(name, module) for name, module in source.named_modules() if module not in encoder]
+    dense = [pair for pair in outside if isinstance(pair[1], torch.nn.Linear) and pair[1].out_features != size]
+    norms = [pair for pair in outside if isinstance(pair[1], torch.nn.LayerNorm)]
+    biases = [bias for _, module in outside for bias in module.parameters(recurse=False) if bias.shape == (size,)]
+    if len(dense) != 1 or len(norms) != 1 or not biases:
+        raise UserError(
+            f"{key}: the masked-LM head of {base_model} ({backbone_config.model_type}) is not a dense layer, a layer "
+            f"norm and a decoder; set {key} to its default"
+        )
+    (dense_name, source_dense), (norm_name, source_norm) = dense[0], norms[0]
+    if {f"{dense_name}.weight", f"{norm_name}.weight"} & set(info["missing_keys"]):
         raise UserError(f"{key}: {base_model} has no masked-LM head; give another --base_model")
-    head.dense.load_state_dict({part: state[f"{dense}.{part}"] for part in ("weight", "bias")})
-    head.layer_norm.load_state_dict({part: state[f"{norm}.{part}"] for part in ("weight", "bias")})
+    for part, of_source in ((head.dense, source_dense), (head.layer_norm, source_norm)):
+        torch.nn.init.zeros_(part.bias)  # ModernBERT's parts have no biases
+        part.load_state_dict(of_source.state_dict(), strict=False)
     if isinstance(head, MaskedLMHead):
-        head.decoder_bias.data.copy_(state[bias])
+        head.decoder_bias.copy_(biases[0])

@@ -11,7 +11,6 @@ import torch
 from transformers import (
     AutoConfig,
     AutoModel,
-    PretrainedConfig,
 )
 
 from ..errors import UserError
@@ -77,9 +76,3 @@ def not_finite(config: dict[str, object]) -> str | None:
         if isinstance(value, float) and not math.isfinite(value):
             return f"{key}: {value}"
     return None
-
-
-def longest_input(config: PretrainedConfig) -> int:
-    """Return the longest sequence that a backbone accepts. RoBERTa's positions start after the padding index."""
-    offset = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet") else 0
-    return config.max_position_embeddings - offset

@@ -23,25 +23,44 @@ def template_token_ids(tokenizer: PreTrainedTokenizerBase, prompt: str | None = 
 
     Args:
         tokenizer: of the backbone.
-        prompt: a template with `{sentence}` and `{mask}`.
+        prompt: a template with `{sentence}` and `{mask}`, or with `{sentence}` alone, whose last token is pooled.
 
     The space before the sentence belongs to the sentence: like PromptBERT, this strips it off the template.
 
     Raises:
         UserError: the template does not have exactly one mask token with this tokenizer.
     """
+    begin, end = special_ends(tokenizer)
     if prompt is None:
-        return [tokenizer.cls_token_id], [tokenizer.sep_token_id]
+        return begin, end
     before, after = prompt.split("{sentence}")
-    after = after.replace("{mask}", tokenizer.mask_token)
+    if "{mask}" in prompt:
+        after = after.replace("{mask}", tokenizer.mask_token)
 
     def ids(text: str) -> list[int]:
         return tokenizer(text, add_special_tokens=False).input_ids
 
-    template = [tokenizer.cls_token_id, *ids(before.rstrip())], [*ids(after), tokenizer.sep_token_id]
+    if "{mask}" not in prompt:
+        return [*begin, *ids(before.rstrip())], ids(after)
+    template = [*begin, *ids(before.rstrip())], [*ids(after), *end]
     if template[1].count(tokenizer.mask_token_id) != 1:
         raise UserError(f"prompts: {prompt!r} must have exactly one mask token with this tokenizer")
     return template
+
+
+def special_ends(tokenizer: PreTrainedTokenizerBase) -> Template:
+    """Return the special tokens before and after a text.
+
+    They are [CLS] and [SEP], by whatever name. The tokenizer of a decoder has neither: what it puts before a text
+    itself stays, and the end of the text gets its token, so that `last` pooling has a place that is always the same.
+    """
+    if tokenizer.cls_token is not None and tokenizer.sep_token is not None:
+        return [tokenizer.cls_token_id], [tokenizer.sep_token_id]
+    text = tokenizer("a", add_special_tokens=False).input_ids
+    ids = tokenizer("a").input_ids
+    return [token for token in ids[: ids.index(text[0])] if token in tokenizer.all_special_ids], [
+        tokenizer.eos_token_id
+    ]
 
 
 def serving_tokenizer(

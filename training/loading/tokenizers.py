@@ -44,9 +44,13 @@ def load_tokenizer(model: str, **options: Any) -> PreTrainedTokenizerBase:
         tokenizer(UNKNOWN)
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes an empty one if files are missing
         raise UserError(f"{model}: it has no tokenizer; put its tokenizer.json beside the weights")
-    if tokenizer.cls_token is None or tokenizer.sep_token is None or tokenizer.pad_token is None:
+    framed = tokenizer.cls_token is not None and tokenizer.sep_token is not None
+    if tokenizer.pad_token is None and tokenizer.eos_token is not None:
+        tokenizer.pad_token = tokenizer.eos_token  # Llama's has no padding; the attention mask hides it
+    if (tokenizer.eos_token is None and not framed) or tokenizer.pad_token is None:
         raise UserError(
-            f"{model}: its tokenizer lacks the special tokens of BERT or RoBERTa; give the tokenizer of an encoder"
+            f"{model}: its tokenizer has no token for the end of a text, or none for padding; give the tokenizer of "
+            "an encoder or decoder"
         )
     remove_full_stop(tokenizer)
     return tokenizer

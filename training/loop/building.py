@@ -10,14 +10,16 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from csezoo.modeling import SentenceEncoderConfig, method
+from csezoo.modeling.backbones import longest_input
 from csezoo.modeling.configuration_sentence_encoder import check_prompt
+from csezoo.modeling.flow import LEVELS
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
 from ..data.collation import ViewCollator, tokenize
 from ..errors import UserError
 from ..loading.backbones import load_backbone, run_once, set_dropout, set_module_dropout
 from ..loading.masked_lm import load_generator, load_masked_lm_head
-from ..loading.sizes import longest_input, refuse_oversized
+from ..loading.sizes import refuse_oversized
 from ..loading.templates import Template, serving_tokenizer, template_token_ids
 from ..loading.tokenizers import UNKNOWN, check_vocabulary, load_tokenizer, require_mask_token
 from ..recipes import Recipe
@@ -72,21 +74,27 @@ def build(recipe: Recipe) -> Build:
             f"whitening: {recipe.whitening} must be at most {backbone.config.hidden_size}, the dimensions of "
             f"{recipe.base_model}"
         )
+    if recipe.flow and backbone.config.hidden_size % 2**LEVELS:
+        raise UserError(f"flow: the {backbone.config.hidden_size} dimensions must be a multiple of {2**LEVELS}")
     if Path(recipe.base_model).is_dir():
         backbone.config.name_or_path = ""  # do not publish a path of this machine
     if recipe.dropout is not None:
         set_dropout(backbone.config, recipe.dropout)
     tokenizer = load_tokenizer(recipe.base_model, revision=recipe.base_revision or "main")
     check_vocabulary(recipe.base_model, tokenizer, backbone.config.vocab_size)
+    if backbone.config.pad_token_id is None:
+        backbone.config.pad_token_id = tokenizer.pad_token_id
     if not recipe.attn_implementation:  # one that needs a GPU cannot run here yet
         run_once(recipe.base_model, lambda: backbone(input_ids=torch.tensor([tokenizer(UNKNOWN).input_ids])))
     prompts = recipe.model.get("prompts") or [None]
     config_class, _, training_class = method(recipe.method)
     try:
         if prompts != [None]:
-            require_mask_token(recipe.base_model, tokenizer, "prompts")
+            pooling = str(recipe.model.get("pooling"))
+            if pooling != "last":
+                require_mask_token(recipe.base_model, tokenizer, "prompts")
             for prompt in prompts:
-                check_prompt(prompt)
+                check_prompt(prompt, pooling)
         templates = [template_token_ids(tokenizer, prompt) for prompt in prompts]
         config = config_class(
             **recipe.model,
@@ -122,14 +130,15 @@ def build(recipe: Recipe) -> Build:
     for key, head in model.masked_lm_heads().items():
         load_masked_lm_head(key, head, backbone.config, recipe.base_model, recipe.base_revision or "main")
     # In the releases, max_length counts special tokens, but not a template.
-    sentence_length = recipe.max_length - (2 if prompts == [None] else 0)
+    sentence_length = recipe.max_length - (template_length(templates[0]) if prompts == [None] else 0)
     longest = longest_input(backbone.config) - config.prefix_positions
     text = sentence_length + max(map(template_length, templates)) + config.most_added_pieces(sentence_length)
     needed = text + config.longest_prefix(tokenizer)
     needed += config.bias_length_offset if config.denoise != "none" else 0
     if sentence_length < 1:
         raise UserError(
-            f"max_length: {recipe.max_length} must be at least 3, because it counts the two special tokens"
+            f"max_length: {recipe.max_length} must be at least {recipe.max_length + 1 - sentence_length}, because it "
+            "counts the special tokens"
         )
     if needed > longest:
         raise UserError(
@@ -144,7 +153,7 @@ def build(recipe: Recipe) -> Build:
         tokenizer,
         templates[0],
         max_length=longest,
-        leading_space=prompts != [None],
+        leading_space=prompts != [None] and ("{mask}" in prompts[0] or " {sentence}" in prompts[0]),
         full_stop=config.full_stop,
     )
     return Build(model, tokenizer, serving, templates, sentence_length)

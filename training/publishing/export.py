@@ -88,7 +88,8 @@ def export(
     if encoder.config.pooling == "prompt":
         tokenizer = separate_template_mask(encoder, tokenizer)
     else:  # an old checkpoint's tokenizer does not work in transformers.js
-        template = template_token_ids(tokenizer)
+        prompts = encoder.config.prompt_token_ids
+        template = prompts[0] if prompts else template_token_ids(tokenizer)
         tokenizer = serving_tokenizer(tokenizer, template, max_length=tokenizer.model_max_length)
     with new_directory(target) as partial, tqdm(total=3, desc="Exporting", disable=not sys.stderr.isatty()) as bar:
         if reason:

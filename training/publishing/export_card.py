@@ -23,7 +23,9 @@ POOLED = {
     "mean": MEAN.format(tokens="tokens"),
     "max": "tokens.masked_fill(mask == 0, -torch.inf).amax(1)",
     "first_last_mean": MEAN.format(tokens="(output.hidden_states[1] + tokens) / 2"),
+    "embeddings_last_mean": MEAN.format(tokens="(output.hidden_states[0] + tokens) / 2"),
     "last2_mean": MEAN.format(tokens="(output.hidden_states[-2] + tokens) / 2"),
+    "last": "tokens[torch.arange(len(mask)), mask[:, :, 0].sum(1) - 1]",
     "prompt": 'tokens[batch["input_ids"] == {mask_token_id}]',
 }
 ACTIVATED = {TANH: "torch.tanh({})", RELU: "torch.relu({})", IDENTITY: "{}"}
@@ -32,7 +34,9 @@ WORDS = {
     "mean": "the mean of the last layer's token vectors",
     "max": "the maximum of the last layer's token vectors, feature by feature",
     "first_last_mean": "the mean of the token vectors of the first layer and the last",
+    "embeddings_last_mean": "the mean of the token vectors of the embedding layer and the last layer",
     "last2_mean": "the mean of the token vectors of the last two layers",
+    "last": "the last layer's vector of the last token",
     "prompt": "the last layer's vector at the mask token of the template that the tokenizer puts around a sentence",
 }
 LEFT_PADDING = "Pad batches on the right, as the tokenizer does by default. Padding on the left changes the vectors."

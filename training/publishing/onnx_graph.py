@@ -54,7 +54,7 @@ class Graph(nn.Module):
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         output = self.encoder(input_ids=input_ids, attention_mask=attention_mask)
-        accepted = attention_mask[:, :1] == 1
+        accepted = attention_mask[:, :1] == (attention_mask[:, :1] if self.encoder.causal else 1)  # padded on any side
         if self.encoder.config.pooling == "prompt":
             accepted &= (input_ids == self.encoder.config.mask_token_id).any(1, keepdim=True)
         return output.last_hidden_state, output.pooler_output.where(accepted, torch.nan)

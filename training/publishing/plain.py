@@ -14,7 +14,7 @@ from torch import nn
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerFast
 
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
-from csezoo.modeling.pooling import BatchNormProjection, TanhProjection
+from csezoo.modeling.pooling import OTHER_LAYER, BatchNormProjection, TanhProjection
 from csezoo.modeling.saved_files import save_tokenizer, write_sentence_transformers_files
 from csezoo.modeling.whitening import Whitening
 
@@ -111,7 +111,7 @@ def plain_backbone(encoder: SentenceEncoderModel) -> PreTrainedModel:
     and warn at every load.
     """
     config = copy.deepcopy(encoder.backbone.config)
-    config.output_hidden_states = encoder.config.pooling in ("first_last_mean", "last2_mean")
+    config.output_hidden_states = encoder.config.pooling in OTHER_LAYER
     plain = AutoModel.from_config(config)
     missing, _ = plain.load_state_dict(encoder.backbone.state_dict(), strict=False)
     for name in missing:
@@ -130,17 +130,18 @@ def _modules_on_top(
         vocabulary = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
         words = {"word_weights": {TEMPLATE_MASK: 1.0}, "unknown_word_weight": 0.0}
         yield "WordWeights", {"vocab": vocabulary, **words}, {}
-    if pooling in ("first_last_mean", "last2_mean"):
+    if pooling in OTHER_LAYER:
         weights = torch.zeros(layers + 1)  # the embedding layer first
-        weights[1 if pooling == "first_last_mean" else -2] += 1
+        weights[OTHER_LAYER[pooling]] += 1
         weights[-1] += 1
         shape: dict[str, object] = {"word_embedding_dimension": size, "num_hidden_layers": layers, "layer_start": 0}
         yield "WeightedLayerPooling", shape, {"layer_weights": weights}
     modes = {
         "pooling_mode_cls_token": pooling == "cls",
         "pooling_mode_max_tokens": pooling == "max",
-        "pooling_mode_mean_tokens": pooling not in ("cls", "max"),
+        "pooling_mode_mean_tokens": pooling not in ("cls", "max", "last"),
         "pooling_mode_mean_sqrt_len_tokens": False,
+        "pooling_mode_lasttoken": pooling == "last",
     }
     yield "Pooling", {"word_embedding_dimension": size, **modes}, {}
     for affine, activation in affine_layers(encoder):

@@ -17,7 +17,7 @@ from ..evaluation.tasks.transfer import TRANSFER_TASKS
 RUN, GLUE, PAPER = "run", "glue", "paper"
 # What suite `run` knows of a run, see `measuring.run_costs`.
 COSTS = ("minutes", "memory", "parameters", "training parameters", "added parameters", "labelled loss")
-AVERAGES = {"sts": AVERAGE, "transfer": TRANSFER_AVERAGE}
+AVERAGES = {"sts": AVERAGE, "transfer": TRANSFER_AVERAGE, "transfer-mlp": TRANSFER_AVERAGE}
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,12 @@ COLUMN_SETS = {
     "sts": _tasks("sts", STS_TASKS, {"STSBenchmark": "STS-B"}),
     "sts-average": [Column("STS avg.", "sts")],
     "transfer": _tasks("transfer", TRANSFER_TASKS, {}),
+    "transfer-mlp": _tasks("transfer-mlp", TRANSFER_TASKS, {}),
+    # The accuracy on the folds, or the dev set, that choose the penalty.
+    "transfer-folds": [
+        *(Column(f"{task} dev.", "transfer", task, "dev") for task in TRANSFER_TASKS),
+        Column("Avg. dev.", "transfer", metric="dev"),
+    ],
     "dev": [Column("STS-B dev.", "sts-dev")],
     "transfer-dev": [Column("Avg. transfer dev.", "transfer", metric="dev")],
 }

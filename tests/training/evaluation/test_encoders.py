@@ -23,7 +23,7 @@ from tests.conftest import SENTENCES
 from tests.hub_server import HubServer
 from tests.interpreters import run_python
 
-POOLINGS = ["cls", "mean", "max", "first_last_mean", "last2_mean"]
+POOLINGS = ["cls", "mean", "max", "first_last_mean", "embeddings_last_mean", "last2_mean", "wk"]
 TEXTS = [*SENTENCES[:9], "the cat", "dog", "the cat sees the house " * 30]
 RECIPES = {
     ("bert", "cls"): "simcse-bert-base-uncased",
@@ -88,7 +88,8 @@ def test_a_plain_encoder_uses_the_given_pooling(kind, base, pooling):
     batch = tokenizer(TEXTS, padding=True, truncation=True, max_length=longest, return_tensors="pt")
     with torch.no_grad():
         states = model(**batch, output_hidden_states=True).hidden_states
-    same(encode(TEXTS), pool(states, batch["attention_mask"], pooling))
+    # The tiny encoder's vectors hardly change between layers, so that WK pooling amplifies the noise of a batch.
+    same(encode(TEXTS), pool(states, batch["attention_mask"], pooling), atol=5e-3 if pooling == "wk" else 1e-6)
 
 
 def test_a_sentence_transformers_model_encodes_like_the_library(base, tmp_path):

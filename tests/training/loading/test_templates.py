@@ -14,6 +14,7 @@ from csezoo.training.publishing.export import export
 from csezoo.training.publishing.fingerprints import verify_repository
 from csezoo.training.quickstart.base import make_tokenizer
 from tests.conftest import SENTENCES, tiny_tokenizer
+from tests.families import FAMILIES, family_tokenizer
 from tests.repositories import tiny_repository
 
 PROMPTS = {
@@ -85,3 +86,46 @@ def test_a_checkpoint_published_before_still_loads_and_its_export_is_right_every
     export(str(published_before), str(tmp_path / "plain"))
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "plain")
     assert tokenizer(SENTENCES[0]).input_ids == as_transformers_js(tokenizer, SENTENCES[0])
+
+
+LANGUAGES = [
+    "那只小猫坐在河边的房子里。",
+    "Кошка видит старый дом у реки.",
+    "القط يرى البيت القديم بجانب النهر.",
+    "Die Katze sieht das große Haus am Fluß.",
+    "ねこは川のそばの古い家を見る。",
+    "고양이가 강가의 오래된 집을 본다.",
+]
+KINDS = {FAMILIES[family][2]: family for family in FAMILIES}
+
+
+@pytest.mark.parametrize("tokenizer_kind", KINDS)
+def test_templates_survive_saving_in_every_kind_of_tokenizer_and_language(tokenizer_kind, tmp_path):
+    base = family_tokenizer(KINDS[tokenizer_kind], LANGUAGES)
+    causal = base.cls_token is None
+    prompt = '这句话 : "{sentence}"' + (' 的意思是:"' if causal else " 的意思是 {mask} 。")
+    template = template_token_ids(base, prompt)
+    serving_tokenizer(base, template, max_length=64).save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    for text in LANGUAGES:
+        words = base(text, add_special_tokens=False).input_ids
+        assert len(words) > 3 and base.unk_token_id not in words
+        assert loaded(text).input_ids == template[0] + words + template[1]
+        assert loaded.decode(words).replace(" ", "").casefold() in text.replace(" ", "").casefold() or not causal
+    cut = loaded(" ".join(LANGUAGES * 9), truncation=True).input_ids
+    assert len(cut) == 64 and cut[-len(template[1]) :] == template[1], "truncation leaves room for the template"
+
+
+@pytest.mark.parametrize(("family", "begin"), [("Llama", [2]), ("Qwen3", [])])
+def test_a_decoder_s_text_begins_as_its_tokenizer_says_and_ends_with_the_token_of_the_end(family, begin):
+    tokenizer = family_tokenizer(family)
+    assert template_token_ids(tokenizer) == (begin, [tokenizer.eos_token_id])
+    before, after = template_token_ids(tokenizer, 'the "{sentence}" means:"')
+    assert before[: len(begin)] == begin and tokenizer.eos_token_id not in after, "the template's last token is pooled"
+
+
+def test_a_decoder_without_a_padding_token_pads_with_the_end(tmp_path):
+    tokenizer = family_tokenizer("Llama")
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(tmp_path)
+    assert load_tokenizer(str(tmp_path)).pad_token_id == tokenizer.eos_token_id

@@ -8,12 +8,14 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModel
 
+from csezoo.modeling.flow import Flow
 from csezoo.modeling.natural_language_inference import NLIClassifier, nli_loss
 from csezoo.training.data.texts import load_labelled, load_sentences
 from csezoo.training.errors import UserError
 from csezoo.training.loop.progress import Progress
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.loop.training_loop import Stage
+from csezoo.training.publishing.export import export
 from csezoo.training.publishing.fingerprints import verify_repository
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
@@ -230,6 +232,26 @@ def test_whitening_is_fitted_to_the_best_model_and_saved_with_it(bases, train_fi
     weights = load_file(tmp_path / "run" / "best" / "model.safetensors")
     assert {"whitening.mean", "whitening.kernel"} <= weights.keys()
     assert len(verify_repository(str(tmp_path / "run" / "best"))) == 3
+
+
+def test_a_flow_is_fitted_to_the_best_model_and_saved_with_it(bases, train_file, dev_file, tmp_path):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=1, flow=True, flow_epochs=10)
+    run_recipe(make_recipe(recipe))
+    model = AutoModel.from_pretrained(tmp_path / "run" / "best")
+    texts = [*dict.fromkeys(train_file.read_text(encoding="utf-8").splitlines())]
+    vectors = torch.from_numpy(model.encode(texts))
+    unmapped, model.flow = model.flow, torch.nn.Identity()
+    plain = torch.from_numpy(model.encode(texts))
+    assert torch.allclose(unmapped(plain), vectors, atol=1e-3)
+    assert unmapped.loss(plain) < Flow(32).loss(plain) - 0.1
+    assert len(verify_repository(str(tmp_path / "run" / "best"))) == 3
+    with pytest.raises(UserError, match="it maps its vectors by a flow"):
+        export(str(tmp_path / "run"), str(tmp_path / "plain"))
+
+
+def test_a_flow_and_a_whitening_are_refused_together(bases, train_file, dev_file, tmp_path):
+    with pytest.raises(UserError, match="give only one"):
+        make_recipe(values(bases["bert"], train_file, dev_file, tmp_path, flow=True, whitening=8))
 
 
 def test_whitening_to_too_many_dimensions_is_refused(bases, train_file, dev_file, tmp_path):

@@ -12,15 +12,13 @@ from huggingface_hub import ModelCard
 from onnxruntime import InferenceSession
 from transformers import AutoModel, AutoTokenizer
 
-from csezoo.modeling.pooling import pool
+from csezoo.modeling.backbones import longest_input
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import load_encoder
-from csezoo.training.loading.sizes import longest_input
 from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
 from csezoo.training.publishing.audit import audit
 from csezoo.training.publishing.export import check_export, export
-from csezoo.training.publishing.export_card import export_card
 from csezoo.training.publishing.onnx_graph import largest_difference
 from csezoo.training.publishing.plain import TEMPLATE_MASK, separate_template_mask, write_plain_model
 from csezoo.training.publishing.repository import save_repository
@@ -36,6 +34,8 @@ PROMPT = 'this sentence of "{sentence}" means {mask} .'
 VARIANTS = {
     "max": {"pooling": "max"},
     "first-last": {"pooling": "first_last_mean"},
+    "embeddings-last": {"pooling": "embeddings_last_mean"},
+    "wk": {"pooling": "wk"},
     "last-two": {"pooling": "last2_mean"},
     "kept-batchnorm": {"projection": "batchnorm", "projection_at_test": True},
     "kept-whitening": {"projection_at_test": True, "whitening_size": 8},
@@ -43,7 +43,15 @@ VARIANTS = {
     "full-stop": {"pooling": "prompt", "prompts": [PROMPT], "full_stop": True},
     "denoised": {"pooling": "prompt", "prompts": [PROMPT], "denoise": "always"},
 }
-WITHOUT_PLAIN_FORM = {"diffaug", "diffaug-same", "diffaug-adapter", "denoised", "simcse-mlm-transform"}
+WITHOUT_PLAIN_FORM = {
+    "diffaug",
+    "diffaug-same",
+    "diffaug-adapter",
+    "denoised",
+    "simcse-mlm-transform",
+    "wk",
+    "simcse-flow",
+}
 TEXTS = [*SENTENCES[:3], "cat", "", "the small cat " * 40]
 
 
@@ -117,30 +125,15 @@ def test_a_plain_model_fits_the_class_of_its_backbone_and_has_no_custom_code(pla
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_PLAIN_FORM))
 def test_the_reason_for_having_no_plain_form_is_named(name):
-    words = {"diffaug-adapter": "adapters", "denoised": "bias", "simcse-mlm-transform": "layer norm"}
+    words = {
+        "diffaug-adapter": "adapters",
+        "denoised": "bias",
+        "simcse-mlm-transform": "layer norm",
+        "wk": "layers",
+        "simcse-flow": "flow",
+    }
     word = words.get(name, "prefixes")
     assert word in config_of(name, "bert").needs_own_code
-
-
-@pytest.mark.parametrize("name", sorted({*CONFIGS, *VARIANTS} - WITHOUT_PLAIN_FORM))
-def test_the_card_says_whether_a_server_that_reads_only_pooling_returns_the_same_vectors(plain, name, kind):
-    """Such a server pools the last layer's token vectors by the first mode that `Pooling` names."""
-    directory, expected, _ = plain
-    model, tokenizer = AutoModel.from_pretrained(directory / name), AutoTokenizer.from_pretrained(directory / name)
-    modules = json.loads((directory / name / "modules.json").read_text(encoding="utf-8"))
-    (folder,) = [module["path"] for module in modules if module["type"].endswith(".Pooling")]
-    modes = json.loads((directory / name / folder / "config.json").read_text(encoding="utf-8"))
-    (mode,) = [key.split("_")[2] for key, value in modes.items() if value is True]
-    batch = tokenizer(TEXTS, padding=True, truncation=True, return_tensors="pt")
-    with torch.no_grad():
-        tokens = model(**batch).last_hidden_state
-    served = pool((tokens,), batch["attention_mask"], mode).numpy()
-    ours = expected[name][: len(TEXTS)]
-    same = served.shape == ours.shape and largest_difference(served, ours) <= 1e-5
-    (directory / "README.md").write_text("# A model\n", encoding="utf-8")
-    card = export_card(directory / "README.md", serving(name, kind)[0], {}, None)
-    assert ("can use it" in card.text) == same
-    assert ("Do not use servers" in card.text) != same
 
 
 def test_a_mask_token_in_a_text_is_not_taken_for_that_of_the_template(plain, kind):

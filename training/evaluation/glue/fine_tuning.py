@@ -36,11 +36,11 @@ from transformers import (
 )
 
 from csezoo.modeling import METHODS
+from csezoo.modeling.backbones import longest_input
 
 from ...environment import versions
 from ...errors import UserError
 from ...loading.backbones import load_backbone
-from ...loading.sizes import longest_input
 from ...loading.tokenizers import load_tokenizer
 from ..encoders import model_receipt
 from ..results import ResultsFile
@@ -121,7 +121,7 @@ def pair_tokenizer(model: str, config: PretrainedConfig) -> PreTrainedTokenizerB
     """Load a tokenizer that puts the special tokens of the backbone's family around one text or two.
 
     The tokenizer of a checkpoint of the zoo is for single sentences, inside a prompt if the model has one. Here it
-    gets the special tokens of BERT or RoBERTa instead.
+    gets [CLS] and [SEP] instead, by whatever name.
 
     Args:
         model: directory or Hub id.
@@ -130,12 +130,15 @@ def pair_tokenizer(model: str, config: PretrainedConfig) -> PreTrainedTokenizerB
     tokenizer = load_tokenizer(model)
     if AutoConfig.from_pretrained(model, trust_remote_code=False).model_type in METHODS:
         special_tokens = ((tokenizer.sep_token, tokenizer.sep_token_id), (tokenizer.cls_token, tokenizer.cls_token_id))
-        is_bert = config.model_type == "bert"  # else RoBERTa or a relative of it
+        if None in (tokenizer.sep_token, tokenizer.cls_token):
+            raise UserError(f"{model}: its tokenizer has no tokens before and between texts; give an encoder")
         backend = tokenizer.backend_tokenizer
-        backend.post_processor = (BertProcessing if is_bert else RobertaProcessing)(*special_tokens)
+        # RoBERTa and its relatives, who name the token so, put it twice between two texts.
+        doubled = tokenizer.sep_token == "</s>"
+        backend.post_processor = (RobertaProcessing if doubled else BertProcessing)(*special_tokens)
         if isinstance(backend.pre_tokenizer, ByteLevel):  # inside a prompt, a space precedes the first word
             backend.pre_tokenizer = ByteLevel(add_prefix_space=False)
-        if is_bert:
+        if config.to_dict().get("type_vocab_size", 0) > 1:
             tokenizer.model_input_names = [*tokenizer.model_input_names, "token_type_ids"]
     return tokenizer
 

@@ -1,4 +1,4 @@
-"""Train logistic regression on frozen embeddings by SentEval's protocol, with all folds and penalties at once.
+"""Train classifiers on frozen embeddings by SentEval's protocol, with all folds and penalties at once.
 
 SentEval fits one small classifier after another: Adam on shuffled batches, early stopping on held-out accuracy, a grid
 of L2 penalties, nested folds. The classifiers of a task differ only in their rows and their penalty. Here one batched
@@ -32,6 +32,7 @@ class Protocol:
         batch_size: rows per update.
         tenacity: checks without a better held-out accuracy before training stops.
         epoch_size: epochs between two checks.
+        hidden: units of a hidden layer with a sigmoid; 0 is logistic regression.
     """
 
     folds: int
@@ -39,11 +40,17 @@ class Protocol:
     batch_size: int
     tenacity: int
     epoch_size: int
+    hidden: int = 0
+
+    @property
+    def classifier(self) -> str:
+        return f"network with {self.hidden} hidden units" if self.hidden else "logistic regression"
 
 
 PROTOCOLS = {
     "default": Protocol(folds=10, optimizer="adam", batch_size=64, tenacity=5, epoch_size=4),
     "fast": Protocol(folds=5, optimizer="rmsprop", batch_size=128, tenacity=3, epoch_size=2),  # SimCSE's
+    "mlp": Protocol(folds=10, optimizer="adam", batch_size=64, tenacity=5, epoch_size=4, hidden=50),  # SG-OPT's
 }
 
 
@@ -119,6 +126,8 @@ def fit(
 ) -> tuple[list[torch.Tensor], np.ndarray]:
     """Train a classifier for each split and penalty, each until its held-out accuracy has stopped rising.
 
+    It is softmax(W x + b), or softmax(W₂ σ(W₁ x + b₁) + b₂) with a hidden layer, trained by cross-entropy.
+
     Args:
         features: `(n, d)`.
         splits: for each split, rows to train on and rows held out.
@@ -127,17 +136,20 @@ def fit(
         random: the generator that shuffles each split; a new one with SentEval's seed by default.
 
     Returns:
-        Weights `(splits, d, P, classes)` and biases `(splits, 1, P, classes)` at the best check, and its held-out
-        accuracy `(splits, P)`.
+        Weights `(splits, d, P, classes)` and biases `(splits, 1, P, classes)` of every layer at the best check, and
+        its held-out accuracy `(splits, P)`.
     """
     rows, targets = torch.from_numpy(features), F.one_hot(torch.from_numpy(labels)).float()
     (count, grid), classes = penalties.shape, targets.shape[1]
     torch_state = torch.get_rng_state()
     torch.manual_seed(SEED)
-    start = torch.nn.Linear(features.shape[1], classes)
+    sizes = [features.shape[1], *([protocol.hidden] if protocol.hidden else []), classes]
+    layers = [torch.nn.Linear(*ends) for ends in zip(sizes, sizes[1:], strict=False)]
     torch.set_rng_state(torch_state)
     weights = [
-        part.detach().reshape(1, -1, 1, classes).repeat(count, 1, grid, 1) for part in (start.weight.T, start.bias)
+        part.detach().reshape(1, -1, 1, len(layer.bias)).repeat(count, 1, grid, 1)
+        for layer in layers
+        for part in (layer.weight.T, layer.bias)
     ]
     optimizer = _Optimizer(protocol.optimizer, weights, torch.from_numpy(penalties).float())
     random = random or [np.random.RandomState(SEED) for _ in splits]
@@ -177,17 +189,29 @@ def _epoch(
     longest = max(map(len, orders))
     padded = torch.from_numpy(np.stack([np.pad(order, (0, longest - len(order))) for order in orders]))
     real = torch.from_numpy(np.stack([np.arange(longest) < len(order) for order in orders]))
-    weight, bias = weights
-    shape = weight.shape[2:]
     for first in range(0, longest, batch_size):
         index, mask = padded[:, first : first + batch_size], real[:, first : first + batch_size]
         batch = F.embedding(index, rows)  # (S, b, d); faster than rows[index]
-        logits = torch.bmm(batch, weight.flatten(2)).unflatten(2, shape) + bias  # (S, b, P, C)
+        hidden, logits = _predict(batch, weights)  # (S, b, P, C)
         sizes = mask.sum(1)
         share = (mask / sizes.clamp(min=1)[:, None])[..., None, None]
         error = (logits.softmax(-1) - targets[index][:, :, None]) * share
-        slope = torch.bmm(batch.transpose(1, 2), error.flatten(2)).unflatten(2, shape)
-        optimizer.step([slope, error.sum(1, keepdim=True)], sizes > 0)
+        slopes: list[torch.Tensor] = []
+        if hidden is not None:
+            slopes = [torch.einsum("sbph,sbpc->shpc", hidden, error), error.sum(1, keepdim=True)]
+            error = torch.einsum("sbpc,shpc->sbph", error, weights[2]) * hidden * (1 - hidden)
+        slope = torch.bmm(batch.transpose(1, 2), error.flatten(2)).unflatten(2, error.shape[2:])
+        optimizer.step([slope, error.sum(1, keepdim=True), *slopes], sizes > 0)
+
+
+def _predict(batch: torch.Tensor, weights: list[torch.Tensor]) -> tuple[torch.Tensor | None, torch.Tensor]:
+    """Return the hidden units `(S, b, P, hidden)`, if there are any, and the logits `(S, b, P, C)` of `(S, b, d)`."""
+    weight, bias, *last = weights
+    values = torch.bmm(batch, weight.flatten(2)).unflatten(2, weight.shape[2:]) + bias
+    if not last:
+        return None, values
+    hidden = values.sigmoid_()
+    return hidden, torch.einsum("sbph,shpc->sbpc", hidden, last[0]) + last[1]
 
 
 def accuracies(
@@ -195,11 +219,10 @@ def accuracies(
 ) -> np.ndarray:
     """Return the share of each split's rows that each of its classifiers predicts correctly, `(splits, P)`."""
     shares = []
-    for index, weight, bias in zip(rows, *weights, strict=True):
-        logits = (torch.from_numpy(features[index]) @ weight.flatten(1)).unflatten(1, weight.shape[1:]) + bias
-        shares.append(
-            (logits.argmax(-1) == torch.from_numpy(labels[index])[:, None]).double().mean(0)
-        )  # (m, P) to (P,)
+    for split, index in enumerate(rows):
+        _, logits = _predict(torch.from_numpy(features[index])[None], [part[split : split + 1] for part in weights])
+        right = logits[0].argmax(-1) == torch.from_numpy(labels[index])[:, None]  # (m, P)
+        shares.append(right.double().mean(0))
     return torch.stack(shares).numpy()
 
 

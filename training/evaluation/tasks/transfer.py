@@ -1,9 +1,9 @@
-"""The seven transfer tasks of SentEval: classification by logistic regression on frozen embeddings."""
+"""The seven transfer tasks of SentEval: classification on frozen embeddings."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +43,8 @@ class TransferTask:
         parts: examples by part: `all`, or `train` (and `dev`) and `test`. They are in SentEval's order, on which its
             folds and batches depend.
         source, revision: the data set they were read from.
-        protocol: a key of `probing.PROTOCOLS`: `default` is SentEval's, `fast` is the one SimCSE used in development.
+        protocol: a key of `probing.PROTOCOLS`: `default` is SentEval's, `fast` is the one SimCSE used in development,
+            `mlp` has a hidden layer of 50 units.
     """
 
     name: str
@@ -70,8 +71,8 @@ class TransferTask:
             dev, test = dev_then_test(features, labels, **parts, protocol=protocol)
         else:
             dev, test = folds_then_test(features, labels, **parts, protocol=protocol)
-        classifier = "logistic regression"
-        return [{"task": self.name, "metric": "accuracy", "value": test, "dev": dev, "classifier": classifier}]
+        result = {"task": self.name, "metric": "accuracy", "value": test, "dev": dev}
+        return [{**result, "classifier": protocol.classifier}]
 
     def receipt(self) -> dict[str, object]:
         return {
@@ -125,6 +126,25 @@ def load_transfer_task(name: str, data: str, protocol: str = "default") -> Trans
             )
     parts = {part: in_order(examples) for part, examples in parts.items()}
     return TransferTask(name, parts, senteval.source(folder), protocol, senteval.revision)
+
+
+def load_trec_lengths(data: str) -> list[TransferTask]:
+    """Read TREC with all questions, and without the training and test questions below 6 and below 8 words.
+
+    Words are what white space separates. SentEval splits off punctuation, so that a question mark is a word.
+
+    References:
+        Wang and Lv 2024 (PrdSimCSE), table 12.
+    """
+    complete = load_transfer_task("TREC", data)
+    shortened = []
+    for words in (6, 8):
+        parts = {
+            part: [example for example in examples if len(example[0][0].split()) >= words]
+            for part, examples in complete.parts.items()
+        }
+        shortened.append(replace(complete, name=f"TREC, from {words} words", parts=parts))
+    return [complete, *shortened]
 
 
 def in_order(examples: list[Example]) -> list[Example]:

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
+from csezoo.modeling.backbones import longest_input
 from csezoo.training.cli.parser import main
 from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.evaluation.sentence_vectors import SentenceVectors
 from csezoo.training.evaluation.tasks.encoding_cost import CostTask
 from csezoo.training.evaluation.tasks.sts import PairTask
-from csezoo.training.loading.sizes import longest_input
 from tests.conftest import SENTENCES, tiny_config
 from tests.training.evaluation.tasks.test_sts import senteval  # noqa: F401 (a fixture)
 

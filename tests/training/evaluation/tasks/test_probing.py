@@ -27,6 +27,10 @@ def train_one(x, y, held_x, held_y, classes, penalty, protocol, random):
     """SentEval's loop: check every few epochs, keep the best weights, stop after `tenacity` checks without a gain."""
     torch.manual_seed(1111)
     model = torch.nn.Linear(x.shape[1], classes)
+    if protocol.hidden:
+        torch.manual_seed(1111)
+        first = torch.nn.Linear(x.shape[1], protocol.hidden)
+        model = torch.nn.Sequential(first, torch.nn.Sigmoid(), torch.nn.Linear(protocol.hidden, classes))
     kinds = {"adam": (torch.optim.Adam, 1e-3), "rmsprop": (torch.optim.RMSprop, 1e-2)}
     kind, rate = kinds[protocol.optimizer]
     optimizer = kind(model.parameters(), lr=rate, weight_decay=penalty)
@@ -78,10 +82,11 @@ def mean_over_folds(x, y, classes, protocol):
 SMALL = [
     Protocol(folds=3, optimizer="adam", batch_size=16, tenacity=2, epoch_size=2),
     Protocol(folds=3, optimizer="rmsprop", batch_size=10, tenacity=1, epoch_size=1),
+    Protocol(folds=3, optimizer="adam", batch_size=40, tenacity=0, epoch_size=10, hidden=5),
 ]
 
 
-@pytest.mark.parametrize("protocol", SMALL, ids=lambda protocol: protocol.optimizer)
+@pytest.mark.parametrize("protocol", SMALL[:2], ids=lambda protocol: f"{protocol.optimizer}-{protocol.hidden}")
 def test_nested_folds_match_a_plain_loop(protocol):
     x, y = data(97, 2)
     dev, test = [], []
@@ -93,7 +98,7 @@ def test_nested_folds_match_a_plain_loop(protocol):
     assert nested_folds(x, y, protocol) == pytest.approx((np.mean(dev), np.mean(test)), abs=1e-6)
 
 
-@pytest.mark.parametrize("protocol", SMALL, ids=lambda protocol: protocol.optimizer)
+@pytest.mark.parametrize("protocol", SMALL, ids=lambda protocol: f"{protocol.optimizer}-{protocol.hidden}")
 def test_folds_then_test_matches_a_plain_loop(protocol):
     x, y = data(120, 4)
     train, test = np.arange(83), np.arange(83, 120)
@@ -103,7 +108,7 @@ def test_folds_then_test_matches_a_plain_loop(protocol):
     assert folds_then_test(x, y, train, test, protocol) == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("protocol", SMALL, ids=lambda protocol: protocol.optimizer)
+@pytest.mark.parametrize("protocol", SMALL, ids=lambda protocol: f"{protocol.optimizer}-{protocol.hidden}")
 def test_dev_then_test_matches_a_plain_loop(protocol):
     x, y = data(120, 2)
     train, dev, test = np.split(np.arange(120), [70, 90])

@@ -12,6 +12,7 @@ from csezoo.training.evaluation.tasks.transfer import (
     TransferTask,
     examples_receipt,
     load_transfer_task,
+    load_trec_lengths,
 )
 
 
@@ -134,6 +135,19 @@ def test_a_damaged_file_is_refused_by_its_row_count(cr):
     file.write_text("\n".join(file.read_text(encoding="latin-1").splitlines()[:20]) + "\n", encoding="latin-1")
     with pytest.raises(UserError, match="CR: expected 3775 examples .* got 2427; download the data again"):
         load_transfer_task("CR", str(cr))
+
+
+def test_short_questions_are_left_out_of_both_parts(tmp_path):
+    (tmp_path / "TREC").mkdir()
+    for name, rows in (("train_5500.label", 5452), ("TREC_10.label", 500)):
+        lines = [f"HUM:ind {'who ' * (1 + row % 9)}?" for row in range(rows)]  # of 2 to 10 words with the mark
+        (tmp_path / "TREC" / name).write_text("\n".join(lines) + "\n", encoding="latin-1")
+    every, six, eight = load_trec_lengths(str(tmp_path))
+    assert [task.name for task in (every, six, eight)] == ["TREC", "TREC, from 6 words", "TREC, from 8 words"]
+    for task, least in ((six, 6), (eight, 8)):
+        for part, examples in task.parts.items():
+            assert examples == [each for each in every.parts[part] if len(each[0][0].split()) >= least]
+            assert min(len(texts[0].split()) for texts, _ in examples) == least
 
 
 def test_a_bad_line_is_reported_with_file_and_number(tmp_path):

@@ -1,0 +1,257 @@
+"""Which method trains which family of backbones, and the table of `docs/backbones.md` that says so.
+
+    python -m tests.family_table docs/backbones.md
+
+writes the table from a run of all checks on tiny random models. `tests/modeling/test_backbones.py` runs most of them.
+"""
+
+import sys
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import cast
+
+import torch
+from sentence_transformers import SentenceTransformer
+from tqdm import tqdm
+from transformers import AutoModel
+from transformers.utils import logging
+
+from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+from csezoo.training.errors import UserError
+from csezoo.training.loop.building import Build, build
+from csezoo.training.loop.health import refuse_padding_dependence, views_differ
+from csezoo.training.publishing.audit import audit
+from csezoo.training.publishing.onnx_graph import write_onnx
+from csezoo.training.publishing.plain import separate_template_mask, write_plain_model
+from csezoo.training.recipes import Recipe, make_recipe
+from tests.clean_interpreter import run_without_csezoo
+from tests.conftest import SENTENCES
+from tests.families import CAUSAL_FAMILIES, FAMILIES, NO_DROPOUT, save_family
+from tests.methods import exact
+from tests.modeling.test_distributed import free_port, gradients, join, leave, model, one_step, rows_of, two_updates
+
+PROMPT = "the {sentence} sees {mask} ."
+NO_CLASSES: dict[str, object] = {"method": "diffaug", "nli_classes": 0}
+METHODS: dict[str, dict[str, object]] = {
+    "SimCSE": {"method": "simcse", "projection": "tanh"},
+    "prompt": {"method": "simcse", "pooling": "prompt", "prompts": [PROMPT]},
+    "LoRA": {"method": "simcse", "lora_rank": 4, "lora_dropout": 0.1},
+    "mlm": {"method": "simcse", "mlm_weight": 0.1},
+    "PrdSimCSE": {"method": "prdsimcse"},
+    "SG-OPT": {"method": "sgopt", "projection_size": 48},
+    "DiffCSE": {"method": "diffcse"},
+    "L2P-CSR": {"method": "l2pcsr"},
+    "DiffAug prefix": {**NO_CLASSES, "prefix_length": 4},
+    "DiffAug LoRA": {**NO_CLASSES, "views_module": "lora"},
+    "DiffAug adapter": {**NO_CLASSES, "views_module": "adapter"},
+}
+LOAD = """
+import json
+from transformers import AutoModel
+done = []
+for path in json.loads(PATHS):
+    AutoModel.from_pretrained(path, trust_remote_code=True).verify()
+    done.append(path)
+print(json.dumps(done))
+"""
+
+
+@dataclass
+class Cell:
+    """A family under a method.
+
+    Args:
+        refused: why it is refused, or None if it passed the checks.
+        directory: the published model, if it is not refused.
+    """
+
+    refused: str | None = None
+    directory: Path | None = None
+
+
+def recipe_of(family: str, method: str, base: Path) -> Recipe:
+    """Return the recipe of a cell. Causal models pool the last token, and models without dropout get some."""
+    keys: dict[str, object] = {"name": "tiny", "base_model": str(base), "batch_size": 8, "max_length": 16}
+    keys |= METHODS[method]
+    if family in CAUSAL_FAMILIES:
+        keys |= {"pooling": "last"}
+        keys |= {"prompts": ['the "{sentence}" means in one word : "']} if method == "prompt" else {}
+    if family in NO_DROPOUT and method != "LoRA":
+        keys |= {"dropout": 0.1}
+    return make_recipe({**keys, "generator": str(base)} if method == "DiffCSE" else keys)
+
+
+def check_cell(family: str, method: str, base: Path, directory: Path) -> Cell:
+    """Build, train two updates, save, load and export one cell.
+
+    Args:
+        base: from `save_family`.
+        directory: for the published model; its parent exists.
+    """
+    recipe = recipe_of(family, method, base)
+    try:
+        built = build(recipe)
+        refuse_padding_dependence(built, recipe)
+    except UserError as error:
+        return Cell(refused=str(error).replace(str(base), family))
+    _train(built)
+    serving = built.model.serving_model().eval()
+    serving.tokenizer = built.serving_tokenizer
+    serving.save_pretrained(directory)
+    expected = serving.encode(SENTENCES[:4], built.serving_tokenizer, convert_to_numpy=False)
+    loaded = cast(SentenceEncoderModel, AutoModel.from_pretrained(directory))
+    torch.testing.assert_close(loaded.encode(SENTENCES[:4], convert_to_numpy=False), expected, atol=0, rtol=0)
+    _check_padding(loaded, family in CAUSAL_FAMILIES)
+    _check_plain_export(loaded, built, directory.with_name(directory.name + "-plain"), expected)
+    return Cell(directory=directory)
+
+
+def _train(built: Build) -> None:
+    """Two updates. Every trained parameter gets a gradient, and then views differ (LoRA starts at zero)."""
+    torch.manual_seed(0)
+    batch = built.text_collator([{"0": text} for text in SENTENCES[:8]])
+    frozen = {id(parameter) for parameter in built.model.frozen_parameters("contrastive")}
+    trained = {n: p for n, p in built.model.named_parameters() if p.requires_grad and id(p) not in frozen}
+    before = {name: parameter.detach().clone() for name, parameter in trained.items()}
+    optimizer = torch.optim.AdamW(trained.values(), lr=1e-2, weight_decay=0.0)  # only gradients move
+    built.model.train()
+    for _ in range(2):
+        output = built.model(**batch)
+        output.loss.backward()
+        assert output.loss.isfinite()
+        assert [name for name, parameter in trained.items() if parameter.grad is None] == []
+        optimizer.step()
+        optimizer.zero_grad()
+    assert views_differ(batch["input_ids"], built.model(**batch).embeddings, 1e-5)
+    still = [name for name, parameter in trained.items() if torch.equal(parameter, before[name])]
+    assert still == [], "the optimizer moved every trained tensor"
+
+
+def _check_padding(encoder: SentenceEncoderModel, causal: bool) -> None:
+    """A sentence has the same vector alone and beside a longer one, for a causal model with padding on either side."""
+    tokenizer = encoder.tokenizer
+    alone = encoder.encode(SENTENCES[0], convert_to_numpy=False)
+    for side in ("right", "left") if causal else ("right",):
+        tokenizer.padding_side = side
+        texts = [SENTENCES[0], " ".join(SENTENCES[:2])]
+        batch = tokenizer(texts, padding=True, return_tensors="pt")
+        with torch.no_grad():
+            beside = encoder(batch["input_ids"], batch["attention_mask"]).pooler_output[0]
+        torch.testing.assert_close(beside, alone, atol=2e-5, rtol=0)
+    tokenizer.padding_side = "right"
+
+
+def _check_plain_export(encoder: SentenceEncoderModel, built: Build, to: Path, expected: torch.Tensor) -> None:
+    if encoder.config.needs_own_code:
+        return
+    to.mkdir()
+    tokenizer = built.serving_tokenizer
+    if encoder.config.pooling == "prompt":
+        tokenizer = separate_template_mask(encoder, tokenizer)
+    write_plain_model(to, encoder, tokenizer)
+    vectors = SentenceTransformer(str(to), device="cpu").encode(SENTENCES[:4], convert_to_tensor=True)
+    torch.testing.assert_close(vectors, expected, atol=2e-5, rtol=0)
+
+
+def check_remote_code(directories: list[Path], tmp_path: Path) -> None:
+    """Load all published models in one interpreter without this project, and compare them with their fingerprints."""
+    paths = [str(directory) for directory in directories]
+    assert run_without_csezoo(f"import json\nPATHS = json.dumps({paths!r})\n{LOAD}", tmp_path) == paths
+
+
+def check_audit_and_onnx(directory: Path) -> None:
+    """Audit a published model and write its ONNX file, whose vectors are compared."""
+    assert audit(directory) == []
+    encoder = AutoModel.from_pretrained(directory).eval()
+    encoder.encode("")
+    texts = [SENTENCES[0], " ".join(SENTENCES[:2]), ""]
+    write_onnx(directory / "onnx" / "model.onnx", encoder, encoder.tokenizer, texts)
+
+
+def distributed_setting(family: str, method: str, base: Path) -> dict[str, object]:
+    """Return the configuration of a cell in which nothing is drawn, for `tests.modeling.test_distributed`."""
+    config = build(recipe_of(family, method, base)).model.config
+    for name in vars(config.backbone_config):
+        if "dropout" in name and isinstance(getattr(config.backbone_config, name), float):
+            setattr(config.backbone_config, name, 0.0)
+    keys = {key: value for key, value in METHODS[method].items() if key not in ("method", "lora_dropout")}
+    name = str(METHODS[method]["method"])
+    keys |= {"backbone_config": config.backbone_config, "lora_dropout": 0.0, "prefix_dropout": 0.0}
+    keys |= {"pooling": config.pooling, "prompts": config.prompts, "prompt_token_ids": config.prompt_token_ids}
+    keys |= {"mask_token_id": config.mask_token_id, **exact(name), "method": name, "mlm_probability": 0.999}
+    if not name.startswith("diffaug"):
+        del keys["prefix_dropout"]
+    return keys
+
+
+def check_two_processes(pools: list[ProcessPoolExecutor], setting: dict[str, object], views: int) -> None:
+    """Two processes have the loss and the gradients of one."""
+    calls = [pool.submit(one_step, rank, 4, views, setting) for rank, pool in enumerate(pools)]
+    loss, shared, _, _ = [call.result() for call in calls][0]
+    single = model(setting)
+    torch.testing.assert_close(loss, two_updates(single, single, rows_of(4, views, setting)), atol=1e-5, rtol=1e-4)
+    for name, gradient in gradients(single).items():
+        if gradient is not None:
+            torch.testing.assert_close(shared[name], gradient, atol=1e-5, rtol=1e-3, msg=name)
+
+
+def table(cells: dict[tuple[str, str], Cell]) -> str:
+    """Return the table in Markdown, and below it the reason of each cell that is refused."""
+    lines = [f"| family | {' | '.join(METHODS)} |", "|---|" + "---|" * len(METHODS)]
+    reasons: dict[str, int] = {}
+    for family in FAMILIES:
+        marks = []
+        for method in METHODS:
+            refused = cells[family, method].refused
+            number = reasons.setdefault(refused.replace(family, "BASE"), len(reasons) + 1) if refused else None
+            marks.append(f"refused ({number})" if number else "✔")
+        lines.append(f"| {family} | {' | '.join(marks)} |")
+    passed = sum(not cell.refused for cell in cells.values())
+    lines += [
+        "",
+        f"{passed} of {len(cells)} cells pass ({100 * passed / len(cells):.0f} %). The others are refused:",
+        "",
+    ]
+    return "\n".join([*lines, *(f"{number}. `{reason}`" for reason, number in reasons.items())])
+
+
+def main(page: Path) -> None:
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    cells: dict[tuple[str, str], Cell] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        bases = {family: save_family(family, Path(temporary) / family) for family in FAMILIES}
+        todo = [(family, method) for family in FAMILIES for method in METHODS]
+        for family, method in tqdm(todo, desc="Cells"):
+            directory = Path(temporary) / f"{family}-{method}".replace(" ", "-")
+            cells[family, method] = check_cell(family, method, bases[family], directory)
+        write_table(page, cells)
+        passed = {key: cell.directory for key, cell in cells.items() if cell.directory}
+        turns = [passed.get((family, list(METHODS)[n % len(METHODS)])) for n, family in enumerate(FAMILIES)]
+        check_remote_code([directory for directory in turns if directory], Path(temporary))
+        for family in tqdm(FAMILIES, desc="ONNX"):
+            check_audit_and_onnx(cast(Path, passed[family, "SimCSE"]))
+        port, spawn = free_port(), get_context("spawn")
+        pools = [ProcessPoolExecutor(1, spawn, initializer=join, initargs=(rank, port)) for rank in range(2)]
+        for family, method in tqdm(passed, desc="Two processes"):
+            setting = distributed_setting(family, method, bases[family])
+            check_two_processes(pools, setting, {"PrdSimCSE": 3, "SG-OPT": 1}.get(method, 2))
+        for call in [pool.submit(leave) for pool in pools]:
+            call.result()
+        for pool in pools:
+            pool.shutdown()
+
+
+def write_table(page: Path, cells: dict[tuple[str, str], Cell]) -> None:
+    """Replace the table between the two marks of a page."""
+    before, rest = page.read_text(encoding="utf-8").split("<!-- table -->\n")
+    _, after = rest.split("<!-- end of the table -->\n")
+    marked = f"<!-- table -->\n{table(cells)}\n<!-- end of the table -->\n"
+    page.write_text(before + marked + after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

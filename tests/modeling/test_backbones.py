@@ -1,0 +1,193 @@
+"""Every method trains every family of backbones, or says why not. `docs/backbones.md` has the table."""
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel, BertConfig, ConvBertConfig, DebertaV2Config, FNetConfig
+
+from csezoo.modeling import DiffAugConfig, SimCSEConfig
+from csezoo.modeling.backbones import embedding_output, hidden_layers, is_causal, longest_input, projections
+from csezoo.modeling.modeling_diffaug import DiffAugModel
+from csezoo.modeling.modeling_simcse import SimCSEModel
+from csezoo.training.errors import UserError
+from csezoo.training.loop.building import build
+from csezoo.training.loop.health import refuse_padding_dependence
+from tests.families import CAUSAL_FAMILIES, FAMILIES, SIZES, family_config, save_family
+from tests.family_table import METHODS, check_cell, check_remote_code, recipe_of
+
+NO_MASKED_LM = "has no mask token"
+REFUSALS = {(family, method): NO_MASKED_LM for family in CAUSAL_FAMILIES for method in ("mlm", "DiffCSE")}
+REFUSALS |= {("EuroBERT", "mlm"): "no layer norms"}
+# `python -m tests.family_table` checks all cells. Here, families that are built in other ways than BERT are checked
+# under the methods that reach into them, and each family once with the slow tests.
+FAST = [
+    ("ALBERT", "L2P-CSR"),
+    ("MPNet", "L2P-CSR"),
+    ("ELECTRA", "DiffCSE"),
+    ("ModernBERT", "DiffAug LoRA"),
+    ("DeBERTa-v3", "DiffAug prefix"),
+    ("EuroBERT", "mlm"),
+    ("Llama", "prompt"),
+    ("Gemma3", "DiffAug prefix"),
+    ("Qwen3", "DiffCSE"),
+]
+ONCE = [(family, list(METHODS)[number % len(METHODS)]) for number, family in enumerate(FAMILIES)]
+CELLS = [*FAST, *(pytest.param(*cell, marks=pytest.mark.slow) for cell in ONCE)]
+
+
+@pytest.fixture(scope="module")
+def family_bases(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("families")
+    return {family: save_family(family, directory / family) for family in FAMILIES}
+
+
+@pytest.mark.parametrize(("family", "method"), CELLS)
+def test_a_family_trains_with_a_method_or_is_refused_with_the_reason(family, method, family_bases, tmp_path):
+    cell = check_cell(family, method, family_bases[family], tmp_path / "published")
+    if reason := REFUSALS.get((family, method)):
+        assert reason in cell.refused
+    else:
+        assert cell.refused is None
+
+
+@pytest.mark.slow
+def test_published_models_of_every_family_load_in_a_clean_interpreter(family_bases, tmp_path):
+    methods = {family: "L2P-CSR" if number % 2 else "DiffAug prefix" for number, family in enumerate(FAMILIES)}
+    cells = [check_cell(family, methods[family], family_bases[family], tmp_path / family) for family in FAMILIES]
+    check_remote_code([cell.directory for cell in cells], tmp_path)
+
+
+@pytest.mark.parametrize("config", [ConvBertConfig, FNetConfig])
+def test_an_encoder_whose_vectors_depend_on_padding_is_refused(config, tmp_path):
+    from tests.families import family_tokenizer
+
+    torch.manual_seed(0)
+    AutoModel.from_config(config(**SIZES)).save_pretrained(tmp_path)
+    family_tokenizer("BERT").save_pretrained(tmp_path)
+    recipe = recipe_of("BERT", "SimCSE", tmp_path)
+    with pytest.raises(UserError, match="changes the vectors of a sentence when it is padded"):
+        refuse_padding_dependence(build(recipe), recipe)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_causality_is_read_from_the_model_as_it_behaves(family):
+    torch.manual_seed(0)
+    backbone = AutoModel.from_config(family_config(family)).eval()
+    ids = torch.tensor([[5, 6, 7, 8]])
+    with torch.no_grad():
+        first, changed = (
+            backbone(input_ids=x).last_hidden_state[0, 0] for x in (ids, ids + torch.tensor([0, 0, 0, 9]))
+        )
+    assert is_causal(backbone) == torch.equal(first, changed) == (family in CAUSAL_FAMILIES)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_longest_input_runs_and_one_token_more_does_not_for_tables_of_positions(family):
+    config = family_config(family)
+    backbone, longest = AutoModel.from_config(config).eval(), longest_input(config)
+    with torch.no_grad():
+        backbone(input_ids=torch.full((1, longest), 7))
+        if any(name.endswith("position_embeddings.weight") for name, _ in backbone.named_parameters()):
+            with pytest.raises((IndexError, RuntimeError)):
+                backbone(input_ids=torch.full((1, longest + 1), 7))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_hidden_states_are_the_outputs_of_the_embeddings_and_the_layers(family):
+    backbone = AutoModel.from_config(family_config(family)).eval()
+    outputs = []
+    hooks = [
+        module.register_forward_hook(lambda module, inputs, output: outputs.append(output))
+        for module in dict.fromkeys([embedding_output(backbone), *hidden_layers(backbone)])
+    ]
+    with torch.no_grad():
+        states = backbone(input_ids=torch.tensor([[5, 6, 7]]), output_hidden_states=True).hidden_states
+    for hook in hooks:
+        hook.remove()
+    outputs = [output[0] if isinstance(output, tuple) else output for output in outputs]
+    assert len(outputs) == len(states) == 4
+    for output, state in zip(outputs[:-1], states[:-1], strict=True):  # a last norm may follow the last layer
+        torch.testing.assert_close(output, state, atol=0, rtol=0)
+
+
+def attention_with_prefix(query, keys, values, heads):
+    """Plain attention in float64: `(T, H)` queries on `(l + T, H)` keys and values."""
+    size = query.shape[-1] // heads
+    parts = []
+    for head in range(heads):
+        own = slice(head * size, (head + 1) * size)
+        weights = (query[:, own] @ keys[:, own].T / size**0.5).softmax(-1)
+        parts.append(weights @ values[:, own])
+    return torch.cat(parts, -1)
+
+
+def test_a_prefix_in_slots_is_attention_on_more_keys_and_values():
+    """The first layer of DistilBERT, recomputed from its weights."""
+    torch.manual_seed(0)
+    backbone = family_config("DistilBERT")
+    model = DiffAugModel(DiffAugConfig(backbone_config=backbone, prefix_length=3, pooling="mean")).double().eval()
+    model.prefixes.data.normal_()
+    layer, seen = model.backbone.transformer.layer[0], {}
+    layer.attention.register_forward_hook(lambda module, inputs, output: seen.update(out=output[0]))
+    layer.attention.register_forward_pre_hook(
+        lambda module, inputs, named: seen.update(hidden=inputs[0] if inputs else named["hidden_states"]),
+        with_kwargs=True,
+    )
+    ids = torch.tensor([[5, 6, 7, 8]])
+    model(input_ids=ids)
+    hidden = seen["hidden"][0, 6:]  # behind 2 x 3 slots
+    prefix_keys, prefix_values = model.prefixes[0].transpose(1, 2).flatten(2)
+    attention = layer.attention
+    keys = torch.cat([prefix_keys, attention.k_lin(hidden)])
+    values = torch.cat([prefix_values, attention.v_lin(hidden)])
+    expected = attention.out_lin(attention_with_prefix(attention.q_lin(hidden), keys, values, 2))
+    torch.testing.assert_close(seen["out"][0, 6:], expected, atol=1e-12, rtol=0)
+
+
+def test_a_prefix_in_slots_gives_the_vectors_of_a_prefix_in_a_cache(monkeypatch):
+    torch.manual_seed(0)
+    config = DiffAugConfig(backbone_config=family_config("BERT"), prefix_length=3)
+    model = DiffAugModel(config).double().eval()
+    model.prefixes.data.normal_()
+    rows = {"input_ids": torch.randint(10, 40, (4, 7)), "attention_mask": torch.ones(4, 7, dtype=torch.long)}
+    rows["attention_mask"][0, 5:] = 0
+    for views in (None, torch.tensor([0, 1, 0, 1])):
+        cached = model.encode_tokens(**rows, views=views)[1]
+        with monkeypatch.context() as patch:
+            patch.setattr(model, "cached", False)
+            torch.testing.assert_close(model.encode_tokens(**rows, views=views)[1], cached, atol=1e-12, rtol=0)
+
+
+def test_lora_on_positions_that_all_rows_share_is_the_mean_of_the_sets():
+    """DeBERTa reads positions with the projections of the tokens; the merged model gives the served vectors."""
+    config = DiffAugConfig(backbone_config=family_config("DeBERTa-v3"), views_module="lora")
+    model = DiffAugModel(config).double().eval()
+    for parameter in model.view_adapters.parameters():
+        torch.nn.init.normal_(parameter)
+    ids = torch.randint(10, 40, (3, 6))
+    plain = AutoModel.from_config(config.backbone_config).double().eval()
+    plain.load_state_dict(model.backbone.state_dict())
+    model.add_to_plain(plain)
+    torch.testing.assert_close(model(ids).last_hidden_state, plain(ids).last_hidden_state, atol=1e-9, rtol=0)
+
+
+def test_a_backbone_without_known_projections_is_refused_with_their_names():
+    class Odd(torch.nn.Module):
+        pass
+
+    backbone = AutoModel.from_config(BertConfig(**SIZES))
+    for layer in hidden_layers(backbone):
+        layer.attention.self.query = Odd()
+    with pytest.raises(ValueError, match=r"the layers of bert have no projections that end in one of .query"):
+        projections(backbone, (".query",))
+
+
+def test_a_causal_model_has_no_first_token_to_pool():
+    with pytest.raises(ValueError, match="pooling: cls reads the first token.* set pooling: last"):
+        SimCSEModel(SimCSEConfig(backbone_config=family_config("Llama")))
+
+
+def test_deberta_without_shared_keys_adapts_its_own_projections_only():
+    config = AutoConfig.for_model("deberta-v2", **SIZES, relative_attention=True, pos_att_type=["p2c", "c2p"])
+    assert isinstance(config, DebertaV2Config)
+    names = [name for name, _ in projections(AutoModel.from_config(config), (".query_proj",))]
+    assert names == [".attention.self.query_proj"] * 3

@@ -1,0 +1,87 @@
+"""BERT-flow: Glow against an independent float64 implementation, its determinant against autograd, and its fit."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from csezoo.modeling.flow import Flow
+from csezoo.training.errors import UserError
+from csezoo.training.loop.served.fitted_maps import fit_flow
+
+
+def skewed(n: int, size: int = 16) -> torch.Tensor:
+    """Vectors that are far from Gaussian, and correlated."""
+    generator = torch.Generator().manual_seed(1)
+    mixed = torch.randn(n, size, generator=generator, dtype=torch.float64)
+    return (mixed @ torch.randn(size, size, generator=generator, dtype=torch.float64) / 4).exp()
+
+
+def random_flow(size: int = 16) -> Flow:
+    torch.manual_seed(0)
+    flow = Flow(size, 4).double()
+    for parameter in flow.parameters():
+        parameter.normal_(0, 0.3)
+    return flow
+
+
+def numpy_flow(flow: Flow, x: np.ndarray) -> np.ndarray:
+    def norm(layer, x):
+        return (x + layer.bias.numpy()) * np.exp(3 * layer.log_scale.numpy())
+
+    latent = []
+    for number, level in enumerate(flow.levels):
+        for step in level:
+            x = norm(step.norm, x)[:, ::-1]
+            kept, changed = np.split(x, 2, axis=1)
+            hidden = kept
+            for linear, after in zip(step.hidden, step.hidden_norm, strict=True):
+                hidden = np.maximum(norm(after, hidden @ linear.weight.numpy().T), 0)
+            x = np.concatenate([kept, changed + norm(step.last_norm, hidden @ step.last.weight.numpy().T)], axis=1)
+        if number < 2:
+            x, part = np.split(x, 2, axis=1)
+            latent.append(part)
+    return np.concatenate([*latent, x], axis=1)
+
+
+def test_the_flow_equals_its_equations():
+    flow, x = random_flow(), skewed(5)
+    np.testing.assert_allclose(flow(x).numpy(), numpy_flow(flow, x.numpy()), atol=1e-10)
+
+
+def test_the_loss_is_the_likelihood_by_the_change_of_variables():
+    flow, x = random_flow(), skewed(3)
+    densities = []
+    for row in x:
+        jacobian = torch.autograd.functional.jacobian(lambda v: flow(v[None])[0], row)
+        gaussian = torch.distributions.Normal(0.0, 1.0).log_prob(flow(row[None])).sum()
+        densities.append((gaussian + torch.linalg.slogdet(jacobian).logabsdet).item())
+    assert flow.loss(x).item() == pytest.approx(-np.mean(densities) / (16 * math.log(2)), abs=1e-10)
+
+
+def test_before_the_first_update_every_feature_is_normalised():
+    flow, x = random_flow(), skewed(50)
+    with torch.no_grad():
+        flow(x, start=True)
+        z = flow(x)
+    np.testing.assert_allclose(z.mean(0).numpy(), 0, atol=1e-5)
+    np.testing.assert_allclose(z.std(0, correction=0).numpy(), 1, atol=1e-4)
+
+
+def test_fitting_raises_the_likelihood_and_depends_on_the_seed_alone():
+    x, state = skewed(64), torch.get_rng_state()
+    options = {"learning_rate": 1e-3, "seed": 3}
+    short, fitted = (fit_flow(x, epochs=epochs, **options) for epochs in (0.5, 15))
+    assert fitted.loss(x) < short.loss(x) - 0.1
+    again = fit_flow(x, epochs=15, **options)
+    assert all(torch.equal(a, b) for a, b in zip(fitted.parameters(), again.parameters(), strict=True))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not any(parameter.requires_grad for parameter in fitted.parameters())
+
+
+def test_sizes_and_numbers_that_cannot_be_fitted_are_refused():
+    with pytest.raises(ValueError, match="12 dimensions cannot be halved 3 times"):
+        Flow(12)
+    with pytest.raises(UserError, match="flow: 31 sentences are too few"):
+        fit_flow(skewed(31), epochs=1, learning_rate=1e-3, seed=0)

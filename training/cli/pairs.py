@@ -1,0 +1,130 @@
+"""Commands that make files of sentence pairs: neighbours, backtranslate, synonyms."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from random import Random
+
+from ..errors import UserError
+from .options import SENTEVAL, Command
+
+
+def add_commands(command: Command) -> None:
+    added = command(
+        "neighbours",
+        make_neighbours,
+        "write each sentence of running text beside the next one (columns text, next), for DiffCSE's ablation",
+        "csezoo neighbours book.txt --to neighbours.csv",
+    )
+    _add_files(added, "plain text, also as .gz; a blank line ends a text", sentences=False)
+    added.add_argument("--lines", action="store_true", help="each line is a sentence already")
+
+    added = command(
+        "backtranslate",
+        backtranslate,
+        "write each sentence beside its translation there and back again (columns text, back_translation); after an "
+        "interruption, the same command continues",
+        "csezoo backtranslate sentences.txt --forward models/en-de --back models/de-en --to pairs.csv",
+    )
+    _add_files(added, "one sentence per line or row, or stsb-sentences, which --data has", sentences=True)
+    added.add_argument("--forward", required=True, metavar="MODEL", help="any sequence-to-sequence model, there")
+    added.add_argument("--back", required=True, metavar="MODEL", help="the same or another model, back again")
+    added.add_argument("--beams", type=int, default=5, help="beams of the search (default: 5; SG-OPT has 100)")
+    added.add_argument("--batch_size", type=int, default=16, help="sentences at a time (default: 16)")
+    added.add_argument("--max_length", type=int, default=128, help="longest sentence in word pieces (default: 128)")
+    languages = "language codes of a model of many languages, such as en_XX de_DE"
+    added.add_argument("--languages", nargs=2, metavar=("FROM", "TO"), help=languages)
+    prefixes = "texts before each sentence, there and back, as T5 needs them"
+    added.add_argument("--prefixes", nargs=2, default=["", ""], metavar=("THERE", "BACK"), help=prefixes)
+
+    added = command(
+        "synonyms",
+        replace_synonyms,
+        "write each sentence beside one in which words are replaced by synonyms (columns text, synonyms)",
+        "csezoo synonyms sentences.txt --thesaurus synonyms.txt --to pairs.csv",
+    )
+    _add_files(added, "one sentence per line or row, or stsb-sentences, which --data has", sentences=True)
+    thesaurus = "groups of synonyms, one per line, separated by commas; or WordNet's data.noun, data.verb, ..."
+    added.add_argument("--thesaurus", required=True, nargs="+", metavar="FILE", help=thesaurus)
+    added.add_argument("--share", type=float, default=0.1, help="share of the words with synonyms (default: 0.1)")
+    added.add_argument("--seed", type=int, default=0, help="of the choice of words (default: 0)")
+
+
+def _add_files(added: argparse.ArgumentParser, file: str, *, sentences: bool) -> None:
+    added.add_argument("file", metavar="FILE", help=file)
+    added.add_argument("--to", required=True, metavar="FILE.csv", help="a new CSV file")
+    if sentences:
+        added.add_argument("--column", help="the column with the sentences (default: `text`, or the only column)")
+        added.add_argument("--data", **SENTEVAL)
+
+
+def make_neighbours(options: argparse.Namespace) -> None:
+    from ..data.pairs import neighbours
+    from ..data.texts import stream_lines
+
+    pairs = list(neighbours(stream_lines(options.file), split=not options.lines))
+    if not pairs:
+        raise UserError(f"{options.file} has no two sentences of one text; blank lines end a text")
+    _write(options, "next", lambda done: [pairs[done:]])
+
+
+def backtranslate(options: argparse.Namespace) -> None:
+    from tqdm.auto import trange
+
+    from ..data.translation import round_trip, translator
+
+    sentences = _sentences(options)
+    sizes = {"beams": options.beams, "max_length": options.max_length}
+    there, back = options.languages or (None, None), (options.languages or (None, None))[::-1]
+    steps = [
+        translator(name, **sizes, prefix=prefix, languages=tuple(codes) if options.languages else None)
+        for name, prefix, codes in zip((options.forward, options.back), options.prefixes, (there, back), strict=True)
+    ]
+    other = round_trip(*steps)
+
+    def batches(done: int) -> Iterator[list[tuple[str, str]]]:
+        for first in trange(done, len(sentences), options.batch_size, desc="Translating"):
+            batch = sentences[first : first + options.batch_size]
+            yield list(zip(batch, other(batch), strict=True))
+
+    _write(options, "back_translation", batches)
+
+
+def replace_synonyms(options: argparse.Namespace) -> None:
+    from ..data.pairs import read_thesaurus, with_synonyms
+
+    synonyms: dict[str, list[str]] = {}
+    for file in options.thesaurus:
+        if not Path(file).is_file():
+            raise UserError(f"thesaurus: {file} is not a file")
+        for word, others in read_thesaurus(Path(file)).items():
+            synonyms[word] = [*dict.fromkeys([*synonyms.get(word, []), *others])]
+    if not 0 < options.share <= 1:
+        raise UserError(f"share: {options.share} must be above 0 and at most 1")
+    sentences = _sentences(options)
+
+    # The choice depends on seed and sentence only.
+    changed = [with_synonyms(text, synonyms, options.share, Random(f"{options.seed} {text}")) for text in sentences]
+    _write(options, "synonyms", lambda done: [list(zip(sentences, changed, strict=True))[done:]])
+
+
+def _write(
+    options: argparse.Namespace, column: str, batches: Callable[[int], Iterable[list[tuple[str, str]]]]
+) -> None:
+    from ..data.pairs import write_pairs
+
+    count = write_pairs(Path(options.to), ("text", column), batches)
+    print(f"{count} pairs in {options.to}")
+
+
+def _sentences(options: argparse.Namespace) -> list[str]:
+    from ..data.texts import STSB_SENTENCES, load_sentences
+    from ..recipes import Recipe
+
+    if options.file == STSB_SENTENCES:
+        recipe = Recipe(dataset=STSB_SENTENCES, eval_data=options.data)
+    else:
+        recipe = Recipe(train_file=options.file, text_columns=[options.column] if options.column else None)
+    return list(load_sentences(recipe)["0"])

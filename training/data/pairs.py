@@ -1,0 +1,129 @@
+"""Files of sentence pairs to train on: neighbours in running text, back-translations, sentences with other words."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from random import Random
+
+from ..errors import UserError
+from ..files import flush, report_full_disk
+
+# After a mark that ends a sentence (and quotes or brackets), before something that can begin one.
+SENTENCE_END = re.compile(r"""(?<=[.!?])(["'”’)\]]*)\s+(?=["'“‘(\[]*[A-Z0-9])""")
+
+
+def neighbours(lines: Iterable[str], *, split: bool = True) -> Iterator[tuple[str, str]]:
+    """Yield each sentence of running text with the one after it. A blank line ends a text: no pair goes over it.
+
+    Args:
+        lines: of the text.
+        split: split lines into sentences, after `.`, `!` or `?` before a capital letter or a digit. Otherwise each
+            line is a sentence.
+
+    References:
+        Chuang et al. 2022 (DiffCSE), table 3: the discriminator reads the next sentence.
+
+    Example:
+        >>> list(neighbours(["A cat sits. A dog", "runs. It is old!", "", "New text."]))
+        [('A cat sits.', 'A dog runs.'), ('A dog runs.', 'It is old!')]
+    """
+    for text in _texts(lines):
+        sentences = _sentences(" ".join(text)) if split else text
+        yield from zip(sentences, sentences[1:], strict=False)
+
+
+def _texts(lines: Iterable[str]) -> Iterator[list[str]]:
+    text: list[str] = []
+    for line in lines:
+        if line.strip():
+            text.append(line.strip())
+        elif text:
+            yield text
+            text = []
+    if text:
+        yield text
+
+
+def _sentences(text: str) -> list[str]:
+    pieces = SENTENCE_END.split(text)  # sentence, closing quotes, sentence, ...
+    return ["".join(pieces[start : start + 2]) for start in range(0, len(pieces), 2)]
+
+
+def read_thesaurus(path: Path) -> dict[str, list[str]]:
+    """Read groups of synonyms, one a line, separated by commas; return those of each word, in lower case.
+
+    Lines of WordNet's `data.noun`, `data.verb`, `data.adj` and `data.adv` are understood too.
+
+    Raises:
+        UserError: the file has no group of two words.
+    """
+    synonyms: dict[str, dict[str, None]] = {}
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        cells = line.split(" ")
+        if re.fullmatch(r"\d{8}", cells[0]) and len(cells) > 4:  # WordNet: offset, file, kind, count, words with ids
+            words = [re.sub(r"\(\w+\)$", "", word) for word in cells[4 : 4 + 2 * int(cells[3], 16) : 2]]
+        else:
+            words = line.split(",")
+        group = [word.strip().replace("_", " ").lower() for word in words if word.strip()]
+        for word in group:
+            synonyms.setdefault(word, {}).update(dict.fromkeys(other for other in group if other != word))
+    found = {word: list(others) for word, others in synonyms.items() if others}
+    if not found:
+        raise UserError(f"thesaurus: {path} has no synonyms; give a line for each group, separated by commas")
+    return found
+
+
+def with_synonyms(sentence: str, synonyms: dict[str, list[str]], share: float, draw: Random) -> str:
+    """Replace a share of the words by synonyms: of the n words that have some, ⌈share · n⌉ chosen at random.
+
+    References:
+        Wei and Zou 2019 (EDA), which PrdSimCSE and DiffAug compare with.
+
+    Example:
+        >>> with_synonyms("A big cat .", {"big": ["large"]}, 0.1, Random(0))
+        'A large cat .'
+    """
+    words = sentence.split(" ")
+    places = [place for place, word in enumerate(words) if word.lower() in synonyms]
+    for place in draw.sample(places, math.ceil(share * len(places))):
+        other = draw.choice(synonyms[words[place].lower()])
+        words[place] = other.capitalize() if words[place][:1].isupper() else other
+    return " ".join(words)
+
+
+def write_pairs(to: Path, header: tuple[str, str], batches: Callable[[int], Iterable[list[tuple[str, str]]]]) -> int:
+    """Write pairs to a CSV file. What an interrupted call has written is not made again.
+
+    Args:
+        to: the file; until it is complete, its name ends in `.partial`.
+        header: of the two columns.
+        batches: returns the pairs from a number on, in batches; the same ones in every call.
+
+    Returns:
+        The number of pairs.
+
+    Raises:
+        UserError: the file exists.
+    """
+    if to.exists():
+        raise UserError(f"{to} exists; delete it or give another file")
+    partial, rows = to.with_name(f"{to.name}.partial"), list[list[str]]()
+    if partial.is_file():
+        with partial.open(encoding="utf-8", newline="") as file:
+            rows = [row for row in csv.reader(file) if len(row) == 2][1:-1]  # the last one may be incomplete
+    done = len(rows)
+    with report_full_disk(to.parent):
+        with partial.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerows([header, *rows])
+            for pairs in batches(done):
+                writer.writerows(pairs)
+                file.flush()
+                done += len(pairs)
+        flush(partial)
+        partial.replace(to)
+    return done

@@ -1,0 +1,129 @@
+"""Encoders without a network: the mean of word vectors from a file, and bags of words."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.feature_extraction.text import HashingVectorizer
+from tqdm.auto import tqdm
+
+from ..environment import device
+from ..errors import UserError
+from .sentence_vectors import CountingEncoder, Encode
+
+BAG_OF_WORDS = "bag-of-words"
+WORD = r"\w+|[^\w\s]"  # a word, or a mark
+DIMENSIONS = 2**13  # of a bag of words: two words of a pair of ten words each share one in 1 of 80 pairs
+
+
+def split_words(text: str) -> list[str]:
+    """Split a text into words and marks.
+
+    Example:
+        >>> split_words("It's a cat.")
+        ['It', "'", 's', 'a', 'cat', '.']
+    """
+    return re.findall(WORD, text)
+
+
+def load_word_vectors(path: str) -> tuple[CountingEncoder, dict[str, Any]]:
+    """Load a file of word vectors as an encoder: the vector of a text is the mean over its words, mean_w v_w.
+
+    A word is looked up as it is, then in lower case. Words without a vector do not count; a text without any word that
+    has one gets the zero vector.
+
+    Args:
+        path: a text file with a word and its numbers on each line, as GloVe, word2vec and fastText write them, with or
+            without a first line of two numbers (words, dimensions); also as `.gz`.
+
+    Raises:
+        UserError: a line does not have as many numbers as the first one.
+
+    References:
+        Pennington et al. 2014, "GloVe: Global Vectors for Word Representation".
+    """
+    vectors, digest = _read(Path(path))
+    size = len(next(iter(vectors.values())))
+
+    def encode(texts: list[str]) -> np.ndarray:
+        return np.stack([_mean(_known(vectors, text), size) for text in texts]) if texts else np.zeros((0, size))
+
+    return _with_receipt(encode, split_words, "word-vectors", "mean", digest)
+
+
+def load_bag_of_words() -> tuple[CountingEncoder, dict[str, Any]]:
+    """Return the bag of words of a text as an encoder: 1 for each word that is in the text, in lower case.
+
+    The cosine of two bags A and B is |A ∩ B| / √(|A| |B|). Words are hashed to 8,192 dimensions, so that all vectors
+    have the same length; two words may share a dimension.
+
+    References:
+        Cer et al. 2017, "SemEval-2017 Task 1", section 7: the baseline of the task.
+
+    Example:
+        >>> encode, _ = load_bag_of_words()
+        >>> a, b = encode(["A cat sits.", "a dog sits"])
+        >>> float(a @ b), float(a @ a)
+        (2.0, 4.0)
+    """
+    words = HashingVectorizer(
+        n_features=DIMENSIONS, binary=True, norm=None, alternate_sign=False, token_pattern=WORD, dtype=np.float32
+    )
+
+    def encode(texts: list[str]) -> np.ndarray:
+        return words.transform(texts).toarray()
+
+    return _with_receipt(encode, split_words, BAG_OF_WORDS, "binary", None)
+
+
+def _with_receipt(
+    encode: Encode, split: Callable[[str], list[str]], kind: str, pooling: str, digest: str | None
+) -> tuple[CountingEncoder, dict[str, Any]]:
+    receipt = {"pooling": pooling, "dtype": "float32", "batch_size": None, "kind": kind, "device": device()}
+    receipt |= {"model_sha256": digest, "model_revision": None}
+    return CountingEncoder(encode, lambda texts: sum(len(split(text)) for text in texts)), receipt
+
+
+def _known(vectors: dict[str, np.ndarray], text: str) -> Iterator[np.ndarray]:
+    for word in split_words(text):
+        vector = vectors.get(word, vectors.get(word.lower()))
+        if vector is not None:
+            yield vector
+
+
+def _mean(found: Iterator[np.ndarray], size: int) -> np.ndarray:
+    rows = list(found)
+    return np.mean(rows, axis=0) if rows else np.zeros(size, np.float32)
+
+
+def _read(path: Path) -> tuple[dict[str, np.ndarray], str]:
+    vectors: dict[str, np.ndarray] = {}
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb") as raw, tqdm(total=path.stat().st_size, unit="B", unit_scale=True, desc=path.name) as bar:
+        lines = gzip.open(raw) if path.suffix == ".gz" else raw
+        for number, line in enumerate(lines, start=1):
+            digest.update(line)
+            if number % 10_000 == 0:
+                bar.update(raw.tell() - bar.n)
+            cells = line.rstrip().split(b" ")
+            if number == 1 and len(cells) == 2:
+                continue  # the numbers of words and dimensions
+            size = size or len(cells) - 1
+            try:  # a word may contain spaces, its numbers are the last ones
+                vector = np.array(cells[-size:], np.float32) if len(cells) > size > 0 else None
+            except ValueError:
+                vector = None
+            if vector is None:
+                raise UserError(
+                    f"{path}, line {number}: expected a word and {size or 'its'} numbers, as GloVe has them"
+                )
+            vectors.setdefault(b" ".join(cells[:-size]).decode("utf-8", errors="replace"), vector)
+    if not vectors:
+        raise UserError(f"{path} has no word vectors; each line must have a word and its numbers")
+    return vectors, digest.hexdigest()

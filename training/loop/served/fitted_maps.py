@@ -1,0 +1,105 @@
+"""Fit a whitening or a flow to a trained encoder and save it with the model."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import torch
+from tqdm.auto import trange
+from transformers import AutoModel
+
+from csezoo.modeling.flow import WIDTH, Flow
+from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.whitening import Whitening
+
+from ...data.texts import load_sentences
+from ...errors import UserError
+from ...loading.backbones import SAFELY
+from ...publishing.repository import save_repository
+from ...recipes import Recipe
+
+logger = logging.getLogger(__name__)
+FLOW_BATCH = 32  # vectors in an update, as in the release of BERT-flow
+
+
+def fit_map(repository: Path, recipe: Recipe, seed: int) -> float:
+    """Fit the map that a recipe asks for on the first training sentences, and save the repository again with it.
+
+    Args:
+        repository: a saved model.
+        recipe: `whitening` is a number of dimensions, `flow` asks for a flow.
+        seed: of the run. A whitening does not depend on it.
+
+    Returns:
+        The seconds that it took; 0 if the repository has the map already.
+
+    Raises:
+        UserError: there are too few different sentences for so many dimensions.
+    """
+    start = time.perf_counter()
+    model = AutoModel.from_pretrained(repository, **SAFELY).to("cuda" if torch.cuda.is_available() else "cpu")
+    if model.config.whitening_size or model.config.flow_width:
+        return 0.0  # already done before the run was interrupted
+    rows = load_sentences(recipe)
+    most = recipe.flow_sentences if recipe.flow else recipe.whitening_sentences
+    sentences = [row["0"] for row in (rows.take(most) if most else rows)]
+    vectors = model.encode(
+        sentences, batch_size=recipe.eval_batch_size, convert_to_numpy=False, show_progress_bar=True
+    ).float()
+    if recipe.flow:
+        model.config.flow_width = WIDTH
+        model.flow = fit_flow(vectors, epochs=recipe.flow_epochs, learning_rate=recipe.flow_learning_rate, seed=seed)
+    else:
+        _whiten(model, vectors, recipe)
+    logger.info("%s fitted on %d sentences", "flow" if recipe.flow else "whitening", len(sentences))
+    save_repository(repository, model, model.tokenizer, recipe, [])
+    return time.perf_counter() - start
+
+
+def _whiten(model: SentenceEncoderModel, vectors: torch.Tensor, recipe: Recipe) -> None:
+    model.config.whitening_size = recipe.whitening
+    model.whitening = Whitening(model.config.hidden_size, model.config.whitening_size).to(model.device)
+    try:
+        model.whitening.fit(vectors)
+    except ValueError as error:
+        raise UserError(f"whitening: {error}; give more training sentences, or a smaller --whitening") from error
+
+
+def fit_flow(vectors: torch.Tensor, *, epochs: float, learning_rate: float, seed: int) -> Flow:
+    """Fit a flow by Adam, in batches of 32 in random order.
+
+    Args:
+        vectors: `(n, H)`, without gradients.
+        epochs: passes over them.
+        learning_rate: of Adam, constant.
+        seed: of the first weights and of the order.
+
+    Raises:
+        UserError: there are fewer vectors than a batch has.
+
+    Example:
+        >>> vectors = torch.randn(64, 8).exp()
+        >>> flow = fit_flow(vectors, epochs=20, learning_rate=1e-3, seed=0)
+        >>> bool(flow.loss(vectors) < Flow(8).loss(vectors))
+        True
+    """
+    if len(vectors) < FLOW_BATCH:
+        raise UserError(f"flow: {len(vectors)} sentences are too few; give at least {FLOW_BATCH}")
+    with torch.random.fork_rng(), torch.enable_grad():
+        torch.manual_seed(seed)
+        flow = Flow(vectors.shape[1]).to(vectors.device, vectors.dtype)
+        with torch.no_grad():
+            flow(vectors[torch.randperm(len(vectors))[: 32 * FLOW_BATCH]], start=True)
+        flow.requires_grad_(True)
+        optimizer = torch.optim.Adam(flow.parameters(), lr=learning_rate)
+        order = torch.empty(0, dtype=torch.long)
+        for _ in trange(round(epochs * len(vectors) / FLOW_BATCH), desc="Fitting the flow", leave=None):
+            if len(order) < FLOW_BATCH:
+                order = torch.randperm(len(vectors))
+            chosen, order = order[:FLOW_BATCH], order[FLOW_BATCH:]
+            optimizer.zero_grad()
+            flow.loss(vectors[chosen]).backward()
+            optimizer.step()
+    return flow.requires_grad_(False).eval()
