@@ -54,7 +54,11 @@ NOT_RUN = {
     r"csezoo convert .*": "training/converting/ converts checkpoints in the released layouts",
     r"examples/continue_training.sh .*": "test_examples.py runs it",
     rf"{TRAIN} quickstart.*": "test_readme.py and training/quickstart/test_run.py run it",
-    r"csezoo export .* --onnx": "training/publishing/test_export.py runs it on every method",
+    r"csezoo export .* --onnx.*": "training/publishing/test_export.py and test_quantized.py run it",
+    r"csezoo mteb .*": "training/evaluation/test_mteb_tasks.py runs it",
+    r"csezoo evaluate .* --format mteb .*": "training/evaluation/test_mteb_tasks.py runs it",
+    r"python -m tests.foreign_clients .*": "it installs packages; foreign_clients/test_foreign_clients.py runs some",
+    r"python -m csezoo.training.publishing.clients .*": "it writes this project's page; test_clients.py compares it",
 }
 # What is changed in a command that is run: how long it takes.
 SHORTER = {"--max_steps 100": "--max_steps 2"}

@@ -1,4 +1,4 @@
-"""Commands that score a model: evaluate, compare, glue."""
+"""Commands that score a model: evaluate, mteb, compare, glue."""
 
 from __future__ import annotations
 
@@ -27,6 +27,22 @@ def add_commands(command: Command) -> None:
     added.add_argument("--data", **SENTEVAL)
     out = "write the results to this JSON file after every task; tasks that are already in it are skipped"
     added.add_argument("--out", metavar="FILE", help=out)
+    style = "mteb: also write the folder that MTEB's results repository takes; for data of the Hub"
+    added.add_argument("--format", choices=("mteb",), help=style)
+    added.add_argument("--to", metavar="DIR", help="with --format: the folder")
+    added.add_argument("--name", metavar="ORG/NAME", help="with --format: the model's name in the folder")
+    add_encoder_options(added)
+    added = command(
+        "mteb",
+        mteb,
+        "run MTEB's own tasks on a model, and write the folder that MTEB's results repository takes",
+        "csezoo mteb runs/quickstart/best --tasks STS12 STSBenchmark --to mteb-results --name my-name/my-model",
+    )
+    added.add_argument("--tasks", nargs="+", required=True, metavar="TASK", help="names of MTEB's tasks")
+    added.add_argument("--to", required=True, metavar="DIR", help="the folder; tasks that are in it are not run again")
+    own = "a directory with MTEB's data sets by their path, DIR/mteb/sts12-sts/test.csv, instead of the Hub"
+    added.add_argument("--data", metavar="DIR", help=own)
+    added.add_argument("--name", metavar="ORG/NAME", help="the model's name in the folder (default: its Hub id)")
     add_encoder_options(added)
     added = command(
         "compare",
@@ -84,6 +100,8 @@ def evaluate(options: argparse.Namespace) -> None:
     check_batch_size(options.batch_size)
     if options.out:
         check_out(options.out)
+    if bool(options.format) != bool(options.to):
+        raise UserError("format: --format mteb and --to DIR belong together")
     quiet_transformers()
     encode, receipt = load_encoder(
         options.model,
@@ -107,9 +125,25 @@ def evaluate(options: argparse.Namespace) -> None:
         file=file,
     )
     print(format_report(model_name(options.model), scored["results"]))
+    if options.format:
+        from ..evaluation.mteb_tasks import write_results
+
+        print(write_results(scored["results"], options.to, options.model, receipt, encode, options.name))
     for task in [result["task"] for result in scored["results"] if result.get("as_released") is False]:
         message = f"warning: {task}: the data differs from the released data, or is tokenised differently (checksum)"
         print(message, file=sys.stderr)
+
+
+def mteb(options: argparse.Namespace) -> None:
+    from ..evaluation.mteb_tasks import run_mteb
+
+    check_batch_size(options.batch_size)
+    quiet_transformers()
+    choices = {"pooling": options.pooling, "batch_size": options.batch_size, "dtype": options.dtype}
+    results = run_mteb(options.model, options.tasks, options.to, data=options.data, name=options.name, **choices)
+    for result in results:
+        print(f"{result['task']:<24} {result['metric']} {result['value']:.2f}")
+    print(options.to)
 
 
 def compare(options: argparse.Namespace) -> None:

@@ -38,6 +38,10 @@ def add_commands(command: Command) -> None:
     added.add_argument("--onnx", action="store_true", help=onnx)
     truncate_dim = "keep the first K dimensions, for a model trained with matryoshka_dims or whitened"
     added.add_argument("--truncate_dim", type=int, metavar="K", help=truncate_dim)
+    quantize = "also write onnx/model_int8.onnx, and say on the card what it saves and costs"
+    added.add_argument("--quantize", choices=("int8",), help=quantize)
+    data = "with --quantize: `hub` or a directory in SentEval's layout, to measure the cost on the seven STS tasks"
+    added.add_argument("--data", metavar="hub|DIR", help=data)
     added = command(
         "convert",
         convert,
@@ -82,7 +86,8 @@ def export(options: argparse.Namespace) -> None:
     from ..publishing.export import export as write
 
     choices = {"onnx": options.onnx, "truncate_dim": options.truncate_dim}
-    for way, difference in write(options.checkpoint, options.to, **choices).items():
+    choices |= {"quantize": options.quantize, "data": options.data}
+    for way, difference in write(options.checkpoint, options.to, **choices, report=print).items():
         print(f"{way:<24} same vectors (largest difference: {difference:.0e})")
     print(options.to)
 

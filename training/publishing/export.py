@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
@@ -17,7 +18,6 @@ from transformers.utils import logging
 
 from csezoo.modeling import SentenceEncoderConfig
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
-from csezoo.modeling.saved_files import save_tokenizer
 
 from ..errors import UserError
 from ..evaluation.encoders import checkpoint_tokenizer, load_checkpoint
@@ -26,11 +26,21 @@ from ..hub import local_directory
 from ..loading.templates import serving_tokenizer, template_token_ids
 from .export_card import TEXTS, export_card, ways_to_use
 from .onnx_graph import TOLERANCE, largest_difference, require_onnx, write_onnx
-from .plain import separate_template_mask, write_plain_model
+from .plain import separate_template_mask, write_plain_model, write_without_plain_form
+from .quantized import measure, write_int8
 from .staging import PLACEHOLDER, finished_repository
 
 
-def export(run: str, to: str, *, onnx: bool = False, truncate_dim: int | None = None) -> dict[str, float]:
+def export(
+    run: str,
+    to: str,
+    *,
+    onnx: bool = False,
+    truncate_dim: int | None = None,
+    quantize: str | None = None,
+    data: str | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> dict[str, float]:
     """Write a checkpoint of the zoo as a repository without custom code, and check its vectors without csezoo.
 
     The directory contains a plain transformers model (`BertModel`, `RobertaModel`), its tokenizer with the prompt
@@ -43,6 +53,9 @@ def export(run: str, to: str, *, onnx: bool = False, truncate_dim: int | None = 
         onnx: also write `onnx/model.onnx`. For a model without a plain form, write only this, the tokenizer and the
             card.
         truncate_dim: keep this many dimensions, the first ones.
+        quantize: `int8` to also write `onnx/model_int8.onnx`, with what it saves and costs on the card.
+        data: `hub` or a directory in SentEval's layout, to measure the cost of `quantize` on the seven STS tasks.
+        report: called with each line on `quantize`.
 
     Returns:
         For each way to use the export, the largest difference from the vectors of the checkpoint, see
@@ -50,12 +63,16 @@ def export(run: str, to: str, *, onnx: bool = False, truncate_dim: int | None = 
 
     Raises:
         UserError: `run` is not a finished checkpoint of the zoo, it has no plain form, `to` is not empty, a needed
-            package is missing, `truncate_dim` is not below the model's dimensions, or the vectors differ by more than
-            1e-5.
+            package is missing, `quantize` has no ONNX file to work on, `truncate_dim` is not below the model's
+            dimensions, or the vectors differ by more than 1e-5.
 
     Example:
         `export("runs/quickstart", "quickstart-plain")`
     """
+    if quantize and not onnx:
+        raise UserError("quantize: it is the ONNX file that is quantised; give --onnx too")
+    if data and not quantize:
+        raise UserError("data: it measures the cost of --quantize; give --quantize int8 too")
     target = empty_target(to)
     if onnx:
         require_onnx()
@@ -82,15 +99,21 @@ def export(run: str, to: str, *, onnx: bool = False, truncate_dim: int | None = 
         tokenizer = serving_tokenizer(tokenizer, template, max_length=tokenizer.model_max_length)
     with new_directory(target) as partial, tqdm(total=3, desc="Exporting", disable=not sys.stderr.isatty()) as bar:
         if reason:
-            save_tokenizer(partial, tokenizer)
+            write_without_plain_form(partial, encoder, tokenizer)
         else:
             write_plain_model(partial, encoder, tokenizer, truncate_dim)
         bar.update()
+        more: list[str] = []
         if onnx:
             write_onnx(partial / "onnx" / "model.onnx", encoder, tokenizer, texts, truncate_dim)
+            if quantize:
+                file = partial / "onnx" / "model.onnx"
+                more = measure(file, write_int8(file), encoder, tokenizer, data, truncate_dim).lines()
+            for line in more:
+                report(line)
         bar.update()
         ways = ways_to_use(partial, encoder, truncate_dim)
-        export_card(source / "README.md", encoder, ways, reason, truncate_dim).save(partial / "README.md")
+        export_card(source / "README.md", encoder, ways, reason, truncate_dim, more).save(partial / "README.md")
         differences = check_export(partial, ways, texts, expected)
         bar.update()
     return differences

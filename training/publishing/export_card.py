@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
 from huggingface_hub import ModelCard
 
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
-from csezoo.modeling.pooling import OTHER_LAYER
 
 from ..errors import UserError, one_line
+from .clients import works_with
 from .plain import IDENTITY, RELU, TANH, affine_layers
 from .staging import PLACEHOLDER
 
@@ -38,10 +39,10 @@ WORDS = {
     "last": "the last layer's vector of the last token",
     "prompt": "the last layer's vector at the mask token of the template that the tokenizer puts around a sentence",
 }
-LAYERS = "WeightedLayerPooling"
 LEFT_PADDING = "Pad batches on the right, as the tokenizer does by default. Padding on the left changes the vectors."
-NOT_A_NUMBER = """The ONNX file returns nan for a row that is padded on the left, or that lacks the template's mask
-token. transformers.js cuts long texts after it has added the template, so shorten them first."""
+NOT_A_NUMBER = (
+    "The ONNX file returns nan for a row that is padded on the left, or that lacks the template's mask token."
+)
 
 
 def ways_to_use(directory: Path, encoder: SentenceEncoderModel, truncate_dim: int | None = None) -> dict[str, str]:
@@ -102,6 +103,7 @@ def export_card(
     ways: dict[str, str],
     obstacle: str | None,
     truncate_dim: int | None = None,
+    more: Sequence[str] = (),
 ) -> ModelCard:
     """Return the checkpoint's card with its section on use replaced.
 
@@ -111,6 +113,7 @@ def export_card(
         ways: see `ways_to_use`.
         obstacle: why the model has no plain form; `None` if it has one.
         truncate_dim: the dimensions that are kept.
+        more: paragraphs on other files of the export.
     """
     plain = type(encoder.backbone).__name__
     if obstacle:
@@ -125,10 +128,17 @@ def export_card(
     cut = "" if truncate_dim is None else f", cut to their first {truncate_dim} dimensions"
     use = [f"## Use\n\n{what} {same}{cut}."]
     use += [f"With {way}:\n\n```python\n{code}\n```" for way, code in ways.items()]
+    forms = (set() if obstacle else {"plain"}) | ({"onnx"} if "ONNX Runtime" in ways else set())
+    use += works_with(encoder.config, forms)
     if not obstacle:
-        use += [_servers(encoder, truncate_dim), LEFT_PADDING]
+        if truncate_dim is not None:
+            use.append(
+                f"Servers that read only the module `Pooling` return all dimensions: keep the first {truncate_dim}."
+            )
+        use.append(LEFT_PADDING)
     if "ONNX Runtime" in ways:
         use.append(NOT_A_NUMBER)
+    use += more
     section = "\n\n".join(use) + "\n\n"
     try:
         card = ModelCard.load(source)
@@ -138,14 +148,3 @@ def export_card(
     text, replaced = re.subn(r"^## Use\n.*?(?=^## |\Z)", lambda _: section, card.text, flags=re.DOTALL | re.MULTILINE)
     card.text = text if replaced else f"{card.text}\n\n{section}"
     return card
-
-
-def _servers(encoder: SentenceEncoderModel, truncate_dim: int | None) -> str:
-    """Return whether a server that pools the last layer's token vectors by the configuration of `Pooling` is right."""
-    modules = {"prompt": ["WordWeights"], **dict.fromkeys(OTHER_LAYER, [LAYERS])}
-    skipped = modules.get(encoder.config.pooling, []) + (["Dense"] if affine_layers(encoder) else [])
-    skipped += [] if truncate_dim is None else ["truncate_dim"]
-    servers = "servers that read only the module `Pooling`, such as vLLM and Text Embeddings Inference"
-    if not skipped:
-        return f"This repository needs no other modules, so {servers}, can use it."
-    return f"Do not use {servers}. They skip {' and '.join(f'`{name}`' for name in skipped)}, and give other vectors."

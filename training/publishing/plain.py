@@ -76,7 +76,9 @@ def write_plain_model(
     save_tokenizer(directory, tokenizer)
     modules = [("Transformer", "")]
     for name, config, tensors in _modules_on_top(encoder, tokenizer):
-        folder = f"{len(modules)}_{name}"
+        # Text Embeddings Inference reads the folder `1_Pooling`, whatever `modules.json` says, and takes the first
+        # token's vector if there is none. With a module there that it does not know, it refuses to start.
+        folder = f"{len(modules)}_{'Pooling' if len(modules) == 1 else name}"
         modules.append((name, folder))
         (directory / folder).mkdir()
         write_json(directory / folder / "config.json", config)
@@ -91,6 +93,21 @@ def write_plain_model(
         {"max_seq_length": tokenizer.model_max_length, "do_lower_case": False},
         truncate_dim=truncate_dim,
     )
+
+
+def write_without_plain_form(
+    directory: Path, encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """Write what an ONNX file needs beside it: the tokenizer, and a configuration.
+
+    transformers.js and Text Embeddings Inference read the sizes in the configuration before they open the file. Its
+    `model_type` is the zoo's: under the backbone's own, sentence-transformers would pool the token vectors, which is
+    wrong, without an error.
+    """
+    sizes = encoder.backbone.config.to_dict()
+    named = {"model_type": encoder.config.model_type, "architectures": [type(encoder).__name__]}
+    write_json(directory / "config.json", sizes | named)
+    save_tokenizer(directory, tokenizer)
 
 
 @torch.no_grad()

@@ -14,14 +14,12 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from csezoo.modeling.backbones import longest_input
-from csezoo.modeling.pooling import pool
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
 from csezoo.training.publishing.audit import audit
 from csezoo.training.publishing.export import check_export, export
-from csezoo.training.publishing.export_card import export_card
 from csezoo.training.publishing.onnx_graph import largest_difference
 from csezoo.training.publishing.plain import TEMPLATE_MASK, separate_template_mask, write_plain_model
 from csezoo.training.publishing.repository import save_repository
@@ -139,26 +137,6 @@ def test_the_reason_for_having_no_plain_form_is_named(name):
     assert word in config_of(name, "bert").needs_own_code
 
 
-@pytest.mark.parametrize("name", sorted({*CONFIGS, *VARIANTS} - WITHOUT_PLAIN_FORM))
-def test_the_card_says_whether_a_server_that_reads_only_pooling_returns_the_same_vectors(plain, name, kind):
-    """Such a server pools the last layer's token vectors by the first mode that `Pooling` names."""
-    directory, expected, _ = plain
-    model, tokenizer = AutoModel.from_pretrained(directory / name), AutoTokenizer.from_pretrained(directory / name)
-    (folder,) = (directory / name).glob("*_Pooling")
-    modes = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (mode,) = [key.split("_")[2] for key, value in modes.items() if value is True]
-    batch = tokenizer(TEXTS, padding=True, truncation=True, return_tensors="pt")
-    with torch.no_grad():
-        tokens = model(**batch).last_hidden_state
-    served = pool((tokens,), batch["attention_mask"], mode).numpy()
-    ours = expected[name][: len(TEXTS)]
-    same = served.shape == ours.shape and largest_difference(served, ours) <= 1e-5
-    (directory / "README.md").write_text("# A model\n", encoding="utf-8")
-    card = export_card(directory / "README.md", serving(name, kind)[0], {}, None)
-    assert ("can use it" in card.text) == same
-    assert ("Do not use servers" in card.text) != same
-
-
 def test_a_mask_token_in_a_text_is_not_taken_for_that_of_the_template(plain, kind):
     directory, *_ = plain
     tokenizer = AutoTokenizer.from_pretrained(directory / "prompt")
@@ -265,7 +243,7 @@ def test_a_model_with_prefixes_is_exported_as_onnx_only(tmp_path, capsys):
 
     assert list(export(str(source), str(tmp_path / "out"), onnx=True)) == ["ONNX Runtime"]
     names = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    assert names == {"README.md", "onnx/model.onnx", "tokenizer.json", "tokenizer_config.json"}
+    assert names == {"README.md", "config.json", "onnx/model.onnx", "tokenizer.json", "tokenizer_config.json"}
     assert "keys and values" in ModelCard.load(tmp_path / "out" / "README.md").text
 
 

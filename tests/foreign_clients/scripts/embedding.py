@@ -1,0 +1,50 @@
+"""Runs in a client's environment: embeds every group of texts with every export, and writes what came of it.
+
+    python SCRIPT EXPORTS TEXTS RESULT
+
+EXPORTS is a directory of exports, TEXTS a JSON file with lists of texts by group. RESULT becomes
+`{"versions": {package: version}, "exports": {name: {group: [[…], …] or the client's error}}}`.
+"""
+
+import importlib.metadata
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+
+def embed_all(load: Callable[[Path], Callable], *packages: str) -> None:
+    """Embed all texts with all exports.
+
+    Args:
+        load: opens an export, and returns a function from a list of texts to vectors `(n, D)`.
+        packages: whose versions are written down.
+    """
+    exports, texts, result = map(Path, sys.argv[1:])
+    groups = json.loads(texts.read_text(encoding="utf-8"))
+    found = {}
+    for directory in sorted(exports.iterdir()):
+        try:
+            encode = load(directory)
+            found[directory.name] = {group: attempt(encode, texts) for group, texts in groups.items()}
+        except KeyboardInterrupt:
+            raise
+        except (
+            BaseException
+        ) as error:  # whatever a client does with an export is its answer; Rust's panics are one too
+            found[directory.name] = dict.fromkeys(groups, said(error))
+    versions = {package: importlib.metadata.version(package) for package in packages}
+    result.write_text(json.dumps({"versions": versions, "exports": found}), encoding="utf-8")
+
+
+def attempt(encode: Callable, texts: list[str]) -> list[list[float]] | str:
+    try:
+        return [[float(number) for number in vector] for vector in encode(texts)]
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return said(error)
+
+
+def said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

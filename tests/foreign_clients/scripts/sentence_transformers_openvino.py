@@ -1,0 +1,10 @@
+from embedding import embed_all
+from sentence_transformers import SentenceTransformer
+
+embed_all(
+    lambda directory: SentenceTransformer(str(directory), device="cpu", backend="openvino").encode,
+    "sentence-transformers",
+    "transformers",
+    "optimum-intel",
+    "openvino",
+)

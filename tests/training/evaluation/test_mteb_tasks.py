@@ -1,0 +1,107 @@
+"""MTEB's own tasks run on what csezoo loads and agree with our scores; the folder is that of its results repository.
+
+mteb runs in processes of its own, because its imports warn.
+"""
+
+import csv
+import json
+import sys
+
+import pytest
+
+from csezoo.training.cli.parser import main
+from csezoo.training.evaluation.tasks.sts import ROWS
+from tests.conftest import SENTENCES
+from tests.interpreters import run_python
+from tests.repositories import tiny_repository
+
+pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="MTEB NOT TESTED: it needs Python 3.11")
+NAME = ("--name", "zoo/tiny")
+# Ours, on the pairs that MTEB reads: as `csezoo evaluate --data hub` reads them, but from the file.
+OURS = """
+import csv, json, sys
+import csezoo.training.evaluation.tasks.sts as sts
+from csezoo.training.cli.parser import main
+
+def from_file(name, *_):
+    with open("data/mteb/sts12-sts/test.csv", newline="", encoding="utf-8") as file:
+        rows = [(row["sentence1"], row["sentence2"], float(row["score"])) for row in csv.DictReader(file)]
+    return sts.pair_task(name, rows, "mteb/sts12-sts", "main")
+
+sts.from_hub = from_file
+sts.ROWS["STS12"] = 96
+import csezoo.training.evaluation.suites as suites
+suites.SUITES["sts"] = lambda data: [sts.load_task("STS12", data)]
+main(["evaluate", "model", "--out", "ours.json", "--format", "mteb", "--to", "ours", "--name", "zoo/tiny"])
+"""
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A directory where a tiny model was scored by MTEB (in `theirs`) and by us (in `ours`) on the same file."""
+    directory = tmp_path_factory.mktemp("mteb")
+    tiny_repository(directory / "model")
+    (directory / "data" / "mteb" / "sts12-sts").mkdir(parents=True)
+    with open(directory / "data" / "mteb" / "sts12-sts" / "test.csv", "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["sentence1", "sentence2", "score"])
+        for number, first in enumerate(SENTENCES[::2]):
+            second = SENTENCES[(number * 37 + 5) % len(SENTENCES)]
+            writer.writerow([first, second, len(set(first.split()) & set(second.split())) - 1])
+    command = ["-W", "ignore", "-m", "csezoo.training.cli", "mteb", "model", "--tasks", "STS12", "--to", "theirs"]
+    for arguments in ([*command, "--data", "data", *NAME], ["-W", "ignore", "-c", OURS]):
+        done = run_python(*arguments, cwd=directory, HF_HOME=str(directory / "hf"))
+        assert done.returncode == 0, done.stderr
+    return directory
+
+
+def score(folder) -> dict:
+    (file,) = folder.glob("results/zoo__tiny/*/STS12.json")
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def test_our_score_is_that_of_mteb(folders):
+    ours, theirs = (score(folders / name)["scores"]["test"][0]["main_score"] for name in ("ours", "theirs"))
+    assert ours == pytest.approx(theirs, abs=1e-6) and 0 < abs(ours) < 1
+
+
+def test_the_folder_is_that_of_the_results_repository(folders):
+    revisions = set()
+    for name in ("ours", "theirs"):
+        (meta,) = (folders / name).glob("results/zoo__tiny/*/model_meta.json")
+        described = json.loads(meta.read_text(encoding="utf-8"))
+        assert (described["name"], described["embed_dim"]) == ("zoo/tiny", 32)
+        assert described["revision"] == meta.parent.name and meta.parent.name.startswith("sha256-")
+        revisions.add(meta.parent.name)
+        assert score(folders / name)["dataset_revision"] == "a0d554a64d88156834ff5ae9920b964011b16384"
+    assert len(revisions) == 1
+
+
+def test_what_mteb_does_not_have_is_refused(folders, tmp_path, monkeypatch, capsys):
+    def refusal(*arguments: str) -> str:
+        with pytest.raises(SystemExit) as stop:
+            main([*arguments])
+        assert stop.value.code == 2
+        return capsys.readouterr().err.strip()
+
+    monkeypatch.chdir(folders)
+    assert "belong together" in refusal("evaluate", "model", "--format", "mteb")
+    done = run_python(
+        *(
+            "-W",
+            "ignore",
+            "-m",
+            "csezoo.training.cli",
+            "mteb",
+            "model",
+            "--tasks",
+            "STS13",
+            "--to",
+            "x",
+            "--data",
+            "data",
+        ),
+        cwd=folders,
+    )
+    assert done.returncode == 2 and "sts13-sts does not exist; MTEB's task STS13 reads it" in done.stderr
+    assert ROWS["STS12"] == 3108  # what the process above changed, it changed for itself

@@ -1,0 +1,73 @@
+"""An int8 file has the same bytes again and close vectors; what it saves and costs is measured, and on the card."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from huggingface_hub import ModelCard
+
+from csezoo.training.errors import UserError
+from csezoo.training.publishing.export import export
+from csezoo.training.publishing.quantized import Quantized, onnx_encoder, processor_time, write_int8
+from tests.conftest import SENTENCES
+from tests.training.evaluation.tasks.test_sts import write_senteval
+from tests.training.publishing.test_export import save
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A tiny model's export with both ONNX files, what was reported, and the checkpoint's directory."""
+    directory, lines = tmp_path_factory.mktemp("quantized"), []
+    source = save(directory / "source", "simcse-mean", "roberta")
+    write_senteval(directory / "data")
+    choices = {"onnx": True, "quantize": "int8", "data": str(directory / "data"), "report": lines.append}
+    export(str(source), str(directory / "out"), **choices)
+    return directory / "out", lines
+
+
+def test_the_card_says_what_was_reported(exported):
+    directory, lines = exported
+    card = ModelCard.load(directory / "README.md").text
+    assert all(line in card for line in lines)
+    assert "of the bytes" in lines[0] and "points" in lines[1] and "STS12" in lines[2] and "int8" in lines[2]
+
+
+def test_the_same_file_gives_the_same_bytes_and_close_vectors(exported):
+    directory, _ = exported
+    full, small = (directory / "onnx" / name for name in ("model.onnx", "model_int8.onnx"))
+    before = hashlib.sha256(small.read_bytes()).hexdigest()
+    assert hashlib.sha256(write_int8(full).read_bytes()).hexdigest() == before
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    first, second = (onnx_encoder(file, tokenizer)(SENTENCES[:40]) for file in (full, small))
+    cosines = (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
+    assert 0.98 < cosines.min() < 1 - 1e-7
+
+
+def test_processor_time_is_that_of_the_first_as_a_share_of_the_second():
+    def work(times: int):
+        matrix = np.random.default_rng(0).random((200, 200))
+
+        def encode(texts):
+            for _ in range(times):
+                matrix @ matrix
+            return matrix
+
+        return encode
+
+    assert processor_time(work(200), work(20)) > 2
+
+
+def test_points_lost_are_the_difference_of_the_averages():
+    tasks = [{"task": "STS12", "value": 70.0}, {"task": "STS13", "value": 80.0}]
+    after = [{"task": "STS12", "value": 69.5}, {"task": "STS13", "value": 79.9}]
+    assert "loses 0.30 points" in Quantized(0.25, 0.3, 0.99, tasks, after).lines()[1]
+    assert "was not measured" in Quantized(0.25, 0.3, 0.99, [], []).lines()[1]
+
+
+def test_options_that_need_another_are_refused():
+    with pytest.raises(UserError, match="give --onnx too"):
+        export("run", "out", quantize="int8")
+    with pytest.raises(UserError, match="give --quantize int8 too"):
+        export("run", "out", onnx=True, data="hub")

@@ -1,0 +1,152 @@
+"""MTEB: its tasks on any model that csezoo loads, and our STS results in the folder of its results repository.
+
+mteb needs Python 3.11 and is imported only when it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError, quoted
+from .encoders import load_encoder
+from .sentence_vectors import Encode
+
+# Our tasks that have the pairs of MTEB's. Its SICK-R is train, trial and test together, ours the test pairs only.
+SAME_PAIRS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark")
+
+
+def require_mteb() -> None:
+    """Check that mteb is installed.
+
+    Raises:
+        UserError: it is not.
+    """
+    if find_spec("mteb") is None:
+        raise UserError("this needs mteb, and Python 3.11 or newer: pip install mteb")
+
+
+def run_mteb(
+    model: str, tasks: Sequence[str], to: str, *, data: str | None = None, name: str | None = None, **options: Any
+) -> list[dict]:
+    """Run MTEB's own tasks on a model, and write the folder that MTEB's results repository takes.
+
+    Args:
+        model: directory or Hub id, of any kind that `load_encoder` reads.
+        tasks: names of MTEB's tasks.
+        to: the folder; a task that is already in it is not run again.
+        data: a directory with a data set per path of the Hub (`DIR/mteb/sts12-sts/test.csv`), instead of the Hub.
+        name: of the model in the results, `ORG/NAME`; else the Hub id, or `local/` and the directory's name.
+        options: of `load_encoder`.
+
+    Returns:
+        For each task its name, main metric and value, times 100.
+
+    Raises:
+        UserError: mteb is not installed, a task does not exist, or its data is missing.
+    """
+    require_mteb()
+    import mteb
+    from mteb.cache import ResultCache
+
+    try:
+        chosen = [mteb.get_task(task) for task in tasks]
+    except KeyError as error:
+        raise UserError(f"tasks: {quoted(error.args[0])}") from error
+    for task in chosen if data else []:
+        here = Path(data or "", task.metadata.dataset["path"])
+        if not here.is_dir():
+            raise UserError(f"data: {here} does not exist; MTEB's task {task.metadata.name} reads it")
+        # MTEB keeps the revision of the Hub's data set in its results, so the files must be those.
+        task.metadata = task.metadata.model_copy(update={"dataset": {**task.metadata.dataset, "path": str(here)}})
+    encode, receipt = load_encoder(model, **options)
+    meta = model_meta(model, receipt, encode, name)
+    found = mteb.evaluate(meta.load_model(), chosen, cache=ResultCache(to), show_progress_bar=False)
+    return [
+        {"task": one.task_name, "metric": one.task.metadata.main_score, "value": 100 * one.get_score()}
+        for one in found.task_results
+    ]
+
+
+def model_meta(model: str, receipt: dict, encode: Encode, name: str | None) -> Any:
+    """Return MTEB's description of a model, whose loader returns an encoder for MTEB's tasks.
+
+    Args:
+        model, name: as for `run_mteb`.
+        receipt: of the model, see `load_encoder`.
+        encode: texts to vectors.
+    """
+    from mteb.models import ModelMeta
+    from mteb.models.model_meta import ScoringFunction
+
+    directory = Path(model)
+    known = {
+        "name": name or (f"local/{directory.absolute().name}" if directory.is_dir() else model),
+        "revision": receipt["model_revision"] or f"sha256-{receipt['model_sha256'][:16]}",
+        "loader": lambda *_, **__: mteb_encoder(encode, meta),
+        "framework": ["PyTorch", "Transformers"],
+        "similarity_fn_name": ScoringFunction.COSINE,
+        "embed_dim": encode(["a"]).shape[1],
+        "languages": ["eng-Latn"],
+        "open_weights": True,
+    }
+    if "/" not in known["name"]:
+        raise UserError(f"name: {known['name']!r} must be ORG/NAME")
+    meta = ModelMeta.create_empty(known)
+    return meta
+
+
+def mteb_encoder(encode: Encode, meta: Any) -> Any:
+    """Return an object with the methods that MTEB calls on a model."""
+    from mteb.models.abs_encoder import AbsEncoder
+
+    class ZooEncoder(AbsEncoder):
+        mteb_model_meta = meta
+
+        def encode(self, inputs: Any, **_: Any) -> np.ndarray:
+            return encode([text for batch in inputs for text in batch["text"]])
+
+    return ZooEncoder()
+
+
+def write_results(
+    results: Sequence[dict], to: str, model: str, receipt: dict, encode: Encode, name: str | None
+) -> Path:
+    """Write STS results as the folder that MTEB's results repository takes.
+
+    Args:
+        results: of `evaluate`, on MTEB's own data sets; the tasks of `SAME_PAIRS` are written.
+        to: the folder.
+        model, receipt, encode, name: as for `model_meta`.
+
+    Returns:
+        The folder of this model and revision.
+
+    Raises:
+        UserError: mteb is not installed, or a result is of other texts than MTEB's.
+    """
+    require_mteb()
+    import mteb
+    from mteb.cache import ResultCache
+    from mteb.results import TaskResult
+
+    chosen = [result for result in results if result["task"] in SAME_PAIRS]
+    if not chosen:
+        raise UserError(f"format: MTEB has none of these tasks with the same pairs; it has {', '.join(SAME_PAIRS)}")
+    for result in chosen:
+        if not str(result["dataset"]).startswith("mteb/"):
+            raise UserError(
+                f"format: {result['task']} was read from {result['dataset']}, whose texts are tokenised; MTEB's are "
+                "not. Use --data hub, or let MTEB read its own files: csezoo mteb"
+            )
+    cache, meta = ResultCache(to), model_meta(model, receipt, encode, name)
+    for result in chosen:
+        score = result["value"] / 100
+        scores = {"test": {"default": {"cosine_spearman": score, "main_score": score}}}
+        task = TaskResult.from_task_results(mteb.get_task(result["task"]), scores, evaluation_time=0.0)
+        cache.save_to_cache(task, meta)
+    return cache.get_task_result_path(chosen[0]["task"], meta).parent

@@ -1,0 +1,131 @@
+"""What other people's clients make of an export, for its card and for the documentation.
+
+    python -m csezoo.training.publishing.clients docs/clients.md
+
+writes the tables of a page. `python -m tests.foreign_clients --write` measures what they say.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+from csezoo.modeling import SentenceEncoderConfig
+
+from ...files import read_json
+
+RESULTS = Path(__file__).parent / "clients.json"
+COLUMNS = ("cls", "mean", "max", "first_last_mean", "last2_mean", "prompt")
+
+
+@cache
+def _results() -> dict:
+    return read_json(RESULTS)
+
+
+def works_with(config: SentenceEncoderConfig, forms: set[str]) -> list[str]:
+    """Return the paragraphs of an export's card on clients: those that it works with, and those that it does not.
+
+    Args:
+        config: of the exported model.
+        forms: what the export has, `plain`, `onnx` or both.
+    """
+    cell = _cell(config)
+    if cell is None:
+        return ["Other clients were not tried with this combination of backbone, pooling and layers."]
+    works, fails = [], []
+    for client in _clients(forms):
+        outcome = cell["clients"].get(client["name"])
+        if outcome is None:
+            continue
+        use = f" — {client['use']}" if client["use"] else ""
+        if "because" not in outcome:
+            works.append(f"{_titled(client)}{use}")
+        elif "texts" in outcome:
+            works.append(f"{_titled(client)}{use} (not with {_listed(outcome['texts'])} texts: {outcome['because']})")
+        else:
+            fails.append(f"{_titled(client)}, because {outcome['because']}")
+    lines = [f"Works with {'; '.join(works)}."] if works else []
+    lines += [f"Not with {'; '.join(fails)}."] if fails else []
+    tried = f"Tried with tiny models of the same pooling and layers, on {_results()['texts']} texts (empty, long, in "
+    tried += (
+        "many languages, with special tokens): unit vectors differ by at most 1e-5. *by reading*: not run, but its "
+    )
+    tried += "source was read."
+    return [*lines, tried]
+
+
+def _cell(config: SentenceEncoderConfig) -> dict | None:
+    wanted = {
+        "kind": config.backbone_config.model_type,
+        "pooling": config.pooling,
+        "projection": config.projection if config.projection_at_test else "none",
+        "whitened": bool(config.whitening_size),
+        "own_code": bool(config.needs_own_code),
+    }
+    return next((cell for cell in _results()["cells"] if wanted.items() <= cell.items()), None)
+
+
+def _clients(forms: set[str]) -> list[dict]:
+    return [client for client in _results()["clients"] if client["form"] in forms]
+
+
+def _titled(client: dict) -> str:
+    if client["versions"] is None:
+        return f"{client['name']} (*by reading*)"
+    return f"{client['name']} ({', '.join(f'{name} {version}' for name, version in client['versions'].items())})"
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join(words)
+
+
+def filled(page: str) -> str:
+    """Return a page of the documentation with the current tables between its marks."""
+    text = "\n\n".join(_sections())
+    return re.sub(
+        "<!-- clients -->.*?<!-- end of clients -->",
+        lambda _: f"<!-- clients -->\n\n{text}\n\n<!-- end of clients -->",
+        page,
+        flags=re.DOTALL,
+    )
+
+
+def _sections() -> list[str]:
+    """Return a table of clients by pooling, without and with layers on top, and the reasons for what is not right."""
+    reasons: list[str] = []
+    tried = sorted(name for cell in _results()["cells"] for name in cell["settings"])
+    sections = [f"The run had {len(tried)} settings: {', '.join(tried)}."]
+    for title, layers in (("No layer on top", False), ("A projection or whitening on top", True)):
+        rows = [
+            f"| client | {' | '.join(f'`{name}`' for name in COLUMNS)} | own code |",
+            "|---" * (len(COLUMNS) + 2) + "|",
+        ]
+        for client in _results()["clients"]:
+            marks = [_mark(client["name"], pooling, layers, False, reasons) for pooling in COLUMNS]
+            marks.append(_mark(client["name"], None, layers, True, reasons))
+            rows.append(f"| {_titled(client)} | {' | '.join(marks)} |")
+        sections += [f"### {title}", "\n".join(rows)]
+    return [*sections, "\n".join(f"{number}. {reason}" for number, reason in enumerate(reasons, start=1))]
+
+
+def _mark(client: str, pooling: str | None, layers: bool, own_code: bool, reasons: list[str]) -> str:
+    """Return "yes", or the numbers of the reasons, for the settings of a column; several if they differ."""
+    found: list[str] = []
+    for cell in _results()["cells"]:
+        on_top = cell["whitened"] or cell["projection"] != "none"
+        if cell["own_code"] != own_code or pooling not in (None, cell["pooling"]) or on_top != layers:
+            continue
+        outcome = cell["clients"].get(client)
+        if outcome is None:
+            continue
+        if "because" in outcome:
+            reason = outcome["because"]
+            if reason not in reasons:
+                reasons.append(reason)
+            where = "no" if "texts" not in outcome else f"yes, but {_listed(outcome['texts'])} texts"
+            found.append(f"{where} [{reasons.index(reason) + 1}]")
+        else:
+            found.append("yes")
+    return "; ".join(sorted(set(found), reverse=True))
