@@ -266,7 +266,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         if self.projection == "mlm_transform" and not self.projection_at_test:
             raise ValueError("projection: mlm_transform is used in training and at test; set projection_at_test: true")
 
-    def text_prefixes(self, sentences: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
+    def text_prefixes(self, sentences: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[str | None]]:
         """Data seam: return for each view the prefix of each sentence, with its separator.
 
         Args:
@@ -274,7 +274,8 @@ class SentenceEncoderConfig(PretrainedConfig):
             tokenizer: of the backbone, for its special tokens and word pieces.
 
         Returns:
-            One list of prefixes for each view that is made from the sentences. An empty result means no prefixes.
+            One list of prefixes for each view that is made from the sentences. None stands for an empty text instead
+            of prefix and sentence. An empty result means no prefixes.
         """
         return []
 
