@@ -10,7 +10,8 @@ import pytest
 from huggingface_hub import ModelCard
 from huggingface_hub.repocard_data import eval_results_to_model_index, model_index_to_eval_results
 
-from csezoo.training.cards.index import entries, write_cards
+from csezoo.training.cards.entries import entries
+from csezoo.training.cards.index import write_cards
 from csezoo.training.cards.method_texts import ideas, method_entries, text_names
 from csezoo.training.cards.model_card import UNTRAINED, model_card, recipe_card
 from csezoo.training.cards.published import published
@@ -58,6 +59,7 @@ def test_the_committed_cards_say_what_the_command_writes(tmp_path, capsys):
     main(["cards", "--out", str(written)])
     assert capsys.readouterr().out == f"{written}: {len(recipe_names()) + len(RUNS) + len(released())} cards\n"
     assert cards(written) == cards(CARDS)
+    assert (written / "results.csv").read_bytes() == (CARDS / "results.csv").read_bytes()
     pictures = [{path.relative_to(root).as_posix() for path in root.rglob("*.svg")} for root in (written, CARDS)]
     assert pictures[0] == pictures[1]
 
@@ -229,6 +231,19 @@ def test_an_older_result_says_that_the_processor_was_not_recorded():
     assert "| processor | its name was not recorded for this run |" in card
 
 
+NEAR = {
+    "query": "A cat sleeps.",
+    "before": {"sentence": "A cat [x](y) runs.", "cosine": 0.991},
+    "after": {"sentence": "A kitten naps.", "cosine": 0.8},
+}
+
+
+def test_a_card_shows_the_nearest_sentences_before_and_after_training_where_the_run_recorded_them():
+    card = measured(neighbours=[NEAR])
+    assert "| A cat sleeps. | 0.99 A cat [x]\\(y) runs. | 0.80 A kitten naps. |" in card
+    assert "The nearest sentences before and after training were not recorded for this run." in measured()
+
+
 def test_a_card_shows_the_pictures_of_its_run():
     card = measured(pictures=["similarities.png"], ideas_at="../ideas/")
     assert f"![{PICTURES['similarities.png']}](similarities.png)" in card
@@ -245,8 +260,8 @@ def test_every_method_has_a_picture_of_its_idea():
 def test_a_new_run_gets_a_card_and_a_row_in_the_index(tmp_path):
     shutil.copytree(CARDS / "simcse-minilm", tmp_path / "another")
     write_cards(tmp_path)
-    (entry,) = [entry for entry in entries(tmp_path) if entry.cells["name"] == "another"]
-    assert (entry.cells["status"], entry.cells["base model"]) == ("trained here", "minilm-mlm")
+    (entry,) = [entry for entry in entries(tmp_path) if entry.model.name == "another"]
+    assert (entry.model.status, entry.model.base_model) == ("measured here", "minilm-mlm")
     assert "| [another](another/README.md) | simcse | minilm-mlm |" in (tmp_path / "README.md").read_text(
         encoding="utf-8"
     )
@@ -255,7 +270,7 @@ def test_a_new_run_gets_a_card_and_a_row_in_the_index(tmp_path):
 def test_the_released_checkpoints_are_listed_as_not_verified(tmp_path):
     write_cards(tmp_path)
     index = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert index.count("| published by its authors, not verified here |") == len(released()) == 18
+    assert index.count("| published by its authors |") == len(released()) == 18
     name = "royokong/unsup-PromptBERT"
     row = next(line for line in index.splitlines() if line.startswith(f"| [{name}]"))
     assert "| bert-base-uncased |" in row and "| 78.87 |" in row, "the file's own score, not the mean over seeds"

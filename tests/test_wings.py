@@ -48,6 +48,8 @@ def test_a_file_imports_its_wing_and_those_before_it(name):
     allowed = FOUNDATION | set(WINGS[: WINGS.index(mine) + 1] if mine in WINGS else [])
     if mine in ENTRY:
         allowed |= set(WINGS)
+    if name == "__init__.py":
+        allowed |= {"cards"}  # `csezoo.training.list_models`, which imports nothing heavy
     if mine == "cli":
         allowed |= ENTRY
     used = {

@@ -63,9 +63,6 @@ def quiet_transformers() -> None:
 class ProgressLines(tqdm):
     """Progress as plain lines, for a file or a pipe: at most one line every three seconds, and at most a hundred."""
 
-    # Without tqdm's monitor, a daemon thread: one that runs while the interpreter exits can abort the process.
-    monitor_interval = 0
-
     def __init__(self, total: int, description: str, **options: Any):
         layout = "{desc}: {n_fmt} of {total_fmt}, {remaining} left{postfix}"
         options |= {"mininterval": 3, "miniters": max(1, total // 100), "delay": 3, "bar_format": layout}

@@ -103,7 +103,14 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-LITTER = (".*.partial", "non_finite/*/.*.partial", "best.partial", "best.old", "checkpoints/partial-*")
+LITTER = (
+    ".*.partial",
+    "soup/.*.partial",
+    "non_finite/*/.*.partial",
+    "best.partial",
+    "best.old",
+    "checkpoints/partial-*",
+)
 
 
 def remove_litter(run: Path) -> None:

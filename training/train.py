@@ -6,7 +6,16 @@ import signal
 import sys
 
 from .errors import UserError, exit_with_one_line, terminate
-from .recipes import QUICKSTARTS, describe_keys, describe_recipe, load_recipe, parse_overrides, recipe_names
+from .recipes import (
+    QUICKSTARTS,
+    check_keys,
+    describe_keys,
+    describe_recipe,
+    load_recipe,
+    merged_values,
+    parse_overrides,
+    recipe_names,
+)
 
 USAGE = """usage: accelerate launch -m csezoo.training.train RECIPE [--key value ...]
 
@@ -38,17 +47,24 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(arguments: list[str]) -> None:
     if {"-h", "--help"} & set(arguments):
         print(USAGE + _help([argument for argument in arguments if argument not in ("-h", "--help")]))
-    elif not arguments:
+        return
+    if not arguments:
         raise UserError("give a recipe (`csezoo recipes` lists them) or a YAML file; --help shows the keys")
-    elif arguments[0] in QUICKSTARTS:
-        print("loading the libraries", file=sys.stderr, flush=True)
+    name, overrides = arguments[0], parse_overrides(arguments[1:])
+    check_keys(merged_values(name, overrides))  # before torch is imported, which takes seconds
+    if name in QUICKSTARTS:
+        print("loading torch and transformers", file=sys.stderr, flush=True)
+        import csezoo.modeling  # noqa: F401  # the larger half of the imports
+
+        print("loading the other libraries", file=sys.stderr, flush=True)
         from .quickstart.run import quickstart
 
-        quickstart(arguments[0], parse_overrides(arguments[1:]))
+        quickstart(name, overrides)
     else:
+        recipe = load_recipe(name, overrides)
         from .loop.runs import run_recipe
 
-        run_recipe(load_recipe(arguments[0], parse_overrides(arguments[1:])))
+        run_recipe(recipe)
 
 
 def _help(words: list[str]) -> str:

@@ -8,7 +8,7 @@ import torch
 
 from csezoo.modeling.flow import Flow
 from csezoo.training.errors import UserError
-from csezoo.training.loop.fitted_maps import fit_flow
+from csezoo.training.loop.served.fitted_maps import fit_flow
 
 
 def skewed(n: int, size: int = 16) -> torch.Tensor:

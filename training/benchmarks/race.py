@@ -58,7 +58,7 @@ def machine() -> dict[str, object]:
 
 
 def format_benchmark(report: dict) -> str:
-    """Return the text of a report: one line, or one line for each set, point or program in it.
+    """Return the text of a report: one line, or one line for each set, point, shape or program in it.
 
     Example:
         >>> figures = {"median": {"ours": 6.0, "usual": 10.0}, "seconds": {"ours": [6.0]}, "ratio": 0.6}
@@ -72,6 +72,11 @@ def format_benchmark(report: dict) -> str:
         points = [(axis, value, point) for axis, values in report["axes"].items() for value, point in values.items()]
         return "\n".join(
             f"{axis} {value}: {point['rows per second']:.1f} rows per second" for axis, value, point in points
+        )
+    if "shapes" in report:
+        return "\n".join(
+            f"{name}: {shape['bytes'] / 1e6:.0f} MB, {shape['cpu_ms_per_sentence']:.2f} ms of processor time each"
+            for name, shape in report["shapes"].items()
         )
     if "programs" in report:
         return "\n".join(_format_program(name, program) for name, program in report["programs"].items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import statistics
+from collections.abc import Sequence
 
 from ..evaluation.report import AVERAGE, average, tests_only
 from ..recipes import FREE_KEYS, QUICKSTARTS, Recipe, changes, file_name, load_recipe, recipe_names
@@ -12,6 +13,7 @@ from .published import TRANSFER_AVERAGE, PublishedRow, comparable, published, sa
 from .tables import distance, markdown_table
 
 PROTOCOL = "Spearman correlation (× 100) of cosine similarity and gold score, over all pairs of a task"
+SIDES = ("before", "after")
 AVERAGES = (AVERAGE, TRANSFER_AVERAGE)
 RAW_TEXT = (
     "The data from `mteb/` are the same pairs as the paper's, but as raw text. The paper used SentEval's files, which "
@@ -111,6 +113,7 @@ def settings_table(recipe: Recipe) -> str:
             f"{recipe.epochs:g}" if recipe.max_steps is None else recipe.max_steps
         ),
         "seeds": ", ".join(map(str, recipe.seeds)),
+        **({"soup": f"the average of up to {recipe.soup} best checkpoints"} if recipe.soup else {}),
     }
     rows |= {key: value for key, value in recipe.model.items() if key != "prompts"}
     cells = {key: plain(str(value)) for key, value in rows.items()}
@@ -177,6 +180,22 @@ def _word(value: object) -> str:
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else shlex.quote(str(value))
+
+
+def neighbours_table(neighbours: Sequence[dict]) -> str:
+    """Return the table of nearest sentences before and after training, with their cosines.
+
+    Args:
+        neighbours: as `nearest_sentences` returns them; none if the run did not record them.
+    """
+    if not neighbours:
+        return "The nearest sentences before and after training were not recorded for this run."
+    rows = [
+        [plain(row["query"]), *(f"{row[side]['cosine']:.2f} {plain(row[side]['sentence'])}" for side in SIDES)]
+        for row in neighbours
+    ]
+    about = "The nearest sentence among all sentences of the test, with its cosine: of the encoder before training"
+    return f"{about}, and of these weights.\n\n{markdown_table(['sentence', *SIDES], *rows)}"
 
 
 def cost_table(runs: list[dict]) -> str:

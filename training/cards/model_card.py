@@ -12,7 +12,14 @@ from csezoo.modeling.saved_files import OLDEST_SENTENCE_TRANSFORMERS
 from ..evaluation.tasks.sts import DEV_TASK, HUB
 from ..pictures.captions import PICTURES
 from ..recipes import Recipe
-from .card_tables import command, cost_table, published_tables, results_table, settings_table
+from .card_tables import (
+    command,
+    cost_table,
+    neighbours_table,
+    published_tables,
+    results_table,
+    settings_table,
+)
 from .escaping import plain
 from .method_texts import citations, description, ideas, limits, trained
 
@@ -28,6 +35,7 @@ def model_card(
     runs: Sequence[dict] = (),
     pictures: Sequence[str] = (),
     ideas_at: str = "",
+    neighbours: Sequence[dict] = (),
 ) -> ModelCard:
     """Return the card of a run. Every number comes from its results or from a table of a paper.
 
@@ -39,9 +47,12 @@ def model_card(
             known.
         pictures: names of the pictures beside the card, out of `PICTURES`.
         ideas_at: path from the card to the pictures of the methods' ideas, with a slash at its end.
+        neighbours: the nearest sentences of some sentences before and after training, see `nearest_sentences`.
     """
     results_text = [f"## Results\n\n{results_table(recipe, results, summary)}"]
     results_text += [f"![{PICTURES[name]}]({name})\n\n*{PICTURES[name]}.*" for name in PICTURES if name in pictures]
+    if trained(recipe) or recipe.whitening:
+        results_text.append(f"## Neighbours\n\n{neighbours_table(neighbours)}")
     results_text.append(f"## Cost\n\n{cost_table(list(runs)) if runs else NO_COST}")
     return _card(recipe, results, list(runs), "REPOSITORY", results_text, ideas_at)
 

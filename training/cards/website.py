@@ -14,18 +14,20 @@ from markdown_it.renderer import RendererHTML
 
 from ..errors import UserError, one_line
 from ..files import refuse_links_out
-from .index import COLUMNS, INTRODUCTION, PAPER, Entry
+from .entries import TASKS, Entry
+from .index import COLUMNS, INTRODUCTION, cells
+from .listing import FILE, STS_AVERAGE, shown_score
 from .method_texts import IDEAS
 
 FILES = Path(__file__).parent / "website_files"
 # Columns of numbers, shown in digits of equal width.
-NUMBERS = ("STS-B dev", "STS average", *PAPER)
+NUMBERS = ("MB", "CPU ms", STS_AVERAGE, *TASKS)
 # HTML in a card is shown as text.
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 # The directory of the documentation in the website.
 DOCS = "docs"
 # Files beside a card that the website has too. A run may contain any other file, even a web page.
-COPIED = {".json", ".png", ".yaml"}
+COPIED = {".csv", ".json", ".png", ".yaml"}
 
 
 def local_image(self: RendererHTML, tokens: list, index: int, *rest: object) -> str:
@@ -72,9 +74,9 @@ def write_website(cards: Path, entries: list[Entry], directory: Path, *, docs: b
         write_page(directory / "index.html", "csezoo: model cards", index_body(entries), docs=docs)
         for entry in entries:
             if entry.card:
-                page = (directory / entry.link).with_name("index.html")
+                page = (directory / entry.model.card).with_name("index.html")
                 body = card_body(entry.card)
-                write_page(page, entry.cells["name"], body, kind=' class="card"', root="../", docs=docs)
+                write_page(page, entry.model.name, body, kind=' class="card"', root="../", docs=docs)
     except OSError as error:
         raise UserError(f"html: {directory} cannot be written ({one_line(error)})") from error
 
@@ -114,32 +116,58 @@ def scrolling(html: str) -> str:
 
 
 def index_body(entries: list[Entry]) -> str:
-    """Return the HTML of the table of all models, with a search field and a filter."""
-    methods = sorted({name for entry in entries for name in entry.cells["method"].split(" + ")})
-    options = "".join(f"<option>{escape(name)}</option>" for name in methods)
-    heads = "".join(f'<th scope="col"><button type="button">{escape(column)}</button></th>' for column in COLUMNS)
-    rows = "\n".join(f"<tr>{_cells(entry)}</tr>" for entry in entries)
+    """Return the HTML of the table of all models, with a plot, a search field, filters, and columns for each task.
+
+    The script `table.js` draws the plot from the table.
+    """
+    methods = sorted({name for entry in entries for name in entry.model.method.split(" + ")})
+    backbones = sorted({entry.model.base_model for entry in entries if entry.model.base_model})
+    scored = {task for entry in entries for task in entry.model.scores}
+    tasks = [task for task in TASKS if task in scored]
+    boxes = "".join(f'<label><input type="checkbox" value="{task}"> {task}</label>' for task in tasks)
+    heads = "".join(_head(column, column in tasks) for column in (*COLUMNS, *tasks))
+    rows = "\n".join(f'<tr data-status="{escape(e.model.status)}">{_cells(e, tasks)}</tr>' for e in entries)
     return f"""{MARKDOWN.render(INTRODUCTION)}
+<figure id="plot" hidden>
+<p class="key"></p>
+<svg role="img" aria-label="score against cost of the models in the table"></svg>
+<figcaption>{STS_AVERAGE} over <select id="cost" aria-label="cost"><option value="CPU ms">processor time per sentence,
+ms</option><option value="MB">size, MB</option></select> of the models in the table. Each point is a link to its
+card. The papers' scores are on the papers' encoders, so compare points of one colour.</figcaption>
+</figure>
 <div class="controls">
 <input id="search" type="search" placeholder="search" aria-label="search">
-<select id="method" aria-label="method"><option value="">all methods</option>{options}</select>
+<select id="method" aria-label="method"><option value="">all methods</option>{_options(methods)}</select>
+<select id="backbone" aria-label="base model"><option value="">all base models</option>{_options(backbones)}</select>
 </div>
+<details class="tasks"><summary>columns for single tasks</summary>{boxes}</details>
 <p class="facts"><output id="count"></output></p>
 <table id="models">
 <thead><tr>{heads}</tr></thead>
 <tbody>
 {rows}
 </tbody>
-</table>"""
+</table>
+<p class="facts"><a href="{FILE}">{FILE}</a>: a line for each model, task and seed</p>"""
 
 
-def _cells(entry: Entry) -> str:
-    link = quote(entry.link.replace("README.md", "index.html"))
-    cells = [f'<td><a href="{escape(link)}">{escape(entry.cells["name"])}</a></td>']
-    for column in COLUMNS[1:]:
-        kind = ' class="number"' if column in NUMBERS else ""
-        cells.append(f'<td{kind} data-label="{escape(column)}">{escape(entry.cells.get(column, ""))}</td>')
-    return "".join(cells)
+def _options(names: list[str]) -> str:
+    return "".join(f"<option>{escape(name)}</option>" for name in names)
+
+
+def _head(column: str, hidden: bool) -> str:
+    return f'<th scope="col"{" hidden" * hidden}><button type="button">{escape(column)}</button></th>'
+
+
+def _cells(entry: Entry, tasks: list[str]) -> str:
+    link = quote(entry.model.card.replace("README.md", "index.html"))
+    name, *others = cells(entry.model).items()
+    parts = [f'<td><a href="{escape(link)}">{escape(name[1])}</a></td>']
+    for column, text in [*others, *((task, shown_score(entry.model, task)) for task in tasks)]:
+        kind = ' class="number"' if column in NUMBERS else ' class="status"' if column == "status" else ""
+        hidden = " hidden" * (column in tasks)
+        parts.append(f'<td{kind}{hidden} data-label="{escape(column)}">{escape(text)}</td>')
+    return "".join(parts)
 
 
 def card_body(card: ModelCard) -> str:

@@ -104,6 +104,16 @@ def add_commands(command: Command) -> None:
     seconds = "seconds between two samples (default: 1)"
     chosen.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help=seconds)
     chosen.add_argument("--picture", metavar="FILE.png", help="draw memory and open files to this file")
+    chosen = kind(
+        "serving",
+        serving,
+        "measure size and processor time of encoding of every model in the index of the cards, on random weights",
+        "--out model_cards/serving.json",
+    )
+    add_repeats(chosen)
+    chosen.add_argument("--cards", default="model_cards", metavar="DIR", help="of the cards (default: model_cards)")
+    bases = "directories of base models that are not on the Hub, for the runs that were trained from them"
+    chosen.add_argument("--bases", nargs="+", default=[], metavar="DIR", help=bases)
 
 
 def sts(options: argparse.Namespace) -> None:
@@ -121,15 +131,17 @@ def encode(options: argparse.Namespace) -> None:
 
 
 def training(options: argparse.Namespace) -> None:
+    recipe = _recipe(options)
     from ..benchmarks.training import benchmark_training
 
-    _report(options, benchmark_training, _recipe(options), steps=options.steps, repeats=options.repeats)
+    _report(options, benchmark_training, recipe, steps=options.steps, repeats=options.repeats)
 
 
 def trainer(options: argparse.Namespace) -> None:
+    recipe = _recipe(options)
     from ..benchmarks.trainer import benchmark_trainer
 
-    _report(options, benchmark_trainer, _recipe(options), steps=options.steps, repeats=options.repeats)
+    _report(options, benchmark_trainer, recipe, steps=options.steps, repeats=options.repeats)
 
 
 def scaling(options: argparse.Namespace) -> None:
@@ -146,6 +158,12 @@ def soak(options: argparse.Namespace) -> None:
 
     chosen = {"steps": options.steps, "lines": options.lines, "every": options.every}
     _report_and_draw(options, benchmark_soak, draw_soak, "programs", **chosen)
+
+
+def serving(options: argparse.Namespace) -> None:
+    from ..benchmarks.serving import benchmark_serving
+
+    _report(options, benchmark_serving, options.cards, options.bases, repeats=options.repeats)
 
 
 def _recipe(options: argparse.Namespace) -> Recipe:

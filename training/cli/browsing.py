@@ -1,4 +1,4 @@
-"""Commands that show recipes and results: recipes, table, cards."""
+"""Commands that show recipes and results: recipes, models, table, cards."""
 
 from __future__ import annotations
 
@@ -11,6 +11,18 @@ from .options import Command
 
 def add_commands(command: Command) -> None:
     command("recipes", recipes, "list the recipes of the zoo", "csezoo recipes")
+    added = command(
+        "models",
+        models,
+        "list trained models, the authors' checkpoints and recipes with score, size and processor time per sentence",
+        "csezoo models --method promptbert --backbone bert-base-uncased --max_bytes 450000000",
+    )
+    added.add_argument("--method", help="only models with this method or addition, such as diffcse or promptbert")
+    added.add_argument("--backbone", help="only models of this base model, such as roberta-base")
+    added.add_argument("--trained", action="store_true", default=None, help="only models that were trained here")
+    added.add_argument("--max_bytes", type=int, metavar="N", help="only models whose weights have at most N bytes")
+    place = "directory of the cards with results.csv (default: that of csezoo itself)"
+    added.add_argument("--cards", metavar="DIR", help=place)
     added = command(
         "table",
         table,
@@ -40,6 +52,16 @@ def recipes(options: argparse.Namespace) -> None:
     for name, file in recipe_files().items():
         recipe = read_values(file)
         print(f"{name:<36} {recipe['method']:<10} {recipe.get('base_model') or 'trained on the spot'}")
+
+
+def models(options: argparse.Namespace) -> None:
+    from ..cards.listing import CARDS, format_models, list_models
+
+    chosen = {key: vars(options)[key] for key in ("method", "backbone", "trained", "max_bytes")}
+    found = list_models(**chosen, cards=options.cards or CARDS)
+    if not found:
+        raise UserError("no model fits; `csezoo models` without options lists all")
+    print(format_models(found))
 
 
 def table(options: argparse.Namespace) -> None:

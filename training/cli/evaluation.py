@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from ..environment import quiet_transformers
 from ..errors import UserError
@@ -75,6 +74,7 @@ def add_commands(command: Command) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> None:
+    from ..cards.tables import model_name
     from ..evaluation.encoders import load_encoder, recipe_of
     from ..evaluation.report import format_report
     from ..evaluation.results import ResultsFile
@@ -106,7 +106,7 @@ def evaluate(options: argparse.Namespace) -> None:
         pairs=options.pairs,
         file=file,
     )
-    print(format_report(Path(options.model).name, scored["results"]))
+    print(format_report(model_name(options.model), scored["results"]))
     for task in [result["task"] for result in scored["results"] if result.get("as_released") is False]:
         message = f"warning: {task}: the data differs from the released data, or is tokenised differently (checksum)"
         print(message, file=sys.stderr)

@@ -22,7 +22,7 @@ from ..environment import device
 from ..errors import UserError, one_line, quoted
 from ..files import read_json
 from ..hub import answers, is_inside
-from ..loading.backbones import LOAD_ERRORS, SAFELY, load_backbone, run_once
+from ..loading.backbones import LOAD_ERRORS, PADDING_MOVES, SAFELY, load_backbone, padding_moves, run_once
 from ..loading.sizes import longest_input, refuse_oversized, refuse_oversized_checkpoint
 from ..loading.templates import serving_tokenizer, template_token_ids
 from ..loading.tokenizers import UNKNOWN, check_vocabulary, load_tokenizer, reading_tokenizer
@@ -68,8 +68,10 @@ def load_encoder(
             f"{model} is a plain encoder, which needs a pooling: give --pooling {', '.join(PLAIN_POOLINGS)}"
         )
     encoder, tokenizer = plain_encoder(model, pooling, dtype)
-    receipt = _encoder_receipt(model, pooling, dtype, batch_size, "transformers")
-    return _counting_encoder(model, encoder, tokenizer, batch_size, progress), receipt
+    encode = _counting_encoder(model, encoder, tokenizer, batch_size, progress)
+    if batch_size > 1:
+        _refuse_padding_dependence(model, encoder, tokenizer)
+    return encode, _encoder_receipt(model, pooling, dtype, batch_size, "transformers")
 
 
 def load_checkpoint(model: str, dtype: str = "float32") -> SentenceEncoderModel:
@@ -119,6 +121,17 @@ def plain_encoder(
     encoder.backbone.load_state_dict(without_pooler(backbone))
     longest = longest_input(backbone.config)
     return encoder, serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=longest)
+
+
+def _refuse_padding_dependence(model: str, encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    dtype = encoder.dtype
+    moved = padding_moves(encoder.float(), tokenizer)
+    encoder.to(dtype)  # type: ignore[arg-type]  # a decorator hides `self`
+    if moved > PADDING_MOVES:
+        raise UserError(
+            f"{model} changes the vectors of a sentence when it is padded (by {moved:.1g} of their size), so its "
+            "scores depend on the batch; give --batch_size 1"
+        )
 
 
 def _counting_encoder(

@@ -8,7 +8,7 @@ from accelerate import Accelerator
 
 from ..errors import UserError
 from ..evaluation.tasks.sts import unit_vectors
-from ..loading.backbones import dropout_fields
+from ..loading.backbones import PADDING_MOVES, dropout_fields, padding_moves
 from ..recipes import Recipe
 from .building import Build
 from .precision import precision_of
@@ -18,11 +18,6 @@ LEAST_SPREAD = 1e-4
 # Largest relative distance of two views that differ only by rounding, in float32 and in half precision. A dropout of
 # 0.01 moves the views of a batch by 0.1 and more.
 ROUNDING = {"no": 1e-5, "fp16": 2e-2, "bf16": 2e-2}
-# Padding may move a token's vector by at most this share of the root mean square. On tiny random encoders of 40
-# architectures, rounding moves it by 1e-6, and architectures that do not mask padding move it by 3e-3 and more.
-PADDING_MOVES = 1e-3
-PADDING = 8
-SENTENCE = "A small cat sees the old house near the river."
 
 
 def views_differ(input_ids: torch.Tensor, embeddings: torch.Tensor, rounding: float) -> torch.Tensor:
@@ -80,26 +75,10 @@ def refuse_equal_views(
 def refuse_padding_dependence(built: Build, recipe: Recipe) -> None:
     """Refuse an encoder whose vectors change when a sentence is padded: they would depend on the batch.
 
-    One sentence is encoded alone and padded, on the device of the model and in float32, because in half precision
-    rounding moves a vector as much. The random state stays as it is.
-
     Raises:
         UserError: the vectors differ.
     """
-    serving, tokenizer = built.model.serving_model(), built.serving_tokenizer
-    ids = torch.tensor(tokenizer(SENTENCE, truncation=True).input_ids, device=serving.device)[None]  # (1, T)
-    room = tokenizer.model_max_length - ids.shape[1]
-    padded = torch.nn.functional.pad(ids, (0, min(PADDING, room)), value=tokenizer.pad_token_id)
-    mask = torch.nn.functional.pad(torch.ones_like(ids), (0, padded.shape[1] - ids.shape[1]))
-    was_training = serving.training
-    devices = [serving.device] if serving.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.no_grad():
-        serving.eval()
-        alone = serving.encode_tokens(ids)[0].last_hidden_state
-        beside = serving.encode_tokens(padded, mask)[0].last_hidden_state[:, : ids.shape[1]]
-    serving.train(was_training)
-    moved = float((beside - alone).abs().max() / alone.square().mean().sqrt())
-    if moved > PADDING_MOVES:
+    if (moved := padding_moves(built.model.serving_model(), built.serving_tokenizer)) > PADDING_MOVES:
         kind = built.model.config.backbone_config.model_type
         raise UserError(
             f"base_model: {recipe.base_model} ({kind}) changes the vectors of a sentence when it is padded (by "

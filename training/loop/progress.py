@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from .building import Build
 from .checkpoints import TrainingState
 from .health import warnings
 from .non_finite import NonFinite
+from .served.soup import Soup
 
 logger = logging.getLogger(__name__)
 GRADIENT_NORM = "gradient_norm"
@@ -58,6 +59,7 @@ class Progress:
         self.rows, self.update_seconds = 0, 0.0
         self.last_score: float | None = None
         self.times_lower = 0
+        self.soup = Soup(run / "soup", recipe.soup)
         self.losses: list[dict[str, torch.Tensor]] = []
         self.dev_results: list[dict] = []
         self.prefix = f"{run.name}/" if run.name.startswith("seed-") else ""  # all seeds share one tracker
@@ -66,7 +68,7 @@ class Progress:
     COUNTERS += ("rows", "update_seconds")
 
     def counters(self) -> dict:
-        return {name: getattr(self, name) for name in self.COUNTERS}
+        return {name: getattr(self, name) for name in self.COUNTERS} | {"soup": self.soup.ranked}
 
     def begin(self) -> None:
         """Start with empty metrics: drop what an attempt logged that ended before its first checkpoint."""
@@ -88,6 +90,7 @@ class Progress:
         """
         for name in self.COUNTERS:
             setattr(self, name, counters.get(name, getattr(self, name)))
+        self.soup.ranked = [(score, step) for score, step in counters.get("soup", [])]
         if self.accelerator.is_main_process:
             copy = checkpoint / self.metrics.name
             written = self.metrics.read_bytes() if self.metrics.is_file() else b""
@@ -160,6 +163,8 @@ class Progress:
             scores = [self._dev_score(self.dev) if self.accelerator.is_main_process else None]
             score = broadcast_object_list(scores)[0]
             self._write({"step": step, "dev": score})
+            if self.recipe.soup:
+                self.soup.add(score, step, self._serving(), write=self.accelerator.is_main_process)
             if counts:
                 self.count_drop(score)
         if self.dev is None or self.best_score is None or score > self.best_score:
@@ -168,6 +173,26 @@ class Progress:
                 tokenizer = self.built.serving_tokenizer
                 save_repository(self.run / "best", self._serving(), tokenizer, self.recipe, self.dev_results)
         self.accelerator.wait_for_everyone()
+
+    def serve_soup(self) -> list[int]:
+        """Average the best weights of the run, and save the average as `best/` if it is better on dev.
+
+        Only the main process calls this, after the last update: the model has other weights then.
+
+        Returns:
+            The steps that `best/` is an average of.
+        """
+        serving = self._serving()
+
+        def evaluate(weights: dict[str, torch.Tensor]) -> float:
+            serving.load_state_dict(weights)
+            return self._dev_score(cast(PairTask, self.dev))
+
+        weights, steps, self.best_score = self.soup.cook(evaluate)
+        if len(steps) > 1:
+            evaluate(weights)  # for the results on the card
+            save_repository(self.run / "best", serving, self.built.serving_tokenizer, self.recipe, self.dev_results)
+        return steps
 
     def diagnose(self, probe: dict[str, torch.Tensor]) -> None:
         """Log the method's diagnostics on a fixed batch of labelled rows."""

@@ -14,19 +14,23 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
+from accelerate.utils import set_seed
 
 from ..environment import device, processor, versions
 from ..errors import Terminated
 from ..evaluation.encoders import load_encoder
 from ..evaluation.report import AVERAGE, average, format_table, tests_only
+from ..evaluation.sentence_vectors import Encode
 from ..evaluation.suites import encode_once, score
+from ..evaluation.tasks.neighbours import nearest_sentences
 from ..evaluation.tasks.sts import DEV_TASK, STS_TASKS, PairTask, load_pairs_file, load_task
 from ..files import in_use, locked_elsewhere, remove, replace_directory, report_full_disk, write_json
 from ..pictures.captions import PICTURES
 from ..pictures.vectors import draw_similarities
 from ..publishing.repository import save_card
 from ..recipes import Recipe, origin
+from .building import build
 from .checkpoints import RECEIPT
 from .distributed.launch import make_accelerator, on_main, start_tracker
 from .distributed.seeds import (
@@ -39,8 +43,8 @@ from .distributed.seeds import (
     seeds_locked,
     take,
 )
-from .fitted_maps import fit_map
 from .run_receipt import refuse_mixed_seeds
+from .served.fitted_maps import fit_map
 from .training_loop import train
 
 logger = logging.getLogger(__name__)
@@ -131,14 +135,16 @@ def run_seed(
         if recipe.whitening or recipe.flow:
             training["seconds"] = round(training["seconds"] + fit_map(run / "best", recipe, seed), 3)
         write_json(results_file, evaluate_best(recipe, seed, run, training, dev, tests))
+        remove(run / "soup")
     accelerator.wait_for_everyone()
 
 
 def evaluate_best(
     recipe: Recipe, seed: int, run: Path, training: dict, dev: PairTask | None, tests: list[PairTask]
 ) -> dict:
-    """Load `best/` as a user would, score it, draw its similarities, and rewrite its card with both."""
-    results = []
+    """Load `best/` as a user would, score it, draw its similarities, compare the nearest sentences of some sentences
+    before and after training, and rewrite its card with all of this."""
+    results, nearest = [], []
     tasks = [task for task in (dev, *tests) if task is not None]
     if tasks:
         encode, receipt = load_encoder(str(run / "best"), batch_size=recipe.eval_batch_size)
@@ -147,6 +153,7 @@ def evaluate_best(
         shown = {task.name: task for task in tasks}.get("STSBenchmark", tasks[-1])
         similarities = shown.similarities(vectors)
         draw_similarities(similarities, np.array(shown.scores), run / "similarities.png", title=shown.name)
+        nearest = nearest_sentences(shown, encode_once(untrained(recipe, seed), [shown]), vectors)
     for name in PICTURES:
         if (run / name).is_file():
             shutil.copy(run / name, run / "best")
@@ -154,6 +161,7 @@ def evaluate_best(
         **recipe_receipt(recipe),
         "seed": seed,
         "results": results,
+        "neighbours": nearest,
         "training": training,
         "machine": {
             "device": device(),
@@ -162,8 +170,16 @@ def evaluate_best(
             **versions(),
         },
     }
-    save_card(run / "best", recipe, results, runs=[run_results])
+    save_card(run / "best", recipe, results, runs=[run_results], neighbours=nearest)
     return run_results
+
+
+def untrained(recipe: Recipe, seed: int) -> Encode:
+    """Return the encoder that a run started from, with the recipe's pooling."""
+    set_seed(seed)  # a method's own weights are random at first
+    built = build(recipe)
+    model = built.model.serving_model().eval().to(PartialState().device)
+    return lambda texts: model.encode(texts, built.serving_tokenizer, batch_size=recipe.eval_batch_size)
 
 
 def recipe_receipt(recipe: Recipe) -> dict:
@@ -225,12 +241,14 @@ def aggregate(recipe: Recipe, runs: list[dict], output: Path) -> dict:
             for task, v in values.items()
         ],
         "best_seed": chosen,
+        "neighbours": runs[recipe.seeds.index(chosen)].get("neighbours", []),  # older code recorded none
     }
     partial = output / "best.partial"
     remove(partial)
     shutil.copytree(output / f"seed-{chosen}" / "best", partial)
     chosen_results = [result for result in results["results"] if result["seed"] == chosen]
-    save_card(partial, recipe, chosen_results, results["summary"], results["runs"])
+    near = results["neighbours"]
+    save_card(partial, recipe, chosen_results, results["summary"], results["runs"], neighbours=near)
     replace_directory(partial, output / "best")
     write_json(output / "results.json", results)
     return results

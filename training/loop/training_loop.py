@@ -100,8 +100,8 @@ def train(
     checkpoint = on_main(accelerator, partial(newest, run / "checkpoints", receipt, force=recipe.force))
     progress = Progress(run, built, recipe, accelerator, dev, receipt)
     trainable = [parameter for parameter in built.model.parameters() if parameter.requires_grad]
+    refuse_padding_dependence(built, recipe)
     if checkpoint is None:
-        refuse_padding_dependence(built, recipe)
         progress.begin()
         progress.evaluate(step=0, counts=False)
     title = f"training ({seed_name(recipe, seed)})"
@@ -112,6 +112,10 @@ def train(
         if stage.name == "nli" and accelerator.is_main_process:
             draw_prefix_tuning(progress.metrics)
     bar.close()
+    soup = None
+    if recipe.soup and accelerator.is_main_process:
+        soup = progress.serve_soup()
+    accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         draw_training_curves(progress.metrics)
         if progress.step and progress.best_step == 0:
@@ -119,6 +123,7 @@ def train(
     return {
         "best_step": progress.best_step,
         "dev": progress.best_score,
+        **({"soup": soup} if recipe.soup else {}),
         "updates": progress.step,
         "processes": accelerator.num_processes,
         "precision": precision_of(accelerator),
@@ -200,12 +205,13 @@ def train_stage(
     loader = data.batches(stage.name, done, stage.updates * batches, before=stage.start * batches)
     started = time.perf_counter()
     wrapped.train()
-    for step in range(progress.step + 1, stage.stop + 1):
+    begin = progress.step
+    for step in range(begin + 1, stage.stop + 1):
         if progress.stopped:
             break
         learning_rate = float(scheduler.get_last_lr()[0])
         contrasts = model.config.contrastive_weight > 0 or model.config.rank_weight > 0
-        first = stage.name == "contrastive" and step == stage.start + 1 and contrasts
+        first = stage.name == "contrastive" and step == begin + 1 and contrasts
         check = partial(refuse_equal_views, progress.built, recipe, accelerator) if first else None
         losses, rows = update(wrapped, optimizer, loader, recipe, accelerator, check)
         # fp16 skips an update that overflowed and continues. An update that DeepSpeed skips ends the run.

@@ -49,14 +49,16 @@ def save_card(
     results: list[dict],
     summary: list[dict] | None = None,
     runs: Sequence[dict] = (),
+    neighbours: Sequence[dict] = (),
 ) -> None:
     """Write the repository's card, and the pictures that explain its methods.
 
     Args:
         directory: the repository; the card shows the pictures of the run that are in it.
-        recipe, results, summary, runs: as for `model_card`.
+        recipe, results, summary, runs, neighbours: as for `model_card`.
     """
     for picture in ideas(recipe):
         shutil.copy(picture, directory)
     pictures = [name for name in PICTURES if (directory / name).is_file()]
-    model_card(recipe, results, summary, runs=runs, pictures=pictures).save(directory / "README.md")
+    card = model_card(recipe, results, summary, runs=runs, pictures=pictures, neighbours=neighbours)
+    card.save(directory / "README.md")

@@ -12,14 +12,14 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from ..evaluation.encoders import load_encoder, plain_encoder
 from ..evaluation.sentence_vectors import Encode, SentenceVectors
 from ..evaluation.suites import encode_once
+from ..evaluation.tasks.neighbours import nearest_sentences
 from ..evaluation.tasks.retrieval import RetrievalTask
-from ..evaluation.tasks.sts import PairTask, load_pairs_file, unit_vectors
+from ..evaluation.tasks.sts import PairTask, load_pairs_file
 from ..loop.runs import load_lines
 from ..pictures.vectors import draw_similarities
 from ..recipes import Recipe
 
 PICTURE = "before_and_after.png"
-QUERIES, LONGEST = 5, 60  # sentences whose neighbours are printed, and the most characters of each
 
 
 class Trained(NamedTuple):
@@ -59,7 +59,7 @@ def report(runs: list[Trained], output: Path) -> str:
     before, after = rows[1], rows[-1]
     panels = {f"{row.name}: {_spearman(row, task):.1f}": task.similarities(row.vectors) for row in (before, *rows[3:])}
     draw_similarities(panels, np.array(task.scores), output / PICTURE)
-    queries = query_sentences(task)
+    nearest = nearest_sentences(task, before.vectors, after.vectors)
     return "\n".join(
         [
             "",
@@ -69,11 +69,11 @@ def report(runs: list[Trained], output: Path) -> str:
             *score_lines(rows, task),
             "",
             f"Nearest test sentence, {before.name}, and {after.name}:",
-            *neighbours(before, after, task, queries),
+            *neighbour_lines(nearest),
             "",
             f"Similarities at each grade, before and after: {output / PICTURE}",
             f"The finished repository: {best}",
-            *load_lines(best, queries[:2]),
+            *load_lines(best, [row["query"] for row in nearest[:2]]),
         ]
     )
 
@@ -122,26 +122,17 @@ def _spearman(row: Row, task: PairTask) -> float:
     return task.results(row.vectors)[0]["value"]
 
 
-def query_sentences(task: PairTask) -> list[str]:
-    """Choose the sentences whose neighbours are printed: short ones, evenly from all that have an equal partner."""
-    equal = [pair for pair, score in zip(task.pairs, task.scores, strict=True) if score == max(task.scores)]
-    short = sorted({first for first, second in equal if max(len(first), len(second)) <= LONGEST})
-    return short[:: -(-len(short) // QUERIES)]
+def neighbour_lines(nearest: list[dict]) -> list[str]:
+    """Return for each query a line, and its nearest other sentence before and after, side by side.
 
-
-def neighbours(before: Row, after: Row, task: PairTask, queries: list[str]) -> list[str]:
-    """Return for each query a line, and its nearest other sentence before and after, side by side."""
-    sentences = sorted(task.sentences())
-    matrices = [unit_vectors(row.vectors(sentences)) for row in (before, after)]
+    Args:
+        nearest: as `nearest_sentences` returns it.
+    """
     lines = []
-    for query in queries:
-        columns = []
-        for vectors in matrices:
-            cosines = vectors @ vectors[sentences.index(query)]
-            cosines[sentences.index(query)] = -np.inf
-            nearest = int(np.argmax(cosines))
-            columns.append(wrap(f"{cosines[nearest]:.2f} {sentences[nearest]}", 56, subsequent_indent="     "))
+    for row in nearest:
+        texts = [f"{row[side]['cosine']:.2f} {row[side]['sentence']}" for side in ("before", "after")]
+        columns = [wrap(text, 56, subsequent_indent="     ") for text in texts]
         height = max(map(len, columns))
         left, right = (column + [""] * (height - len(column)) for column in columns)
-        lines += [f"  {query}", *(f"    {a:<58}{b}".rstrip() for a, b in zip(left, right, strict=True))]
+        lines += [f"  {row['query']}", *(f"    {a:<58}{b}".rstrip() for a, b in zip(left, right, strict=True))]
     return lines

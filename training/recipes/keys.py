@@ -16,7 +16,7 @@ SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomia
 # Keys that change no result. They may differ when a run is resumed.
 FREE_KEYS = {"output_dir", "overwrite", "force", "report_to", "log_steps", "recipe"}
 # Keys that are younger than the receipts of runs. At its default, such a key does not change an earlier receipt.
-LATER_KEYS = {"optimizer", "teachers", "teacher_share", "dropout", "fraction_seed"}
+LATER_KEYS = {"optimizer", "teachers", "teacher_share", "dropout", "fraction_seed", "soup"}
 LATER_KEYS |= {"flow", "flow_sentences", "flow_epochs", "flow_learning_rate"}
 # The recipes whose data and base model are made in the run's directory: with labels, without.
 QUICKSTARTS = ("quickstart", "quickstart-simcse")
@@ -210,6 +210,13 @@ class Recipe:
     endurance: int | None = evaluation_key(
         None, "Stop after the dev score has dropped this many times (SG-OPT).", UPDATES, "drops"
     )
+    soup: int = evaluation_key(
+        0,
+        "Serve the average of up to this many weights of the run with the best dev scores: from the best one on, each "
+        "is added unless it lowers the dev score (Wortsman et al. 2022). 0 serves the best weights.",
+        "[0, 1_000]",
+        "checkpoints",
+    )
     eval_batch_size: int = evaluation_key(
         128, "Largest number of texts in a forward pass of the evaluation.", BATCH, "texts"
     )
@@ -268,6 +275,8 @@ class Recipe:
     def _check_together(self) -> None:
         if self.nli_steps and self.nli_epochs:
             raise UserError("nli_steps and nli_epochs: give only one of them")
+        if self.soup and self.eval_data == "none" and not self.dev_file:
+            raise UserError("soup: the best weights are chosen by their dev scores; give --dev_file or --eval_data")
         if self.streaming and self.max_steps is None:
             raise UserError("streaming: the length of a stream is unknown; give --max_steps too")
         if self.streaming and self.train_fraction < 1:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import inspect
 import re
 import typing
+from pathlib import Path
 
 from .keys import Key
 
@@ -45,6 +48,32 @@ def method_keys(name: str) -> dict[str, Key]:
             if key not in FILLED_IN:
                 keys[key] = Key(group, parameter.default, helps.get(key, ""), allowed.get(key, ""), hint=hints[key])
     return dict(sorted(keys.items(), key=lambda item: item[1].group == EVERY_METHOD))
+
+
+def key_names(name: str) -> set[str] | None:
+    """Return the names of the keys of `method_keys`, or None for a method that has no file `configuration_NAME.py`.
+
+    The names are read from the source of the configurations: importing them imports torch, which takes seconds. A
+    wrong key is found without it.
+
+    Example:
+        >>> {"temperature", "prefix_length"} <= key_names("diffaug"), "prefix_length" in key_names("simcse")
+        (True, False)
+    """
+    modeling = importlib.util.find_spec("csezoo.modeling")
+    (directory,) = modeling.submodule_search_locations or [] if modeling else []
+    files = {file.stem: file for file in Path(directory).glob("configuration_*.py")}
+    names: set[str] = set()
+    modules = [f"configuration_{part}" for part in name.split("+")]
+    for module in modules:  # grows while it is read
+        if module not in files:
+            return None
+        for node in ast.walk(ast.parse(files[module].read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                names |= {argument.arg for argument in node.args.args}
+            elif isinstance(node, ast.ImportFrom) and node.level and str(node.module).startswith("configuration_"):
+                modules += {str(node.module)} - {*modules}
+    return names - FILLED_IN
 
 
 def argument_help(docstring: str) -> dict[str, str]:

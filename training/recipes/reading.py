@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import types
 import typing
+from collections.abc import Set
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import yaml
 from ..errors import UserError, one_line, quoted
 from ..files import replace_file
 from .keys import Recipe, check_allowed, recipe_keys
-from .methods import method_keys
+from .methods import key_names, method_keys
 
 RECIPES = Path(__file__).parent
 RELEASED = RECIPES / "released.yaml"  # no recipe: the checkpoints that authors released, see `released`
@@ -67,9 +68,18 @@ def load_recipe(name: str, overrides: dict[str, object] | None = None) -> Recipe
         >>> load_recipe("simcse-bert-base-uncased", {"learning_rate": "1e-5"}).learning_rate
         1e-05
     """
+    return make_recipe(merged_values(name, overrides or {}))
+
+
+def merged_values(name: str, overrides: dict[str, object]) -> dict[str, Any]:
+    """Return the values of a recipe of the zoo or of a YAML file, with overrides, for `make_recipe`.
+
+    Raises:
+        UserError: there is no such recipe.
+    """
     path = recipe_path(name)
     origin = name if name in recipe_files() else path.name
-    return make_recipe({"name": path.stem, "recipe": origin, **read_values(path), **(overrides or {})})
+    return {"name": path.stem, "recipe": origin, **read_values(path), **overrides}
 
 
 class _Loader(yaml.SafeLoader):
@@ -106,31 +116,61 @@ def make_recipe(values: dict[Any, Any]) -> Recipe:
     Raises:
         UserError: an unknown key, a value that its key does not allow, or labelled pairs that no stage uses.
     """
+    recipe = check_keys(values)
     try:
-        of_method = method_keys(str(values.get("method", "simcse")))
+        of_method = method_keys(str(recipe.get("method", "simcse")))
     except ValueError as error:
         raise UserError(f"method: {error}") from error
+    others = [name for name in values if name not in recipe]
+    refuse_unknown(others, of_method.keys())
     pairs = [key for key in ("nli_file", "nli_dataset") if values.get(key)]
     if pairs and not {"nli_steps", "nli_epochs", "nli_weight"} & values.keys():
         raise UserError(
             f"{pairs[0]}: no stage uses these pairs; give --nli_steps (updates of a first stage) or --nli_weight "
             "(their loss beside the contrastive one)"
         )
-    # This key is not declared, because users do not set it. It is filled in when a recipe is read.
-    known = {name: key.hint for name, key in recipe_keys().items()} | {"recipe": str | None}
-    recipe: dict[str, Any] = {}
     model: dict[str, Any] = {}
-    for name, value in values.items():
-        if name in known:
-            recipe[name] = coerce(name, value, known[name])
-        elif name in of_method:
-            model[name] = coerce(name, value, of_method[name].hint)
-            check_allowed(name, model[name], of_method[name])
-        else:
-            near = difflib.get_close_matches(str(name), [*recipe_keys(), *of_method], n=1)
-            hint = f"did you mean {near[0]}?" if near else "csezoo train --help and RECIPE --help list the keys"
-            raise UserError(f"unknown key {quoted(name)}: {hint}")
+    for name in others:
+        model[name] = coerce(name, values[name], of_method[name].hint)
+        check_allowed(name, model[name], of_method[name])
     return Recipe(**recipe, model=model)
+
+
+def check_keys(values: dict[Any, Any]) -> dict[str, Any]:
+    """Check the names of all keys, and return the keys of every recipe with their values as their types.
+
+    This does not import torch. Only the values of the method's keys are not checked.
+
+    Raises:
+        UserError: an unknown key, or a value that is not of its key's type.
+
+    Example:
+        >>> check_keys({"method": "simcse", "batch_size": "8", "temperature": "0.05"})
+        {'method': 'simcse', 'batch_size': 8}
+    """
+    # `recipe` is not declared, because users do not set it. It is filled in when a recipe is read.
+    known = {name: key.hint for name, key in recipe_keys().items()} | {"recipe": str | None}
+    recipe = {name: coerce(name, value, known[name]) for name, value in values.items() if name in known}
+    names = key_names(str(recipe.get("method", "simcse")))
+    if names is not None:
+        refuse_unknown([name for name in values if name not in known], names)
+    return recipe
+
+
+def refuse_unknown(given: list[Any], of_method: Set[str]) -> None:
+    """Refuse keys that the method does not have, and name the nearest key that it has.
+
+    Args:
+        given: keys that not every recipe has.
+        of_method: the keys of the method.
+
+    Raises:
+        UserError: one of them is unknown.
+    """
+    for name in [name for name in given if name not in of_method]:
+        near = difflib.get_close_matches(str(name), [*recipe_keys(), *sorted(of_method)], n=1)
+        hint = f"did you mean {near[0]}?" if near else "csezoo train --help and RECIPE --help list the keys"
+        raise UserError(f"unknown key {quoted(name)}: {hint}")
 
 
 def optional(hint: Any) -> tuple[Any, bool]:

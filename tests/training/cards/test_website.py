@@ -15,12 +15,14 @@ from markdown_it import MarkdownIt
 
 from csezoo.training.cards.documentation import write_documentation
 from csezoo.training.cards.index import COLUMNS, write_cards
+from csezoo.training.cards.listing import STATUSES
 from csezoo.training.cards.website import card_body, write_website
 from csezoo.training.cli.parser import main
 from csezoo.training.recipes import recipe_names
 from csezoo.training.recipes.released import released
 
 ROOT = Path(__file__).parents[3]
+SCORE = COLUMNS.index("STS average")
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -212,12 +214,12 @@ def test_the_site_does_not_overwrite_the_cards(tmp_path, capsys):
 
 
 @pytest.fixture
-def shown(site):
-    """Returns the visible rows of the table as a browser shows them, after some JavaScript."""
+def dumped(site):
+    """Returns the page of the table as a browser has it, after some JavaScript."""
     if BROWSER is None:
         pytest.skip("BROWSER NOT TESTED: no chromium or google-chrome here")
 
-    def names(state="", then=""):
+    def dumped(state="", then=""):
         page = site / "tested.html"
         text = (site / "index.html").read_text(encoding="utf-8")
         page.write_text(text.replace("</body>", f'<script type="module">{then}</script></body>'), encoding="utf-8")
@@ -226,24 +228,66 @@ def shown(site):
             [BROWSER, *options, f"{page.as_uri()}#{state}"], capture_output=True, text=True, timeout=120
         )
         page.unlink()
-        body = re.sub(r"<tr hidden.*?</tr>", "", done.stdout, flags=re.DOTALL)
+        return done.stdout
+
+    return dumped
+
+
+@pytest.fixture
+def shown(dumped):
+    """Returns the visible rows of the table as a browser shows them, after some JavaScript."""
+
+    def shown(state="", then=""):
+        body = re.sub(r"<tr[^>]* hidden.*?</tr>", "", dumped(state, then), flags=re.DOTALL)
         return [row for row in Page(body).rows if row]
 
-    return names
+    return shown
+
+
+def test_the_table_opens_with_the_trained_models_the_best_first(shown):
+    rows = shown()
+    statuses = [row[COLUMNS.index("status")] for row in rows]
+    assert statuses == sorted(statuses, key=STATUSES.index) and set(statuses) == set(STATUSES)
+    for status in STATUSES:
+        scores = [row[SCORE] for row in rows if row[COLUMNS.index("status")] == status and "untrained" not in row[1]]
+        numbers = [float(score.split()[0]) for score in scores if score]
+        assert numbers == sorted(numbers, reverse=True) and not any(scores[len(numbers) :])
 
 
 def test_a_click_sorts_by_number_and_a_second_one_reverses_the_order(shown):
-    column = COLUMNS.index("paper, STS")
-    click = f"document.querySelectorAll('#models th button')[{column}].click();"
-    up = [row[column] for row in shown(then=click)]
+    click = f"document.querySelectorAll('#models th button')[{SCORE}].click();"
+    up = [row[SCORE] for row in shown(then=click)]
     numbers = [float(cell.split()[0]) for cell in up if cell]
     assert numbers == sorted(numbers) and len(numbers) > 30
     assert not any(up[len(numbers) :]), "rows without a number come last"
-    down = [row[column] for row in shown(then=click * 2)]
+    down = [row[SCORE] for row in shown(then=click * 2)]
     assert [float(cell.split()[0]) for cell in down if cell] == numbers[::-1]
     assert not any(down[len(numbers) :])
 
 
+def test_a_task_has_a_column_on_demand(dumped):
+    def visible(state):
+        heads = re.findall(r'<th scope="col"([^>]*)><button type="button">(.*?)</button>', dumped(state))
+        return [name for attributes, name in heads if "hidden" not in attributes]
+
+    assert visible("") == list(COLUMNS)
+    assert visible("tasks=STS12,SICK-R") == [*COLUMNS, "STS12", "SICK-R"]
+
+
+def test_the_plot_has_a_point_for_every_visible_model_with_score_and_cost(dumped):
+    cost = COLUMNS.index("CPU ms")
+
+    def with_both(page):
+        body = re.sub(r"<tr[^>]* hidden.*?</tr>", "", page, flags=re.DOTALL)
+        return {row[0] for row in Page(body).rows if row and row[SCORE] and row[cost]}
+
+    for state in ("", "method=diffcse"):
+        page = dumped(state)
+        titles = re.findall(r"<title>(.+?): [\d.]+(?: ± [\d.]+)?, [\d.]+ CPU ms</title>", page)
+        assert sorted(titles) == sorted(with_both(page)) and titles
+    assert len(titles) < 20
+
+
 def test_search_and_filter_are_read_from_the_url(shown):
-    rows = shown("search=roberta+large&method=promptbert")
-    assert [row[0] for row in rows] == ["l2pcsr-prompt-roberta-large", "promptbert-sup-roberta-large"]
+    rows = shown("search=large&backbone=roberta-large&method=promptbert")
+    assert [row[0] for row in rows] == ["promptbert-sup-roberta-large", "l2pcsr-prompt-roberta-large"]

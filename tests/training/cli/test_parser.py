@@ -31,24 +31,61 @@ COMMANDS = [
     "publish",
     "export",
 ]
-COMMANDS += ["verify", "audit", "weakened"]
+COMMANDS += ["verify", "audit", "weakened", "models"]
+ROOT = Path(__file__).parents[3]
 
 
-def test_help_names_every_command_in_under_a_second_of_processor_time_without_a_heavy_import():
-    code = """
+def started(arguments):
+    """Processor seconds, imported libraries, and what a command showed, in a new interpreter."""
+    code = f"""
 import json, sys, time
 from csezoo.training.cli import main
 try:
-    main(["--help"])
+    main({arguments!r})
 except SystemExit:
-    print(json.dumps([time.process_time(), sorted({name.split(".")[0] for name in sys.modules})]))
+    pass
+print(json.dumps([time.process_time(), sorted({{name.split(".")[0] for name in sys.modules}})]))
 """
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    seconds, imported = json.loads(shown.splitlines()[-1])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    seconds, imported = json.loads(done.stdout.splitlines()[-1])
+    return seconds, set(imported), done.stdout + done.stderr
+
+
+HEAVY = {"torch", "transformers", "datasets", "accelerate", "numpy", "huggingface_hub"}
+
+
+def test_help_names_every_command_in_under_a_second_of_processor_time_without_a_heavy_import():
+    seconds, imported, shown = started(["--help"])
     assert seconds < 1
-    assert not {"torch", "transformers", "datasets", "accelerate", "numpy", "huggingface_hub", "yaml"} & set(imported)
+    assert not (HEAVY | {"yaml"}) & imported
     for name in ("train", *COMMANDS):
         assert name in shown
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("recipes", "diffaug-bert-base-uncased-semi "),
+        ("models --method simcse --trained", "simcse-minilm "),
+        ("train no-such", "error: no recipe 'no-such'"),
+        (
+            "train simcse-bert-base-uncased --lerning_rate 1",
+            "error: unknown key 'lerning_rate': did you mean learning",
+        ),
+        (
+            "train diffaug-bert-base-uncased-semi --prefx_length 1",
+            "error: unknown key 'prefx_length': did you mean pr",
+        ),
+        ("train l2pcsr-bert-base-uncased --method l2pcsr+diffcse --rdt_weight 1", "did you mean rtd_weight?"),
+        ("train quickstart --batch_size many", "error: batch_size: 'many' is not a whole number"),
+        ("benchmark training no-such", "error: no recipe 'no-such'"),
+    ],
+)
+def test_a_list_or_a_mistake_is_shown_in_under_a_second_of_processor_time_without_a_heavy_import(command, line):
+    seconds, imported, shown = started(command.split())
+    assert line in shown
+    assert seconds < 1
+    assert not HEAVY & imported
 
 
 @pytest.mark.parametrize("command", COMMANDS)

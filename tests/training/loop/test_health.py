@@ -5,6 +5,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModel, AutoModelForPreTraining, MambaConfig
 
 from csezoo.training.errors import UserError
+from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.loading.backbones import set_dropout
 from csezoo.training.loop.building import build
 from csezoo.training.loop.health import refuse_padding_dependence, views_differ
@@ -81,6 +82,13 @@ def test_dropout_can_be_turned_off_for_views_that_differ_without(bases, train_fi
     run_recipe(make_recipe({**recipe, **method}))
 
 
+def test_a_run_that_is_resumed_without_dropout_is_refused(bases, train_file, dev_file, tmp_path, train_up_to):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", eval_steps=1)
+    train_up_to("step 2  dev", recipe)
+    with pytest.raises(UserError, match="the two views of every sentence are equal"):
+        run_recipe(make_recipe({**recipe, "dropout": 0.0, "force": True}))
+
+
 @pytest.mark.parametrize("precision", ["no", "bf16"])
 def test_views_are_equal_in_any_precision_of_mini_batches(
     base_without_dropout, train_file, dev_file, tmp_path, precision
@@ -101,6 +109,17 @@ def test_an_encoder_that_reads_padding_is_refused_before_it_is_scored(recipe, ki
     with pytest.raises(UserError, match=line):
         run_recipe(recipe(kind))
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_an_encoder_that_reads_padding_is_scored_only_without_padding(tmp_path):
+    base = str(tiny_base("convbert", tmp_path / "convbert"))
+    for dtype in ("float32", "bfloat16"):
+        with pytest.raises(
+            UserError, match="convbert changes the vectors .* depend on the batch; give --batch_size 1"
+        ):
+            load_encoder(base, pooling="mean", dtype=dtype)
+    encode, _ = load_encoder(base, pooling="mean", batch_size=1)
+    assert encode(["one", "a longer sentence"]).shape == (2, 32)
 
 
 @pytest.mark.parametrize("kind", MASK_PADDING)

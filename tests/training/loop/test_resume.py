@@ -34,9 +34,10 @@ SETTINGS = {
     "simcse, bf16, batches by length": {"mixed_precision": "bf16", "length_window": 3, "mini_batch_size": 5},
     "simcse, adamw-transformers4": {"optimizer": "adamw-transformers4", "weight_decay": 0.1},
     "simcse, average of weights": {"ema_decay": 0.5},
+    "simcse, soup of checkpoints": {"soup": 2},
     "simcse, rmsprop": {"optimizer": "rmsprop"},
 }
-SLOW = {*SETTINGS} - {"simcse, stream", "simcse, bf16, batches by length"}
+SLOW = {*SETTINGS} - {"simcse, stream", "simcse, bf16, batches by length", "simcse, soup of checkpoints"}
 CASES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in (*RUNS, *SETTINGS)]
 
 

@@ -10,8 +10,9 @@ from accelerate.state import AcceleratorState
 
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.sentence_vectors import SentenceVectors
+from csezoo.training.evaluation.tasks.neighbours import nearest_sentences
 from csezoo.training.evaluation.tasks.sts import PairTask
-from csezoo.training.quickstart.report import Row, neighbours, query_sentences, score_lines
+from csezoo.training.quickstart.report import Row, neighbour_lines, score_lines
 from csezoo.training.quickstart.run import quickstart
 from csezoo.training.recipes import load_recipe
 from tests.interpreters import run_two
@@ -96,5 +97,6 @@ def test_recall_neighbours_and_queries_are_those_of_the_vectors():
     table.add(task.sentences())
     row = Row("toy", table)
     assert score_lines([row], task)[1].split() == ["toy", "100.00", "1.00"]
-    assert query_sentences(task) == ["a", "c"]
-    assert neighbours(row, row, task, ["a"])[1].split() == ["0.99", "b", "0.99", "b"]
+    nearest = nearest_sentences(task, table, lambda texts: -table(texts))
+    assert [found["query"] for found in nearest] == ["a", "c"]
+    assert neighbour_lines(nearest)[:2] == ["  a", f"    {'0.99 b':<58}0.99 b"]

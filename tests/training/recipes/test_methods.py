@@ -31,7 +31,7 @@ def test_only_arguments_have_allowed_values(name):
     """A misspelt name would check nothing."""
     for cls in method(name)[0].__mro__:
         declared = vars(cls).get("allowed", {}).keys()
-        assert declared <= method_keys(name).keys() | {"whitening_size"}
+        assert declared <= method_keys(name).keys() | {"whitening_size", "flow_width"}
 
 
 def test_help_is_the_args_section_of_a_docstring():

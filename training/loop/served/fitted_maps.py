@@ -14,11 +14,11 @@ from csezoo.modeling.flow import WIDTH, Flow
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 from csezoo.modeling.whitening import Whitening
 
-from ..data.texts import load_sentences
-from ..errors import UserError
-from ..loading.backbones import SAFELY
-from ..publishing.repository import save_repository
-from ..recipes import Recipe
+from ...data.texts import load_sentences
+from ...errors import UserError
+from ...loading.backbones import SAFELY
+from ...publishing.repository import save_repository
+from ...recipes import Recipe
 
 logger = logging.getLogger(__name__)
 FLOW_BATCH = 32  # vectors in an update, as in the release of BERT-flow

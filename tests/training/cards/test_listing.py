@@ -1,0 +1,108 @@
+"""`results.csv` has a line for each model, task and seed, and `list_models` finds models in it."""
+
+import csv
+import json
+import shutil
+import statistics
+from pathlib import Path
+
+import pytest
+
+from csezoo.training import list_models
+from csezoo.training.cards.index import write_cards
+from csezoo.training.cli.parser import main
+from csezoo.training.errors import UserError
+from csezoo.training.evaluation.tasks.sts import STS_TASKS
+from csezoo.training.recipes import recipe_names
+from csezoo.training.recipes.released import released
+
+CARDS = Path(__file__).parents[3] / "model_cards"
+
+
+@pytest.fixture(scope="module")
+def cards(tmp_path_factory):
+    """The cards of two runs and an encoder without training. The size of some models is known."""
+    directory = tmp_path_factory.mktemp("cards")
+    for name in ("simcse-minilm", "diffaug-minilm", "untrained"):
+        shutil.copytree(CARDS / name, directory / name)
+    shapes = {"minilm-mlm": {"bytes": 90, "cpu_ms_per_sentence": 1.25}, "roberta-base": {"bytes": 500}}
+    (directory / "serving.json").write_text(json.dumps({"shapes": shapes}), encoding="utf-8")
+    write_cards(directory)
+    return directory
+
+
+def test_there_is_a_line_for_each_task_and_seed_with_the_measured_value(cards):
+    with (cards / "results.csv").open(encoding="utf-8", newline="") as file:
+        lines = [line for line in csv.DictReader(file) if line["model"] == "simcse-minilm"]
+    measured = json.loads((cards / "simcse-minilm" / "results.json").read_text(encoding="utf-8"))["results"]
+    expected = {(result["task"], str(result["seed"])): result["value"] for result in measured}
+    for seed in ("1", "2", "3"):
+        expected["STS average", seed] = statistics.mean(expected[task, seed] for task in STS_TASKS)
+    found = {(line["task"], line["seed"]): float(line["value"]) for line in lines}
+    assert found.keys() == expected.keys() and len(lines) == len(found)
+    assert all(found[key] == pytest.approx(expected[key], abs=5e-5) for key in expected)
+    assert {line["source"] for line in lines} == {"csezoo"}
+    assert {(line["bytes"], line["cpu_ms_per_sentence"], line["status"]) for line in lines} == {
+        ("90", "1.25", "measured here")
+    }
+
+
+def test_a_published_score_has_no_seed_and_names_its_table(cards):
+    with (cards / "results.csv").open(encoding="utf-8", newline="") as file:
+        lines = [line for line in csv.DictReader(file) if line["model"] == "sgopt-bert-base-uncased"]
+    (average,) = [line for line in lines if line["task"] == "STS average"]
+    assert (average["value"], average["deviation"], average["seed"]) == ("74.62", "0.25", "")
+    assert average["source"] == "Kim et al. 2021 (SG-OPT), table 1" and average["status"] == "recipe only"
+
+
+def test_every_model_is_listed_with_the_mean_over_its_seeds(cards):
+    models = {model.name: model for model in list_models(cards=cards)}
+    assert len(models) == 2 + 2 + len(recipe_names()) + len(released())
+    summary = json.loads((cards / "simcse-minilm" / "results.json").read_text(encoding="utf-8"))["summary"]
+    for entry in summary[:-1]:
+        assert models["simcse-minilm"].scores[entry["task"]] == pytest.approx(entry["mean"], abs=5e-5)
+        assert models["simcse-minilm"].deviations[entry["task"]] == pytest.approx(entry["sd"], abs=1e-4)
+    assert models["quickstart"].scores == {} and models["quickstart"].base_model == ""
+
+
+def names(cards, **chosen):
+    return [model.name for model in list_models(cards=cards, **chosen)]
+
+
+def test_models_are_chosen_by_method_backbone_training_and_size(cards):
+    assert names(cards, trained=True) == ["simcse-minilm", "diffaug-minilm"], "the best one first"
+    assert names(cards, method="promptbert", trained=True) == ["diffaug-minilm"]
+    assert names(cards, backbone="minilm-mlm", trained=False) == ["minilm-mlm, cls", "minilm-mlm, mean"]
+    small = list_models(max_bytes=90, cards=cards)
+    assert {model.bytes for model in small} == {90} and small[0].cpu_ms_per_sentence == 1.25
+    assert names(cards, max_bytes=89) == [], "a model of unknown size may be larger"
+    assert all(model.cpu_ms_per_sentence is None for model in list_models(backbone="roberta-base", cards=cards))
+
+
+def test_the_command_lists_the_committed_models(cards, capsys):
+    main(["models", "--trained", "--cards", str(cards)])
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header.split("  ")[0] == "model" and len(lines) == 2
+    assert lines[0].split()[-5:] == ["0.11", "0", "1.25", "measured", "here"]
+    main(["models", "--backbone", "roberta-large"])
+    assert "princeton-nlp/sup-simcse-roberta-large " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--cards", "missing"], "missing/results.csv cannot be read"),
+        (["--method", "weather"], "no model fits"),
+    ],
+)
+def test_a_mistake_is_one_line(options, line, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        main(["models", *options])
+    assert line in capsys.readouterr().err
+
+
+def test_a_file_of_something_else_is_refused(tmp_path):
+    (tmp_path / "results.csv").write_text("model,task\na,b\n", encoding="utf-8")
+    with pytest.raises(UserError, match="is not a file of csezoo cards"):
+        list_models(cards=tmp_path)

@@ -1,0 +1,130 @@
+"""Size and time of encoding of every model in the index, on random weights of the same shape."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, BertConfig, PretrainedConfig, RobertaConfig
+
+from csezoo.modeling import DiffAugConfig, DiffAugModel, SimCSEConfig, SimCSEModel
+from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+
+from ..cards.entries import entries
+from ..cards.serving import Shape
+from ..environment import processor, progress_bar
+from ..errors import UserError
+from ..loading.backbones import LOAD_ERRORS
+from ..recipes import file_name
+from .race import machine
+
+ROWS, PIECES, WORDS = 32, 16, 1000
+LARGE: dict[str, Any] = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16}
+LARGE["intermediate_size"] = 4096
+ROBERTA: dict[str, Any] = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
+# The configurations of the base models on the Hub, as far as size and time depend on them.
+BASES: dict[str, PretrainedConfig] = {
+    "bert-base-uncased": BertConfig(),
+    "bert-large-uncased": BertConfig(**LARGE),
+    "bert-base-multilingual-cased": BertConfig(vocab_size=119547),
+    "bert-base-nli-mean-tokens": BertConfig(),
+    "bert-large-nli-mean-tokens": BertConfig(**LARGE),
+    "roberta-base": RobertaConfig(**ROBERTA),
+    "roberta-large": RobertaConfig(**ROBERTA, **LARGE),
+}
+
+
+def benchmark_serving(cards: str, bases: Sequence[str] = (), *, repeats: int = 5) -> dict[str, object]:
+    """Measure the shapes of all models in the index of the cards.
+
+    A sentence has 16 word pieces and the template of its prompt. Sentences are encoded on one thread in float32, 32 in
+    a batch. Their word pieces and the weights are random: neither changes the time. The tokenizer is not timed. Models
+    whose layers have the same sizes are timed once.
+
+    Args:
+        cards: the directory of the cards.
+        bases: directories with the configuration of base models that are not on the Hub. A model whose base is unknown
+            is left out.
+        repeats: how often the sentences are encoded; the median counts.
+
+    Returns:
+        `shapes`: for each, `parameters`, `bytes` of the weights, and `cpu_ms_per_sentence`, processor time; the
+        `protocol`; the machine.
+
+    Raises:
+        UserError: a configuration or a card cannot be read.
+    """
+    known = {**BASES, **{file_name(base): _configuration(base) for base in bases}}
+    shapes = sorted({entry.shape for entry in entries(Path(cards)) if entry.shape.base in known})
+    layers = {shape: _layers(shape, known[shape.base]) for shape in shapes}
+    times: dict[tuple, float] = {}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with progress_bar(len({*layers.values()}), "timing") as bar:
+            for shape in shapes:
+                if layers[shape] not in times:
+                    times[layers[shape]] = _milliseconds(shape, known[shape.base], repeats)
+                    bar.update()
+    finally:
+        torch.set_num_threads(threads)
+    measured = {
+        shape.name: {**_size(shape, known[shape.base]), "cpu_ms_per_sentence": times[layers[shape]]}
+        for shape in shapes
+    }
+    protocol = {"pieces": PIECES, "sentences": ROWS, "threads": 1, "repeats": repeats}
+    return {
+        "benchmark": "serving",
+        "protocol": protocol,
+        "shapes": measured,
+        "machine": {**machine(), "processor": processor()},
+    }
+
+
+def _configuration(base: str) -> PretrainedConfig:
+    try:
+        return AutoConfig.from_pretrained(base, trust_remote_code=False)
+    except LOAD_ERRORS as error:
+        raise UserError(
+            f"base: {base} has no configuration that can be read; give the directory of a model"
+        ) from error
+
+
+def serving_model(shape: Shape, base: PretrainedConfig) -> SentenceEncoderModel:
+    """Return a model of a shape, with random weights."""
+    settings: dict[str, Any] = {"backbone_config": base, "whitening_size": shape.whitening or None}
+    if shape.projection != "none":
+        settings |= {"projection": shape.projection, "projection_at_test": True}
+    if shape.prefix:
+        return DiffAugModel(DiffAugConfig(prefix_length=shape.prefix, **settings)).eval()
+    return SimCSEModel(SimCSEConfig(**settings)).eval()
+
+
+def _size(shape: Shape, base: PretrainedConfig) -> dict[str, int]:
+    with torch.device("meta"):
+        tensors = serving_model(shape, base).state_dict().values()
+    sizes = {"parameters": sum(tensor.numel() for tensor in tensors)}
+    return {**sizes, "bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors)}
+
+
+def _layers(shape: Shape, base: PretrainedConfig) -> tuple:
+    """Return what the time of encoding depends on. A larger vocabulary takes memory, but no time."""
+    sizes = (base.hidden_size, base.num_hidden_layers, base.num_attention_heads, base.intermediate_size)
+    return *sizes, *shape[1:]
+
+
+@torch.no_grad()
+def _milliseconds(shape: Shape, base: PretrainedConfig, repeats: int) -> float:
+    few = type(base).from_dict({**base.to_dict(), "vocab_size": WORDS})
+    model = serving_model(shape, few)
+    ids = torch.randint(10, WORDS, (ROWS, PIECES + shape.template))
+    seconds = []
+    for _ in range(repeats + 1):  # the first one warms up
+        started = time.process_time()
+        model(input_ids=ids, attention_mask=torch.ones_like(ids))
+        seconds.append(time.process_time() - started)
+    return round(1000 * statistics.median(seconds[1:]) / ROWS, 3)
