@@ -37,10 +37,10 @@ def translator(
     options = {"num_beams": beams, "max_new_tokens": max_length, "do_sample": False}
     if languages:
         source, target = languages
-        ids = tokenizer.convert_tokens_to_ids(list(languages))
-        if tokenizer.unk_token_id in ids or None in ids:
-            raise UserError(f"languages: {name!r} has no {languages[ids.index(tokenizer.unk_token_id)]!r}")
-        tokenizer.src_lang, options["forced_bos_token_id"] = source, tokenizer.convert_tokens_to_ids(target)
+        known = tokenizer.get_vocab()
+        if unknown := [language for language in languages if language not in known]:
+            raise UserError(f"languages: {name!r} has no {unknown[0]!r}")
+        tokenizer.src_lang, options["forced_bos_token_id"] = source, known[target]
 
     @torch.inference_mode()
     def translate(sentences: Sequence[str]) -> list[str]:
