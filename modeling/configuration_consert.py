@@ -47,7 +47,7 @@ class ConSERTConfig(SentenceEncoderConfig):
     def views(self) -> tuple[str, str]:
         return self.first_view, self.second_view
 
-    def edit_sentence(self, views: list[list[int]], draw: Random) -> list[list[int]]:
+    def edit_sentence(self, views: list[list[int]], draw: Random) -> list[list[int]]:  # type: ignore[misc]  # a method instead of None
         """Put the word pieces of a view in random order, if it is `shuffle`."""
         edited = [list(pieces) for pieces in views]
         for pieces, kind in zip(edited, self.views, strict=False):
