@@ -5,6 +5,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForPreTraining
 
 from .checkpoint_files import name_all_imports
 from .combination import Method, method
+from .configuration_consert import ConSERTConfig
 from .configuration_diffaug import DiffAugConfig
 from .configuration_diffcse import DiffCSEConfig
 from .configuration_l2pcsr import L2PCSRConfig
@@ -12,6 +13,7 @@ from .configuration_prdsimcse import PrdSimCSEConfig
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .configuration_sgopt import SGOPTConfig
 from .configuration_simcse import SimCSEConfig
+from .modeling_consert import ConSERTForContrastiveLearning, ConSERTModel
 from .modeling_diffaug import DiffAugForContrastiveLearning, DiffAugModel
 from .modeling_diffcse import DiffCSEForContrastiveLearning, DiffCSEModel
 from .modeling_l2pcsr import L2PCSRForContrastiveLearning, L2PCSRModel
@@ -27,6 +29,7 @@ METHODS: dict[str, Method] = {
     "sgopt": (SGOPTConfig, SGOPTModel, SGOPTForContrastiveLearning),
     "diffcse": (DiffCSEConfig, DiffCSEModel, DiffCSEForContrastiveLearning),
     "l2pcsr": (L2PCSRConfig, L2PCSRModel, L2PCSRForContrastiveLearning),
+    "consert": (ConSERTConfig, ConSERTModel, ConSERTForContrastiveLearning),
     "diffaug": (DiffAugConfig, DiffAugModel, DiffAugForContrastiveLearning),
 }
 
@@ -44,6 +47,9 @@ for _config, _serving, _training in METHODS.values():
 
 __all__ = [
     "METHODS",
+    "ConSERTConfig",
+    "ConSERTForContrastiveLearning",
+    "ConSERTModel",
     "DiffAugConfig",
     "DiffAugForContrastiveLearning",
     "DiffAugModel",

@@ -21,9 +21,10 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
         prefix_within_max_length: truncate prefix and sentence together at the recipe's `max_length`. By default only
             the sentence is truncated: within 32 pieces, the longest prefix would leave 7 for the sentence.
         positive_prefix_share: share of sentences whose positive gets its prefix (table 13).
-        negative_prefix_share: share of sentences whose negative gets its prefix. For the others the negative is the
-            sentence itself, a false negative (caption of table 14; section 6.3 may mean that it is empty). Which
-            sentences get a prefix depends only on their text.
+        negative_prefix_share: share of sentences whose negative gets its prefix. Which sentences get a prefix depends
+            only on their text.
+        negative_without_prefix: the negative of the others: the `sentence` itself, a false negative (caption of table
+            14), or an `empty` text (section 6.3: "empty characters").
         denominator: how to read eq. 2, which leaves open which vectors are negatives, see
             `objectives.prefix_contrastive`.
         projection_at_test: keep the projection at test (section 4.1), unlike unsupervised SimCSE.
@@ -40,6 +41,7 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
         "prefix_length_unit": ("words", "pieces"),
         "positive_prefix_share": "[0, 1]",
         "negative_prefix_share": "[0, 1]",
+        "negative_without_prefix": ("sentence", "empty"),
         "denominator": ("batch", "own", "all"),
     }
 
@@ -52,6 +54,7 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
         prefix_within_max_length: bool = False,
         positive_prefix_share: float = 1.0,
         negative_prefix_share: float = 1.0,
+        negative_without_prefix: str = "sentence",
         denominator: str = "batch",
         projection_at_test: bool = True,
         **kwargs: Any,
@@ -63,6 +66,7 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
         self.prefix_within_max_length = prefix_within_max_length
         self.positive_prefix_share = positive_prefix_share
         self.negative_prefix_share = negative_prefix_share
+        self.negative_without_prefix = negative_without_prefix
         self.denominator = denominator
         super().__init__(projection_at_test=projection_at_test, **kwargs)
 
@@ -82,15 +86,16 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
         texts = [longest, NEGATIVE_PREFIXES.get(self.negative_prefix, "") + self.negative_separator.rstrip()]
         return max(len(ids) for ids in tokenizer(texts, add_special_tokens=False).input_ids)
 
-    def text_prefixes(self, sentences: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
-        views = [[""] * len(sentences), self._positive_prefixes(sentences, tokenizer)]
+    def text_prefixes(self, sentences: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[str | None]]:
+        views: list[list[str | None]] = [[""] * len(sentences), self._positive_prefixes(sentences, tokenizer)]
         if self.negative_prefix != "none":
             prefix = NEGATIVE_PREFIXES[self.negative_prefix] + self.negative_separator
             drawn = (_draw("negative", sentence) < self.negative_prefix_share for sentence in sentences)
-            views.append([prefix if takes else "" for takes in drawn])
+            without = None if self.negative_without_prefix == "empty" else ""
+            views.append([prefix if takes else without for takes in drawn])
         return views
 
-    def _positive_prefixes(self, sentences: list[str], tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    def _positive_prefixes(self, sentences: list[str], tokenizer: PreTrainedTokenizerBase) -> list[str | None]:
         if self.positive_prefix == "none":
             return [""] * len(sentences)
         lengths: list[int | None] = [None] * len(sentences)

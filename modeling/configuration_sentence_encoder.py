@@ -309,7 +309,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         if weights is not None and len(weights) != len(dims):
             raise ValueError(f"matryoshka_weights: {weights} must have one number for each of matryoshka_dims: {dims}")
 
-    def text_prefixes(self, sentences: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
+    def text_prefixes(self, sentences: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[str | None]]:
         """Data seam: return for each view the prefix of each sentence, with its separator.
 
         Args:
@@ -317,7 +317,8 @@ class SentenceEncoderConfig(PretrainedConfig):
             tokenizer: of the backbone, for its special tokens and word pieces.
 
         Returns:
-            One list of prefixes for each view that is made from the sentences. An empty result means no prefixes.
+            One list of prefixes for each view that is made from the sentences. None stands for an empty text instead
+            of prefix and sentence. An empty result means no prefixes.
         """
         return []
 

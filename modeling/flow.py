@@ -47,7 +47,7 @@ class FlowStep(nn.Module):
         shift = first
         for layer, norm in zip(self.hidden, self.hidden_norm, strict=True):
             if start:
-                nn.init.normal_(layer.weight, 0, 0.05)  # type: ignore[arg-type]  # a linear layer
+                layer.get_parameter("weight").normal_(0, 0.05)
             shift = F.relu(norm(layer(shift), start))
         if start:
             for tensor in (self.last.weight, self.last_norm.bias, self.last_norm.log_scale):
@@ -93,7 +93,7 @@ class Flow(nn.Module):
         """Map vectors; with `start`, first set the ActNorms by them, and the couplings to nothing."""
         x, latent = vectors, []
         for number, level in enumerate(self.levels, start=1):
-            for step in level:  # type: ignore[attr-defined]  # a list of steps
+            for step in level:  # type: ignore[attr-defined]  # the modules of a list have no type
                 x = step(x, start)
             if number < LEVELS:
                 x, part = x.chunk(2, -1)
@@ -102,7 +102,7 @@ class Flow(nn.Module):
 
     def log_determinant(self) -> torch.Tensor:
         """Return log |det ∂f/∂u|, which is the same for every vector."""
-        steps = [step for step in self.modules() if isinstance(step, FlowStep)]
+        steps = [step for level in self.levels for step in level]  # type: ignore[attr-defined]  # as above
         return torch.stack([SCALE * step.norm.log_scale.sum() for step in steps]).sum()
 
     def loss(self, vectors: torch.Tensor) -> torch.Tensor:

@@ -70,6 +70,11 @@ TESTED = {
         passes=(("BertModel", "parameters", 24),),  # its second prefix makes a negative
         combinations=("prdsimcse+l2pcsr",),
     ),
+    "consert": Tested(
+        others={"cutoff": {"first_view": "none", "second_view": "token_cutoff", "in_view_negatives": False}},
+        neutral={"first_view": "none", "second_view": "none", "in_view_negatives": False},
+        exact={"cutoff_rate": 0.0},
+    ),
     "sgopt": Tested(
         {"projection_size": 48},
         others={"base": {"variant": "base", "twin_dropout": False, "view_pooling": "mean"}},

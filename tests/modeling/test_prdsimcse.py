@@ -97,6 +97,21 @@ def test_separator_of_the_negative(kind):
     assert views(tokenizer, negative_prefix="one-reversal", negative_separator=": ")["2"][1] == expected
 
 
+def test_a_negative_without_prefix_is_the_sentence_or_an_empty_text(kind):
+    tokenizer, sentences = tiny_tokenizer(kind), [f"{SHORT} {number}" for number in range(20)]
+    made = {
+        reading: views(tokenizer, sentences, negative_prefix_share=0.5, negative_without_prefix=reading)
+        for reading in ("sentence", "empty")
+    }
+    assert made["sentence"]["0"] == made["empty"]["0"] and made["sentence"]["1"] == made["empty"]["1"]
+    without = [len(pieces) == 0 for pieces in made["empty"]["2"]]
+    assert 0 < sum(without) < 20
+    for empty, anchor, pieces, other in zip(
+        without, made["sentence"]["0"], made["sentence"]["2"], made["empty"]["2"], strict=True
+    ):
+        assert (pieces == anchor) if empty else (pieces == other)
+
+
 def test_levels_can_count_pieces():
     tokenizer = tiny_tokenizer("roberta")  # whose pieces are smaller than words
     sentence = "unbelievable"

@@ -18,7 +18,7 @@ def add_commands(command: Command) -> None:
         "csezoo evaluate runs/quickstart/best --suite sts --data SentEval/data --out result.json",
     )
     suites = "sts (default, unless --pairs is given), sts-dev, sickr-dev, transfer, transfer-fast, transfer-mlp, "
-    suites += "trec-length, sts-length, sts-multilingual, sts-spanish, chinese, geometry, retrieval, cost"
+    suites += "trec-length, sts-length, sts-multilingual, sts-spanish, chinese, geometry, retrieval, cost, edits"
     added.add_argument("--suite", nargs="+", metavar="SUITE", help=suites)
     pairs = "your own CSV files with the columns sentence1, sentence2 and score; each file is one task"
     added.add_argument("--pairs", nargs="+", default=[], metavar="FILE.csv", help=pairs)

@@ -50,9 +50,11 @@ def tokenize(
     if len(columns) > 1:
         raise UserError(f"text_columns: {config.model_type} makes views from one column, got {len(columns)}; name one")
     views = {}
-    for view, before in enumerate(prefixes):
+    for view, prefixed in enumerate(prefixes):
+        texts = ["" if prefix is None else text for prefix, text in zip(prefixed, columns["0"], strict=True)]
+        before = [prefix or "" for prefix in prefixed]
         # The space after a prefix belongs to the sentence: byte-level vocabularies make it part of the first word.
-        spaced = [prefix[len(prefix.rstrip()) :] + text for prefix, text in zip(before, columns["0"], strict=True)]
+        spaced = [prefix[len(prefix.rstrip()) :] + text for prefix, text in zip(before, texts, strict=True)]
         heads = ids([prefix.rstrip() for prefix in before])
         views[str(view)] = [head + tail for head, tail in zip(heads, ids(spaced, **cut), strict=True)]
         if config.prefixes_count_as_text:

@@ -12,6 +12,7 @@ from ..environment import versions
 from ..errors import UserError
 from .results import ResultsFile
 from .sentence_vectors import Encode, SentenceVectors
+from .tasks.edits import EditTask, load_edits
 from .tasks.encoding_cost import CostTask, load_cost
 from .tasks.geometry import GeometryTask, load_geometry
 from .tasks.multilingual import load_chinese, load_spanish, load_sts17
@@ -20,7 +21,7 @@ from .tasks.retrieval import NeighboursTask, RetrievalTask, load_retrieval
 from .tasks.sts import DEV_TASK, SICKR_DEV_TASK, STS_TASKS, PairTask, load_lengths, load_pairs_file, load_task
 from .tasks.transfer import TRANSFER_TASKS, TransferTask, load_transfer_task, load_trec_lengths
 
-Task = PairTask | TransferTask | RetrievalTask | NeighboursTask | GeometryTask | CostTask
+Task = PairTask | TransferTask | RetrievalTask | NeighboursTask | GeometryTask | CostTask | EditTask
 # Each suite's tasks, read from `data`.
 SUITES: dict[str, Callable[[str], Sequence[Task]]] = {
     "sts": lambda data: [load_task(name, data) for name in STS_TASKS],
@@ -37,6 +38,7 @@ SUITES: dict[str, Callable[[str], Sequence[Task]]] = {
     "geometry": load_geometry,
     "retrieval": load_retrieval,
     "cost": load_cost,
+    "edits": load_edits,
 }
 
 
@@ -60,7 +62,8 @@ def evaluate(
             units), `trec-length` (TREC without short questions), `sts-length` (SICK-R by the words of the shorter
             sentence), `sts-multilingual` (SemEval-2017 task 1, eleven language pairs, Pearson), `sts-spanish`
             (SemEval-2014 task 10, Pearson), `chinese` (BQ, LCQMC), `geometry` (alignment, uniformity, anisotropy),
-            `retrieval` (recall@1, 5, 10 on STS-B test) and `cost` (time, tokens per second and memory of encoding).
+            `retrieval` (recall@1, 5, 10 on STS-B test), `cost` (time, tokens per second and memory of encoding) and
+            `edits` (cosines of sentences and their edited copies).
         data: `hub` or a directory in SentEval's layout.
         receipt: what the vectors depend on, as far as the caller knows (pooling, dtype); copied to every result.
         queries: sentences whose nearest neighbours `retrieval` shows.

@@ -1,0 +1,86 @@
+"""ConSERT: its views and its loss against independent float64 implementations."""
+
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+
+from csezoo.modeling import ConSERTConfig, ConSERTForContrastiveLearning
+from csezoo.modeling.modeling_consert import feature_cutoff, token_cutoff
+from tests.conftest import tiny_config
+from tests.modeling.test_methods import batch
+
+QUIET = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+def model(kind: str = "bert", **keys) -> ConSERTForContrastiveLearning:
+    torch.manual_seed(0)
+    config = ConSERTConfig(backbone_config=tiny_config(kind, **QUIET), pooling="mean", projection="none", **keys)
+    return ConSERTForContrastiveLearning(config).double().train()
+
+
+def nt_xent(first: np.ndarray, second: np.ndarray, temperature: float) -> float:
+    rows = np.concatenate([first, second])
+    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    losses = []
+    for i in range(len(rows)):
+        mate = (i + len(first)) % len(rows)
+        others = [np.exp(rows[i] @ rows[k] / temperature) for k in range(len(rows)) if k != i]
+        losses.append(np.log(sum(others)) - rows[i] @ rows[mate] / temperature)
+    return float(np.mean(losses))
+
+
+def test_the_loss_is_nt_xent_over_both_views():
+    vectors = torch.randn(5, 2, 32, dtype=torch.float64)
+    loss = model().contrastive_loss(vectors)
+    assert loss.item() == pytest.approx(nt_xent(*vectors.numpy().swapaxes(0, 1), 0.1), abs=1e-10)
+
+
+def test_token_cutoff_leaves_out_its_share_of_the_real_tokens():
+    mask = torch.tensor([[1] * n + [0] * (20 - n) for n in (20, 11, 3, 1)])
+    torch.manual_seed(0)
+    kept = token_cutoff(mask, 4, 0.3)
+    assert (kept == kept[..., :1]).all()
+    cut = (1 - kept[..., 0]) * mask
+    assert cut.sum(1).tolist() == [6, 3, 0, 0]
+    places = torch.stack([token_cutoff(mask, 1, 0.3)[0, :, 0] for _ in range(200)]).mean(0)
+    assert places.min() > 0.5 and places.max() < 0.9, "every place is cut off in 30 % of the draws"
+
+
+def test_feature_cutoff_leaves_out_the_same_features_of_all_tokens_of_a_row():
+    kept = feature_cutoff(torch.ones(6, 5), 32, 0.2)
+    assert (kept == kept[:, :1]).all()
+    assert (kept[:, 0] == 0).sum(1).tolist() == [6] * 6
+    assert len({tuple(row.tolist()) for row in kept[:, 0]}) > 1
+
+
+def test_a_cut_off_view_is_encoded_with_zeros_after_the_embedding_layer(kind):
+    trained, rows = model(kind, first_view="token_cutoff", second_view="none", cutoff_rate=0.4), batch()
+    ids, mask = rows["input_ids"][:, :2], rows["attention_mask"][:, :2]
+    torch.manual_seed(7)
+    pooled = trained.pool_views(ids, mask)
+    torch.manual_seed(7)
+    kept = token_cutoff(mask[:, 0], 32, 0.4).double()
+    backbone = trained.model.backbone
+    handle = backbone.embeddings.register_forward_hook(lambda module, inputs, output: output * kept)
+    hidden = backbone(input_ids=ids[:, 0], attention_mask=mask[:, 0]).last_hidden_state
+    handle.remove()
+    real = mask[:, 0].unsqueeze(-1)
+    torch.testing.assert_close(pooled[:, 0], (hidden * real).sum(1) / real.sum(1), atol=1e-10, rtol=0)
+    plain = trained.eval().pool_views(ids, mask)
+    torch.testing.assert_close(pooled[:, 1], plain[:, 1], atol=1e-10, rtol=0)
+    assert not torch.allclose(pooled[:, 0], plain[:, 0], atol=1e-3)
+
+
+def test_a_shuffled_view_has_the_same_pieces_in_an_order_of_its_draw():
+    config, pieces = ConSERTConfig(), list(range(30))
+    first, second = config.edit_sentence([pieces, pieces], Random(1))
+    assert first == pieces and second != pieces and sorted(second) == pieces
+    assert config.edit_sentence([pieces, pieces], Random(1)) == [first, second]
+    assert pieces == list(range(30))
+
+
+def test_mini_batches_are_refused_with_cut_offs_only():
+    assert "cut-offs" in ConSERTConfig().needs_whole_batch
+    assert ConSERTConfig(first_view="none").needs_whole_batch is None

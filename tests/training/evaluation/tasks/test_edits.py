@@ -1,0 +1,29 @@
+"""The suite of edits: its mean cosine, and the sentences with their prefixes."""
+
+import numpy as np
+import pytest
+
+from csezoo.training.evaluation.tasks.edits import EditTask, load_edits
+from csezoo.training.evaluation.tasks.sts import PairTask
+
+
+def letters(texts: list[str]) -> np.ndarray:
+    return np.array([[text.count(letter) + 1 for letter in "aeiou"] for text in texts], dtype=np.float64)
+
+
+def test_the_value_is_the_mean_cosine_of_the_pairs():
+    a, b = ["a cat", "see me"], ["a dog", "oh"]
+    (result,) = EditTask("toy", a, b, {}).results(letters)
+    expected = [x @ y / np.linalg.norm(x) / np.linalg.norm(y) for x, y in zip(letters(a), letters(b), strict=True)]
+    assert result == {"task": "toy", "metric": "cosine", "value": pytest.approx(np.mean(expected), abs=1e-12)}
+
+
+def test_the_tasks_are_table_1_and_every_prefix(monkeypatch):
+    pairs = PairTask("dev", [("a b c d e f g h", "short")], [1.0], "toy")
+    monkeypatch.setattr("csezoo.training.evaluation.tasks.edits.load_task", lambda name, data: pairs)
+    tasks = {task.name: task for task in load_edits("toy")}
+    assert len(tasks) == 4 + 6 + 4
+    assert tasks["rearrangement"].edited == ["natural language processing love I."]
+    assert tasks["level-um"].edited == ["um a b c d e f g h", "short"]
+    assert tasks["one-[MASK]"].edited == ["[MASK] a b c d e f g h", "[MASK] short"]
+    assert tasks["one-reversal"].edited == ["reversal a b c d e f g h", "reversal short"]

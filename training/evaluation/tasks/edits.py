@@ -1,0 +1,65 @@
+"""How much the vector of a sentence changes when the sentence is edited, or gets a prefix (PrdSimCSE)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from csezoo.modeling.text_prefixes import NEGATIVE_PREFIXES, POSITIVE_PREFIXES, positive_prefix
+
+from .sts import DEV_TASK, Vectors, load_task
+
+# Table 1 of the paper.
+ORIGIN = "I love natural language processing."
+EDITS = {
+    "positive prefix": "Um, I love natural language processing.",
+    "random deletion": "I natural language processing.",
+    "word substitution": "I love artificial language processing.",
+    "rearrangement": "natural language processing love I.",
+}
+
+
+@dataclass
+class EditTask:
+    """The mean cosine of sentences and their edited copies: mean over i of cos(f(x_i), f(x'_i)). Not times 100.
+
+    Args:
+        name: of the edit.
+        originals, edited: sentences x_i, and x'_i.
+        source: where the sentences are from.
+    """
+
+    name: str
+    originals: list[str]
+    edited: list[str]
+    source: dict[str, object]
+
+    def sentences(self) -> set[str]:
+        return {*self.originals, *self.edited}
+
+    def results(self, vectors: Vectors) -> list[dict]:
+        first, second = vectors(self.originals), vectors(self.edited)
+        lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+        return [{"task": self.name, "metric": "cosine", "value": float(((first * second).sum(1) / lengths).mean())}]
+
+    def receipt(self) -> dict[str, object]:
+        return self.source
+
+
+def load_edits(data: str) -> list[EditTask]:
+    """Return the edits of PrdSimCSE's table 1, and each of its prefixes before the sentences of STS-B dev.
+
+    The paper chooses positive prefixes that keep the vector and negative prefixes that change it (section 5.2), on
+    examples that it does not name. A sentence of fewer than eight words has no `level` prefix, and counts as it is.
+    """
+    table = {"dataset": "PrdSimCSE, table 1", "rows": 1}
+    tasks = [EditTask(name, [ORIGIN], [edited], table) for name, edited in EDITS.items()]
+    pairs = load_task(DEV_TASK, data)
+    sentences = sorted(pairs.sentences())
+    for kind in POSITIVE_PREFIXES:
+        edited = [f"{positive_prefix(sentence, kind)} {sentence}".lstrip() for sentence in sentences]
+        tasks.append(EditTask(kind, sentences, edited, pairs.receipt()))
+    for kind, prefix in NEGATIVE_PREFIXES.items():
+        tasks.append(EditTask(kind, sentences, [f"{prefix} {sentence}" for sentence in sentences], pairs.receipt()))
+    return tasks
