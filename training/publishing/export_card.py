@@ -112,8 +112,8 @@ def export_card(source: Path, encoder: SentenceEncoderModel, ways: dict[str, str
     use = [f"## Use\n\n{what} The vectors are the same as those of the model it was exported from."]
     use += [f"With {way}:\n\n```python\n{code}\n```" for way, code in ways.items()]
     if not obstacle:
-        use += [_servers(encoder), LEFT_PADDING]
-    if "ONNX Runtime" in ways:
+        use += [_servers(encoder), *([] if encoder.causal else [LEFT_PADDING])]
+    if "ONNX Runtime" in ways and not encoder.causal:
         use.append(NOT_A_NUMBER)
     section = "\n\n".join(use) + "\n\n"
     try:
