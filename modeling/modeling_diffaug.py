@@ -187,7 +187,7 @@ class DiffAugModel(SentenceEncoderModel):
             return super().run_backbone(attention_mask, packing, **inputs)
         prefixes = self.prefixes if prefixes is None else prefixes
         mask = attention_mask
-        seen = mask.new_ones(len(mask), config.prefix_positions)
+        seen = mask.new_ones(mask.shape[0], config.prefix_positions)
         if views is None:
             prefixes = prefixes.unsqueeze(2)
         elif self.cached and not self.causal:
@@ -196,8 +196,8 @@ class DiffAugModel(SentenceEncoderModel):
             seen = seen[:, : config.prefix_length]
         else:  # the places of tokens count, so the prefix of the other view stays, and is masked
             prefixes = prefixes.unsqueeze(2)
-            seen = F.one_hot(views, 2).to(mask).repeat_interleave(config.prefix_length, 1).expand(len(mask), -1)
-        prefixes = prefixes.expand(-1, -1, len(mask), -1, -1, -1)  # (M, 2, rows, heads, l or 2l, size)
+            seen = F.one_hot(views, 2).to(mask).repeat_interleave(config.prefix_length, 1).expand(mask.shape[0], -1)
+        prefixes = prefixes.expand(-1, -1, mask.shape[0], -1, -1, -1)  # (M, 2, rows, heads, l or 2l, size)
         dropout = config.prefix_dropout
         dropout = hidden_dropout(config.backbone_config) if dropout is None else dropout
         prefixes = F.dropout(prefixes, dropout, self.training)

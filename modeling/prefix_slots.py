@@ -102,8 +102,10 @@ def beside_slots(inputs: dict[str, Any], slots: int, padding: int | None) -> dic
     for name, value in first.items():
         if inputs.get(name) is not None:
             rows = inputs[name]
-            longer[name] = torch.cat([rows.new_full((len(rows), slots, *rows.shape[2:]), value), rows], dim=1)
+            longer[name] = torch.cat([rows.new_full((rows.shape[0], slots, *rows.shape[2:]), value), rows], dim=1)
     if inputs.get("position_ids") is not None:
         rows = inputs["position_ids"]
-        longer["position_ids"] = torch.cat([torch.arange(slots, device=rows.device).expand(len(rows), -1), rows], 1)
+        longer["position_ids"] = torch.cat(
+            [torch.arange(slots, device=rows.device).expand(rows.shape[0], -1), rows], 1
+        )
     return longer

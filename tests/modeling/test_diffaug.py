@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import AutoModel, AutoModelForPreTraining, DistilBertConfig, DynamicCache, MPNetConfig
+from transformers import AutoModel, AutoModelForPreTraining, DynamicCache
 
 from csezoo.modeling import DiffAugConfig, DiffAugForContrastiveLearning, SimCSEConfig, SimCSEForContrastiveLearning
 from csezoo.training.errors import UserError
@@ -279,21 +279,6 @@ def test_each_stage_trains_only_its_parameters(views_module, stage, changes, tra
     model(**(labelled if stage == "nli" else {**rows, **joint})).loss.backward()
     for name, parameter in model.named_parameters():
         assert (parameter.grad is not None) == parameter.requires_grad or "lm_head" in name, name
-
-
-def test_the_error_of_a_backbone_without_past_keys_suggests_lora():
-    sizes = {"vocab_size": 50, "max_position_embeddings": 40}
-    distil = DistilBertConfig(dim=32, n_layers=2, n_heads=2, hidden_dim=64, **sizes)
-    mpnet = MPNetConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, pad_token_id=1, **sizes
-    )
-    for backbone in (distil, mpnet):
-        with pytest.raises(ValueError, match="views_module: prefix needs .*; use views_module: lora"):
-            diffaug(backbone=backbone)
-        for views_module, places in (("lora", 4), ("adapter", 4)):
-            model = diffaug(backbone=backbone, views_module=views_module)
-            assert len(model.model.view_adapters) == places, "two in every layer"
-            assert model(**batch()).embeddings.shape == (4, 2, 32)
 
 
 def test_returned_attentions_include_the_prefixes():

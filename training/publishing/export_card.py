@@ -135,8 +135,8 @@ def export_card(
             use.append(
                 f"Servers that read only the module `Pooling` return all dimensions: keep the first {truncate_dim}."
             )
-        use.append(LEFT_PADDING)
-    if "ONNX Runtime" in ways:
+        use += [] if encoder.causal else [LEFT_PADDING]
+    if "ONNX Runtime" in ways and not encoder.causal:
         use.append(NOT_A_NUMBER)
     use += more
     section = "\n\n".join(use) + "\n\n"
