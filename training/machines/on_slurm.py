@@ -103,22 +103,29 @@ def run_on_slurm(
 
 def _wait(name: str) -> None:
     """Wait until no job of this name is in the queue. The queue is asked, because not all clusters have accounting."""
-    before = None
-    while states := _states(name):
+    before, states = None, _states(name)
+    while states:
         counts = ", ".join(f"{states.count(state)} {state.lower()}" for state in sorted(set(states)))
         if counts != before:
             logger.info("%s: %s", name, counts)
         before = counts
         time.sleep(WAIT)
+        try:
+            states = _states(name)
+        except UserError as error:  # the controller may be restarting
+            logger.warning("%s", error)
 
 
 def _states(name: str) -> list[str]:
-    """Return the states of the tasks of this name in the queue."""
+    """Return the states of the tasks of this name in the queue.
+
+    Raises:
+        UserError: the queue cannot be asked.
+    """
     command = ["squeue", "--noheader", "--array", f"--name={name}", "--format=%T"]
     asked = subprocess.run(command, capture_output=True, text=True)
     if asked.returncode:
-        logger.warning("squeue: %s", one_line(RuntimeError(asked.stderr)))
-        return ["UNKNOWN"]  # the controller may be restarting
+        raise UserError(f"--on slurm: squeue failed: {one_line(RuntimeError(asked.stderr))}")
     return asked.stdout.split()
 
 
