@@ -91,6 +91,7 @@ def slots_of(view):
 
 def test_a_view_attends_only_to_its_prefix_and_the_sentence():
     model = diffaug()
+    model.compute_padding()  # the rows of the layers are read below
     seen = {}
     for number, layer in enumerate(model.model.backbone.encoder.layer):
         layer.attention.self.register_forward_hook(
