@@ -99,7 +99,7 @@ class ConSERTForContrastiveLearning(ForContrastiveLearning):
             cut = cutoffs[kind](mask, size, self.config.cutoff_rate) if kind in cutoffs else mask.new_ones(1, 1, 1)
             masks.append(cut.expand(*mask.shape, size))
         kept = torch.stack(masks, dim=1).flatten(0, 1)  # (B · 2, T, H)
-        with perturbed(self.model.backbone, [lambda hidden: hidden * kept.to(hidden.dtype)]):
+        with perturbed(self.model.backbone, [lambda hidden, packing: hidden * kept.to(hidden.dtype)]):
             return super().pool_views(input_ids, attention_mask, rows)
 
     def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:

@@ -10,7 +10,7 @@ from typing import cast
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DynamoBackend
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from csezoo.modeling import SentenceEncoderConfig, method
 from csezoo.modeling.backbones import longest_input
@@ -174,8 +174,7 @@ def choose_layout(recipe: Recipe, model: ForContrastiveLearning, accelerator: Ac
     Returns:
         `packed` or `padded`. Dropout differs between them. The reason for `padded` is logged.
     """
-    encoders = cast(list[PreTrainedModel], model.encoders())
-    names = [type(encoder).__name__ for encoder in encoders if not can_pack(encoder)]
+    names = [type(encoder).__name__ for encoder in model.encoders() if not can_pack(encoder)]
     reasons = {
         "padded: true": recipe.padded,
         "this run began with it": begun == "padded",
