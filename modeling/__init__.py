@@ -18,7 +18,7 @@ from .modeling_diffaug import DiffAugForContrastiveLearning, DiffAugModel
 from .modeling_diffcse import DiffCSEForContrastiveLearning, DiffCSEModel
 from .modeling_l2pcsr import L2PCSRForContrastiveLearning, L2PCSRModel
 from .modeling_prdsimcse import PrdSimCSEForContrastiveLearning, PrdSimCSEModel
-from .modeling_sentence_encoder import SentenceEncoderPreTrainedModel
+from .modeling_pretrained import SentenceEncoderPreTrainedModel
 from .modeling_sgopt import SGOPTForContrastiveLearning, SGOPTModel
 from .modeling_simcse import SimCSEForContrastiveLearning, SimCSEModel
 

@@ -13,7 +13,8 @@ from transformers.utils import logging
 
 if TYPE_CHECKING:
     # only for types: that file imports this one
-    from .modeling_sentence_encoder import SentenceEncoderModel, SentenceEncoderPreTrainedModel
+    from .modeling_pretrained import SentenceEncoderPreTrainedModel
+    from .modeling_sentence_encoder import SentenceEncoderModel
 
 # Most tokens in a forward pass, with padding. On a CPU, larger passes do not fit its caches: BERT-base on one thread
 # takes up to twice as long. An accelerator needs large passes: as many tokens as `batch_size` texts of 128 tokens.

@@ -16,7 +16,8 @@ from .distributed import gather_rows, largest
 from .masked_language_modeling import MaskedLMHead, mask_tokens, masked_lm_loss
 from .matryoshka import matryoshka_losses
 from .mini_batches import in_mini_batches
-from .modeling_sentence_encoder import SentenceEncoderModel, SentenceEncoderPreTrainedModel, without_pooler
+from .modeling_pretrained import SentenceEncoderPreTrainedModel
+from .modeling_sentence_encoder import SentenceEncoderModel, without_pooler
 from .natural_language_inference import NLIClassifier, nli_loss
 from .objectives import duplicate_rows, info_nce
 from .pooling import BackboneOutput, MaskedLMTransform, build_projection

@@ -3,21 +3,21 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutputWithPooling
-from transformers.utils import logging
 
 from .backbones import is_causal, norm_eps
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .encoding import checked_texts, encode_texts, encode_token_vectors, load_tokenizer
 from .fingerprint import load_fingerprint, verify_fingerprint
 from .flow import Flow
-from .packing import Packing, packed, packing_of
+from .modeling_pretrained import SentenceEncoderPreTrainedModel
+from .packing import Packing, packed
 from .pooling import (
     ALL_LAYERS,
     BackboneOutput,
@@ -30,96 +30,15 @@ from .pooling import (
 )
 from .prompts import template_bias
 from .quantization import check_precision, quantize_embeddings
-from .saved_files import SavedCompletely
 from .view_adapters import UpProjection, ViewAdapters
 from .whitening import Whitening
 
-logger = logging.get_logger(__name__)
-# Options of `from_pretrained` that locate a checkpoint, and with it its tokenizer.
-WHERE_FROM = ("revision", "subfolder", "cache_dir", "token", "local_files_only")
 OUTPUT_VALUES = ("sentence_embedding", "token_embeddings")  # of `encode`
-Loaded = TypeVar("Loaded", bound="SentenceEncoderPreTrainedModel")
 
 
 def without_pooler(backbone: nn.Module) -> dict[str, torch.Tensor]:
     """Return a pre-trained encoder's tensors without its pooler, which no encoder of the zoo has."""
     return {name: tensor for name, tensor in backbone.state_dict().items() if not name.startswith("pooler.")}
-
-
-class SentenceEncoderPreTrainedModel(SavedCompletely):
-    """Strict loading for all models of the zoo: the error names every tensor that does not fit the model."""
-
-    config_class: type[SentenceEncoderConfig] = SentenceEncoderConfig
-    base_model_prefix = "model"
-    supports_gradient_checkpointing = True
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_attention_backend = True
-    # Whether encoders compute the padding of a batch. Otherwise they read its real tokens only, see `packing`.
-    computes_padding = False
-    padding_tokens: int | torch.Tensor = 0  # tokens of padding computed so far
-
-    def packing(self, encoder: PreTrainedModel, attention_mask: torch.Tensor, whole: bool = False) -> Packing | None:
-        """Return where an encoder pass finds the real tokens of rows `(R, T)`, or None if it computes their padding.
-
-        Count the padding that the pass computes, unless it is compiled or in inference mode (`encode`).
-
-        Args:
-            encoder: one of this model's.
-            attention_mask: `(R, T)`.
-            whole: whether the pass needs the padding.
-        """
-        packing = None if whole or self.computes_padding else packing_of(encoder, attention_mask)
-        if packing is None and not (torch.compiler.is_compiling() or torch.is_inference_mode_enabled()):
-            self.padding_tokens = self.padding_tokens + attention_mask.numel() - attention_mask.sum()
-        return packing
-
-    def compute_padding(self, on: bool = True) -> None:
-        """Compute the padding of batches, as older versions did, or leave it out again."""
-        for model in self.modules():
-            if isinstance(model, SentenceEncoderPreTrainedModel):
-                model.computes_padding = on
-
-    def take_padding_tokens(self) -> int | torch.Tensor:
-        """Return the tokens of padding computed since the last call, on the device."""
-        taken: int | torch.Tensor = 0
-        for model in self.modules():
-            if isinstance(model, SentenceEncoderPreTrainedModel):
-                taken = taken + model.padding_tokens
-                model.padding_tokens = 0
-        return taken
-
-    @classmethod
-    def from_pretrained(
-        cls: type[Loaded],
-        pretrained_model_name_or_path: Any,  # a string or a path: a checkpoint's code does not import `os`
-        *args: Any,
-        output_loading_info: bool = False,
-        **kwargs: Any,
-    ) -> Loaded:
-        """Load a checkpoint of the zoo. All options of `PreTrainedModel.from_pretrained` work.
-
-        Raises:
-            ValueError: a tensor is missing, unexpected or of another shape. The message names it.
-            OSError: there are no safetensors weights. Pickles are never read.
-        """
-        # Accept shapes that do not match here, to name them below.
-        kwargs |= {"ignore_mismatched_sizes": True, "output_loading_info": True, "use_safetensors": True}
-        loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
-        model, info = loaded  # annotated as returning only the model
-        model.loaded_from = {"pretrained_model_name_or_path": pretrained_model_name_or_path}
-        model.loaded_from |= {name: kwargs[name] for name in WHERE_FROM if name in kwargs}
-        missing, unexpected = model._without_training_heads(set(info["missing_keys"]), set(info["unexpected_keys"]))
-        problems = [f"missing {name}" for name in sorted(missing)]
-        problems += [f"unexpected {name}" for name in sorted(unexpected)]
-        problems += [f"mis-shaped {name}" for name, *_ in info["mismatched_keys"]]
-        if problems:
-            raise ValueError(f"{pretrained_model_name_or_path} does not fit {cls.__name__}: {', '.join(problems)}")
-        return loaded if output_loading_info else model
-
-    def _without_training_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
-        """Drop the tensors in which serving and training checkpoints of a method differ."""
-        return missing, unexpected
 
 
 class SentenceEncoderModel(SentenceEncoderPreTrainedModel):

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache, PreTrainedModel
 
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
-from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderPreTrainedModel
+from csezoo.modeling.modeling_pretrained import SentenceEncoderPreTrainedModel
 from csezoo.modeling.packing import packed
 
 from ..environment import peak_device_bytes, peak_rss_bytes

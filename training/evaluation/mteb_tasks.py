@@ -96,7 +96,7 @@ def model_meta(model: str, receipt: dict, encode: Encode, name: str | None) -> A
     }
     if "/" not in known["name"]:
         raise UserError(f"name: {known['name']!r} must be ORG/NAME")
-    meta = ModelMeta.create_empty(known)
+    meta: ModelMeta = ModelMeta.create_empty(known)
     return meta
 
 

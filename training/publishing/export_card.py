@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import yaml
 from huggingface_hub import ModelCard
 
+from csezoo.modeling.configuration_sentence_encoder import SentenceEncoderConfig
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 
 from ..errors import UserError, one_line
@@ -129,7 +131,7 @@ def export_card(
     use = [f"## Use\n\n{what} {same}{cut}."]
     use += [f"With {way}:\n\n```python\n{code}\n```" for way, code in ways.items()]
     forms = (set() if obstacle else {"plain"}) | ({"onnx"} if "ONNX Runtime" in ways else set())
-    use += works_with(encoder.config, forms)
+    use += works_with(cast(SentenceEncoderConfig, encoder.config), forms)
     if not obstacle:
         if truncate_dim is not None:
             use.append(
