@@ -36,7 +36,7 @@ def add_commands(command: Command) -> None:
     added.add_argument("--max_length", type=int, default=128, help="longest sentence in word pieces (default: 128)")
     languages = "language codes of a model of many languages, such as en_XX de_DE"
     added.add_argument("--languages", nargs=2, metavar=("FROM", "TO"), help=languages)
-    prefixes = "texts before each sentence, there and back, as T5 needs them"
+    prefixes = "texts before each sentence, there and back, as T5 needs them (default: none)"
     added.add_argument("--prefixes", nargs=2, default=["", ""], metavar=("THERE", "BACK"), help=prefixes)
 
     added = command(
