@@ -181,11 +181,12 @@ def longest_input(config: PretrainedConfig) -> int:
     """
     with torch.device("meta"):
         backbone = AutoModel.from_config(config)
-    offsets = [table.padding_idx + 1 for table in _position_tables(backbone) if table.padding_idx is not None]
+    offsets = [table.padding_idx + 1 for table in position_tables(backbone) if table.padding_idx is not None]
     return config.max_position_embeddings - max(offsets, default=0)
 
 
-def _position_tables(backbone: nn.Module) -> Iterator[nn.Embedding]:
+def position_tables(backbone: nn.Module) -> Iterator[nn.Embedding]:
+    """Yield the tables with a vector for each position; there is none if attention counts positions itself."""
     for name, module in backbone.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
             yield module

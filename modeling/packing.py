@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .backbones import embedding_layer, embedding_output, is_causal
+from .backbones import embedding_layer, embedding_output, is_causal, position_tables
 
 # The attention implementation below. The audit of checkpoints knows this name and allows code to set it.
 PACKED = "csezoo_packed"
@@ -127,13 +127,15 @@ def can_pack(encoder: PreTrainedModel) -> bool:
     """Return whether an encoder can leave out padding.
 
     It needs the attention interface of transformers, with `sdpa`, and an embedding layer that adds the positions. In
-    other encoders (MPNet, DeBERTa, ModernBERT) a layer counts positions itself, and in decoders tokens see only those
-    before them.
+    other encoders (MPNet, DeBERTa, ModernBERT, NomicBERT) a layer counts positions itself, and in decoders tokens see
+    only those before them.
     """
+    embeddings = embedding_layer(_without_head(encoder))
     return (
         encoder._supports_attention_backend
         and encoder.config._attn_implementation in ("sdpa", PACKED)
-        and "position_ids" in inspect.signature(embedding_layer(_without_head(encoder)).forward).parameters
+        and "position_ids" in inspect.signature(embeddings.forward).parameters
+        and any(True for _ in position_tables(embeddings))
         and "kwargs" in inspect.signature(encoder.forward).parameters
         and not is_causal(encoder)
     )

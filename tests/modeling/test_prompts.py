@@ -13,7 +13,6 @@ from transformers import AutoTokenizer
 
 from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning
 from csezoo.modeling.prompts import template_bias
-from csezoo.training.errors import UserError
 from csezoo.training.loading.templates import FULL_STOP, serving_tokenizer, template_token_ids
 from csezoo.training.recipes import load_recipe
 from tests.conftest import tiny_config, tiny_tokenizer
@@ -66,8 +65,8 @@ def test_template_survives_saving_and_loading_and_truncation_counts_it(kind, tmp
 
 
 def test_template_without_a_mask_token_is_refused():
-    with pytest.raises(UserError, match="exactly one mask token"):
-        template_token_ids(tiny_tokenizer("bert"), "a {sentence} b")
+    with pytest.raises(ValueError, match="must contain {sentence} and {mask} once each"):
+        SimCSEConfig(backbone_config=tiny_config("bert"), pooling="prompt", prompts=["a {sentence} b"])
 
 
 @pytest.fixture

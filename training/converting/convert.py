@@ -142,9 +142,9 @@ def _write(directory: Path, source: Source, rules: Kind, keys: dict[str, Any]) -
         state["prefixes"] = prefixes
     if transform_from:
         state |= _transform_of(transform_from, backbone_config)
-    config, serving = _serving(source, rules, keys, backbone_config, tokenizer)
     model_class = METHODS[rules.method][1]
     try:
+        config, serving = _serving(source, rules, keys, backbone_config, tokenizer)
         refuse_oversized(source.name, config.to_dict(), lambda: model_class(config))
     except LOAD_ERRORS as error:
         raise UserError(f"{source.name}: its config.json does not describe an encoder ({one_line(error)})") from error
@@ -175,7 +175,7 @@ def _transform_of(base_model: str, config: PretrainedConfig) -> Mapping[str, tor
     transform = MaskedLMTransform(config.hidden_size, config.layer_norm_eps)
     try:
         load_masked_lm_head("--serving", transform, config, base_model, "main")
-    except (KeyError, RuntimeError):  # names of another family, another width
+    except RuntimeError:  # another width
         raise UserError(f"--serving: the masked-LM transform of {base_model} does not fit this encoder") from None
     return {f"transform.{name}": tensor for name, tensor in transform.state_dict().items()}
 

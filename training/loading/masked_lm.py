@@ -84,7 +84,7 @@ def load_masked_lm_head(
         key: the recipe key that adds the head, for the error.
 
     Raises:
-        UserError: the base model has no masked-LM head, or one of other parts.
+        UserError: the base model has no masked-LM head, one of other parts, or is of another family.
     """
     try:
         options = {"revision": revision, "output_loading_info": True, **SAFELY}
@@ -93,7 +93,10 @@ def load_masked_lm_head(
         raise UserError(
             f"{key}: {base_model} has no masked-LM head ({one_line(error)}); give another --base_model"
         ) from error
-    size = backbone_config.vocab_size
+    kind = backbone_config.model_type
+    if source.config.model_type != kind:
+        raise UserError(f"{key}: the masked-LM transform of {base_model} does not fit this encoder ({kind})")
+    size = source.config.vocab_size
     encoder = set(source.base_model.modules())
     outside = [(name, module) for name, module in source.named_modules() if module not in encoder]
     dense = [pair for pair in outside if isinstance(pair[1], torch.nn.Linear) and pair[1].out_features != size]
@@ -101,7 +104,7 @@ def load_masked_lm_head(
     biases = [bias for _, module in outside for bias in module.parameters(recurse=False) if bias.shape == (size,)]
     if len(dense) != 1 or len(norms) != 1 or not biases:
         raise UserError(
-            f"{key}: the masked-LM head of {base_model} ({backbone_config.model_type}) is not a dense layer, a layer "
+            f"{key}: the masked-LM head of {base_model} ({kind}) is not a dense layer, a layer "
             f"norm and a decoder; set {key} to its default"
         )
     (dense_name, source_dense), (norm_name, source_norm) = dense[0], norms[0]

@@ -88,7 +88,7 @@ TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model
         (f"train {TRAIN} BASE --output_dir {{0}}/run", "recipe.yaml is not a recipe"),
         (
             f"evaluate BASE {EVALUATE} nonsense",
-            "'nonsense' must be one of cls, mean, max, first_last_mean, embeddings_last_mean, last2_mean, wk",
+            "'nonsense' must be one of cls, mean, max, first_last_mean, embeddings_last_mean, last2_mean, last, wk",
         ),
         (f"evaluate BASE {EVALUATE} prompt", "'prompt' must be one of cls, mean"),
         (f"evaluate {{0}}/bart {EVALUATE} mean", "(bart) is not an encoder or a decoder alone"),

@@ -108,7 +108,9 @@ def test_a_run_can_train_on_labelled_pairs_only(bases, dev_file, tmp_path, pairs
     del recipe["train_file"]
     results = run_recipe(make_recipe(recipe))
     assert results["training"]["updates"] == 3  # 40 pairs in batches of 16, and no training sentences needed
-    assert all(set(line) == {"step", "loss", "nli", "learning_rate"} for line in stages(tmp_path / "run"))
+    assert all(
+        set(line) == {"step", "loss", "nli", "learning_rate", "padding_tokens"} for line in stages(tmp_path / "run")
+    )
 
 
 def labelled(path, rows, columns, classes, **keys):

@@ -193,7 +193,7 @@ def test_a_truncated_export_has_the_first_dimensions_in_every_way_to_use_it(tmp_
     assert theirs.truncate_dim == 5 and theirs.get_embedding_dimension() == 5
     np.testing.assert_allclose(theirs.encode(TEXTS), expected, atol=1e-5)
     card = ModelCard.load(tmp_path / "out" / "README.md").text
-    assert "cut to their first 5 dimensions" in card and "skip `Dense` and `truncate_dim`" in card
+    assert "cut to their first 5 dimensions" in card and "return all dimensions: keep the first 5" in card
     for size in (0, 8):
         with pytest.raises(UserError, match=f"truncate_dim: {size} must be at least 1 and below 8"):
             export(str(source), str(tmp_path / "other"), truncate_dim=size)

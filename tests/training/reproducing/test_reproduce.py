@@ -202,11 +202,11 @@ def test_an_untrained_model_is_evaluated_and_drawn(tmp_path, bases, real_data):
     assert len(list(directory.glob("BERT-base-*.png"))) == 1
 
 
-def test_a_quoted_table_needs_no_run(tmp_path, capsys):
-    main(["reproduce", "prdsimcse/table-1", "--out", str(tmp_path)])
-    assert str(tmp_path / "prdsimcse" / "table-1" / "table.md") in capsys.readouterr().out
-    text = (tmp_path / "prdsimcse" / "table-1" / "table.md").read_text(encoding="utf-8")
-    assert "| positive prefix, paper † | 0.99 |" in text and "quoted: the zoo has no measure" in text
+def test_a_quoted_row_needs_no_run(tmp_path, capsys):
+    main(["reproduce", "l2pcsr/table-1", "--rows", "USE", "--out", str(tmp_path)])
+    assert str(tmp_path / "l2pcsr" / "table-1" / "table.md") in capsys.readouterr().out
+    text = (tmp_path / "l2pcsr" / "table-1" / "table.md").read_text(encoding="utf-8")
+    assert "| other, USE, paper † | 64.49 |" in text and "quoted: the zoo has no USE" in text
 
 
 def test_mistakes_of_the_command_are_one_line(tmp_path, capsys):

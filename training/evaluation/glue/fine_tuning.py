@@ -138,7 +138,7 @@ def pair_tokenizer(model: str, config: PretrainedConfig) -> PreTrainedTokenizerB
         backend.post_processor = (RobertaProcessing if doubled else BertProcessing)(*special_tokens)
         if isinstance(backend.pre_tokenizer, ByteLevel):  # inside a prompt, a space precedes the first word
             backend.pre_tokenizer = ByteLevel(add_prefix_space=False)
-        if config.to_dict().get("type_vocab_size", 0) > 1:
+        if not doubled and config.to_dict().get("type_vocab_size", 0) > 1:
             tokenizer.model_input_names = [*tokenizer.model_input_names, "token_type_ids"]
     return tokenizer
 

@@ -166,7 +166,7 @@ def test_missing_data_and_unknown_suites_say_what_to_give(tmp_path):
         load_transfer_task("MR", "hub")
     with pytest.raises(UserError, match="rt-polarity.pos is missing; the data directory must be in SentEval's layout"):
         load_transfer_task("MR", str(tmp_path))
-    with pytest.raises(UserError, match="'transfers' must be one of sts, sts-dev, transfer, transfer-fast"):
+    with pytest.raises(UserError, match="'transfers' must be one of sts, sts-dev, sickr-dev, transfer"):
         evaluate(letters, ["transfers"], str(tmp_path))
 
 
