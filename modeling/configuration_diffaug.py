@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from .configuration_sentence_encoder import SIZE, WEIGHT, SentenceEncoderConfig
+from .allowed_values import SIZE, WEIGHT
+from .configuration_sentence_encoder import SentenceEncoderConfig
 
 VIEWS_MODULES = ("prefix", "lora", "adapter")
 VIEWS_MODES = ("different", "same")

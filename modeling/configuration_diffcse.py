@@ -4,7 +4,8 @@ from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
 
-from .configuration_sentence_encoder import WEIGHT, SentenceEncoderConfig
+from .allowed_values import WEIGHT
+from .configuration_sentence_encoder import SentenceEncoderConfig
 from .objectives import REDUCTIONS
 
 CHOICES = {

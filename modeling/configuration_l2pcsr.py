@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from .configuration_sentence_encoder import WEIGHT, SentenceEncoderConfig
+from .allowed_values import WEIGHT
+from .configuration_sentence_encoder import SentenceEncoderConfig
 
 WEAKENINGS = ("binary", "continuous", "noise")
 TOKEN_UPDATES = ("l2", "sign")

@@ -8,40 +8,14 @@ from typing import Any, ClassVar
 from transformers import AutoConfig, BertConfig, PretrainedConfig, PreTrainedTokenizerBase
 from transformers.utils.versions import require_version
 
+from .allowed_values import SIZE, WEIGHT, check_value
+
 require_version("transformers>=4.57")  # checked here because a checkpoint imports this file first
 
 POOLING_MODES = ("cls", "mean", "max", "first_last_mean", "embeddings_last_mean", "last2_mean", "last", "wk", "prompt")
 PROJECTIONS = ("none", "tanh", "batchnorm", "gelu", "mlm_transform")
 DENOISING = ("none", "train", "always")
 RANK_LOSSES = ("listnet", "listmle")
-SIZE = "[1, 10_000_000]"  # models larger than memory are refused before they are built
-WEIGHT = "[0, 1_000_000]"
-
-
-def check_value(key: str, value: object, allowed: str | tuple) -> None:
-    """Refuse a value that is not allowed. nan is never allowed.
-
-    Args:
-        key: name of the value, for the error.
-        value: to check.
-        allowed: the choices, or an interval as in mathematics: `[0, 1)` is from 0 to below 1.
-
-    Raises:
-        ValueError: the value is not one of the choices, is outside the interval, or is not a number.
-
-    Example:
-        >>> check_value("dropout", 1.5, "[0, 1)")
-        Traceback (most recent call last):
-        ValueError: dropout: 1.5 must be at least 0 and below 1
-    """
-    if isinstance(allowed, tuple):
-        if value not in allowed:
-            raise ValueError(f"{key}: {value!r:.60} must be one of {', '.join(map(str, allowed))}")
-        return
-    least, most = (float(end) for end in allowed[1:-1].split(", "))
-    inside = isinstance(value, int | float) and least <= value <= most
-    if not inside or (value == least and allowed[0] == "(") or (value == most and allowed[-1] == ")"):
-        raise ValueError(f"{key}: {value!s:.60} must be {in_words(allowed)}")
 
 
 def check_prompt(prompt: str, pooling: str = "prompt") -> None:
@@ -64,18 +38,6 @@ def check_prompt(prompt: str, pooling: str = "prompt") -> None:
         raise ValueError(f"prompts: {prompt!r} must contain {{sentence}} and {{mask}} once each")
     if prompt.index("{mask}") < prompt.index("{sentence}"):
         raise ValueError(f"prompts: {prompt!r} must have {{mask}} after {{sentence}}")
-
-
-def in_words(interval: str) -> str:
-    """Return an interval in words.
-
-    Example:
-        >>> in_words("(0, 1_000]")
-        'above 0 and at most 1,000'
-    """
-    least, most = interval[1:-1].replace("_", ",").split(", ")
-    above, below = "above" if interval[0] == "(" else "at least", "below" if interval[-1] == ")" else "at most"
-    return f"{above} {least} and {below} {most}"
 
 
 class AutoMap(dict):

@@ -18,9 +18,9 @@ import torch
 from .configuration_consert import ConSERTConfig
 from .distributed import gather_rows
 from .modeling_contrastive import ForContrastiveLearning
-from .modeling_l2pcsr import perturbed
 from .modeling_sentence_encoder import SentenceEncoderModel
 from .objectives import self_guided
+from .perturbations import perturbed
 
 
 def token_cutoff(attention_mask: torch.Tensor, hidden_size: int, rate: float) -> torch.Tensor:

@@ -147,12 +147,12 @@ def packing_of(encoder: PreTrainedModel, attention_mask: torch.Tensor) -> Packin
     It should if there is little, if a compiler would compile every batch anew, or on another device than a CPU, where
     many small attentions have not been measured.
     """
-    if torch.compiler.is_compiling() or attention_mask.device.type != "cpu" or not can_pack(encoder):
+    if torch.compiler.is_compiling() or attention_mask.device.type != "cpu":
         return None
     lengths = attention_mask.sum(1)
     if not lengths.all() or lengths.sum() > (1 - LEAST_PADDING) * attention_mask.numel():
         return None
-    return Packing(attention_mask)
+    return Packing(attention_mask) if can_pack(encoder) else None  # looked up last: it goes through all modules
 
 
 @contextmanager
@@ -178,7 +178,7 @@ def packed(
         yield {"attention_mask": attention_mask}
         return
     # Not only inside the context: checkpointed layers run again in the backward pass.
-    encoder.config._attn_implementation = "csezoo_packed"
+    encoder.config._attn_implementation = "csezoo_packed"  # a literal, which the audit allows
     packing.attended = False
     embeddings = embedding_output(_without_head(encoder))
     handle = embeddings.register_forward_hook(lambda module, inputs, output: packing.pack(output))

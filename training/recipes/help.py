@@ -111,7 +111,7 @@ def _indented(text: str) -> list[str]:
 
 
 def _table(keys: Mapping[str, Key]) -> str:
-    from csezoo.modeling.configuration_sentence_encoder import in_words
+    from csezoo.modeling.allowed_values import in_words
 
     rows = [("key", "type", "default", "allowed", "unit", "what it is"), ("---",) * 6]
     for name, key in keys.items():

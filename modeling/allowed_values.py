@@ -1,0 +1,42 @@
+"""What a value of a configuration may be: one of several choices, or a number in an interval."""
+
+SIZE = "[1, 10_000_000]"  # models larger than memory are refused before they are built
+WEIGHT = "[0, 1_000_000]"
+
+
+def check_value(key: str, value: object, allowed: str | tuple) -> None:
+    """Refuse a value that is not allowed. nan is never allowed.
+
+    Args:
+        key: name of the value, for the error.
+        value: to check.
+        allowed: the choices, or an interval as in mathematics: `[0, 1)` is from 0 to below 1.
+
+    Raises:
+        ValueError: the value is not one of the choices, is outside the interval, or is not a number.
+
+    Example:
+        >>> check_value("dropout", 1.5, "[0, 1)")
+        Traceback (most recent call last):
+        ValueError: dropout: 1.5 must be at least 0 and below 1
+    """
+    if isinstance(allowed, tuple):
+        if value not in allowed:
+            raise ValueError(f"{key}: {value!r:.60} must be one of {', '.join(map(str, allowed))}")
+        return
+    least, most = (float(end) for end in allowed[1:-1].split(", "))
+    inside = isinstance(value, int | float) and least <= value <= most
+    if not inside or (value == least and allowed[0] == "(") or (value == most and allowed[-1] == ")"):
+        raise ValueError(f"{key}: {value!s:.60} must be {in_words(allowed)}")
+
+
+def in_words(interval: str) -> str:
+    """Return an interval in words.
+
+    Example:
+        >>> in_words("(0, 1_000]")
+        'above 0 and at most 1,000'
+    """
+    least, most = interval[1:-1].replace("_", ",").split(", ")
+    above, below = "above" if interval[0] == "(" else "at least", "below" if interval[-1] == ")" else "at most"
+    return f"{above} {least} and {below} {most}"
