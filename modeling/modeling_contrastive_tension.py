@@ -27,8 +27,7 @@ Relations:
 
 import torch
 import torch.nn.functional as F
-from torch import nn
-from transformers import AutoModel
+from transformers import AutoModel, PreTrainedModel
 
 from .configuration_contrastive_tension import ContrastiveTensionConfig
 from .distributed import gather_rows
@@ -74,7 +73,7 @@ class ContrastiveTensionForContrastiveLearning(ForContrastiveLearning):
         self.first.pooler = None
         self.post_init()
 
-    def encoders(self) -> list[nn.Module]:
+    def encoders(self) -> list[PreTrainedModel]:
         return [*super().encoders(), self.first]
 
     def recover_heads(self, lost: set[str]) -> set[str]:
