@@ -7,12 +7,13 @@ from pathlib import Path
 
 
 def draw_prefix_tuning(metrics: Path) -> None:
-    """Draw δ and κ over the updates of the stage on labelled pairs (figure 3 of DiffAug).
+    """Draw δ and κ over the updates of the stage on labelled pairs, and δ of dropout (figure 3 of DiffAug).
 
     The picture is `prefix_tuning.png`, beside the metrics. Without measurements nothing is drawn.
 
     Args:
-        metrics: a run's `metrics.jsonl`. A line with `delta` also has `kappa` if the model has prefixes.
+        metrics: a run's `metrics.jsonl`. A line with `delta` also has `kappa` and `delta_dropout` if the model has
+            prefixes.
     """
     lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     lines = [line for line in lines if "delta" in line]
@@ -24,7 +25,11 @@ def draw_prefix_tuning(metrics: Path) -> None:
     measured = [name for name in labels if name in lines[0]]
     figure = Figure(figsize=(5 * len(measured), 3.5), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(measured), squeeze=False)[0], measured, strict=True):
-        axes.plot([line["step"] for line in lines], [line[name] for line in lines], marker="o", markersize=3)
+        for key, style in ((name, {"marker": "o", "markersize": 3}), (f"{name}_dropout", {"linestyle": "dashed"})):
+            if points := [(line["step"], line[key]) for line in lines if key in line]:
+                axes.plot(*zip(*points, strict=True), label="dropout" if key != name else "DiffAug", **style)
+        if name == "delta":
+            axes.legend()
         axes.set_xlabel("updates on labelled pairs")
         axes.set_ylabel(labels[name])
         axes.xaxis.get_major_locator().set_params(integer=True)
