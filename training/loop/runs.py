@@ -18,7 +18,7 @@ from accelerate import Accelerator, PartialState
 from accelerate.utils import set_seed
 
 from ..environment import device, processor, versions
-from ..errors import Terminated
+from ..errors import Terminated, UserError
 from ..evaluation.encoders import load_encoder
 from ..evaluation.report import AVERAGE, average, format_table, tests_only
 from ..evaluation.selection import load_dev_tasks
@@ -64,12 +64,21 @@ def run_recipe(recipe: Recipe, *, show: bool = True) -> dict:
         The content of the run's `results.json`.
     """
     output = Path(recipe.output_dir or f"runs/{recipe.name}")
+    refuse_inputs(recipe, output)
     accelerator = make_accelerator(recipe, output)
     with report_full_disk(output):
         results = _run_seeds(recipe, output, accelerator)
     if show and accelerator.is_main_process:
         print(summary(results, best_directory(output, results)), flush=True)
     return results
+
+
+def refuse_inputs(recipe: Recipe, output: Path) -> None:
+    """Refuse an output directory that is that of a model which the run reads."""
+    for key in ("base_model", "generator"):
+        name = getattr(recipe, key)
+        if name and Path(name).resolve() == output.resolve():
+            raise UserError(f"output_dir: {output} is the directory of the {key}; give another --output_dir")
 
 
 def _run_seeds(recipe: Recipe, output: Path, accelerator: Accelerator) -> dict:

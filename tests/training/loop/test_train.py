@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -272,6 +274,26 @@ def test_overwrite_replaces_a_run_once(bases, train_file, dev_file, tmp_path):
     assert lines(tmp_path / "run")[-1]["step"] == 1
     assert list((tmp_path / "run" / "tracker").rglob("events.out.tfevents*"))
     assert load_recipe(str(tmp_path / "run" / "recipe.yaml")).overwrite is False
+
+
+def test_a_run_is_not_written_into_its_base_model(bases, train_file, dev_file, tmp_path):
+    base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
+    before = {path: path.read_bytes() for path in base.iterdir()}
+    with pytest.raises(UserError, match="output_dir: .*base is the directory of the base_model; give another"):
+        run_recipe(make_recipe(values(base, train_file, dev_file, base)))
+    assert {path: path.read_bytes() for path in base.iterdir()} == before
+
+
+def test_a_tokenizer_whose_merges_miss_a_token_is_one_line(bases, train_file, dev_file, tmp_path):
+    base = Path(shutil.copytree(bases["roberta"], tmp_path / "base"))
+    state = json.loads((base / "tokenizer.json").read_text(encoding="utf-8"))
+    first, second = state["model"]["merges"][0]
+    state["model"]["vocab"]["☃☃"] = state["model"]["vocab"].pop(first + second)
+    (base / "tokenizer.json").write_text(json.dumps(state), encoding="utf-8")
+    with pytest.raises(UserError, match="base: its tokenizer could not be loaded .*out of vocabulary"):
+        run_recipe(make_recipe(values(base, train_file, dev_file, tmp_path / "run")))
+    with pytest.raises(UserError, match="base: its tokenizer could not be loaded .*out of vocabulary"):
+        load_encoder(str(base), pooling="cls")
 
 
 def test_a_failed_start_does_not_claim_the_directory(bases, train_file, dev_file, tmp_path):
