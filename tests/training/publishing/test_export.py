@@ -52,6 +52,8 @@ WITHOUT_PLAIN_FORM = {
     "simcse-mlm-transform",
     "wk",
     "simcse-flow",
+    "isbert",
+    "isbert-unigrams",
 }
 TEXTS = [*SENTENCES[:3], "cat", "", "the small cat " * 40]
 
@@ -132,6 +134,8 @@ def test_the_reason_for_having_no_plain_form_is_named(name):
         "simcse-mlm-transform": "layer norm",
         "wk": "layers",
         "simcse-flow": "flow",
+        "isbert": "n-gram",
+        "isbert-unigrams": "n-gram",
     }
     word = words.get(name, "prefixes")
     assert word in config_of(name, "bert").needs_own_code
