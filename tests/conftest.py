@@ -10,10 +10,6 @@ from pathlib import Path
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["OMP_NUM_THREADS"] = "1"  # tests run in parallel, with small models
-# Runs wait for the disk after each file that a crash must not lose. In memory nothing waits.
-MEMORY = Path("/dev/shm")
-if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 import pytest
 import torch
@@ -28,6 +24,11 @@ from transformers import (
     RobertaForMaskedLM,
     RobertaTokenizer,
 )
+
+# Runs wait for the disk after each file that a crash must not lose. In memory nothing waits.
+MEMORY = Path("/dev/shm")
+if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 SENTENCES = [
     f"the {adjective} {animal} {verb} the {thing} ."
