@@ -1,10 +1,10 @@
 """Runs in a client's environment: embeds every group of texts with every export, and writes what came of it.
 
-    python SCRIPT EXPORTS TEXTS RESULTS
+    python SCRIPT EXPORTS TEXTS RESULTS NAME …
 
-EXPORTS is a directory of exports, TEXTS a JSON file with lists of texts by group. RESULTS is a directory that gets a
-file for each export, `{"versions": {package: version}, "vectors": {group: [[…], …] or the client's error}}`. An export
-that has one is left out.
+EXPORTS is a directory with the exports of these names, TEXTS a JSON file with lists of texts by group. RESULTS is a
+directory that gets a file for each export:
+`{"versions": {package: version}, "vectors": {group: [[…], …] or the client's error}}`.
 """
 
 import importlib.metadata
@@ -21,15 +21,12 @@ def embed_all(load: Callable[[Path], Callable], *packages: str) -> None:
         load: opens an export, and returns a function from a list of texts to vectors `(n, D)`.
         packages: whose versions are written down.
     """
-    exports, texts, results = map(Path, sys.argv[1:])
+    exports, texts, results = map(Path, sys.argv[1:4])
     groups = json.loads(texts.read_text(encoding="utf-8"))
     versions = {package: importlib.metadata.version(package) for package in packages}
-    for directory in sorted(exports.iterdir()):
-        result = results / f"{directory.name}.json"
-        if result.exists():
-            continue
+    for name in sys.argv[4:]:
         try:
-            encode = load(directory)
+            encode = load(exports / name)
             vectors = {group: attempt(encode, texts) for group, texts in groups.items()}
         except KeyboardInterrupt:
             raise
@@ -37,9 +34,9 @@ def embed_all(load: Callable[[Path], Callable], *packages: str) -> None:
             BaseException
         ) as error:  # whatever a client does with an export is its answer; Rust's panics are one too
             vectors = dict.fromkeys(groups, said(error))
-        partial = result.with_suffix(".partial")
+        partial = results / f"{name}.partial"
         partial.write_text(json.dumps({"versions": versions, "vectors": vectors}), encoding="utf-8")
-        partial.rename(result)
+        partial.rename(results / f"{name}.json")
 
 
 def attempt(encode: Callable, texts: list[str]) -> list[list[float]] | str:

@@ -1,5 +1,5 @@
-// Runs in a directory where npm has installed @huggingface/transformers: node SCRIPT EXPORTS TEXTS RESULTS, see embedding.py
-import { existsSync, readdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
+// Runs in a directory where npm has installed @huggingface/transformers: node SCRIPT EXPORTS TEXTS RESULTS NAME …, see embedding.py
+import { readFileSync, renameSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
@@ -7,15 +7,13 @@ import { pathToFileURL } from "node:url";
 const require = createRequire(join(process.cwd(), "index.js"));
 const entry = require.resolve("@huggingface/transformers").replace(/\.cjs$/, ".mjs");
 const { AutoModel, AutoTokenizer, env } = await import(pathToFileURL(entry));
-const [, , exports, texts, results] = process.argv;
+const [, , exports, texts, results, ...names] = process.argv;
 env.allowRemoteModels = false;
 env.localModelPath = exports;
 const groups = JSON.parse(readFileSync(texts, "utf-8"));
 const said = (error) => `${error.name}: ${error.message}`.replace(/\s+/g, " ").slice(0, 200);
 
-for (const name of readdirSync(exports).sort()) {
-  const result = join(results, `${name}.json`);
-  if (existsSync(result)) continue;
+for (const name of names) {
   const vectors = {};
   try {
     const tokenizer = await AutoTokenizer.from_pretrained(name);
@@ -32,6 +30,7 @@ for (const name of readdirSync(exports).sort()) {
   } catch (error) {
     for (const group of Object.keys(groups)) vectors[group] = said(error);
   }
-  writeFileSync(`${result}.partial`, JSON.stringify({ versions: { "@huggingface/transformers": env.version }, vectors }));
-  renameSync(`${result}.partial`, result);
+  const partial = join(results, `${name}.partial`);
+  writeFileSync(partial, JSON.stringify({ versions: { "@huggingface/transformers": env.version }, vectors }));
+  renameSync(partial, join(results, `${name}.json`));
 }
