@@ -91,7 +91,7 @@ def plain(kind, tmp_path_factory):
     directory, expected = tmp_path_factory.mktemp("plain"), {}
     for name in sorted({*CONFIGS, *VARIANTS} - WITHOUT_PLAIN_FORM):
         model, tokenizer = serving(name, kind)
-        texts = [*TEXTS, f"the small {tokenizer.mask_token} sees the house ."]
+        texts = [*TEXTS, f"the small {tokenizer.mask_token} sees the {TEMPLATE_MASK} house ."]
         expected[name] = model.encode(texts, tokenizer)
         if model.config.pooling == "prompt":
             tokenizer = separate_template_mask(model, tokenizer)
