@@ -85,7 +85,8 @@ def test_causality_is_read_from_the_model_as_it_behaves(family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_longest_input_runs_and_one_token_more_does_not_for_tables_of_positions(family):
     config = family_config(family)
-    backbone, longest = AutoModel.from_config(config).eval(), longest_input(config)
+    backbone = AutoModel.from_config(config).eval()
+    longest = longest_input(backbone)
     with torch.no_grad():
         backbone(input_ids=torch.full((1, longest), 7))
         if any(name.endswith("position_embeddings.weight") for name, _ in backbone.named_parameters()):

@@ -137,7 +137,7 @@ def build(recipe: Recipe) -> Build:
         load_masked_lm_head(key, head, backbone.config, recipe.base_model, recipe.base_revision or "main")
     # In the releases, max_length counts special tokens, but not a template.
     sentence_length = recipe.max_length - (template_length(templates[0]) if prompts == [None] else 0)
-    longest = longest_input(backbone.config) - config.prefix_positions
+    longest = longest_input(backbone) - config.prefix_positions
     text = sentence_length + max(map(template_length, templates)) + config.most_added_pieces(sentence_length)
     needed = text + config.longest_prefix(tokenizer)
     needed += config.bias_length_offset if config.denoise != "none" else 0
@@ -150,10 +150,10 @@ def build(recipe: Recipe) -> Build:
         raise UserError(
             f"max_length: {recipe.max_length} needs {needed} positions, {recipe.base_model} has {longest}; lower it"
         )
-    if config.needs_generator and text > longest_input(generator.config):
+    if config.needs_generator and text > (most := longest_input(generator)):
         raise UserError(
             f"max_length: {recipe.max_length} needs {text} positions, the generator {recipe.generator} has "
-            f"{longest_input(generator.config)}; lower it"
+            f"{most}; lower it"
         )
     with reading_tokenizer(recipe.base_model):
         serving = serving_tokenizer(

@@ -28,7 +28,8 @@ from .run_data import RunData
 
 # The code that a run's numbers depend on, beside `modeling`: what batches and updates use.
 CODE: tuple[str, ...] = ("data/*.py", "loading/*.py", "evaluation/selection.py", "evaluation/tasks/sts.py")
-CODE += ("loop/building.py", "loop/optimizers.py", "loop/progress.py", "loop/run_data.py", "loop/training_loop.py")
+CODE += ("loop/best_model.py", "loop/building.py", "loop/optimizers.py", "loop/run_data.py", "loop/training_log.py")
+CODE += ("loop/training_loop.py",)
 # A checkpoint in which one of these differs belongs to another run.
 SAME_RUN = ("recipe", "seed")
 # Entries that receipts of older code lack. Such a receipt also differs in `code`, which is what an error then names.

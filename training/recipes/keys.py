@@ -17,7 +17,7 @@ SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomia
 LAST = "last"
 SELECTIONS = ("sts-dev", "sts-sickr-dev", "transfer-dev", LAST)
 # Keys that change no result. They may differ when a run is resumed.
-FREE_KEYS = {"output_dir", "overwrite", "force", "report_to", "log_steps", "recipe"}
+FREE_KEYS = {"output_dir", "overwrite", "force", "report_to", "log_steps", "recipe", "num_workers"}
 # Keys that are younger than the receipts of runs. At its default, such a key does not change an earlier receipt.
 LATER_KEYS = {"optimizer", "teachers", "teacher_share", "dropout", "fraction_seed", "soup", "padded"}
 LATER_KEYS |= {"select_by", "flow", "flow_sentences", "flow_epochs", "flow_learning_rate"}
@@ -119,6 +119,9 @@ class Recipe:
     streaming: bool = data_key(False, "Read the data while training, instead of preparing it first.")
     shuffle_buffer: int = data_key(
         10_000, "Size of the buffer in which a stream is shuffled.", "[1, 100_000_000]", "rows"
+    )
+    num_workers: int = data_key(
+        0, "Processes that prepare batches while the model trains on others. Not for a stream.", "[0, 64]"
     )
     max_length: int = data_key(
         32, "Longest sentence. Special tokens count; a prompt's template does not.", "[1, 1_000_000]", "word pieces"
@@ -298,6 +301,8 @@ class Recipe:
             raise UserError(f"select_by: {self.select_by} reads --eval_data; give it, and no --dev_file")
         if self.streaming and self.max_steps is None:
             raise UserError("streaming: the length of a stream is unknown; give --max_steps too")
+        if self.streaming and self.num_workers:  # `datasets` shuffles a stream differently in a worker
+            raise UserError("num_workers: a stream is read by the training process itself; leave it out")
         if self.streaming and self.train_fraction < 1:
             raise UserError("train_fraction: a stream cannot be sampled; give --max_train_sentences instead")
         if self.whitening and not (self.train_file or self.dataset):

@@ -73,7 +73,7 @@ def serving(name: str, kind: str):
     if config.whitening_size:
         model.whitening.fit(torch.randn(40, config.hidden_size))
     template = config.prompt_token_ids[0] if config.prompts else template_token_ids(tokenizer)
-    longest = longest_input(config.backbone_config) - config.prefix_positions
+    longest = longest_input(model.backbone) - config.prefix_positions
     options = {"leading_space": bool(config.prompts), "full_stop": config.full_stop}
     return model, serving_tokenizer(tokenizer, template, max_length=longest, **options)
 
@@ -91,7 +91,7 @@ def plain(kind, tmp_path_factory):
     directory, expected = tmp_path_factory.mktemp("plain"), {}
     for name in sorted({*CONFIGS, *VARIANTS} - WITHOUT_PLAIN_FORM):
         model, tokenizer = serving(name, kind)
-        texts = [*TEXTS, f"the small {tokenizer.mask_token} sees the house ."]
+        texts = [*TEXTS, f"the small {tokenizer.mask_token} sees the {TEMPLATE_MASK} house ."]
         expected[name] = model.encode(texts, tokenizer)
         if model.config.pooling == "prompt":
             tokenizer = separate_template_mask(model, tokenizer)
