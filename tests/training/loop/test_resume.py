@@ -72,6 +72,7 @@ def test_resume_continues_only_the_interrupted_seed(bases, train_file, dev_file,
         same_run(tmp_path / "whole" / seed, tmp_path / "broken" / seed)
 
 
+@pytest.mark.slow
 def test_a_run_killed_many_times_ends_like_the_uninterrupted_one(bases, train_file, dev_file, tmp_path):
     """SIGKILL before changes of file names in the run's directory: in saves, prunings, `best/`, whitening, results."""
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", max_steps=4, eval_steps=1, whitening=8)
