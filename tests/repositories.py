@@ -11,7 +11,15 @@ from csezoo.training.loading.templates import serving_tokenizer, template_token_
 from csezoo.training.publishing.repository import save_repository
 from csezoo.training.recipes import make_recipe
 from tests.conftest import tiny_config, tiny_tokenizer
+from tests.families import FAMILIES, family_config, family_tokenizer
 from tests.interpreters import run_python
+
+
+def tiny_backbone(kind: str):
+    """The configuration and the tokenizer of a tiny backbone: `bert`, `roberta`, or a family of `FAMILIES`."""
+    if kind in FAMILIES:
+        return family_config(kind), family_tokenizer(kind)
+    return tiny_config(kind), tiny_tokenizer(kind)
 
 
 def tiny_repository(directory: Path, method: str = "simcse", kind: str = "bert", **changes) -> Path:
@@ -21,12 +29,12 @@ def tiny_repository(directory: Path, method: str = "simcse", kind: str = "bert",
         changes: changes to its configuration.
     """
     torch.manual_seed(0)
-    tokenizer = tiny_tokenizer(kind)
+    backbone, tokenizer = tiny_backbone(kind)
     prompts = changes.get("prompts")
     templates = [template_token_ids(tokenizer, prompt) for prompt in prompts or [None]]
     config_class, model_class, _ = METHODS[method]
     config = config_class(
-        backbone_config=tiny_config(kind),
+        backbone_config=backbone,
         prompt_token_ids=templates if prompts else None,
         mask_token_id=tokenizer.mask_token_id,
         special_token_ids=tokenizer.all_special_ids,
@@ -38,7 +46,7 @@ def tiny_repository(directory: Path, method: str = "simcse", kind: str = "bert",
             parameter.add_(0.1 * torch.randn_like(parameter))
     longest = 64 - config.prefix_positions
     recipe = make_recipe({"name": "tiny", "method": method, "base_model": "zoo/tiny"})
-    serving = serving_tokenizer(tokenizer, templates[0], max_length=longest)
+    serving = serving_tokenizer(tokenizer, templates[0], max_length=longest, full_stop=config.full_stop)
     save_repository(directory, model, serving, recipe, [])
     return directory
 

@@ -1,11 +1,14 @@
 """What the clients that people use make of an export: every client, on every setting, against the checkpoint itself.
 
-    python -m tests.foreign_clients [DIRECTORY] [--only CLIENT …] [--write]
+    python -m tests.foreign_clients [DIRECTORY] [--only CLIENT …] [--settings PATTERN …] [--write]
 
-Saves a tiny checkpoint of every setting and its exports in DIRECTORY (a temporary one by default; what is there is
-used again), makes an environment for each client, where csezoo is not installed, and compares the unit vectors of 76
-texts. It stops if a client differs by more than 1e-5 and no limit in `clients.py` says why, or if a limit no longer
-shows. `--write` writes `training/publishing/clients/clients.json`, from which cards and documentation say what works.
+Saves a tiny checkpoint of every setting and its exports in DIRECTORY (a temporary one by default), makes an
+environment for each client, where csezoo is not installed, and compares the unit vectors of 76 texts. It stops if a
+client differs by more than 1e-5 and no limit in `clients.py` says why, or if a limit no longer shows. `--write` writes
+`training/publishing/clients/clients.json`, from which cards and documentation say what works.
+
+What is in DIRECTORY is used again: exports, environments, and what each client made of each setting. So an interrupted
+run continues where it stopped. After a change to the zoo or to a script, take another directory.
 
 Not a test of `pytest`: it installs packages. `test_foreign_clients.py` runs those that install in a minute on a few
 settings.
@@ -15,6 +18,7 @@ import argparse
 import os
 import sys
 import tempfile
+from fnmatch import fnmatch
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -28,18 +32,18 @@ from tests.foreign_clients.running import cells, judged, run_client
 from tests.foreign_clients.settings import save_all, settings
 
 
-def main(directory: Path, only: list[str], write: bool) -> None:
+def main(directory: Path, only: list[str], patterns: list[str], write: bool) -> None:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     chosen = [client for client in CLIENTS if not only or client.name in only]
     directory.mkdir(parents=True, exist_ok=True)
-    every = settings()
+    every = [setting for setting in settings() if any(fnmatch(setting.name, pattern) for pattern in patterns)]
     save_all(every, directory)
     outcomes, versions, mistakes = {}, {}, []
     for client in chosen:
         found = None
         if client.script:
-            versions[client.name], found = run_client(client, directory)
+            versions[client.name], found = run_client(client, directory, [setting.name for setting in every])
         outcomes[client.name], wrong = judged(client, every, directory, found)
         mistakes += wrong
         works = sum("because" not in outcome for outcome in outcomes[client.name].values())
@@ -55,7 +59,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory", nargs="?", type=Path)
     parser.add_argument("--only", nargs="+", default=[], choices=[client.name for client in CLIENTS])
+    parser.add_argument("--settings", nargs="+", default=["*"], metavar="PATTERN")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args(sys.argv[1:])
     with tempfile.TemporaryDirectory() as temporary:
-        main((options.directory or Path(temporary)).absolute(), options.only, options.write)
+        main((options.directory or Path(temporary)).absolute(), options.only, options.settings, options.write)

@@ -4,15 +4,16 @@ A limit that is declared here must show in the run, and whatever shows must be d
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 
+from csezoo.modeling.pooling import OTHER_LAYER
 from tests.foreign_clients.settings import Setting
 
 TORCH = f"torch=={torch.__version__.split('+')[0]}"
-OF_TWO_LAYERS = ("first_last_mean", "last2_mean")
+OF_TWO_LAYERS = tuple(OTHER_LAYER)
 NEEDS_MODULES = ("prompt", *OF_TWO_LAYERS)
 
 
@@ -23,7 +24,7 @@ class Limit:
     Args:
         because: the reason, as a card says it: what the client does instead.
         poolings, projections, whitened, kinds, names: the settings it is about.
-        texts: the groups of texts it is about.
+        texts: the groups of texts it is about; "long" are those that are longer than the model's limit.
     """
 
     because: str
@@ -78,8 +79,6 @@ CUT = Limit(
     "mask token the vector is nan); shorten long texts first",
     texts=("long",),
 )
-# Of the tiny models' 64 tokens, RoBERTa's bytes and a prompt or prefix leave too few for these texts.
-CUT_BYTES = replace(CUT, kinds=("roberta",), texts=("multilingual",))
 MEAN = "it takes the mean of the last layer, whatever `1_Pooling` says"
 CLIENTS = (
     Client("sentence-transformers 6, the checkpoint", "code", "sentence_transformers_torch.py"),
@@ -126,7 +125,7 @@ CLIENTS = (
         "onnx",
         "transformers_js.mjs",
         ("@huggingface/transformers@4.3.1",),
-        (CUT, replace(CUT_BYTES, poolings=("prompt",)), replace(CUT_BYTES, own_code=True)),
+        (CUT,),
     ),
     Client(
         "embed-anything",
@@ -135,7 +134,8 @@ CLIENTS = (
         ("embed-anything==0.7.1", "numpy"),
         (
             Limit("it does not know RoBERTa", kinds=("roberta",)),
-            Limit(MEAN, ("max", *NEEDS_MODULES)),
+            Limit("it does not know `Qwen3Model`", kinds=("Qwen3",)),
+            Limit(MEAN, ("max", "last", *NEEDS_MODULES)),
             Limit("it skips `Dense`", projections=("tanh", "batchnorm")),
             Limit("it skips `Dense`", whitened=True),
             Limit("it cuts at `max_position_embeddings`, not at the tokenizer's limit", texts=("long",)),

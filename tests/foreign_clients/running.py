@@ -15,7 +15,7 @@ import numpy as np
 from csezoo.training.publishing.onnx_graph import TOLERANCE
 from tests.clean_interpreter import WITHOUT_CSEZOO
 from tests.foreign_clients.clients import Client
-from tests.foreign_clients.settings import OWN_TOKEN, TEXTS, Setting, expected_vectors
+from tests.foreign_clients.settings import TEXTS, Setting, expected_vectors, longer_than_the_limit
 from tests.hub_server import HubServer
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -27,13 +27,17 @@ ZERO = 1e-5
 Found = Mapping[str, Mapping[str, list[list[float]] | str]]
 
 
+def file_name(*words: str) -> str:
+    return re.sub(r"[^\w.]+", "-", "-".join(words))
+
+
 def environment(client: Client, directory: Path) -> Path:
     """Return the directory with a client's packages; make it if it is not there.
 
     Raises:
         subprocess.CalledProcessError: a package cannot be installed.
     """
-    name = re.sub(r"[^\w.]+", "-", "-".join(sorted(client.packages)))
+    name = file_name(*sorted(client.packages))
     made = directory / "environments" / name
     if not made.is_dir():
         partial = made.with_name(f"{name}.partial")
@@ -49,34 +53,49 @@ def environment(client: Client, directory: Path) -> Path:
     return made
 
 
-def run_client(client: Client, directory: Path) -> tuple[dict[str, str], Found]:
-    """Return the versions of a client's packages, and what it made of each group of texts of each export."""
-    exports, texts, result = directory / client.form, directory / "texts.json", directory / "result.json"
+def run_client(client: Client, directory: Path, names: list[str]) -> tuple[dict[str, str], Found]:
+    """Return the versions of a client's packages, and what it made of each group of texts of each export.
+
+    Args:
+        client: the client.
+        directory: has the exports.
+        names: of the settings; one without this form of export is left out.
+
+    There is a file for each export in `results`. One that an earlier run wrote is used again, until the export or the
+    client's packages change.
+    """
+    exports, texts = directory / client.form, directory / "texts.json"
+    results = directory / "results" / file_name(client.name, *sorted(client.packages))
     texts.write_text(json.dumps(TEXTS), encoding="utf-8")
-    result.unlink(missing_ok=True)
+    results.mkdir(parents=True, exist_ok=True)
+    files = {name: results / f"{name}.json" for name in names if (exports / name).exists()}
+    if missing := [name for name, file in files.items() if not file.exists()]:
+        _run_script(client, directory, [exports, texts, results], missing)
+    found = {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items()}
+    return next(iter(found.values()))["versions"], {name: each["vectors"] for name, each in found.items()}
+
+
+def _run_script(client: Client, directory: Path, paths: list[Path], names: list[str]) -> None:
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     variables |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(directory / "hf"), "TOKENIZERS_PARALLELISM": "false"}
-    script = SCRIPTS / client.script
     if not client.packages:
         command, place = [sys.executable, "-W", "ignore", "-c", THIS_ENVIRONMENT], directory
     elif client.script.endswith(".mjs"):
         command, place = ["node"], environment(client, directory)
     else:
         command, place = [environment(client, directory) / "bin" / "python", "-W", "ignore"], directory
-    command += [script, exports, texts, result]
+    command += [SCRIPTS / client.script, *paths, *names]
     with HubServer() as hub:
         if client.needs_hub:
             shutil.rmtree(directory / "hub-cache", ignore_errors=True)  # of another run's server
-            for export in exports.iterdir():
+            for export in (paths[0] / name for name in names):
                 files = [path for path in export.rglob("*") if path.is_file()]
                 content = {path.relative_to(export).as_posix(): path.read_bytes() for path in files}
                 hub.commit(f"zoo/{export.name}", "an export", content)
             variables |= {**hub.environment(directory / "hub-cache"), "REPOSITORIES": "zoo"}
         done = subprocess.run(command, cwd=place, env=variables, capture_output=True, text=True)
-    if not result.exists():
+    if done.returncode != 0:
         raise SystemExit(f"{client.name}: {done.stderr[-2000:]}")
-    written = json.loads(result.read_text(encoding="utf-8"))
-    return written["versions"], written["exports"]
 
 
 def judged(
@@ -100,58 +119,61 @@ def judged(
         if found is not None and setting.name not in found:
             mistakes.append(f"{client.name}: {setting.name} is missing")
             continue
-        expected = expected_vectors(setting, directory) if found is not None else {}
-        differences: dict[str, float] = {}
-        exceptions: dict[str, dict] = {}
-        for group in TEXTS:
-            limit = next((limit for limit in client.limits if limit.holds(setting, group)), None)
-            if group == OWN_TOKEN and setting.pooling == "prompt" and client.form != "code":
-                continue
-            returned = found[setting.name][group] if found is not None else None
-            refused = isinstance(returned, str)
-            off = 0.0 if found is None else np.inf if refused else difference(returned, expected[group])
-            if found is None and limit is None or off <= TOLERANCE and limit is None:
-                differences[group] = off
-                continue
-            if limit is None:
-                words = returned if refused else f"off by {off:.1e}"
-                mistakes.append(f"{client.name}: {setting.name}, {group}: {words}, and no limit says why")
-                continue
-            exceptions[group] = {"because": limit.because}
-            if found is not None:
-                exceptions[group] |= {"refuses": True} if refused else {"difference": float(f"{off:.1g}")}
-        declared = [limit for limit in client.limits if any(limit.holds(setting, group) for group in TEXTS)]
-        if found is not None and declared and max(map(off_by, exceptions.values())) <= TOLERANCE:
-            mistakes.append(f"{client.name}: {setting.name} is right, against {declared[0].because!r}")
-        outcomes[setting.name] = outcome(differences, exceptions, measured=found is not None)
+        off = dict.fromkeys(TEXTS, 0.0) if found is None else differences(setting, directory, found[setting.name])
+        limits = {
+            group: next((limit for limit in client.limits if limit.holds(setting, group)), None) for group in off
+        }
+        for group, limit in limits.items():
+            if limit is None and not off[group] <= TOLERANCE:
+                returned = (found or {})[setting.name][group]
+                said = returned if isinstance(returned, str) else f"off by {off[group]:.1e}"
+                mistakes.append(f"{client.name}: {setting.name}, {group}: {said}, and no limit says why")
+        declared = {group: limit.because for group, limit in limits.items() if limit is not None}
+        if found is not None and declared and max(off[group] for group in declared) <= TOLERANCE:
+            mistakes.append(f"{client.name}: {setting.name} is right, against {declared}")
+        outcomes[setting.name] = outcome(off, declared, measured=found is not None)
     return outcomes, mistakes
 
 
-def off_by(exception: dict) -> float:
-    return exception.get("difference", np.inf)
+def differences(
+    setting: Setting, directory: Path, returned: Mapping[str, list[list[float]] | str]
+) -> dict[str, float]:
+    """Return the largest difference of unit vectors by group of texts, infinite for an error.
+
+    A text that is longer than the model's limit counts as a long one, whatever its group.
+    """
+    expected, long = expected_vectors(setting, directory), longer_than_the_limit(setting, directory)
+    off = dict.fromkeys(TEXTS, 0.0)
+    for group, vectors in returned.items():
+        for number, is_long in enumerate(long[group]):
+            one = np.inf if isinstance(vectors, str) else difference(vectors[number], expected[group][number])
+            off["long" if is_long else group] = max(off["long" if is_long else group], one)
+    return off
 
 
-def difference(returned: list[list[float]], expected: np.ndarray) -> float:
-    """Return the largest difference of unit vectors; infinite if they have another shape or are not numbers."""
-    vectors = np.array(returned, float)
-    if vectors.shape != expected.shape or not np.isfinite(vectors).all():
+def difference(returned: list[float], expected: np.ndarray) -> float:
+    """Return the largest difference of two unit vectors; infinite if they have another shape or are not numbers."""
+    vector = np.array(returned, float)
+    if vector.shape != expected.shape or not np.isfinite(vector).all():
         return np.inf
-    return float(np.abs(unit(vectors) - unit(expected)).max())
+    return float(np.abs(unit(vector) - unit(expected)).max())
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.where(norms < ZERO, 0, vectors / np.maximum(norms, ZERO))
+def unit(vector: np.ndarray) -> np.ndarray:
+    norm = np.linalg.norm(vector)
+    return np.zeros_like(vector) if norm < ZERO else vector / norm
 
 
-def outcome(differences: dict[str, float], exceptions: dict[str, dict], measured: bool) -> dict:
+def outcome(off: dict[str, float], declared: dict[str, str], measured: bool) -> dict:
     """Return the largest difference, and the reason why a client is not right: on all texts, or on some groups."""
-    largest = {"largest": float(f"{max(differences.values()):.1g}")} if differences and measured else {}
-    if not exceptions:
-        return largest
-    worst = max(exceptions.values(), key=off_by)
-    wrong = {key: value for key, value in worst.items() if value != np.inf}
-    return largest | wrong | ({"texts": sorted(exceptions)} if differences else {})
+    right = [off[group] for group in off if group not in declared]
+    found: dict = {"largest": float(f"{max(right):.1g}")} if right and measured else {}
+    if declared:
+        worst = max(declared, key=lambda group: off[group])
+        found["because"] = declared[worst]
+        found |= {"difference": float(f"{off[worst]:.1g}")} if measured and off[worst] < np.inf else {}
+        found |= {"texts": sorted(declared)} if right else {}
+    return found
 
 
 def badness(outcome: dict) -> tuple[bool, float]:
@@ -167,7 +189,13 @@ def cells(
     """
     combined: dict[tuple, dict] = {}
     for setting in settings:
-        key = (setting.kind, setting.pooling, setting.projection, setting.whitened, setting.own_code)
+        key = (
+            setting.config.backbone_config.model_type,
+            setting.pooling,
+            setting.projection,
+            setting.whitened,
+            setting.own_code,
+        )
         names = ("kind", "pooling", "projection", "whitened", "own_code")
         cell = combined.setdefault(key, {**dict(zip(names, key, strict=True)), "settings": [], "clients": {}})
         cell["settings"].append(setting.name)

@@ -1,4 +1,4 @@
-"""The exports that every client gets (method x pooling x projection x whitening, two kinds of backbone), and texts."""
+"""The exports that every client gets (method x pooling x projection x whitening, kinds of backbone), and texts."""
 
 import shutil
 import sys
@@ -8,22 +8,29 @@ from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
-from transformers import AutoModel
+from transformers import AutoModel, AutoTokenizer
 
 from csezoo.modeling import METHODS, SentenceEncoderConfig
 from csezoo.modeling.encoding import load_tokenizer
 from csezoo.training.publishing.onnx_graph import write_onnx
-from csezoo.training.publishing.plain import separate_template_mask, write_plain_model, write_without_plain_form
-from tests.conftest import SENTENCES, tiny_config
+from csezoo.training.publishing.plain import (
+    TEMPLATE_MASK,
+    separate_template_mask,
+    write_plain_model,
+    write_without_plain_form,
+)
+from tests.conftest import SENTENCES
 from tests.methods import CONFIGS
-from tests.repositories import tiny_repository
+from tests.repositories import tiny_backbone, tiny_repository
 
 PROMPT = "this sentence : {sentence} means {mask} ."
 POOLINGS = {
     "cls": {"pooling": "cls"},
     "mean": {"pooling": "mean"},
     "max": {"pooling": "max"},
+    "last": {"pooling": "last"},
     "first_last_mean": {"pooling": "first_last_mean"},
+    "embeddings_last_mean": {"pooling": "embeddings_last_mean"},
     "last2_mean": {"pooling": "last2_mean"},
     "prompt": {"pooling": "prompt", "prompts": [PROMPT]},
 }
@@ -33,12 +40,21 @@ LAYERS = {
     "batchnorm": {"projection": "batchnorm", "projection_at_test": True},
 }
 WHITENED = {"": {}, "-whitened": {"whitening_size": 8}}
-# What only an ONNX file can do.
-ONNX_ONLY = {"denoised": {**POOLINGS["prompt"], "denoise": "always"}}
+# Settings of SimCSE beside these combinations. All but the first are what only an ONNX file can do.
+OTHERS = {
+    "simcse-prompt-full-stop": {**POOLINGS["prompt"], "full_stop": True},
+    "simcse-prompt-denoised": {**POOLINGS["prompt"], "denoise": "always"},
+    "simcse-wk": {"pooling": "wk"},
+    "simcse-flow": {"flow_width": 4},
+    "simcse-mlm-transform": {"projection": "mlm_transform", "projection_at_test": True},
+}
+# A decoder is another kind of backbone.
+OF_DECODER = {
+    "last": POOLINGS["last"],
+    "last-prompt": {**POOLINGS["last"], "prompts": ["this sentence : {sentence} means in one word :"]},
+    "mean": POOLINGS["mean"],
+}
 
-# A text with the token that the export of a prompt adds for the mask of its template. It is the export's own token, in
-# whatever text it is written, so that no client is compared on it there.
-OWN_TOKEN = "own token"
 # The tiny BERT knows only the words of `SENTENCES`, so that every other word is unknown to it; RoBERTa reads bytes.
 TEXTS = {
     "sentences": SENTENCES[::4],
@@ -68,8 +84,8 @@ TEXTS = {
         "{sentence} means {mask}",
         'a "quoted" text with \\ and / and \t tab',
         "THE Small CAT, sees... the house!!",
+        f"<|endoftext|> [TEMPLATE_MASK] {TEMPLATE_MASK}",
     ],
-    OWN_TOKEN: ["<|endoftext|> [TEMPLATE_MASK]"],
 }
 
 
@@ -79,7 +95,8 @@ class Setting:
 
     Args:
         name: of its directory.
-        method, kind, keys: of its configuration.
+        method, keys: of its configuration.
+        kind: of its backbone, see `tiny_backbone`.
     """
 
     name: str
@@ -108,33 +125,44 @@ class Setting:
     @cached_property
     def config(self) -> SentenceEncoderConfig:
         keys = {"prompt_token_ids": [[[1], [2]]]} if "prompts" in self.keys else {}
-        return METHODS[self.method][0](backbone_config=tiny_config(self.kind), **keys, **self.keys)
+        return METHODS[self.method][0](backbone_config=tiny_backbone(self.kind)[0], **keys, **self.keys)
 
 
 def settings() -> list[Setting]:
-    """Return the settings: SimCSE with every pooling and layer on top, and every method as it is."""
-    found = []
-    for kind in ("bert", "roberta"):
-        for pooling, keys in POOLINGS.items():
-            for layers, more in LAYERS.items():
-                for ending, whitening in WHITENED.items():
-                    name = f"simcse-{pooling}-{layers}{ending}-{kind}"
-                    found.append(Setting(name, "simcse", kind, keys | more | whitening))
-        others = {f"simcse-prompt-{name}": keys for name, keys in ONNX_ONLY.items()}
-        others |= {name: keys for name, keys in CONFIGS.items() if not name.startswith("simcse-")}
-        found += [Setting(f"{name}-{kind}", name.split("-")[0], kind, keys) for name, keys in others.items()]
+    """Return the settings: SimCSE with every pooling and layer on top, and every method as it is.
+
+    They are in the order in which a run that is interrupted has tried most: poolings, layers on top, and then the
+    methods, which differ in training more than in what is exported.
+    """
+    methods = {name: keys for name, keys in CONFIGS.items() if not name.startswith("simcse")}
+    found = [Setting(f"simcse-{name}-qwen3", "simcse", "Qwen3", keys) for name, keys in OF_DECODER.items()]
+    for named in ({**_combined("none"), **OTHERS}, _combined("tanh", "batchnorm"), methods):
+        for kind in ("bert", "roberta"):
+            found += [Setting(f"{name}-{kind}", name.split("-")[0], kind, keys) for name, keys in named.items()]
     return found
+
+
+def _combined(*projections: str) -> dict[str, dict]:
+    return {
+        f"simcse-{pooling}-{projection}{ending}": keys | LAYERS[projection] | whitening
+        for projection in projections
+        for ending, whitening in WHITENED.items()
+        for pooling, keys in POOLINGS.items()
+    }
 
 
 def save(setting: Setting, directory: Path) -> None:
     """Save a tiny checkpoint in `code`, and its exports in `plain` (if it has one) and `onnx`, under its name.
 
-    The vectors of the checkpoint are written last, so that an interrupted setting is made again.
+    The vectors of the checkpoint are written last, so that an interrupted setting is made again. What clients made of
+    an earlier one is deleted.
     """
     source, plain, onnx = (directory / form / setting.name for form in ("code", "plain", "onnx"))
     expected = directory / "expected" / f"{setting.name}.npz"
     if expected.exists():
         return
+    for result in (directory / "results").glob(f"*/{setting.name}.json"):
+        result.unlink()
     for path in (source, plain, onnx):
         shutil.rmtree(path, ignore_errors=True)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -166,3 +194,13 @@ def expected_vectors(setting: Setting, directory: Path) -> dict[str, np.ndarray]
     """Return the vectors of the checkpoint `(n, D)`, by group of texts."""
     with np.load(directory / "expected" / f"{setting.name}.npz") as stored:
         return dict(stored)
+
+
+def longer_than_the_limit(setting: Setting, directory: Path) -> dict[str, list[bool]]:
+    """Return which texts have too many tokens for the model, by group: the tiny models take 64, template included."""
+    tokenizer = AutoTokenizer.from_pretrained(directory / "onnx" / setting.name)
+    limit = tokenizer.model_max_length
+    return {
+        group: [len(ids) > limit for ids in tokenizer(texts, truncation=False).input_ids]
+        for group, texts in TEXTS.items()
+    }

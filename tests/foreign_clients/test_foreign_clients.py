@@ -37,7 +37,7 @@ def test_a_client_returns_the_vectors_of_the_checkpoint_or_its_limit_says_why(na
             environment(client, exports)
         except subprocess.CalledProcessError as error:
             pytest.skip(f"{name.upper()} NOT TESTED: it cannot be installed ({error.stderr.decode()[-200:]})")
-    _, found = run_client(client, exports)
+    _, found = run_client(client, exports, list(CHOSEN))
     chosen = [setting for setting in settings() if setting.name in CHOSEN]
     outcomes, mistakes = judged(client, chosen, exports, found)
     assert not mistakes and len(outcomes) == len(chosen)

@@ -121,7 +121,8 @@ def plain_encoder(
     encoder = SimCSEModel(config).to(backbone.dtype).eval()  # type: ignore[arg-type]  # a decorator hides `self`
     encoder.backbone.load_state_dict(without_pooler(backbone))
     longest = longest_input(backbone)
-    return encoder, serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=longest)
+    with reading_tokenizer(model):
+        return encoder, serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=longest)
 
 
 def _refuse_padding_dependence(model: str, encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase) -> None:

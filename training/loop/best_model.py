@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,10 +13,11 @@ from accelerate.utils import broadcast_object_list
 
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 
-from ..evaluation.suites import evaluate_tasks
-from ..evaluation.tasks.sts import PairTask
+from ..evaluation.selection import dev_score
+from ..evaluation.suites import Task
 from ..publishing.repository import save_repository
 from ..recipes import Recipe
+from ..recipes.keys import LAST
 from .building import Build
 from .health import warnings
 from .served.soup import Soup
@@ -29,11 +31,11 @@ class BestModel:
 
     Args:
         run: the run's directory.
-        dev: pairs to score with. Without them, the last model is the best.
+        dev: tasks whose mean score selects the best model. Without them, the last model is the best.
         log: gets the scores.
     """
 
-    def __init__(self, run: Path, built: Build, recipe: Recipe, dev: PairTask | None, log: TrainingLog):
+    def __init__(self, run: Path, built: Build, recipe: Recipe, dev: Sequence[Task], log: TrainingLog):
         self.run, self.built, self.recipe, self.dev, self.log = run, built, recipe, dev, log
         self.accelerator = log.accelerator
         self.best_step: int | None = None
@@ -65,22 +67,25 @@ class BestModel:
         self.last_score = score
 
     def evaluate(self, step: int, *, counts: bool) -> None:
-        """Score the serving model on dev, and save it as `best/` if it is better. Without dev, always save it.
+        """Score the serving model on dev, and save it as `best/` if it is better.
+
+        Without dev, or if the recipe selects the last one, it is always saved.
 
         Args:
             step: updates so far.
             counts: whether a drop counts for `endurance`. Scores before training and of stage `nli` do not count.
         """
         score: Any = None
-        if self.dev is not None:
-            scores = [self._dev_score(self.dev) if self.accelerator.is_main_process else None]
+        if self.dev:
+            scores = [self._dev_score() if self.accelerator.is_main_process else None]
             score = broadcast_object_list(scores)[0]
             self.log.write({"step": step, "dev": score})
             if self.recipe.soup:
                 self.soup.add(score, step, self._serving(), write=self.accelerator.is_main_process)
             if counts:
                 self.count_drop(score)
-        if self.dev is None or self.best_score is None or score > self.best_score:
+        always = not self.dev or self.best_score is None or self.recipe.select_by == LAST
+        if always or score > self.best_score:
             self.best_step, self.best_score = step, score
             if self.accelerator.is_main_process:
                 tokenizer = self.built.serving_tokenizer
@@ -99,7 +104,7 @@ class BestModel:
 
         def evaluate(weights: dict[str, torch.Tensor]) -> float:
             serving.load_state_dict(weights)
-            return self._dev_score(cast(PairTask, self.dev))
+            return self._dev_score()
 
         weights, steps, self.best_score = self.soup.cook(evaluate)
         if len(steps) > 1:
@@ -110,7 +115,7 @@ class BestModel:
     def _serving(self) -> SentenceEncoderModel:
         return self.built.model.serving_model().eval()
 
-    def _dev_score(self, dev: PairTask) -> float:
+    def _dev_score(self) -> float:
         serving = self._serving()
 
         def encode(texts: list[str]) -> np.ndarray:
@@ -119,5 +124,5 @@ class BestModel:
                 logger.warning("step %d: %s", self.log.step, line)
             return vectors
 
-        self.dev_results = evaluate_tasks(encode, [dev], receipt={"pooling": serving.config.pooling})
-        return self.dev_results[0]["value"]
+        score, self.dev_results = dev_score(encode, self.dev, {"pooling": serving.config.pooling})
+        return score

@@ -25,7 +25,7 @@ from ..loading.backbones import load_backbone, run_once, set_dropout, set_module
 from ..loading.masked_lm import load_generator, load_masked_lm_head
 from ..loading.sizes import refuse_oversized
 from ..loading.templates import Template, serving_tokenizer, template_token_ids
-from ..loading.tokenizers import UNKNOWN, check_vocabulary, load_tokenizer, require_mask_token
+from ..loading.tokenizers import UNKNOWN, check_vocabulary, load_tokenizer, reading_tokenizer, require_mask_token
 from ..recipes import Recipe
 
 logger = logging.getLogger(__name__)
@@ -155,13 +155,14 @@ def build(recipe: Recipe) -> Build:
             f"max_length: {recipe.max_length} needs {text} positions, the generator {recipe.generator} has "
             f"{most}; lower it"
         )
-    serving = serving_tokenizer(
-        tokenizer,
-        templates[0],
-        max_length=longest,
-        leading_space=prompts != [None] and ("{mask}" in prompts[0] or " {sentence}" in prompts[0]),
-        full_stop=config.full_stop,
-    )
+    with reading_tokenizer(recipe.base_model):
+        serving = serving_tokenizer(
+            tokenizer,
+            templates[0],
+            max_length=longest,
+            leading_space=prompts != [None] and ("{mask}" in prompts[0] or " {sentence}" in prompts[0]),
+            full_stop=config.full_stop,
+        )
     return Build(model, tokenizer, serving, templates, sentence_length)
 
 

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
 from ..environment import progress_bar
 from ..errors import UserError
-from ..evaluation.tasks.sts import PairTask
+from ..evaluation.suites import Task
 from ..files import flush
 from ..pictures.curves import draw_prefix_tuning, draw_training_curves
 from ..recipes import Recipe
@@ -105,14 +105,14 @@ def train(
     seed: int,
     directory: Path,
     accelerator: Accelerator,
-    dev: PairTask | None,
+    dev: Sequence[Task],
     finished: dict[int, dict],
 ) -> dict:
     """Train one seed to the end, from the newest complete checkpoint if there is one.
 
     Args:
         directory: for `metrics.jsonl`, `checkpoints/` and `best/`.
-        dev: pairs to select the best model with. Without them, the last model is the best.
+        dev: tasks to select the best model with. Without them, the last model is the best.
         finished: the receipts of the finished seeds of the run, by seed.
 
     Returns:
@@ -156,7 +156,7 @@ def train(
         soup = best.serve_soup()
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        draw_training_curves(log.metrics)
+        draw_training_curves(log.metrics, best.best_step)
         if log.step and best.best_step == 0:
             logger.warning("dev never improved: best/ has the initial weights")
     return {

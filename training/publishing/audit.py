@@ -30,6 +30,8 @@ BINARIES = {
 }
 # What `hf download --local-dir` writes beside the files.
 DOWNLOADED = re.compile(r"\.cache/huggingface/(\.gitignore|CACHEDIR\.TAG|download/.*\.(metadata|lock))")
+# Results for the Hub's leaderboards, which `csezoo publish` writes.
+EVAL_RESULTS = re.compile(r"\.eval_results/[^/]+\.yaml")
 PICKLES = {".bin", ".ckpt", ".dill", ".joblib", ".npy", ".npz", ".pickle", ".pkl", ".pt", ".pth"}
 COMPILED = {".dll", ".dylib", ".exe", ".pyc", ".pyd", ".so"}
 PYTHON = {".ipynb", ".py", ".pyi", ".pyw", ".pyx", ".pyz"}
@@ -104,7 +106,11 @@ def _unread(name: str, path: Path) -> str | None:
     if not path.is_file():
         return "is neither a file nor a directory"
     if any(part.startswith(".") for part in name.split("/")) and path.name not in NAMES:
-        return None if DOWNLOADED.fullmatch(name) else "is hidden: a model needs no hidden files"
+        return (
+            None
+            if DOWNLOADED.fullmatch(name) or EVAL_RESULTS.fullmatch(name)
+            else "is hidden: a model needs no hidden files"
+        )
     return None
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
 import torch
 from safetensors.torch import save_file
-from tokenizers import AddedToken
+from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -21,7 +22,9 @@ from csezoo.modeling.whitening import Whitening
 from ..files import write_json
 from ..loading.templates import serving_tokenizer
 
-TEMPLATE_MASK = "[TEMPLATE_MASK]"
+# No text contains it, because no piece of a text has a space in it: WordPiece splits a text at its spaces, byte-level
+# BPE and SentencePiece replace them.
+TEMPLATE_MASK = "[TEMPLATE MASK]"
 TANH, RELU, IDENTITY = (
     f"torch.nn.modules.{name}" for name in ("activation.Tanh", "activation.ReLU", "linear.Identity")
 )
@@ -34,7 +37,8 @@ def separate_template_mask(
     """Replace the mask token in a prompt's template by a new token with the same embedding.
 
     The zoo pools the last mask token of a text; sentence-transformers can only pool all tokens with a given id. With a
-    token of its own for the template, a mask token written in a text is not pooled. The vectors do not change.
+    token of its own for the template, a mask token written in a text is not pooled. The new token cannot be written in
+    a text. The vectors do not change.
 
     Args:
         encoder: a model with `prompt` pooling; changed in place.
@@ -43,8 +47,7 @@ def separate_template_mask(
     Returns:
         The tokenizer with the new token.
     """
-    config, tokenizer = encoder.config, copy.deepcopy(tokenizer)
-    tokenizer.add_tokens([AddedToken(TEMPLATE_MASK, special=True, normalized=False)])
+    config, tokenizer = encoder.config, _with_template_mask(tokenizer)
     template_mask = cast(int, tokenizer.convert_tokens_to_ids(TEMPLATE_MASK))
     size = max(len(tokenizer), config.vocab_size)
     table = encoder.backbone.resize_token_embeddings(size, mean_resizing=False).weight
@@ -53,6 +56,27 @@ def separate_template_mask(
     template = before, [template_mask if token == config.mask_token_id else token for token in after]
     config.mask_token_id, config.prompt_token_ids = template_mask, [template]
     return serving_tokenizer(tokenizer, template, max_length=tokenizer.model_max_length)
+
+
+def _with_template_mask(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    """Return a tokenizer with one more token in the vocabulary of its model.
+
+    It is not an added token, because a tokenizer finds those in every text. Added tokens whose ids follow the model's
+    vocabulary join it, so that no id changes.
+    """
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    vocabulary = state["model"]["vocab"]
+    names = [*tokenizer.convert_ids_to_tokens(list(range(len(vocabulary), len(tokenizer)))), TEMPLATE_MASK]
+    if isinstance(vocabulary, list):  # SentencePiece's unigram model: pieces and scores, in the order of their ids
+        lowest = min(score for _, score in vocabulary)
+        vocabulary += [[name, lowest] for name in names]
+    else:
+        vocabulary |= {name: number for number, name in enumerate(names, start=len(vocabulary))}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(state)),
+        model_max_length=tokenizer.model_max_length,
+        **tokenizer.special_tokens_map,
+    )
 
 
 def write_plain_model(

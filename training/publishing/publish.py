@@ -58,7 +58,7 @@ def publish(
 
     Nothing is visible before the commit, except that a new repository exists and is empty. After an interruption, the
     same call completes the work; only a pull request would be opened a second time. Hidden files are neither uploaded
-    nor deleted.
+    nor deleted, except that test results on MTEB's data sets are added in `.eval_results` for the Hub's leaderboards.
 
     Args:
         run: a run directory with `best/` in it, or a repository directory itself.

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import yaml
-from huggingface_hub import ModelCard
+from huggingface_hub import EvalResultEntry, ModelCard, eval_result_entries_to_yaml
 
 from ..errors import UserError, one_line
+from ..evaluation.tasks.sts import HUB
 from ..files import refuse_links_out
 from ..hub import differing_files, is_hidden
 from .audit import audit
@@ -20,6 +21,7 @@ from .fingerprints import read_fingerprint
 
 NEEDED = ("config.json", "model.safetensors", "tokenizer.json", "fingerprint.json", "README.md")
 OF_THE_RUN = ("recipe.yaml", "results.json")
+EVAL_RESULTS = ".eval_results"
 METADATA = ("language", "library_name", "license", "pipeline_tag", "tags")
 PLACEHOLDER = "REPOSITORY"  # the repository's name on the card until it is published
 STRANGER = """
@@ -39,7 +41,7 @@ print(*model.verify(AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code
 def stage(run: str, to: str, staged: Path) -> None:
     """Stage the files of a run: those of its `best/`, the recipe and the results; or those of a repository directory.
 
-    Files are linked, not copied. Hidden files are left out.
+    Files are linked, not copied. Hidden files are left out. `.eval_results` is made from the card.
 
     Args:
         run: a run directory with `best/` in it, or a repository directory itself.
@@ -61,6 +63,7 @@ def stage(run: str, to: str, staged: Path) -> None:
     _rewrite(staged / "README.md", lambda card: card.replace(PLACEHOLDER, to))
     if "recipe.yaml" in files:
         _rewrite(staged / "recipe.yaml", _without_directories)
+    _write_eval_results(staged)
 
 
 def finished_repository(run: str) -> Path:
@@ -79,6 +82,34 @@ def finished_repository(run: str) -> Path:
             "where it stopped"
         )
     return directory
+
+
+def _write_eval_results(staged: Path) -> None:
+    """Write the test results in the card's metadata as the Hub's leaderboards read them, a file for each data set.
+
+    A leaderboard belongs to a data set on the Hub, so results on other data have no file. The ids of its tasks are
+    MTEB's.
+    """
+    for result in _card(staged).data.eval_results or []:
+        dataset, revision, split = HUB.get(result.dataset_name, (None, None, None))
+        if (result.dataset_type, result.dataset_revision, split) == (dataset, revision, "test"):
+            entry = EvalResultEntry(
+                dataset_id=result.dataset_type,
+                task_id=f"{result.dataset_name}_default_{split}",
+                value=result.metric_value,
+                dataset_revision=revision,
+                notes="Spearman correlation of cosines x 100, over all pairs, measured with csezoo",
+            )
+            file = staged / EVAL_RESULTS / f"{result.dataset_name}.yaml"
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False), encoding="utf-8")
+
+
+def _card(staged: Path) -> ModelCard:
+    try:
+        return ModelCard((staged / "README.md").read_text(encoding="utf-8"))
+    except (ValueError, yaml.YAMLError) as error:
+        raise UserError(f"README.md cannot be read ({one_line(error)})") from error
 
 
 def _rewrite(link: Path, change: Callable[[str], str]) -> None:
@@ -108,10 +139,7 @@ def check_files(staged: Path) -> str:
     Raises:
         UserError: the first problem.
     """
-    try:
-        card = ModelCard((staged / "README.md").read_text(encoding="utf-8")).data.to_dict()
-    except (ValueError, yaml.YAMLError) as error:
-        raise UserError(f"README.md cannot be read ({one_line(error)})") from error
+    card = _card(staged).data.to_dict()
     fingerprint = read_fingerprint(staged, str(staged))
     if missing := [key for key in METADATA if not card.get(key)]:
         raise UserError(f"README.md: its metadata has no {', '.join(missing)}")

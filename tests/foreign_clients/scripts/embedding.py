@@ -1,9 +1,10 @@
 """Runs in a client's environment: embeds every group of texts with every export, and writes what came of it.
 
-    python SCRIPT EXPORTS TEXTS RESULT
+    python SCRIPT EXPORTS TEXTS RESULTS NAME …
 
-EXPORTS is a directory of exports, TEXTS a JSON file with lists of texts by group. RESULT becomes
-`{"versions": {package: version}, "exports": {name: {group: [[…], …] or the client's error}}}`.
+EXPORTS is a directory with the exports of these names, TEXTS a JSON file with lists of texts by group. RESULTS is a
+directory that gets a file for each export:
+`{"versions": {package: version}, "vectors": {group: [[…], …] or the client's error}}`.
 """
 
 import importlib.metadata
@@ -20,21 +21,22 @@ def embed_all(load: Callable[[Path], Callable], *packages: str) -> None:
         load: opens an export, and returns a function from a list of texts to vectors `(n, D)`.
         packages: whose versions are written down.
     """
-    exports, texts, result = map(Path, sys.argv[1:])
+    exports, texts, results = map(Path, sys.argv[1:4])
     groups = json.loads(texts.read_text(encoding="utf-8"))
-    found = {}
-    for directory in sorted(exports.iterdir()):
+    versions = {package: importlib.metadata.version(package) for package in packages}
+    for name in sys.argv[4:]:
         try:
-            encode = load(directory)
-            found[directory.name] = {group: attempt(encode, texts) for group, texts in groups.items()}
+            encode = load(exports / name)
+            vectors = {group: attempt(encode, texts) for group, texts in groups.items()}
         except KeyboardInterrupt:
             raise
         except (
             BaseException
         ) as error:  # whatever a client does with an export is its answer; Rust's panics are one too
-            found[directory.name] = dict.fromkeys(groups, said(error))
-    versions = {package: importlib.metadata.version(package) for package in packages}
-    result.write_text(json.dumps({"versions": versions, "exports": found}), encoding="utf-8")
+            vectors = dict.fromkeys(groups, said(error))
+        partial = results / f"{name}.partial"
+        partial.write_text(json.dumps({"versions": versions, "vectors": vectors}), encoding="utf-8")
+        partial.rename(results / f"{name}.json")
 
 
 def attempt(encode: Callable, texts: list[str]) -> list[list[float]] | str:

@@ -5,7 +5,12 @@ from embedding import embed_all
 from transformers import pipeline
 
 # The vectors of the tokens are what a pipeline returns; these poolings need nothing else.
-POOLED = {"cls": lambda tokens: tokens[0], "mean": lambda tokens: tokens.mean(0), "max": lambda tokens: tokens.max(0)}
+POOLED = {
+    "cls": lambda tokens: tokens[0],
+    "mean": lambda tokens: tokens.mean(0),
+    "max": lambda tokens: tokens.max(0),
+    "lasttoken": lambda tokens: tokens[-1],
+}
 
 
 def load(directory):

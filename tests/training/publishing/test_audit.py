@@ -128,6 +128,7 @@ def test_safetensors_that_begin_with_the_bytes_of_a_pickle_are_no_finding(tmp_pa
         ("code.pyw", b"import os", "is Python code outside of a .py file, which is not read"),
         (".hidden/code.py", b"x = 1", "is hidden: a model needs no hidden files"),
         (".cache/code.py", b"x = 1", "is hidden: a model needs no hidden files"),
+        (".eval_results/code.py", b"x = 1", "is hidden: a model needs no hidden files"),
         (".git/hooks/post-checkout", b"ls", "git runs the hooks and the programs that it names"),
         ("run.sh", b"ls", "a model needs no file of this kind"),
         ("plain.zip", b"PK\5\6" + bytes(18), "is an archive, not read"),

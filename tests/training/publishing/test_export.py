@@ -52,6 +52,8 @@ WITHOUT_PLAIN_FORM = {
     "simcse-mlm-transform",
     "wk",
     "simcse-flow",
+    "isbert",
+    "isbert-unigrams",
 }
 TEXTS = [*SENTENCES[:3], "cat", "", "the small cat " * 40]
 
@@ -89,7 +91,7 @@ def plain(kind, tmp_path_factory):
     directory, expected = tmp_path_factory.mktemp("plain"), {}
     for name in sorted({*CONFIGS, *VARIANTS} - WITHOUT_PLAIN_FORM):
         model, tokenizer = serving(name, kind)
-        texts = [*TEXTS, f"the small {tokenizer.mask_token} sees the house ."]
+        texts = [*TEXTS, f"the small {tokenizer.mask_token} sees the {TEMPLATE_MASK} house ."]
         expected[name] = model.encode(texts, tokenizer)
         if model.config.pooling == "prompt":
             tokenizer = separate_template_mask(model, tokenizer)
@@ -132,6 +134,8 @@ def test_the_reason_for_having_no_plain_form_is_named(name):
         "simcse-mlm-transform": "layer norm",
         "wk": "layers",
         "simcse-flow": "flow",
+        "isbert": "n-gram",
+        "isbert-unigrams": "n-gram",
     }
     word = words.get(name, "prefixes")
     assert word in config_of(name, "bert").needs_own_code

@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, parse_eval_result_entries
 from safetensors.torch import load_file, save_file
 
 from csezoo.modeling import SimCSEModel
+from csezoo.training.evaluation.tasks.sts import HUB
+from csezoo.training.publishing.audit import audit
 from csezoo.training.publishing.staging import stage
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES
@@ -130,6 +133,29 @@ def test_verify_and_audit_work_on_a_revision_of_a_hub_repository(published, tmp_
     verified = run("verify", "zoo/tiny", "--revision", sha)
     assert len(verified.stdout.splitlines()) == 3, verified.stderr
     assert_refused(run("verify", "zoo/tiny", "--revision", "v9"), "zoo/tiny could not be downloaded")
+
+
+def test_results_on_data_sets_of_the_hub_are_published_for_its_leaderboards(publish, hub, finished_run, tmp_path):
+    card = ModelCard.load(finished_run / "best" / "README.md")
+    dataset, revision, _ = HUB["STS12"]
+    measured = {"task_type": "STS", "metric_type": "cosine_spearman", "metric_value": 72.37}
+    of_the_hub = {"dataset_type": dataset, "dataset_revision": revision}
+    card.data.model_name = "tiny"
+    card.data.eval_results = [
+        EvalResult(dataset_name="STS12", **of_the_hub, **measured),
+        EvalResult(dataset_name="STS13", dataset_type="SentEval STS13", **measured),
+        EvalResult(dataset_name="STSBenchmark-dev", dataset_type="mteb/stsbenchmark-sts", **measured),
+    ]
+    card.save(finished_run / "best" / "README.md")
+    done = publish(finished_run)
+    assert done.returncode == 0, done.stderr
+    files = hub.repos["zoo/tiny"][-1].files
+    assert [name for name in files if name.startswith(".eval")] == [".eval_results/STS12.yaml"]
+    (entry,) = parse_eval_result_entries(yaml.safe_load(files[".eval_results/STS12.yaml"]))
+    expected = EvalResultEntry(dataset, "STS12_default_test", 72.37, dataset_revision=revision, notes=entry.notes)
+    assert entry == expected and "cosines" in entry.notes
+    stage(str(finished_run), "zoo/tiny", tmp_path / "staged")
+    assert audit(tmp_path / "staged") == []
 
 
 def test_publishing_again_replaces_changed_files_and_deletes_removed_ones(publish, hub, finished_run, tmp_path):
