@@ -84,7 +84,8 @@ class Quantized:
             return [*lines, "What it costs on STS was not measured: `--data` of `csezoo export` measures it."]
         cost = average(self.before) - average(self.after)
         table = format_table([("float32", self.before), ("int8", self.after)])
-        return [*lines, f"On the seven STS tasks it loses {cost:.2f} points (Spearman x 100):", f"```\n{table}\n```"]
+        change = f"{'loses' if cost >= 0 else 'gains'} {abs(cost):.2f} points"
+        return [*lines, f"On the seven STS tasks it {change} (Spearman x 100):", f"```\n{table}\n```"]
 
 
 def write_int8(file: Path) -> Path:

@@ -106,6 +106,7 @@ def test_points_lost_are_the_difference_of_the_averages():
     tasks = [{"task": "STS12", "value": 70.0}, {"task": "STS13", "value": 80.0}]
     after = [{"task": "STS12", "value": 69.5}, {"task": "STS13", "value": 79.9}]
     assert "loses 0.30 points" in Quantized("file", 0.25, 0.3, 0.99, tasks, after).lines()[1]
+    assert "gains 0.30 points" in Quantized("file", 0.25, 0.3, 0.99, after, tasks).lines()[1]
     assert "was not measured" in Quantized("file", 0.25, 0.3, 0.99, [], []).lines()[1]
 
 
