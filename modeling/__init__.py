@@ -7,16 +7,20 @@ from .backbones import FUSED, QUERY, VALUE
 from .checkpoint_files import name_all_imports
 from .combination import Method, method
 from .configuration_consert import ConSERTConfig
+from .configuration_contrastive_tension import ContrastiveTensionConfig
 from .configuration_diffaug import DiffAugConfig
 from .configuration_diffcse import DiffCSEConfig
+from .configuration_isbert import ISBERTConfig
 from .configuration_l2pcsr import L2PCSRConfig
 from .configuration_prdsimcse import PrdSimCSEConfig
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .configuration_sgopt import SGOPTConfig
 from .configuration_simcse import SimCSEConfig
 from .modeling_consert import ConSERTForContrastiveLearning, ConSERTModel
+from .modeling_contrastive_tension import ContrastiveTensionForContrastiveLearning, ContrastiveTensionModel
 from .modeling_diffaug import DiffAugForContrastiveLearning, DiffAugModel
 from .modeling_diffcse import DiffCSEForContrastiveLearning, DiffCSEModel
+from .modeling_isbert import ISBERTForContrastiveLearning, ISBERTModel
 from .modeling_l2pcsr import L2PCSRForContrastiveLearning, L2PCSRModel
 from .modeling_prdsimcse import PrdSimCSEForContrastiveLearning, PrdSimCSEModel
 from .modeling_pretrained import SentenceEncoderPreTrainedModel
@@ -31,6 +35,12 @@ METHODS: dict[str, Method] = {
     "diffcse": (DiffCSEConfig, DiffCSEModel, DiffCSEForContrastiveLearning),
     "l2pcsr": (L2PCSRConfig, L2PCSRModel, L2PCSRForContrastiveLearning),
     "consert": (ConSERTConfig, ConSERTModel, ConSERTForContrastiveLearning),
+    "contrastive_tension": (
+        ContrastiveTensionConfig,
+        ContrastiveTensionModel,
+        ContrastiveTensionForContrastiveLearning,
+    ),
+    "isbert": (ISBERTConfig, ISBERTModel, ISBERTForContrastiveLearning),
     "diffaug": (DiffAugConfig, DiffAugModel, DiffAugForContrastiveLearning),
 }
 
@@ -52,12 +62,18 @@ __all__ = [
     "ConSERTConfig",
     "ConSERTForContrastiveLearning",
     "ConSERTModel",
+    "ContrastiveTensionConfig",
+    "ContrastiveTensionForContrastiveLearning",
+    "ContrastiveTensionModel",
     "DiffAugConfig",
     "DiffAugForContrastiveLearning",
     "DiffAugModel",
     "DiffCSEConfig",
     "DiffCSEForContrastiveLearning",
     "DiffCSEModel",
+    "ISBERTConfig",
+    "ISBERTForContrastiveLearning",
+    "ISBERTModel",
     "L2PCSRConfig",
     "L2PCSRForContrastiveLearning",
     "L2PCSRModel",

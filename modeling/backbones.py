@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import nn
-from transformers import AutoModel, PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 # How the names of projections end: BERT and its relatives, DistilBERT, MPNet, DeBERTa, and all that follow Llama.
 QUERY: tuple[str, ...] = (".query", ".q_lin", ".attn.q", ".query_proj", ".q_proj")
@@ -35,7 +35,7 @@ def hidden_layers(backbone: PreTrainedModel) -> list[nn.Module]:
         ValueError: the backbone has no list of its layers.
 
     Example:
-        >>> from transformers import AlbertConfig
+        >>> from transformers import AlbertConfig, AutoModel
         >>> tiny = {"hidden_size": 8, "num_hidden_layers": 4, "num_attention_heads": 2, "vocab_size": 9}
         >>> layers = hidden_layers(AutoModel.from_config(AlbertConfig(**tiny)))
         >>> len(layers), len(set(layers))
@@ -107,7 +107,7 @@ def is_causal(backbone: PreTrainedModel) -> bool:
     """Return whether a token sees only the tokens before it.
 
     Example:
-        >>> from transformers import BertConfig, LlamaConfig
+        >>> from transformers import AutoModel, BertConfig, LlamaConfig
         >>> tiny = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 9}
         >>> [is_causal(AutoModel.from_config(config(**tiny))) for config in (BertConfig, LlamaConfig)]
         [False, True]
@@ -168,21 +168,20 @@ def hidden_dropout(config: PretrainedConfig) -> float:
     return next((values[name] for name in HIDDEN_DROPOUT if values.get(name) is not None), 0.0)
 
 
-def longest_input(config: PretrainedConfig) -> int:
+def longest_input(backbone: PreTrainedModel) -> int:
     """Return the longest sequence that a backbone accepts.
 
     RoBERTa and its relatives begin to count positions after the padding index, so that their table has fewer for texts
     than it has rows. Such a table has a padding index.
 
     Example:
-        >>> from transformers import BertConfig, MPNetConfig
-        >>> longest_input(BertConfig()), longest_input(MPNetConfig(max_position_embeddings=514))
-        (512, 512)
+        >>> from transformers import MPNetConfig, MPNetModel
+        >>> tiny = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 9}
+        >>> longest_input(MPNetModel(MPNetConfig(max_position_embeddings=514, **tiny)))
+        512
     """
-    with torch.device("meta"):
-        backbone = AutoModel.from_config(config)
     offsets = [table.padding_idx + 1 for table in position_tables(backbone) if table.padding_idx is not None]
-    return config.max_position_embeddings - max(offsets, default=0)
+    return backbone.config.max_position_embeddings - max(offsets, default=0)
 
 
 def position_tables(backbone: nn.Module) -> Iterator[nn.Embedding]:

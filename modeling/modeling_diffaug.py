@@ -347,6 +347,8 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
     ) -> dict[str, float]:
         """Return δ between the pooled vectors of premises and entailed hypotheses, and κ if there are prefixes.
 
+        With prefixes, the δ of dropout is there too, see `dropout_divergence`.
+
         The paper does not say which keys and values of the language model κ measures. Here they are those of all real
         tokens of these sentences, premises with prefix 1 and hypotheses with prefix 2, compared with both prefixes.
         """
@@ -368,4 +370,23 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
             keys, values = zip(*((tokens(layer.keys), tokens(layer.values)) for layer in layers), strict=True)
             prefix_keys, prefix_values = self.prefixes().transpose(2, 3).flatten(3).unbind(1)  # (M, 2l, H)
             measured["kappa"] = weight_convergence(keys, values, prefix_keys, prefix_values).item()
+            measured["delta_dropout"] = self.dropout_divergence(input_ids[:, 0], attention_mask[:, 0])
         return measured
+
+    @torch.no_grad()
+    def dropout_divergence(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> float:
+        """Return δ where dropout makes the views, as in SimCSE: the reference line of the paper's figure 3a.
+
+        The language model reads each sentence twice, without prefixes. The state of the random generator stays.
+
+        Args:
+            input_ids, attention_mask: `(B, T)`.
+        """
+        serving, training = self.model, self.model.backbone.training
+        ids, mask = input_ids.repeat(2, 1), attention_mask.repeat(2, 1)
+        serving.backbone.train()
+        with torch.random.fork_rng([ids.device] if ids.is_cuda else []):
+            outputs = SentenceEncoderModel.run_backbone(serving, mask, input_ids=ids, output_hidden_states=True)
+        serving.backbone.train(training)
+        first, second = serving.pool_outputs(outputs, ids, mask).chunk(2)
+        return representation_divergence(first, second).item()

@@ -218,15 +218,19 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             output_hidden_states=output_hidden_states or pooling in ALL_LAYERS,
             **{name: value for name, value in inputs.items() if value is not None},
         )
-        if pooling != "prompt":
-            states = outputs.hidden_states or (outputs.last_hidden_state,)
-            return outputs, self.transform(pool(states, attention_mask, pooling))
+        if pooling == "prompt" and input_ids is not None and checked:
+            require_mask_token(input_ids, self.config.mask_token_id)
+        return outputs, self.transform(self.pool_outputs(outputs, input_ids, attention_mask))
+
+    def pool_outputs(
+        self, outputs: BackboneOutput, input_ids: torch.Tensor | None, attention_mask: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the pooled vectors `(B, H)` of the backbone's outputs for tokens `(B, T)`."""
+        if self.config.pooling != "prompt":
+            return pool(outputs.hidden_states or (outputs.last_hidden_state,), attention_mask, self.config.pooling)
         if input_ids is None:
             raise ValueError("inputs_embeds: prompt pooling needs the mask token; pass input_ids")
-        if checked:
-            require_mask_token(input_ids, self.config.mask_token_id)
-        vectors = pool_mask_token(outputs.last_hidden_state, input_ids, self.config.mask_token_id)
-        return outputs, self.transform(vectors)
+        return pool_mask_token(outputs.last_hidden_state, input_ids, self.config.mask_token_id)
 
     def prompt_bias(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, template: int, **inputs: Any

@@ -1,9 +1,8 @@
-"""Run a new Python interpreter with torch and transformers but without this project and without the network."""
+"""Run Python with torch and transformers but without this project and without the network."""
 
 import json
-import os
-import subprocess
-import sys
+
+from tests.interpreters import run_python
 
 WITHOUT_CSEZOO = """
 import sys
@@ -13,6 +12,7 @@ class NoZoo:
         if name.split(".")[0] == "csezoo":
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
+assert not [name for name in sys.modules if name.split(".")[0] == "csezoo"]
 sys.meta_path.insert(0, NoZoo())
 """
 
@@ -20,13 +20,6 @@ sys.meta_path.insert(0, NoZoo())
 def run_without_csezoo(code: str, tmp_path, **environment: str):
     """Run `code` and return the JSON value that it prints last."""
     environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf"), **environment}
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_CSEZOO + code],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, **environment},
-        timeout=300,
-    )
+    done = run_python("-c", WITHOUT_CSEZOO + code, cwd=tmp_path, **environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.strip().splitlines()[-1])

@@ -1,5 +1,6 @@
 """Tiny real models and files for all tests; nothing is downloaded."""
 
+import gc
 import json
 import os
 import shutil
@@ -23,6 +24,11 @@ from transformers import (
     RobertaForMaskedLM,
     RobertaTokenizer,
 )
+
+# Runs wait for the disk after each file that a crash must not lose. In memory nothing waits.
+MEMORY = Path("/dev/shm")
+if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 SENTENCES = [
     f"the {adjective} {animal} {verb} the {thing} ."
@@ -53,6 +59,11 @@ def tiny_tokenizer(kind: str):
     )
     state = json.loads(trained._tokenizer.to_str())["model"]
     return RobertaTokenizer(vocab=state["vocab"], merges=[tuple(merge) for merge in state["merges"]])
+
+
+def pytest_collection_finish():
+    """Leave the tests and the libraries out of garbage collection: accelerate collects twice in each run."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", params=["bert", "roberta"])

@@ -1,14 +1,18 @@
 """Which method trains which family of backbones, and the table of `docs/backbones.md` that says so.
 
-    python -m tests.family_table docs/backbones.md
+    python -m tests.family_table DIRECTORY docs/backbones.md
 
-writes the table from a run of all checks on tiny random models. `tests/modeling/test_backbones.py` runs most of them.
+runs all checks on tiny random models, and writes the table. It keeps the models, environments with other versions of
+transformers, and what has been checked in DIRECTORY, and continues there if it was interrupted.
+`tests/modeling/test_backbones.py` runs a part of the checks.
 """
 
+import json
+import shutil
 import sys
-import tempfile
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from typing import cast
@@ -20,13 +24,14 @@ from transformers import AutoModel
 from transformers.utils import logging
 
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
-from csezoo.training.errors import UserError
+from csezoo.training.errors import UserError, one_line
 from csezoo.training.loop.building import Build, build
 from csezoo.training.loop.health import refuse_padding_dependence, views_differ
 from csezoo.training.publishing.audit import audit
 from csezoo.training.publishing.onnx_graph import write_onnx
 from csezoo.training.publishing.plain import separate_template_mask, write_plain_model
 from csezoo.training.recipes import Recipe, make_recipe
+from tests.across_versions import OTHERS, run
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES
 from tests.families import CAUSAL_FAMILIES, FAMILIES, NO_DROPOUT, save_family
@@ -50,13 +55,24 @@ METHODS: dict[str, dict[str, object]] = {
 }
 LOAD = """
 import json
-from transformers import AutoModel
-done = []
+from transformers import CONFIG_MAPPING, AutoModel
+found = []
 for path in json.loads(PATHS):
-    AutoModel.from_pretrained(path, trust_remote_code=True).verify()
-    done.append(path)
-print(json.dumps(done))
+    with open(path + "/config.json") as config:
+        if json.load(config)["backbone_config"]["model_type"] not in CONFIG_MAPPING:
+            found.append("absent")
+            continue
+    try:
+        AutoModel.from_pretrained(path, trust_remote_code=True).verify()
+        found.append(None)
+    except Exception as error:
+        found.append(repr(error))
+print(json.dumps(found))
 """
+# What is checked of each cell that is not refused.
+TRAINED, REMOTE, ONNX, PROCESSES = "trained", "remote code", "ONNX", "two processes"
+ABSENT = "absent"  # instead of an error: this version of transformers does not have the family
+UNCHECKED = {("mlm", PROCESSES): "mlm draws its masks, so two processes draw others than one"}
 
 
 @dataclass
@@ -64,12 +80,12 @@ class Cell:
     """A family under a method.
 
     Args:
-        refused: why it is refused, or None if it passed the checks.
-        directory: the published model, if it is not refused.
+        refused: why it is refused, or None.
+        checks: those that were made, each with the error or None.
     """
 
     refused: str | None = None
-    directory: Path | None = None
+    checks: dict[str, str | None] = field(default_factory=dict)
 
 
 def recipe_of(family: str, method: str, base: Path) -> Recipe:
@@ -84,19 +100,22 @@ def recipe_of(family: str, method: str, base: Path) -> Recipe:
     return make_recipe({**keys, "generator": str(base)} if method == "DiffCSE" else keys)
 
 
-def check_cell(family: str, method: str, base: Path, directory: Path) -> Cell:
+def check_cell(family: str, method: str, base: Path, directory: Path) -> str | None:
     """Build, train two updates, save, load and export one cell.
 
     Args:
         base: from `save_family`.
         directory: for the published model; its parent exists.
+
+    Returns:
+        Why the cell is refused; None if it is not.
     """
     recipe = recipe_of(family, method, base)
     try:
         built = build(recipe)
         refuse_padding_dependence(built, recipe)
     except UserError as error:
-        return Cell(refused=str(error).replace(str(base), family))
+        return str(error).replace(str(base), family)
     _train(built)
     serving = built.model.serving_model().eval()
     serving.tokenizer = built.serving_tokenizer
@@ -106,7 +125,7 @@ def check_cell(family: str, method: str, base: Path, directory: Path) -> Cell:
     torch.testing.assert_close(loaded.encode(SENTENCES[:4], convert_to_numpy=False), expected, atol=0, rtol=0)
     _check_padding(loaded, family in CAUSAL_FAMILIES)
     _check_plain_export(loaded, built, directory.with_name(directory.name + "-plain"), expected)
-    return Cell(directory=directory)
+    return None
 
 
 def _train(built: Build) -> None:
@@ -156,10 +175,18 @@ def _check_plain_export(encoder: SentenceEncoderModel, built: Build, to: Path, e
     torch.testing.assert_close(vectors, expected, atol=2e-5, rtol=0)
 
 
-def check_remote_code(directories: list[Path], tmp_path: Path) -> None:
-    """Load all published models in one interpreter without this project, and compare them with their fingerprints."""
-    paths = [str(directory) for directory in directories]
-    assert run_without_csezoo(f"import json\nPATHS = json.dumps({paths!r})\n{LOAD}", tmp_path) == paths
+def check_remote_code(directories: list[Path], tmp_path: Path) -> list[str | None]:
+    """Load all published models in one interpreter without this project, and compare them with their fingerprints.
+
+    Returns:
+        The error of each, or None.
+    """
+    return run_without_csezoo(loading(directories), tmp_path)
+
+
+def loading(directories: list[Path]) -> str:
+    """Return the code that loads published models, and prints the error of each."""
+    return f"PATHS = {json.dumps(list(map(str, directories)))!r}\n{LOAD}"
 
 
 def check_audit_and_onnx(directory: Path) -> None:
@@ -199,51 +226,130 @@ def check_two_processes(pools: list[ProcessPoolExecutor], setting: dict[str, obj
 
 
 def table(cells: dict[tuple[str, str], Cell]) -> str:
-    """Return the table in Markdown, and below it the reason of each cell that is refused."""
+    """Return the table in Markdown, and below it the reason of each cell that is refused, or that failed a check."""
     lines = [f"| family | {' | '.join(METHODS)} |", "|---|" + "---|" * len(METHODS)]
     reasons: dict[str, int] = {}
     for family in FAMILIES:
         marks = []
         for method in METHODS:
-            refused = cells[family, method].refused
-            number = reasons.setdefault(refused.replace(family, "BASE"), len(reasons) + 1) if refused else None
-            marks.append(f"refused ({number})" if number else "✔")
+            cell = cells[family, method]
+            failed = [f"{check}: {error}" for check, error in failures(cell).items()]
+            why = "; ".join(failed) or (cell.refused or "").replace(family, "BASE")
+            number = reasons.setdefault(why, len(reasons) + 1) if why else None
+            marks.append(f"{'failed' if failed else 'refused'} ({number})" if number else "✔")
         lines.append(f"| {family} | {' | '.join(marks)} |")
-    passed = sum(not cell.refused for cell in cells.values())
-    lines += [
-        "",
-        f"{passed} of {len(cells)} cells pass ({100 * passed / len(cells):.0f} %). The others are refused:",
-        "",
-    ]
-    return "\n".join([*lines, *(f"{number}. `{reason}`" for reason, number in reasons.items())])
+    passed = sum(not cell.refused and not failures(cell) for cell in cells.values())
+    lines += ["", f"{passed} of {len(cells)} cells pass ({100 * passed / len(cells):.0f} %). The others:", ""]
+    lines += [f"{number}. `{reason}`" for reason, number in reasons.items()]
+    for version in OTHERS:
+        lacking = {family for (family, _), cell in cells.items() if cell.checks.get(of_version(version)) == ABSENT}
+        if lacking:
+            lines += ["", f"transformers {version} does not have {', '.join(f for f in FAMILIES if f in lacking)}."]
+    return "\n".join(lines)
 
 
-def main(page: Path) -> None:
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    cells: dict[tuple[str, str], Cell] = {}
-    with tempfile.TemporaryDirectory() as temporary:
-        bases = {family: save_family(family, Path(temporary) / family) for family in FAMILIES}
-        todo = [(family, method) for family in FAMILIES for method in METHODS]
-        for family, method in tqdm(todo, desc="Cells"):
-            directory = Path(temporary) / f"{family}-{method}".replace(" ", "-")
-            cells[family, method] = check_cell(family, method, bases[family], directory)
-        write_table(page, cells)
-        passed = {key: cell.directory for key, cell in cells.items() if cell.directory}
-        turns = [(family, list(METHODS)[n % len(METHODS)]) for n, family in enumerate(FAMILIES)]
-        check_remote_code([passed[turn] for turn in turns if turn in passed], Path(temporary))
-        for family in tqdm(FAMILIES, desc="ONNX"):
-            check_audit_and_onnx(cast(Path, passed[family, "SimCSE"]))
+def failures(cell: Cell) -> dict[str, str]:
+    return {check: error for check, error in cell.checks.items() if error and error != ABSENT}
+
+
+def of_version(version: str) -> str:
+    return f"transformers {version}"
+
+
+class Work:
+    """The checks of all cells. `cells.json` in the directory says which are done.
+
+    Args:
+        directory: of the models and of `cells.json`.
+    """
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        self.bases = {family: directory / "bases" / file_part(family) for family in FAMILIES}
+        for family, base in self.bases.items():
+            if not base.is_dir():
+                save_family(family, base)
+        self.file = directory / "cells.json"
+        known = json.loads(self.file.read_text()) if self.file.is_file() else {}
+        self.cells = {(f, m): Cell(**known.get(f"{f} / {m}", {})) for f in FAMILIES for m in METHODS}
+
+    def model(self, cell: tuple[str, str]) -> Path:
+        return self.directory / "models" / "-".join(map(file_part, cell))
+
+    def done(self, cell: tuple[str, str], check: str, error: str | None) -> None:
+        self.cells[cell].checks[check] = error
+        self.file.write_text(json.dumps({" / ".join(key): asdict(value) for key, value in self.cells.items()}))
+
+    def missing(self, check: str) -> list[tuple[str, str]]:
+        cells = [cell for cell, known in self.cells.items() if check not in known.checks and not known.refused]
+        return [cell for cell in cells if (cell[1], check) not in UNCHECKED]
+
+    def each(self, check: str, make: Callable[[tuple[str, str]], None]) -> None:
+        """Make a check of every cell that lacks it."""
+        for cell in tqdm(self.missing(check), desc=check):
+            try:
+                make(cell)
+            except (AssertionError, RuntimeError, ValueError, UserError) as error:
+                self.done(cell, check, one_line(error))
+            else:
+                if not self.cells[cell].refused:
+                    self.done(cell, check, None)
+
+    def train(self, cell: tuple[str, str]) -> None:
+        to = self.model(cell)
+        for old in (to, to.with_name(to.name + "-plain")):
+            shutil.rmtree(old, ignore_errors=True)
+        to.parent.mkdir(exist_ok=True)
+        self.cells[cell].refused = check_cell(*cell, self.bases[cell[0]], to)
+
+    def load(self, check: str, errors_of: Callable[[list[Path]], list[str | None]]) -> None:
+        """Load the models that were not loaded in this way yet, a family at a time."""
+        for family in tqdm(FAMILIES, desc=check):
+            cells = [cell for cell in self.missing(check) if cell[0] == family]
+            errors = errors_of([self.model(cell) for cell in cells]) if cells else []
+            for cell, error in zip(cells, errors, strict=True):
+                self.done(cell, check, error)
+
+    def load_with(self, version: str) -> None:
+        """Load the models with another version of transformers."""
+
+        def errors_of(paths: list[Path]) -> list[str | None]:
+            done = run(self.directory / "environments", version, {"transformers": version}, loading(paths), paths[0])
+            assert done.returncode == 0, done.stderr
+            return json.loads(done.stdout.splitlines()[-1])
+
+        self.load(of_version(version), errors_of)
+
+    def run_two_processes(self) -> None:
         port, spawn = free_port(), get_context("spawn")
         pools = [ProcessPoolExecutor(1, spawn, initializer=join, initargs=(rank, port)) for rank in range(2)]
-        # Not mlm, which draws its masks.
-        for family, method in tqdm([turn for turn in turns if turn in passed and turn[1] != "mlm"], "Two processes"):
-            setting = distributed_setting(family, method, bases[family])
-            check_two_processes(pools, setting, {"PrdSimCSE": 3, "SG-OPT": 1}.get(method, 2))
+
+        def check(cell: tuple[str, str]) -> None:
+            setting = distributed_setting(*cell, self.bases[cell[0]])
+            check_two_processes(pools, setting, {"PrdSimCSE": 3, "SG-OPT": 1}.get(cell[1], 2))
+
+        self.each(PROCESSES, check)
         for call in [pool.submit(leave) for pool in pools]:
             call.result()
         for pool in pools:
             pool.shutdown()
+
+
+def file_part(name: str) -> str:
+    return name.replace(" ", "-")
+
+
+def main(directory: Path, page: Path) -> None:
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    work = Work(directory)
+    work.each(TRAINED, work.train)
+    work.load(REMOTE, lambda paths: check_remote_code(paths, directory))
+    work.each(ONNX, lambda cell: check_audit_and_onnx(work.model(cell)))
+    work.run_two_processes()
+    for version in OTHERS:
+        work.load_with(version)
+    write_table(page, work.cells)
 
 
 def write_table(page: Path, cells: dict[tuple[str, str], Cell]) -> None:
@@ -255,4 +361,4 @@ def write_table(page: Path, cells: dict[tuple[str, str], Cell]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

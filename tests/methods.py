@@ -75,6 +75,13 @@ TESTED = {
         neutral={"first_view": "none", "second_view": "none", "in_view_negatives": False},
         exact={"cutoff_rate": 0.0},
     ),
+    "contrastive_tension": Tested(neutral=None, passes=(("BertModel", "parameters", 8),) * 2),
+    "isbert": Tested(
+        others={"unigrams": {"kernel_sizes": [1]}},
+        neutral=None,
+        views=1,
+        passes=(("BertModel", "parameters", 8),),
+    ),
     "sgopt": Tested(
         {"projection_size": 48},
         others={"base": {"variant": "base", "twin_dropout": False, "view_pooling": "mean"}},

@@ -1,5 +1,7 @@
 """Finished repositories of tiny models, as a run saves them, and the command that publishes them."""
 
+import json
+import subprocess
 from pathlib import Path
 
 import torch
@@ -47,6 +49,32 @@ def tiny_repository(directory: Path, method: str = "simcse", kind: str = "bert",
     serving = serving_tokenizer(tokenizer, templates[0], max_length=longest, full_stop=config.full_stop)
     save_repository(directory, model, serving, recipe, [])
     return directory
+
+
+PUBLISH_EACH = """
+import contextlib, io, json, sys
+
+from csezoo.training.cli import main
+
+answers = []
+for words in json.loads(sys.argv[1]):
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(["publish", *words])
+        except SystemExit as stop:
+            code = stop.code
+    answers.append([code, out.getvalue(), err.getvalue()])
+print(json.dumps(answers))
+"""
+
+
+def publish_each(hub, home: Path, commands: list[list[str]]) -> list[subprocess.CompletedProcess[str]]:
+    """Run `csezoo publish` several times in one new process, which is much faster, and return its answers."""
+    done = run_python("-W", "ignore", "-c", PUBLISH_EACH, json.dumps(commands), **hub.environment(home))
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout.splitlines()[-1])
+    return [subprocess.CompletedProcess(words, *answer) for words, answer in zip(commands, answers, strict=True)]
 
 
 def publish_to(hub, home: Path, run: Path, *options: str, to: str = "zoo/tiny", **environment: str):

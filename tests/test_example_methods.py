@@ -44,11 +44,6 @@ def esimcse(monkeypatch):
     return maker("modeling_esimcse", "ESimCSE", monkeypatch, batch_size=4)
 
 
-@pytest.fixture
-def contrastive_tension(monkeypatch):
-    return maker("modeling_contrastive_tension", "ContrastiveTension", monkeypatch)
-
-
 @pytest.mark.parametrize(("pieces", "most"), [(1, 1), (2, 2), (6, 2), (10, 3), (30, 9)])
 def test_esimcse_repeats_up_to_a_third_of_the_pieces_and_as_often_each_number_of_them(esimcse, pieces, most):
     config = esimcse().config
@@ -115,39 +110,3 @@ def test_esimcses_momentum_encoder_averages_the_weights_after_each_update_alone(
     for name, average in model.momentum_encoder.named_parameters():
         torch.testing.assert_close(average, 0.75 * before[name] + 0.25 * moved[name], atol=1e-12, rtol=0)
     assert not all(torch.equal(moved[name], before[name]) for name in moved)
-
-
-def test_contrastive_tensions_loss_is_the_cross_entropy_of_each_sentence_with_itself_and_those_after_it(
-    contrastive_tension,
-):
-    model = contrastive_tension(negatives=2)
-    views = torch.randn(4, 2, 32, dtype=torch.float64)
-    scores = (views[:, 0] @ views[:, 1].T).numpy()
-    losses = []
-    for i in range(4):
-        losses.append(np.log1p(np.exp(-scores[i, i])))
-        losses += [np.log1p(np.exp(scores[i, (i + distance) % 4])) for distance in (1, 2)]
-    assert model.contrastive_loss(views).item() == pytest.approx(np.mean(losses), rel=1e-9)
-    twins = torch.zeros(4, 4, dtype=torch.bool)
-    twins[0, 1] = twins[1, 0] = True
-    del losses[1]  # sentence 0 with sentence 1, which is the same; 1 is not compared with 0
-    assert model.contrastive_loss(views, twins).item() == pytest.approx(np.mean(losses), rel=1e-9)
-    alone = model.contrastive_loss(views[:1])
-    assert alone.item() == pytest.approx(np.log1p(np.exp(-scores[0, 0])), rel=1e-9), "there is no other sentence"
-
-
-def test_contrastive_tensions_encoders_start_as_one_and_part(contrastive_tension):
-    model = contrastive_tension(negatives=1)  # of all others, and without dropout, both would learn the same
-    model.start_from(model.model.backbone)
-    rows = {name: value[:, :1].expand(-1, 2, -1) for name, value in batch().items()}  # the same sentence twice
-    output = model(**rows)
-    anchors, positives = output.embeddings.unbind(1)
-    torch.testing.assert_close(anchors, positives)
-    output.loss.backward()
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
-    second = dict(model.model.backbone.named_parameters())
-    assert any(not torch.allclose(weight, second[name]) for name, weight in model.first.named_parameters())
-    anchors, positives = model.eval()(**rows).embeddings.unbind(1)
-    served = model.model(**{name: value[:, 0] for name, value in rows.items()}).pooler_output
-    torch.testing.assert_close(served, positives)
-    assert not torch.allclose(served, anchors), "the first encoder reads the anchors"

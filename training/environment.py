@@ -5,6 +5,7 @@ torch and transformers are imported inside the functions, so that `csezoo --help
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import platform
 import resource
@@ -18,7 +19,12 @@ from tqdm import tqdm
 def versions() -> dict[str, str]:
     """Return the versions of the libraries that a score depends on."""
     names = ("csezoo", "torch", "transformers", "tokenizers", "numpy", "scipy", "scikit-learn")
-    return {name: importlib.metadata.version(name) for name in names}
+    return {name: _version(name) for name in names}
+
+
+@functools.cache
+def _version(name: str) -> str:
+    return importlib.metadata.version(name)  # reads a file
 
 
 def device() -> str:

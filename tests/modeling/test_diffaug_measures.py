@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from csezoo.modeling import DiffAugConfig, DiffAugForContrastiveLearning
 from csezoo.modeling.modeling_diffaug import representation_divergence, weight_convergence
+from tests.conftest import tiny_config
 from tests.modeling.test_diffaug import array, diffaug, numpy_prefixes
 from tests.modeling.test_methods import batch
 
@@ -51,4 +53,25 @@ def test_diagnostics_use_only_positive_pairs_and_real_tokens():
     labelled = {name: value[:, :2] for name, value in rows.items()}
     only_first = model.diagnostics(**labelled, labels=torch.tensor([1, 0, 0, 2]))
     assert only_first["delta"] == pytest.approx(torch.dist(premises[0], entailed[0]).item(), abs=1e-9)
+    assert set(measured) == {"delta", "kappa", "delta_dropout"}
     assert set(diffaug(views_module="lora").diagnostics(**rows)) == {"delta"}
+
+
+def test_the_divergence_of_dropout_is_that_of_two_readings_without_prefixes():
+    def with_dropout(rate):
+        torch.manual_seed(0)
+        backbone = tiny_config("bert", hidden_dropout_prob=rate, attention_probs_dropout_prob=0.0)
+        return DiffAugForContrastiveLearning(DiffAugConfig(backbone_config=backbone, prefix_length=3)).eval()
+
+    model, rows = with_dropout(0.3), batch()
+    ids, mask = rows["input_ids"][:, 0], rows["attention_mask"][:, 0]
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    measured = model.dropout_divergence(ids, mask)
+    assert torch.equal(torch.get_rng_state(), state), "training continues with the dropout that it would have had"
+    assert not any(module.training for module in model.modules())
+    backbone = model.model.backbone.train()
+    hidden = backbone(input_ids=ids.repeat(2, 1), attention_mask=mask.repeat(2, 1)).last_hidden_state
+    first, second = array(hidden[:, 0]).reshape(2, 4, -1)
+    assert measured == pytest.approx(np.linalg.norm(first - second, axis=1).mean(), rel=1e-5) and measured > 0
+    assert with_dropout(0.0).dropout_divergence(ids, mask) == pytest.approx(0, abs=1e-5)

@@ -24,8 +24,8 @@ from ..environment import peak_device_bytes, peak_rss_bytes
 from ..errors import UserError
 from ..loop.building import build, choose_layout
 from ..loop.precision import choose_precision, product_seconds
-from ..loop.progress import PADDING
 from ..loop.run_data import RunData
+from ..loop.training_log import PADDING
 from ..loop.training_loop import on_device, plan_stages, start_stage, update
 from ..recipes import Recipe
 from .race import machine, race

@@ -16,6 +16,7 @@ from ..environment import quiet_transformers
 from ..errors import UserError, terminate
 from ..machines.on_ray import run_on_ray
 from ..machines.on_slurm import run_on_slurm
+from ..reproducing.names import item_file
 from .options import Command
 
 
@@ -61,6 +62,9 @@ def hand_out(
 
 
 def reproduce(options: argparse.Namespace) -> None:
+    if options.item is not None:
+        item_file(options.item)  # before torch is imported, which takes seconds
+
     from ..reproducing.manifests import load_item
     from ..reproducing.plan import plan
     from ..reproducing.pooling import pool

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import PretrainedConfig, PreTrainedTokenizerBase
+from transformers import AutoModel, PretrainedConfig, PreTrainedTokenizerBase
 
 from csezoo.modeling import METHODS, SentenceEncoderConfig
 from csezoo.modeling.backbones import longest_input
@@ -198,7 +198,8 @@ def _serving(
         mask_token_id=tokenizer.mask_token_id,
         special_token_ids=sorted(tokenizer.all_special_ids),
     )
-    longest = longest_input(backbone_config) - config.prefix_positions
+    with torch.device("meta"):  # without weights
+        longest = longest_input(AutoModel.from_config(backbone_config)) - config.prefix_positions
     serving = serving_tokenizer(
         tokenizer,
         template,

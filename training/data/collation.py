@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 from random import Random
 from typing import Any
 
@@ -38,15 +39,20 @@ def tokenize(
         UserError: a method with text prefixes got more than one column.
     """
 
-    def ids(texts: list[str], **options: Any) -> list[list[int]]:
-        return tokenizer(
-            texts, add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False, **options
-        ).input_ids
+    backend = tokenizer.backend_tokenizer
+    backend.no_padding()
+
+    def ids(texts: list[str], cut: bool = True) -> list[list[int]]:
+        if cut:
+            backend.enable_truncation(length, direction=tokenizer.truncation_side)
+        else:
+            backend.no_truncation()
+        # Without the tokenizer's own call: it makes lists of all that an encoding has, in half as much time again.
+        return [row.ids for row in backend.encode_batch_fast(texts, add_special_tokens=False)]
 
     columns = {column: texts for column, texts in batch.items() if column.isdigit()}
-    cut = {"truncation": True, "max_length": length}
     if config is None or not (prefixes := config.text_prefixes(columns["0"], tokenizer)):
-        return {column: ids(texts, **cut) for column, texts in columns.items()}
+        return {column: ids(texts) for column, texts in columns.items()}
     if len(columns) > 1:
         raise UserError(f"text_columns: {config.model_type} makes views from one column, got {len(columns)}; name one")
     views = {}
@@ -55,8 +61,8 @@ def tokenize(
         before = [prefix or "" for prefix in prefixed]
         # The space after a prefix belongs to the sentence: byte-level vocabularies make it part of the first word.
         spaced = [prefix[len(prefix.rstrip()) :] + text for prefix, text in zip(before, texts, strict=True)]
-        heads = ids([prefix.rstrip() for prefix in before])
-        views[str(view)] = [head + tail for head, tail in zip(heads, ids(spaced, **cut), strict=True)]
+        heads = ids([prefix.rstrip() for prefix in before], cut=False)
+        views[str(view)] = [head + tail for head, tail in zip(heads, ids(spaced), strict=True)]
         if config.prefixes_count_as_text:
             views[str(view)] = [row[:length] for row in views[str(view)]]
     return views
@@ -123,12 +129,10 @@ class ViewCollator:
             for view, ids in enumerate(sentence):
                 before, after = self.templates[min(view, len(self.templates) - 1)]
                 sequences.append(before + ids + after)
-        longest = max(map(len, sequences))
-        input_ids = torch.full((len(sequences), longest), self.pad_token_id)
-        attention_mask = torch.zeros_like(input_ids)
-        for row, ids in enumerate(sequences):
-            input_ids[row, : len(ids)] = torch.tensor(ids)
-            attention_mask[row, : len(ids)] = 1
-        shape = (len(rows), len(views), longest)
-        collated = {"input_ids": input_ids.view(shape), "attention_mask": attention_mask.view(shape)}
+        lengths = torch.tensor([len(ids) for ids in sequences])
+        real = torch.arange(int(lengths.max())) < lengths[:, None]
+        input_ids = torch.full(real.shape, self.pad_token_id)
+        input_ids[real] = torch.tensor(list(chain.from_iterable(sequences)))
+        shape = (len(rows), len(views), -1)
+        collated = {"input_ids": input_ids.view(shape), "attention_mask": real.long().view(shape)}
         return collated if labels is None else {**collated, "labels": torch.tensor(labels)}

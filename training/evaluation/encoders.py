@@ -120,8 +120,9 @@ def plain_encoder(
         raise UserError(str(error)) from error
     encoder = SimCSEModel(config).to(backbone.dtype).eval()  # type: ignore[arg-type]  # a decorator hides `self`
     encoder.backbone.load_state_dict(without_pooler(backbone))
-    longest = longest_input(backbone.config)
-    return encoder, serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=longest)
+    longest = longest_input(backbone)
+    with reading_tokenizer(model):
+        return encoder, serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=longest)
 
 
 def _refuse_padding_dependence(model: str, encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -41,6 +41,8 @@ class ResultsFile:
         try:
             content = read_json(self.path)
             name, checksums = content["model"], {result.get("model_sha256") for result in content["results"]}
+            if not isinstance(content["results"], list):
+                raise TypeError("its results are not a list")
             if wrong := [result for result in content["results"] if not _is_result(result)]:
                 raise TypeError(f"{quoted(wrong[0])} is not a result")
         except (UserError, KeyError, TypeError, AttributeError) as error:

@@ -25,7 +25,7 @@ from ..loading.backbones import load_backbone, run_once, set_dropout, set_module
 from ..loading.masked_lm import load_generator, load_masked_lm_head
 from ..loading.sizes import refuse_oversized
 from ..loading.templates import Template, serving_tokenizer, template_token_ids
-from ..loading.tokenizers import UNKNOWN, check_vocabulary, load_tokenizer, require_mask_token
+from ..loading.tokenizers import UNKNOWN, check_vocabulary, load_tokenizer, reading_tokenizer, require_mask_token
 from ..recipes import Recipe
 
 logger = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ def build(recipe: Recipe) -> Build:
         load_masked_lm_head(key, head, backbone.config, recipe.base_model, recipe.base_revision or "main")
     # In the releases, max_length counts special tokens, but not a template.
     sentence_length = recipe.max_length - (template_length(templates[0]) if prompts == [None] else 0)
-    longest = longest_input(backbone.config) - config.prefix_positions
+    longest = longest_input(backbone) - config.prefix_positions
     text = sentence_length + max(map(template_length, templates)) + config.most_added_pieces(sentence_length)
     needed = text + config.longest_prefix(tokenizer)
     needed += config.bias_length_offset if config.denoise != "none" else 0
@@ -150,18 +150,19 @@ def build(recipe: Recipe) -> Build:
         raise UserError(
             f"max_length: {recipe.max_length} needs {needed} positions, {recipe.base_model} has {longest}; lower it"
         )
-    if config.needs_generator and text > longest_input(generator.config):
+    if config.needs_generator and text > (most := longest_input(generator)):
         raise UserError(
             f"max_length: {recipe.max_length} needs {text} positions, the generator {recipe.generator} has "
-            f"{longest_input(generator.config)}; lower it"
+            f"{most}; lower it"
         )
-    serving = serving_tokenizer(
-        tokenizer,
-        templates[0],
-        max_length=longest,
-        leading_space=prompts != [None] and ("{mask}" in prompts[0] or " {sentence}" in prompts[0]),
-        full_stop=config.full_stop,
-    )
+    with reading_tokenizer(recipe.base_model):
+        serving = serving_tokenizer(
+            tokenizer,
+            templates[0],
+            max_length=longest,
+            leading_space=prompts != [None] and ("{mask}" in prompts[0] or " {sentence}" in prompts[0]),
+            full_stop=config.full_stop,
+        )
     return Build(model, tokenizer, serving, templates, sentence_length)
 
 

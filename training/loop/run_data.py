@@ -85,6 +85,7 @@ class RunData:
         self.batches_per_epoch = batches.batches_per_epoch
         self.numbered["sentences"] = batches
         refuse_one_sentence(len(rows))
+        collate([rows[0]])  # a wrong number of columns is refused here, in one line, and not in a worker
         logger.info("%d sentences, %d batches per epoch", len(rows), batches.batches_per_epoch)
         self.sentences = lambda start, stop: self._loader(batches, sampler=range(start, stop))
 
@@ -114,7 +115,7 @@ class RunData:
         return {keys[kind]: rows_sha256(rows[kind]) for kind in rows if not files[kind]}
 
     def _loader(self, batches: Dataset, **options: Any) -> DataLoader:
-        return DataLoader(batches, **self.options, **options)
+        return DataLoader(batches, num_workers=self.recipe.num_workers, **self.options, **options)
 
     def batches(self, stage: str, start: int, stop: int, before: int) -> Iterator[dict[str, Any]]:
         """Yield the arguments of the model's forward, for the batches from `start` to `stop` of a stage.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 from ..data.teachers import shards_of
 from ..environment import versions
 from ..errors import UserError
-from ..evaluation.tasks.sts import PairTask
+from ..evaluation.suites import Task
 from ..hub import sha256
 from ..loading.backbones import ABOUT_THE_FILE
 from ..loading.tokenizers import special_tokens
@@ -26,8 +27,9 @@ from .precision import precision_of
 from .run_data import RunData
 
 # The code that a run's numbers depend on, beside `modeling`: what batches and updates use.
-CODE: tuple[str, ...] = ("data/*.py", "loading/*.py", "evaluation/tasks/sts.py")
-CODE += ("loop/building.py", "loop/optimizers.py", "loop/progress.py", "loop/run_data.py", "loop/training_loop.py")
+CODE: tuple[str, ...] = ("data/*.py", "loading/*.py", "evaluation/selection.py", "evaluation/tasks/sts.py")
+CODE += ("loop/best_model.py", "loop/building.py", "loop/optimizers.py", "loop/run_data.py", "loop/training_log.py")
+CODE += ("loop/training_loop.py",)
 # A checkpoint in which one of these differs belongs to another run.
 SAME_RUN = ("recipe", "seed")
 # Entries that receipts of older code lack. Such a receipt also differs in `code`, which is what an error then names.
@@ -35,7 +37,7 @@ LATER = {"special tokens", "base_model", "generator", "dataset", "nli_dataset", 
 
 
 def run_receipt(
-    recipe: Recipe, seed: int, built: Build, data: RunData, accelerator: Accelerator, dev: PairTask | None
+    recipe: Recipe, seed: int, built: Build, data: RunData, accelerator: Accelerator, dev: Sequence[Task]
 ) -> dict[str, object]:
     """Return everything that must not change before a run resumes, by the name that errors use.
 
@@ -63,7 +65,7 @@ def run_receipt(
         **libraries,
         **{key: sha256(file) for key, file in files.items() if file.is_file()},
         **{f"teacher {directory}": _files_sha256(shards_of(directory)) for directory in recipe.teachers or []},
-        "dev pairs": dev.receipt()["sha256"] if dev else None,
+        "dev pairs": "+".join(str(task.receipt()["sha256"]) for task in dev) or None,
     }
 
 

@@ -18,13 +18,14 @@ from accelerate import Accelerator, PartialState
 from accelerate.utils import set_seed
 
 from ..environment import device, processor, versions
-from ..errors import Terminated
+from ..errors import Terminated, UserError
 from ..evaluation.encoders import load_encoder
 from ..evaluation.report import AVERAGE, average, format_table, tests_only
+from ..evaluation.selection import load_dev_tasks
 from ..evaluation.sentence_vectors import Encode
-from ..evaluation.suites import encode_once, score
+from ..evaluation.suites import Task, encode_once, score
 from ..evaluation.tasks.neighbours import nearest_sentences
-from ..evaluation.tasks.sts import DEV_TASK, STS_TASKS, PairTask, load_pairs_file, load_task
+from ..evaluation.tasks.sts import STS_TASKS, PairTask, load_pairs_file, load_task
 from ..files import in_use, locked_elsewhere, remove, replace_directory, report_full_disk, write_json
 from ..pictures.captions import PICTURES
 from ..pictures.vectors import draw_similarities
@@ -63,12 +64,21 @@ def run_recipe(recipe: Recipe, *, show: bool = True) -> dict:
         The content of the run's `results.json`.
     """
     output = Path(recipe.output_dir or f"runs/{recipe.name}")
+    refuse_inputs(recipe, output)
     accelerator = make_accelerator(recipe, output)
     with report_full_disk(output):
         results = _run_seeds(recipe, output, accelerator)
     if show and accelerator.is_main_process:
         print(summary(results, best_directory(output, results)), flush=True)
     return results
+
+
+def refuse_inputs(recipe: Recipe, output: Path) -> None:
+    """Refuse an output directory that is that of a model which the run reads."""
+    for key in ("base_model", "generator"):
+        name = getattr(recipe, key)
+        if name and Path(name).resolve() == output.resolve():
+            raise UserError(f"output_dir: {output} is the directory of the {key}; give another --output_dir")
 
 
 def _run_seeds(recipe: Recipe, output: Path, accelerator: Accelerator) -> dict:
@@ -88,17 +98,16 @@ def _run_seeds(recipe: Recipe, output: Path, accelerator: Accelerator) -> dict:
     return results
 
 
-def load_evaluation(recipe: Recipe) -> tuple[PairTask | None, list[PairTask]]:
-    """Load dev and test pairs. This happens before training, so that missing files are reported at once."""
+def load_evaluation(recipe: Recipe) -> tuple[list[Task], list[PairTask]]:
+    """Load dev tasks and test pairs. This happens before training, so that missing files are reported at once."""
     use_data = recipe.eval_data != "none"
-    dev = load_task(DEV_TASK, recipe.eval_data) if use_data and not recipe.dev_file else None
+    dev: list[Task] = []
     if recipe.dev_file:
-        dev = load_pairs_file(recipe.dev_file)
-        dev.name = "dev"
+        dev = [replace(load_pairs_file(recipe.dev_file), name="dev")]
+    elif use_data:
+        dev = load_dev_tasks(recipe.select_by, recipe.eval_data)
     if recipe.test_file:
-        test = load_pairs_file(recipe.test_file)
-        test.name = "test"
-        return dev, [test]
+        return dev, [replace(load_pairs_file(recipe.test_file), name="test")]
     if not use_data:
         return dev, []
     return dev, [load_task(name, recipe.eval_data) for name in STS_TASKS]
@@ -109,7 +118,7 @@ def run_seed(
     seed: int,
     run: Path,
     accelerator: Accelerator,
-    dev: PairTask | None,
+    dev: list[Task],
     tests: list[PairTask],
     finished: dict[int, dict],
 ) -> None:
@@ -141,20 +150,20 @@ def run_seed(
 
 
 def evaluate_best(
-    recipe: Recipe, seed: int, run: Path, training: dict, dev: PairTask | None, tests: list[PairTask]
+    recipe: Recipe, seed: int, run: Path, training: dict, dev: list[Task], tests: list[PairTask]
 ) -> dict:
     """Load `best/` as a user would, score it, draw its similarities, compare the nearest sentences of some sentences
     before and after training, and rewrite its card with all of this."""
     results, nearest = [], []
-    tasks = [task for task in (dev, *tests) if task is not None]
+    tasks = [*dev, *tests]
     if tasks:
         encode, receipt = load_encoder(str(run / "best"), batch_size=recipe.eval_batch_size)
         vectors = encode_once(encode, tasks)
         results = score(tasks, vectors, {**receipt, "seed": seed})
-        shown = {task.name: task for task in tasks}.get("STSBenchmark", tasks[-1])
-        similarities = shown.similarities(vectors)
-        draw_similarities(similarities, np.array(shown.scores), run / "similarities.png", title=shown.name)
-        nearest = nearest_sentences(shown, encode_once(untrained(recipe, seed), [shown]), vectors)
+        for shown in _pairs_to_show(tasks):
+            similarities = shown.similarities(vectors)
+            draw_similarities(similarities, np.array(shown.scores), run / "similarities.png", title=shown.name)
+            nearest = nearest_sentences(shown, encode_once(untrained(recipe, seed), [shown]), vectors)
     for name in PICTURES:
         if (run / name).is_file():
             shutil.copy(run / name, run / "best")
@@ -173,6 +182,12 @@ def evaluate_best(
     }
     save_card(run / "best", recipe, results, runs=[run_results], neighbours=nearest)
     return run_results
+
+
+def _pairs_to_show(tasks: list[Task]) -> list[PairTask]:
+    """Return STS-B, or else the last task of pairs; transfer tasks alone have none."""
+    pairs = [task for task in tasks if isinstance(task, PairTask)]
+    return [task for task in pairs if task.name == "STSBenchmark"] or pairs[-1:]
 
 
 def untrained(recipe: Recipe, seed: int) -> Encode:

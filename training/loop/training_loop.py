@@ -6,7 +6,7 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,12 +22,14 @@ from transformers import PreTrainedModel, get_scheduler
 
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
-from ..environment import peak_device_bytes, peak_rss_bytes, progress_bar
+from ..environment import progress_bar
 from ..errors import UserError
-from ..evaluation.tasks.sts import PairTask
+from ..evaluation.suites import Task
+from ..files import flush
 from ..pictures.curves import draw_prefix_tuning, draw_training_curves
 from ..recipes import Recipe
-from .building import build, choose_layout, is_compiled
+from .best_model import BestModel
+from .building import Build, build, choose_layout, is_compiled
 from .checkpoints import RECEIPT, TrainingState, checkpoints, layout_so_far, newest, step_of
 from .distributed.fsdp import full_tensor, gather_weights, model_to_train
 from .distributed.launch import on_main
@@ -35,9 +37,9 @@ from .health import refuse_equal_views, refuse_padding_dependence
 from .non_finite import NonFinite, keep_batch
 from .optimizers import make_optimizer
 from .precision import precision_of
-from .progress import GRADIENT_NORM, PADDING, Progress, seed_name
 from .run_data import RunData
 from .run_receipt import refuse_mixed_seeds, run_receipt
+from .training_log import GRADIENT_NORM, PADDING, TrainingLog, seed_name
 
 logger = logging.getLogger(__name__)
 
@@ -65,19 +67,52 @@ class Stage:
         return self.start + self.updates
 
 
+@dataclass
+class Run:
+    """A seed of a recipe in training.
+
+    Args:
+        directory: for `metrics.jsonl`, `checkpoints/` and `best/`.
+        receipt: see `run_receipt.run_receipt`.
+    """
+
+    directory: Path
+    recipe: Recipe
+    seed: int
+    built: Build
+    data: RunData
+    accelerator: Accelerator
+    receipt: dict[str, object]
+    log: TrainingLog
+    best: BestModel
+
+    def save(self, state: TrainingState) -> None:
+        """Write a checkpoint. The metrics logged before it reach the disk first."""
+        log, counters = self.log, {**self.log.counters(), **self.best.counters()}
+        if self.accelerator.is_main_process:
+            flush(log.metrics)
+        state.save(self.directory / "checkpoints", log.step, counters, log.metrics)
+
+    def restore(self, state: TrainingState, checkpoint: Path) -> None:
+        """Continue where a checkpoint was written."""
+        counters = state.load(checkpoint)
+        self.log.restore(checkpoint, counters)
+        self.best.restore(counters)
+
+
 def train(
     recipe: Recipe,
     seed: int,
-    run: Path,
+    directory: Path,
     accelerator: Accelerator,
-    dev: PairTask | None,
+    dev: Sequence[Task],
     finished: dict[int, dict],
 ) -> dict:
     """Train one seed to the end, from the newest complete checkpoint if there is one.
 
     Args:
-        run: directory for `metrics.jsonl`, `checkpoints/` and `best/`.
-        dev: pairs to select the best model with. Without them, the last model is the best.
+        directory: for `metrics.jsonl`, `checkpoints/` and `best/`.
+        dev: tasks to select the best model with. Without them, the last model is the best.
         finished: the receipts of the finished seeds of the run, by seed.
 
     Returns:
@@ -93,63 +128,46 @@ def train(
     if recipe.gradient_checkpointing:
         _checkpoint_gradients(built.model)
     built.model.to(accelerator.device)
-    begun = on_main(accelerator, partial(layout_so_far, run / "checkpoints", seed=seed))
+    begun = on_main(accelerator, partial(layout_so_far, directory / "checkpoints", seed=seed))
     choose_layout(recipe, built.model, accelerator, begun)
     data = RunData(recipe, seed, built, accelerator)
     stages = plan_stages(recipe, data)
     receipt = run_receipt(recipe, seed, built, data, accelerator, dev)
     refuse_mixed_seeds({**finished, seed: receipt}, force=recipe.force)
-    checkpoint = on_main(accelerator, partial(newest, run / "checkpoints", receipt, force=recipe.force))
-    progress = Progress(run, built, recipe, accelerator, dev, receipt)
+    checkpoint = on_main(accelerator, partial(newest, directory / "checkpoints", receipt, force=recipe.force))
+    log = TrainingLog(directory, accelerator)
+    best = BestModel(directory, built, recipe, dev, log)
+    run = Run(directory, recipe, seed, built, data, accelerator, receipt, log, best)
     trainable = [parameter for parameter in built.model.parameters() if parameter.requires_grad]
     refuse_padding_dependence(built, recipe)
     if checkpoint is None:
-        progress.begin()
-        progress.evaluate(step=0, counts=False)
+        log.begin()
+        best.evaluate(step=0, counts=False)
     title = f"training ({seed_name(recipe, seed)})"
     bar = progress_bar(stages[-1].stop, title, disable=not accelerator.is_main_process)
     for stage in stages:
-        if not progress.stopped:
-            train_stage(stage, recipe, seed, data, trainable, progress, bar, checkpoint)
+        if not best.stopped:
+            train_stage(stage, run, trainable, bar, checkpoint)
         if stage.name == "nli" and accelerator.is_main_process:
-            draw_prefix_tuning(progress.metrics)
+            draw_prefix_tuning(log.metrics)
     bar.close()
     soup = None
     if recipe.soup and accelerator.is_main_process:
-        soup = progress.serve_soup()
+        soup = best.serve_soup()
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        draw_training_curves(progress.metrics)
-        if progress.step and progress.best_step == 0:
+        draw_training_curves(log.metrics, best.best_step)
+        if log.step and best.best_step == 0:
             logger.warning("dev never improved: best/ has the initial weights")
     return {
-        "best_step": progress.best_step,
-        "dev": progress.best_score,
+        "best_step": best.best_step,
+        "dev": best.best_score,
         **({"soup": soup} if recipe.soup else {}),
-        "updates": progress.step,
+        "updates": log.step,
         "processes": accelerator.num_processes,
         "precision": precision_of(accelerator),
-        **cost(progress),
+        **log.cost(),
         RECEIPT: receipt,
-    }
-
-
-def cost(progress: Progress) -> dict[str, float | int | None]:
-    """Return what training cost so far, for a results file.
-
-    Returns:
-        `seconds` of updates and dev evaluations, without writing checkpoints; `update_seconds` of updates only;
-        `rows_per_second`, training rows (sentences, pairs or triplets) of all processes per second of updates;
-        `peak_rss_bytes`, the peak memory of this process; `peak_device_bytes`, the peak memory of its GPU, None on
-        CPU. The seconds of a resumed run are added up, its peaks are those since it was resumed.
-    """
-    rows = progress.rows * progress.accelerator.num_processes
-    return {
-        "seconds": round(progress.seconds, 3),
-        "update_seconds": round(progress.update_seconds, 3),
-        "rows_per_second": round(rows / progress.update_seconds, 1) if rows else None,
-        "peak_rss_bytes": peak_rss_bytes(),
-        "peak_device_bytes": peak_device_bytes(),
     }
 
 
@@ -176,17 +194,10 @@ def plan_stages(recipe: Recipe, data: RunData) -> list[Stage]:
 
 
 def train_stage(
-    stage: Stage,
-    recipe: Recipe,
-    seed: int,
-    data: RunData,
-    trainable: list[torch.nn.Parameter],
-    progress: Progress,
-    bar: tqdm,
-    checkpoint: Path | None,
+    stage: Stage, run: Run, trainable: list[torch.nn.Parameter], bar: tqdm, checkpoint: Path | None
 ) -> None:
     """Train one stage; resume inside it, or skip it if it is finished."""
-    accelerator, model = progress.accelerator, progress.built.model
+    recipe, accelerator, model, log = run.recipe, run.accelerator, run.built.model, run.log
     made = step_of(checkpoint) if checkpoint else 0
     if made > stage.stop or stage.updates == 0:
         return
@@ -196,26 +207,26 @@ def train_stage(
     trained = model_to_train(model, accelerator)
     wrapped, optimizer, scheduler = start_stage(stage, recipe, trained, accelerator)
     # From here on each process has its own dropout; the weights are the same on all.
-    set_seed(seed + stage.start, device_specific=True)
-    state = TrainingState(accelerator, model, trained, optimizer, scheduler, progress.receipt)
+    set_seed(run.seed + stage.start, device_specific=True)
+    state = TrainingState(accelerator, model, trained, optimizer, scheduler, run.receipt)
     if checkpoint and made > stage.start:
-        progress.restore(checkpoint, state.load(checkpoint))
+        run.restore(state, checkpoint)
         logger.info("resumed from %s", checkpoint)
-    bar.update(progress.step - bar.n)
+    bar.update(log.step - bar.n)
     batches = recipe.gradient_accumulation_steps
-    done = (progress.step - stage.start) * batches
-    loader = data.batches(stage.name, done, stage.updates * batches, before=stage.start * batches)
+    done = (log.step - stage.start) * batches
+    loader = run.data.batches(stage.name, done, stage.updates * batches, before=stage.start * batches)
     started = time.perf_counter()
     wrapped.train()
-    begin = progress.step
+    begin = log.step
     for step in range(begin + 1, stage.stop + 1):
-        if progress.stopped:
+        if run.best.stopped:
             break
         learning_rate = float(scheduler.get_last_lr()[0])
         config = model.config
         contrasts = config.contrastive_weight > 0 or config.rank_weight > 0 or bool(config.matryoshka_dims)
         first = stage.name == "contrastive" and step == begin + 1 and contrasts
-        check = partial(refuse_equal_views, progress.built, recipe, accelerator) if first else None
+        check = partial(refuse_equal_views, run.built, recipe, accelerator) if first else None
         losses, rows = update(wrapped, optimizer, loader, recipe, accelerator, check)
         # fp16 skips an update that overflowed and continues. An update that DeepSpeed skips ends the run.
         if accelerator.scaler and optimizer.step_was_skipped:
@@ -224,23 +235,23 @@ def train_stage(
             scheduler.step()
             with torch.no_grad():
                 trained.after_update()
-        progress.add(step, losses, rows)
+        log.add(step, losses, rows)
         bar.update()
         last = step == stage.stop
         if step % recipe.log_steps == 0 or step % recipe.eval_steps == 0 or last:
             try:
-                bar.set_postfix(progress.log(learning_rate), refresh=False)
+                bar.set_postfix(log.log(learning_rate), refresh=False)
             except NonFinite as error:
-                raise _stopped_at(error, stage, recipe, data, progress) from None
+                raise _stopped_at(error, stage, run) from None
         if step % recipe.eval_steps == 0 or last:
-            progress.update_seconds += time.perf_counter() - started  # logging has waited for the device
+            log.update_seconds += time.perf_counter() - started  # logging has waited for the device
             gather_weights(trained, model)
-            progress.evaluate(step, counts=stage.name == "contrastive")
+            run.best.evaluate(step, counts=stage.name == "contrastive")
             if stage.name == "nli":
-                progress.diagnose(data.probe())
-            progress.seconds += time.perf_counter() - started
+                log.diagnose(model, run.data.probe())
+            log.seconds += time.perf_counter() - started
             started = time.perf_counter()
-            progress.save(state)
+            run.save(state)
             wrapped.train()
     accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
     accelerator.free_memory()  # the next stage trains other parameters and wraps the model again
@@ -264,19 +275,20 @@ def start_stage(
     return wrapped, optimizer, scheduler
 
 
-def _stopped_at(error: NonFinite, stage: Stage, recipe: Recipe, data: RunData, progress: Progress) -> UserError:
+def _stopped_at(error: NonFinite, stage: Stage, run: Run) -> UserError:
     """Keep the batches of the update that is not finite, and return the error that ends the run."""
-    first = (error.step - 1 - stage.start) * recipe.gradient_accumulation_steps
-    place = (stage.name, first, first + recipe.gradient_accumulation_steps)
-    before = stage.start * recipe.gradient_accumulation_steps
-    written = checkpoints(progress.run / "checkpoints", progress.receipt)
+    batches = run.recipe.gradient_accumulation_steps
+    first = (error.step - 1 - stage.start) * batches
+    place = (stage.name, first, first + batches)
+    before = stage.start * batches
+    written = checkpoints(run.directory / "checkpoints", run.receipt)
     return keep_batch(
-        progress.run / "non_finite" / f"step-{error.step:08d}",
+        run.directory / "non_finite" / f"step-{error.step:08d}",
         error,
-        list(data.batches(*place, before=before)),
-        data.rows(*place, before=before),
+        list(run.data.batches(*place, before=before)),
+        run.data.rows(*place, before=before),
         written[-1] if written else None,
-        progress.accelerator.process_index,
+        run.accelerator.process_index,
     )
 
 

@@ -13,11 +13,14 @@ from ..errors import UserError
 OPTIMIZERS = ("adamw", "adamw-transformers4", "rmsprop")
 # The schedulers of transformers that need nothing but the number of updates.
 SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt")
+# What chooses the best checkpoint, see `evaluation.selection`.
+LAST = "last"
+SELECTIONS = ("sts-dev", "sts-sickr-dev", "transfer-dev", LAST)
 # Keys that change no result. They may differ when a run is resumed.
-FREE_KEYS = {"output_dir", "overwrite", "force", "report_to", "log_steps", "recipe"}
+FREE_KEYS = {"output_dir", "overwrite", "force", "report_to", "log_steps", "recipe", "num_workers"}
 # Keys that are younger than the receipts of runs. At its default, such a key does not change an earlier receipt.
 LATER_KEYS = {"optimizer", "teachers", "teacher_share", "dropout", "fraction_seed", "soup", "padded"}
-LATER_KEYS |= {"flow", "flow_sentences", "flow_epochs", "flow_learning_rate"}
+LATER_KEYS |= {"select_by", "flow", "flow_sentences", "flow_epochs", "flow_learning_rate"}
 # The recipes whose data and base model are made in the run's directory: with labels, without.
 QUICKSTARTS = ("quickstart", "quickstart-simcse")
 FRACTION = "(0, 1]"
@@ -117,6 +120,9 @@ class Recipe:
     shuffle_buffer: int = data_key(
         10_000, "Size of the buffer in which a stream is shuffled.", "[1, 100_000_000]", "rows"
     )
+    num_workers: int = data_key(
+        0, "Processes that prepare batches while the model trains on others. Not for a stream.", "[0, 64]"
+    )
     max_length: int = data_key(
         32, "Longest sentence. Special tokens count; a prompt's template does not.", "[1, 1_000_000]", "word pieces"
     )
@@ -207,6 +213,13 @@ class Recipe:
     eval_steps: int = evaluation_key(
         125, "Updates between two dev evaluations. Each writes a checkpoint.", UPDATES, "updates"
     )
+    select_by: str = evaluation_key(
+        "sts-dev",
+        "What chooses the best checkpoint: STS-B dev (or `dev_file`), the mean of STS-B dev and SICK-R dev, the mean "
+        "accuracy of the seven transfer tasks on dev (SentEval's faster protocol; slow), or nothing: the last one is "
+        "taken.",
+        SELECTIONS,
+    )
     endurance: int | None = evaluation_key(
         None, "Stop after the dev score has dropped this many times (SG-OPT).", UPDATES, "drops"
     )
@@ -282,8 +295,14 @@ class Recipe:
             raise UserError("nli_steps and nli_epochs: give only one of them")
         if self.soup and self.eval_data == "none" and not self.dev_file:
             raise UserError("soup: the best weights are chosen by their dev scores; give --dev_file or --eval_data")
+        if self.soup and self.select_by == LAST:
+            raise UserError("soup: the best weights are chosen by their dev scores; give another --select_by")
+        if self.select_by not in ("sts-dev", LAST) and (self.dev_file or self.eval_data == "none"):
+            raise UserError(f"select_by: {self.select_by} reads --eval_data; give it, and no --dev_file")
         if self.streaming and self.max_steps is None:
             raise UserError("streaming: the length of a stream is unknown; give --max_steps too")
+        if self.streaming and self.num_workers:  # `datasets` shuffles a stream differently in a worker
+            raise UserError("num_workers: a stream is read by the training process itself; leave it out")
         if self.streaming and self.train_fraction < 1:
             raise UserError("train_fraction: a stream cannot be sampled; give --max_train_sentences instead")
         if self.whitening and not (self.train_file or self.dataset):

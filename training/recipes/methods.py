@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import inspect
 import re
@@ -68,12 +69,22 @@ def key_names(name: str) -> set[str] | None:
     for module in modules:  # grows while it is read
         if module not in files:
             return None
-        for node in ast.walk(ast.parse(files[module].read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
-                names |= {argument.arg for argument in node.args.args}
-            elif isinstance(node, ast.ImportFrom) and node.level and str(node.module).startswith("configuration_"):
-                modules += {str(node.module)} - {*modules}
+        arguments, imported = _arguments(files[module])
+        names |= arguments
+        modules += imported - {*modules}
     return names - FILLED_IN
+
+
+@functools.cache
+def _arguments(file: Path) -> tuple[set[str], set[str]]:
+    """Return the arguments of the constructors in a file, and the configurations that it imports."""
+    arguments, imported = set(), set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            arguments |= {argument.arg for argument in node.args.args}
+        elif isinstance(node, ast.ImportFrom) and node.level and str(node.module).startswith("configuration_"):
+            imported.add(str(node.module))
+    return arguments, imported
 
 
 def argument_help(docstring: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from ..cards.published import TRANSFER_AVERAGE
 from ..errors import UserError
 from ..evaluation.report import AVERAGE
 from ..evaluation.suites import SUITES
-from ..evaluation.tasks.sts import DEV_TASK, STS_TASKS
+from ..evaluation.tasks.sts import DEV_TASK, SICKR_DEV_TASK, STS_TASKS
 from ..evaluation.tasks.transfer import TRANSFER_TASKS
 
 # Beside the suites of `csezoo evaluate`: what a run cost, fine-tuning, and what only the paper measures.
@@ -88,8 +88,11 @@ COLUMN_SETS = {
 def suite_of(task: str) -> str:
     """Return the suite of a task in the results of a training run, which do not name it.
 
+    The transfer tasks there have chosen the checkpoint in another protocol than that of the suite `transfer`.
+
     Example:
-        >>> suite_of("STSBenchmark-dev"), suite_of("STS12")
-        ('sts-dev', 'sts')
+        >>> suite_of("STSBenchmark-dev"), suite_of("STS12"), suite_of("MR-dev")
+        ('sts-dev', 'sts', 'selection')
     """
-    return "sts-dev" if task in (DEV_TASK, "dev") else "sts"
+    dev = {"dev": "sts-dev", DEV_TASK: "sts-dev", SICKR_DEV_TASK: "sickr-dev"}
+    return dev.get(task, "selection" if task.endswith("-dev") else "sts")

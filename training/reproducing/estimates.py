@@ -64,7 +64,8 @@ def estimate(recipe: Recipe) -> Estimate:
         hours = texts * per_text * anchor / 3600
     activation = (ANCHOR_BYTES - BASE[2] * TRAINED) / (128 * 3 * ANCHOR_LENGTH * BASE[0] * BASE[1])
     rows = (recipe.mini_batch_size or recipe.batch_size) * _views(recipe) * (2 if recipe.generator else 1)
-    weights = parameters * (TRAINED * (2 if recipe.generator else 1) + (FROZEN if "sgopt" in recipe.method else 0))
+    trained = 2 if recipe.generator or recipe.method == "contrastive_tension" else 1
+    weights = parameters * (TRAINED * trained + (FROZEN if "sgopt" in recipe.method else 0))
     memory = weights + activation * rows * recipe.max_length * layers * width
     return Estimate(None if contrastive is None or labelled is None else contrastive + labelled, hours, memory / 1e9)
 
@@ -99,6 +100,8 @@ def _lines(file: str) -> int:
 
 def _views(recipe: Recipe) -> int:
     """Return how many texts of a row are encoded."""
+    if recipe.method == "isbert":
+        return 1
     negative = "prdsimcse" in recipe.method and recipe.model.get("negative_prefix") != "none"
     return max(len(recipe.text_columns or []), 3 if negative else 2)
 

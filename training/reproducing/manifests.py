@@ -23,10 +23,8 @@ figure.
 
 from __future__ import annotations
 
-import difflib
 import functools
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -35,8 +33,8 @@ from ..cards.published import PublishedRow, published, published_rows
 from ..errors import UserError
 from ..recipes.released import released
 from .columns import COLUMN_SETS, Column
+from .names import item_file
 
-ITEMS = Path(__file__).parent / "items"
 # How a figure is drawn: points of the rows, the picture that each run draws itself, or a portrait of each model.
 FIGURES = ("x", "y", "picture", "portrait", "weakened")
 KINDS = ("recipe", "released", "untrained", "quoted")
@@ -87,23 +85,6 @@ class Item:
     needs: list[str] = field(default_factory=list)
 
 
-def item_names() -> list[str]:
-    """Return the names of all items, by paper and number.
-
-    Example:
-        >>> item_names()[:2]
-        ['diffaug/figure-3a', 'diffaug/figure-3b']
-    """
-    names = [path.relative_to(ITEMS).with_suffix("").as_posix() for path in ITEMS.rglob("*.yaml")]
-    return sorted(names, key=_by_number)
-
-
-def _by_number(name: str) -> tuple[str, int, str]:
-    start, _, number = name.rpartition("-")
-    digits = "".join(character for character in number if character.isdigit())
-    return (start, int(digits), number) if digits else (name, 0, "")
-
-
 @functools.cache
 def load_item(name: str) -> Item:
     """Read and check the manifest of an item.
@@ -125,13 +106,7 @@ def load_item(name: str) -> Item:
 
 @functools.cache
 def _read(name: str) -> dict[str, Any]:
-    names = item_names()
-    if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        raise UserError(
-            f"no item {name!r}: " + (f"did you mean {near[0]}?" if near else "csezoo reproduce lists them")
-        )
-    return yaml.safe_load((ITEMS / f"{name}.yaml").read_text(encoding="utf-8"))
+    return yaml.safe_load(item_file(name).read_text(encoding="utf-8"))
 
 
 def _columns(name: str, raw: dict[str, Any]) -> list[Column]:

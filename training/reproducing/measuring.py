@@ -28,20 +28,21 @@ def run_costs(run: Run) -> list[dict]:
     """Return what a finished training run cost: minutes, GB of memory, millions of parameters.
 
     The memory is that of the GPU, or of the process on a CPU. Added parameters are those of the served model beside
-    its backbone, in percent of the backbone's. The labelled loss is the last of the stage on labelled pairs.
+    its backbone, in percent of the backbone's. The labelled loss is the last of the stage on labelled pairs. A run
+    whose weights were deleted keeps its time and its memory.
     """
     file = run.directory / "results.json"
     if run.recipe is None or not file.is_file():
         return []
     training = json.loads(file.read_text(encoding="utf-8"))["training"]
-    served = _parameters(run.directory / "best" / "model.safetensors")
-    total, backbone = sum(served.values()), sum(n for name, n in served.items() if name.startswith("backbone."))
     costs = {
         "minutes": training["seconds"] / 60,
         "memory": (training["peak_device_bytes"] or training["peak_rss_bytes"]) / 1e9,
-        "parameters": total / 1e6,
-        "added parameters": 100 * (total - backbone) / backbone,
     }
+    if (weights := run.directory / "best" / "model.safetensors").is_file():
+        served = _parameters(weights)
+        total, backbone = sum(served.values()), sum(n for name, n in served.items() if name.startswith("backbone."))
+        costs |= {"parameters": total / 1e6, "added parameters": 100 * (total - backbone) / backbone}
     if trained := sorted(run.directory.glob("checkpoints/step-*/model.safetensors")):
         costs["training parameters"] = sum(_parameters(trained[-1]).values()) / 1e6
     if (loss := _labelled_loss(run.directory / "metrics.jsonl", run.recipe.nli_steps)) is not None:

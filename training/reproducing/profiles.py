@@ -16,13 +16,16 @@ Paths are relative to the profile.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, quoted
 from ..recipes import Recipe
-from ..recipes.reading import read_values
+from ..recipes.reading import coerce, read_values
+
+ENTRY = "{file: FILE}, with columns: {THEIRS: YOURS} if their names differ"
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Profile:
         if name not in self.datasets or getattr(recipe, file):
             return {}
         mine = self.datasets[name]
-        renamed = mine.get("columns", {})
+        renamed = mine["columns"]
         changed = {dataset: None, f"{dataset}_file": None, f"{dataset}_revision": None, file: mine["file"]}
         if names := getattr(recipe, columns):
             changed[columns] = [renamed.get(name, name) for name in names]
@@ -77,16 +80,14 @@ def load_profile(path: str | None) -> Profile:
     """Read a profile; without a path, one that changes nothing.
 
     Raises:
-        UserError: it is not a profile, or a directory or file in it does not exist.
+        UserError: it is not a profile, an entry is of another type, or a directory or file in it does not exist.
     """
     if path is None:
         return Profile()
     if not Path(path).is_file():
         raise UserError(f"profile: {path} is not a file; give the path of a YAML file")
     values = read_values(Path(path))
-    names = [each.name for each in fields(Profile)]
-    if unknown := set(values) - set(names):
-        raise UserError(f"{path}: unknown key {min(map(str, unknown))!r}; it must be one of {', '.join(names)}")
+    _known(path, values, tuple(each.name for each in fields(Profile)))
     folder = Path(path).resolve().parent
 
     def found(name: str) -> str:
@@ -94,10 +95,44 @@ def load_profile(path: str | None) -> Profile:
             raise UserError(f"{path}: {name} does not exist (in {folder})")
         return str((folder / name).resolve())
 
-    values["models"] = {name: found(target) for name, target in values.get("models", {}).items()}
-    values["datasets"] = {
-        name: {**entry, "file": found(entry["file"])} for name, entry in values.get("datasets", {}).items()
+    models = _mapping(f"{path}: models", values.get("models", {}), "NAME: DIRECTORY")
+    datasets = _mapping(f"{path}: datasets", values.get("datasets", {}), f"NAME: {ENTRY}")
+    given: dict[str, Any] = {
+        "models": {name: found(_text(f"{path}: models: {name}", target)) for name, target in models.items()},
+        "datasets": {name: _dataset(f"{path}: datasets: {name}", entry, found) for name, entry in datasets.items()},
+        "set": _mapping(f"{path}: set", values.get("set", {}), "KEY: VALUE"),
     }
+    if "description" in values:
+        given["description"] = _text(f"{path}: description", values["description"])
     if "data" in values:
-        values["data"] = found(values["data"])
-    return Profile(**values)
+        given["data"] = found(_text(f"{path}: data", values["data"]))
+    if "max_updates" in values:
+        given["max_updates"] = coerce(f"{path}: max_updates", values["max_updates"], int | None)
+    return Profile(**given)
+
+
+def _dataset(where: str, entry: Any, found: Callable[[str], str]) -> dict[str, Any]:
+    """Return the entry of a data set with the path of its file."""
+    _known(where, _mapping(where, entry, ENTRY), ("file", "columns"))
+    if "file" not in entry:
+        raise UserError(f"{where}: it has no file; give {ENTRY}")
+    columns = _mapping(f"{where}: columns", entry.get("columns", {}), "THEIRS: YOURS")
+    mine = {name: _text(f"{where}: columns: {name}", column) for name, column in columns.items()}
+    return {"file": found(_text(f"{where}: file", entry["file"])), "columns": mine}
+
+
+def _mapping(where: str, value: Any, form: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise UserError(f"{where}: {quoted(value)} is not a mapping; give {form}")
+    return value
+
+
+def _text(where: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise UserError(f"{where}: {quoted(value)} is not text; put it in quotes if it is a name")
+    return value
+
+
+def _known(where: str, entry: dict[str, Any], keys: tuple[str, ...]) -> None:
+    if unknown := set(entry) - set(keys):
+        raise UserError(f"{where}: unknown key {min(map(repr, unknown))}; it must be one of {', '.join(keys)}")

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .estimates import estimate
-from .manifests import Item, item_names, load_item
+from .manifests import Item, load_item
+from .names import item_names
 from .plan import Planned, Run, plan
 from .runs import finished
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..evaluation.encoders import load_encoder
-from ..reproducing.columns import COLUMN_SETS, Column
+from ..evaluation.selection import DEV_SUITES
+from ..reproducing.columns import Column
 from ..reproducing.measuring import read_results
 from ..reproducing.plan import Run
 from .criteria import CRITERION, held_out_criteria
@@ -16,11 +17,9 @@ from .criteria import CRITERION, held_out_criteria
 UNLABELLED = "unlabelled"
 # The columns whose mean is the objective.
 COLUMNS: dict[str, list[Column]] = {
-    "sts-dev": COLUMN_SETS["dev"],
-    "sts-sickr-dev": [*COLUMN_SETS["dev"], Column("SICK-R dev.", "sickr-dev")],
-    "transfer-dev": COLUMN_SETS["transfer-dev"],
-    UNLABELLED: [],
-}
+    objective: [Column(suite, suite, metric="dev" if suite == "transfer" else None) for suite in suites]
+    for objective, suites in DEV_SUITES.items()
+} | {UNLABELLED: []}
 # Of a run whose objective needs no labels: no dev pairs choose its checkpoint, and none test it.
 WITHOUT_LABELS = {"eval_data": "none", "dev_file": None, "test_file": None}
 

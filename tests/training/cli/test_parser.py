@@ -79,6 +79,7 @@ def test_help_names_every_command_in_under_a_second_of_processor_time_without_a_
         ("train l2pcsr-bert-base-uncased --method l2pcsr+diffcse --rdt_weight 1", "did you mean rtd_weight?"),
         ("train quickstart --batch_size many", "error: batch_size: 'many' is not a whole number"),
         ("benchmark training no-such", "error: no recipe 'no-such'"),
+        ("reproduce no-such", "error: no item 'no-such'"),
     ],
 )
 def test_a_list_or_a_mistake_is_shown_in_under_a_second_of_processor_time_without_a_heavy_import(command, line):

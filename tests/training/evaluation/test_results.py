@@ -145,7 +145,17 @@ def test_a_reader_always_finds_a_complete_file(out):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"3", b'{"results": []}', b'{"model": "m"}', b'{"model": "m", "results": [1]}', b"\xff\xfe"],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"3",
+        b'{"results": []}',
+        b'{"model": "m"}',
+        b'{"model": "m", "results": [1]}',
+        b'{"model": "m", "results": "" }',
+        b"\xff\xfe",
+    ],
 )
 def test_any_other_file_is_refused_and_left_unchanged(out, content):
     out.write_bytes(content)

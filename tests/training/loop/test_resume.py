@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
 from tests.interpreters import run_two
-from tests.methods import RUNS, run_keys
+from tests.methods import COMBINATIONS, RUNS, run_keys
 from tests.training.faults import AtRecord, KilledAtFile, fill_disk, terminate, train_in_child
 from tests.training.loop.test_train import LAUNCH_TWO, command_line, finish, lines, start, values
 
@@ -37,7 +37,11 @@ SETTINGS = {
     "simcse, soup of checkpoints": {"soup": 2},
     "simcse, rmsprop": {"optimizer": "rmsprop"},
 }
-SLOW = {*SETTINGS} - {"simcse, stream", "simcse, bf16, batches by length", "simcse, soup of checkpoints"}
+SLOW = {*SETTINGS, *COMBINATIONS} - {
+    "simcse, stream",
+    "simcse, bf16, batches by length",
+    "simcse, soup of checkpoints",
+}
 CASES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in (*RUNS, *SETTINGS)]
 
 

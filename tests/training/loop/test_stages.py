@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file
 from transformers import AutoModel
 
@@ -12,8 +13,9 @@ from csezoo.modeling.flow import Flow
 from csezoo.modeling.natural_language_inference import NLIClassifier, nli_loss
 from csezoo.training.data.texts import load_labelled, load_sentences
 from csezoo.training.errors import UserError
-from csezoo.training.loop.progress import Progress
+from csezoo.training.loop.best_model import BestModel
 from csezoo.training.loop.runs import run_recipe
+from csezoo.training.loop.training_log import TrainingLog
 from csezoo.training.loop.training_loop import Stage
 from csezoo.training.publishing.export import export
 from csezoo.training.publishing.fingerprints import verify_repository
@@ -182,19 +184,15 @@ def test_stsb_sentences_need_evaluation_data():
         load_sentences(make_recipe({"dataset": "stsb-sentences", "eval_data": "none"}))
 
 
-def test_endurance_counts_drops_between_evaluations():
-    class Run(Progress):
-        def __init__(self, endurance):
-            self.recipe = make_recipe({"endurance": endurance})
-            self.last_score, self.times_lower = None, 0
-
-    run = Run(3)
+def test_endurance_counts_drops_between_evaluations(tmp_path):
+    log = TrainingLog(tmp_path, Accelerator(cpu=True))
+    best = BestModel(tmp_path, None, make_recipe({"endurance": 3}), None, log)
     for score, falls in ((50, 0), (60, 0), (59, 1), (59, 1), (61, 1), (60, 2), (80, 2)):
-        run.count_drop(score)
-        assert run.times_lower == falls and not run.stopped, "never set back by a rise, never moved by a tie"
-    run.count_drop(79)
-    assert run.stopped
-    unlimited = Run(None)
+        best.count_drop(score)
+        assert best.times_lower == falls and not best.stopped, "never set back by a rise, never moved by a tie"
+    best.count_drop(79)
+    assert best.stopped
+    unlimited = BestModel(tmp_path, None, make_recipe({}), None, log)
     for score in range(100, 0, -1):
         unlimited.count_drop(score)
     assert not unlimited.stopped

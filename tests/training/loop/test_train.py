@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -258,6 +260,16 @@ def test_a_streaming_run_makes_its_updates(bases, train_file, dev_file, tmp_path
     assert run_recipe(make_recipe(recipe))["training"]["updates"] == 4
 
 
+def test_batches_of_workers_are_those_of_the_run_itself(bases, train_file, dev_file, tmp_path):
+    weights = []
+    for workers in (0, 2):
+        out = tmp_path / f"run-{workers}"
+        run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, out, num_workers=workers, max_steps=3)))
+        weights.append(load_file(out / "checkpoints" / "step-00000003" / "model.safetensors"))
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
 def test_accumulation_over_several_epochs_uses_every_batch(bases, train_file, dev_file, tmp_path):
     changes = {"max_train_sentences": 48, "epochs": 3, "gradient_accumulation_steps": 2, "max_steps": None}
     results = run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, tmp_path / "run", **changes)))
@@ -272,6 +284,26 @@ def test_overwrite_replaces_a_run_once(bases, train_file, dev_file, tmp_path):
     assert lines(tmp_path / "run")[-1]["step"] == 1
     assert list((tmp_path / "run" / "tracker").rglob("events.out.tfevents*"))
     assert load_recipe(str(tmp_path / "run" / "recipe.yaml")).overwrite is False
+
+
+def test_a_run_is_not_written_into_its_base_model(bases, train_file, dev_file, tmp_path):
+    base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
+    before = {path: path.read_bytes() for path in base.iterdir()}
+    with pytest.raises(UserError, match="output_dir: .*base is the directory of the base_model; give another"):
+        run_recipe(make_recipe(values(base, train_file, dev_file, base)))
+    assert {path: path.read_bytes() for path in base.iterdir()} == before
+
+
+def test_a_tokenizer_whose_merges_miss_a_token_is_one_line(bases, train_file, dev_file, tmp_path):
+    base = Path(shutil.copytree(bases["roberta"], tmp_path / "base"))
+    state = json.loads((base / "tokenizer.json").read_text(encoding="utf-8"))
+    first, second = state["model"]["merges"][0]
+    state["model"]["vocab"]["☃☃"] = state["model"]["vocab"].pop(first + second)
+    (base / "tokenizer.json").write_text(json.dumps(state), encoding="utf-8")
+    with pytest.raises(UserError, match="base: its tokenizer could not be loaded .*out of vocabulary"):
+        run_recipe(make_recipe(values(base, train_file, dev_file, tmp_path / "run")))
+    with pytest.raises(UserError, match="base: its tokenizer could not be loaded .*out of vocabulary"):
+        load_encoder(str(base), pooling="cls")
 
 
 def test_a_failed_start_does_not_claim_the_directory(bases, train_file, dev_file, tmp_path):
@@ -321,6 +353,7 @@ def test_without_dev_the_last_model_is_the_best(bases, train_file, dev_file, tmp
         ({"attn_implementation": "flash_attention_2"}, "could not be loaded"),
         ({"output_dir": __file__}, "cannot be written"),
         ({"report_to": "pigeon"}, "report_to"),
+        ({"num_workers": "2", "streaming": "true"}, "num_workers: a stream is read by the training process itself"),
     ],
 )
 def test_user_errors_are_one_line_with_exit_code_2(bases, train_file, dev_file, tmp_path, capsys, changes, line):

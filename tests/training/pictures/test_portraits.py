@@ -23,13 +23,13 @@ def test_curves_are_drawn_beside_the_metrics(tmp_path):
     lines = [{"step": step, "loss": 1 / (step + 1)} for step in range(1, 9)]
     lines += [{"step": step, "dev": 70 + step % 5} for step in range(0, 9, 2)]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
-    draw_training_curves(tmp_path / "metrics.jsonl")
+    draw_training_curves(tmp_path / "metrics.jsonl", 4)
     assert is_png(tmp_path / "training_curves.png")
 
 
 def test_a_run_without_updates_or_dev_has_no_curves(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("", encoding="utf-8")
-    draw_training_curves(tmp_path / "metrics.jsonl")
+    draw_training_curves(tmp_path / "metrics.jsonl", None)
     assert not (tmp_path / "training_curves.png").exists()
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from csezoo.training.publishing.audit_code import audit_sources
 
+OTHER = "may load or save something other than the checkpoint"
 STYLES = sorted((Path(__file__).parent / "remote_code").glob("*.py"))
 
 
@@ -102,12 +103,12 @@ def test_code_that_modelling_does_not_need_is_a_finding_with_its_line(source, li
         (
             "from transformers import AutoModel\ndef f(n): return AutoModel.from_pretrained(n)",
             2,
-            "from_pretrained: may load or save something other than the checkpoint",
+            f"from_pretrained: {OTHER}",
         ),
         (
             "from transformers import AutoModel\nx = list(map(AutoModel.from_pretrained, ['evil']))",
             2,
-            ".from_pretrained: may load or save something other than the checkpoint",
+            f".from_pretrained: {OTHER}",
         ),
         ("from peft import PeftModel", 1, "imports peft.PeftModel, which loads a model by its name"),
         ("import torch\nvars(torch)['os']", 2, "vars: reaches interpreter internals"),
@@ -229,7 +230,7 @@ def test_code_that_modelling_does_not_need_is_a_finding_with_its_line(source, li
         (
             "class A:\n    def from_pretrained(c, p):\n        p = 'evil'\n        return super().from_pretrained(p)",
             4,
-            "from_pretrained: may load or save something other than the checkpoint",
+            f"from_pretrained: {OTHER}",
         ),
         (
             "class A:\n    def from_pretrained(cls, p):\n        return super().from_pretrained('evil')",
@@ -239,17 +240,17 @@ def test_code_that_modelling_does_not_need_is_a_finding_with_its_line(source, li
         (
             "from transformers.utils import cached_file\ndef f(where):\n    return cached_file(where, 'x')",
             3,
-            "cached_file: may load or save something other than the checkpoint",
+            f"cached_file: {OTHER}",
         ),
         (
             "from transformers.utils import cached_file as c\ndef f(model):\n    return c('a', 'x')",
             3,
-            "c: may load or save something other than the checkpoint",
+            f"c: {OTHER}",
         ),
         (
             "from transformers.utils import cached_file\nx = [cached_file]",
             2,
-            "cached_file: may load or save something other than the checkpoint",
+            f"cached_file: {OTHER}",
         ),
         ("# -*- coding: utf-7 -*-\nx = 1", 1, "is written in utf-7, so Python may run another text than you read"),
         ("def f(cls):\n    return cls.__subclasses__()", 2, ".__subclasses__: reaches interpreter internals"),
@@ -287,11 +288,7 @@ def test_code_that_modelling_does_not_need_is_a_finding_with_its_line(source, li
         ("from .other import *", 1, "imports * of other: hides which names it imports"),
         ("global_ = globals", 1, "globals: reaches interpreter internals"),
         ("import torch\ntorch.load = 1", 2, "torch.load is set: changes a library"),
-        (
-            "import torch\ntorch.nn.Module.from_pretrained",
-            2,
-            ".from_pretrained: may load or save something other than the checkpoint",
-        ),
+        ("import torch\ntorch.nn.Module.from_pretrained", 2, f".from_pretrained: {OTHER}"),
         ("from torch import nn, hub", 1, "imports torch.hub, which downloads and runs code"),
         ("import importlib.util", 1, "imports importlib.util, which reaches files and programs"),
         ("lambda: breakpoint()", 1, "breakpoint: starts a debugger"),
@@ -302,56 +299,40 @@ def test_code_that_modelling_does_not_need_is_a_finding_with_its_line(source, li
         ("import torch\ntorch.compile(f, backend='x').os", 2, ".os: reaches files and programs"),
         ("def f(tokenizer): tokenizer.save_vocabulary('/x')", 1, ".save_vocabulary: writes files"),
         ("def f(tokenizer): tokenizer.backend_tokenizer.save('/x')", 1, ".save: writes files"),
-        (
-            "def f(config): config.to_json_file('/x')",
-            1,
-            "to_json_file: may load or save something other than the checkpoint",
-        ),
+        ("def f(config): config.to_json_file('/x')", 1, f"to_json_file: {OTHER}"),
         ("def f(config): config.from_json_file('/x')", 1, ".from_json_file: reads files"),
         ("def f(m): m.push_to_hub('x')", 1, ".push_to_hub: uploads files"),
         ("def f(m): m.register_for_auto_class()", 1, ".register_for_auto_class: copies code"),
         ("def f(m): m.generate(x, **{'custom' + '_generate': 'a'})", 1, ".generate: a model does not need it"),
-        (
-            "def forward(self, d):\n    A().to_json_file(f'{d}/a.json')",
-            2,
-            "to_json_file: may load or save something other than the checkpoint",
-        ),
-        (
-            "def f():\n    save_tokenizer('/etc', t)",
-            2,
-            "save_tokenizer: may load or save something other than the checkpoint",
-        ),
-        (
-            "def f(t):\n    save_tokenizer(t, t)",
-            2,
-            "save_tokenizer: may load or save something other than the checkpoint",
-        ),
-        ("from .other import save_tokenizer as f", 1, "f: may load or save something other than the checkpoint"),
-        ("g = [save_tokenizer]", 1, "save_tokenizer: may load or save something other than the checkpoint"),
+        ("def forward(self, d):\n    A().to_json_file(f'{d}/a.json')", 2, f"to_json_file: {OTHER}"),
+        ("def f():\n    save_tokenizer('/etc', t)", 2, f"save_tokenizer: {OTHER}"),
+        ("def f(t):\n    save_tokenizer(t, t)", 2, f"save_tokenizer: {OTHER}"),
+        ("from .other import save_tokenizer as f", 1, f"f: {OTHER}"),
+        ("g = [save_tokenizer]", 1, f"save_tokenizer: {OTHER}"),
         (
             "def save_tokenizer(d):\n    d = x\n    A().to_json_file(f'{d}/a.json')",
             3,
-            "to_json_file: may load or save something other than the checkpoint",
+            f"to_json_file: {OTHER}",
         ),
         (
             "def save_tokenizer(d):\n    A().to_json_file(f'{d}/../a.json')",
             2,
-            "to_json_file: may load or save something other than the checkpoint",
+            f"to_json_file: {OTHER}",
         ),
         (
             "def save_tokenizer(d):\n    A().to_json_file(f'{d}/{d.name}')",
             2,
-            "to_json_file: may load or save something other than the checkpoint",
+            f"to_json_file: {OTHER}",
         ),
         (
             "@f\ndef save_tokenizer(d):\n    pass",
             2,
-            "save_tokenizer: may load or save something other than the checkpoint",
+            f"save_tokenizer: {OTHER}",
         ),
         (
             "def save_tokenizer(d):\n    try:\n        f()\n    except E as d:\n        A().to_json_file(f'{d}/a')",
             5,
-            "to_json_file: may load or save something other than the checkpoint",
+            f"to_json_file: {OTHER}",
         ),
     ],
 )

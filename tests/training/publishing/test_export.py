@@ -52,6 +52,8 @@ WITHOUT_PLAIN_FORM = {
     "simcse-mlm-transform",
     "wk",
     "simcse-flow",
+    "isbert",
+    "isbert-unigrams",
 }
 TEXTS = [*SENTENCES[:3], "cat", "", "the small cat " * 40]
 
@@ -71,7 +73,7 @@ def serving(name: str, kind: str):
     if config.whitening_size:
         model.whitening.fit(torch.randn(40, config.hidden_size))
     template = config.prompt_token_ids[0] if config.prompts else template_token_ids(tokenizer)
-    longest = longest_input(config.backbone_config) - config.prefix_positions
+    longest = longest_input(model.backbone) - config.prefix_positions
     options = {"leading_space": bool(config.prompts), "full_stop": config.full_stop}
     return model, serving_tokenizer(tokenizer, template, max_length=longest, **options)
 
@@ -132,6 +134,8 @@ def test_the_reason_for_having_no_plain_form_is_named(name):
         "simcse-mlm-transform": "layer norm",
         "wk": "layers",
         "simcse-flow": "flow",
+        "isbert": "n-gram",
+        "isbert-unigrams": "n-gram",
     }
     word = words.get(name, "prefixes")
     assert word in config_of(name, "bert").needs_own_code

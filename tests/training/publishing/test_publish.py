@@ -1,6 +1,7 @@
 """Publish with the real Hub client to a local Hub server, and load from it as a new user would."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES
 from tests.hub_server import TOKEN, HubServer
 from tests.interpreters import run_python
-from tests.repositories import publish_to
+from tests.repositories import publish_each, publish_to
 
 TEXTS = SENTENCES[:5]
 LOAD = f"""
@@ -64,15 +65,6 @@ def published(finished, tmp_path_factory):
     """A Hub to which the run was published, and the finished command."""
     with HubServer() as hub:
         yield hub, publish_to(hub, tmp_path_factory.mktemp("home"), finished)
-
-
-@pytest.mark.parametrize("place", ["best/notes.md", "results.json", "best/pictures"])
-def test_a_link_out_of_the_run_is_refused_before_anything_is_uploaded(finished_run, publish, hub, tmp_path, place):
-    (tmp_path / "secret.txt").write_text("secret", encoding="utf-8")
-    (finished_run / place).unlink(missing_ok=True)
-    (finished_run / place).symlink_to(tmp_path if place == "best/pictures" else tmp_path / "secret.txt")
-    assert_refused(publish(finished_run), f"{place} is a link to a place outside of")
-    assert hub.repos == {} and hub.requests == []
 
 
 def test_a_link_inside_of_the_run_is_published_as_its_file(finished_run, tmp_path):
@@ -248,44 +240,97 @@ def write_card(text):
     return lambda best: (best / "README.md").write_text(text, encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("damage", "parts"),
-    [
-        (zero_a_tensor, ["model.safetensors has another checksum"]),
-        (zero_a_tensor_and_its_checksum, ["a new process", "8 of 8 vectors differ"]),
-        (break_the_code, ["a new process", "ImportError"]),
-        (add_a_pickle, ["csezoo audit: 1 finding(s)", "pytorch_model.bin", "is a pickle"]),
-        (write_card("---\nlicense: [\n---\n"), ["README.md", "cannot be read"]),
-        (write_card("---\nlicense: mit\ntags: [a]\n---\n"), ["no language, library_name, pipeline_tag"]),
-        (lambda best: (best / "model.safetensors").unlink(), ["best has no model.safetensors", "finished best/"]),
-        (lambda best: (best.parent / "results.json").unlink(), ["is not finished", "has no results.json"]),
-    ],
-)
-def test_a_damaged_run_is_refused_before_a_repository_is_created(publish, hub, finished_run, damage, parts):
-    damage(finished_run / "best")
-    assert_refused(publish(finished_run), *parts)
+def link_out(place):
+    """Put a link to the outside into a run's directory."""
+
+    def link(best):
+        outside = best.parent.parent / "secret.txt"
+        outside.write_text("secret", encoding="utf-8")
+        (best.parent / place).unlink(missing_ok=True)
+        (best.parent / place).symlink_to(outside.parent if place == "best/pictures" else outside)
+
+    return link
+
+
+BAD_RUNS = {
+    "another tensor": (zero_a_tensor, ["model.safetensors has another checksum"]),
+    "another tensor and checksum": (zero_a_tensor_and_its_checksum, ["a new process", "8 of 8 vectors differ"]),
+    "broken code": (break_the_code, ["a new process", "ImportError"]),
+    "a pickle": (add_a_pickle, ["csezoo audit: 1 finding(s)", "pytorch_model.bin", "is a pickle"]),
+    "a broken card": (write_card("---\nlicense: [\n---\n"), ["README.md", "cannot be read"]),
+    "an incomplete card": (
+        write_card("---\nlicense: mit\ntags: [a]\n---\n"),
+        ["no language, library_name, pipeline_tag"],
+    ),
+    "no weights": (
+        lambda best: (best / "model.safetensors").unlink(),
+        ["best has no model.safetensors", "finished best/"],
+    ),
+    "no results": (
+        lambda best: (best.parent / "results.json").unlink(),
+        ["is not finished", "has no results.json"],
+    ),
+    "a linked file": (link_out("best/notes.md"), ["best/notes.md is a link to a place outside of"]),
+    "linked results": (link_out("results.json"), ["results.json is a link to a place outside of"]),
+    "a linked directory": (link_out("best/pictures"), ["best/pictures is a link to a place outside of"]),
+}
+# Options, and parts of the error line.
+BAD_COMMANDS = {
+    "no owner": (["--to", "tiny"], ["'tiny'", "ORG/NAME"]),
+    "no name": (["--to", "zoo/so--tiny"], ["'zoo/so--tiny'", "Cannot have --"]),
+    "a tag of a pull request": (
+        ["--to", "zoo/tiny", "--create-pr", "--tag", "v1"],
+        ["--tag v1", "once it is merged"],
+    ),
+    "no directory": (["--to", "zoo/tiny"], ["nowhere has no config.json", "run directory"]),
+}
+
+SILENT = {"a linked file", "linked results", "a linked directory", "a tag of a pull request", "no directory"}
+
+
+@pytest.fixture(scope="module")
+def refused(finished, tmp_path_factory):
+    """What one process answers to each bad run and each bad command, and the Hub after them.
+
+    What needs no Hub to be refused has one of its own, which must get no request.
+    """
+    directory = tmp_path_factory.mktemp("bad")
+    commands = {}
+    for name, (damage, _) in BAD_RUNS.items():
+        run = shutil.copytree(finished, directory / name / "run")
+        damage(run / "best")
+        commands[name] = [str(run), "--to", "zoo/tiny"]
+    for name, (options, _) in BAD_COMMANDS.items():
+        run = {"no directory": directory / "nowhere", "a tag of a pull request": directory}.get(name, finished)
+        commands[name] = [str(run), *options]
+    answers = {}
+    for names in (SILENT, commands.keys() - SILENT):
+        with HubServer() as hub:
+            done = publish_each(hub, directory / "hf", [commands[name] for name in names])
+        answers |= {name: (answer, hub) for name, answer in zip(names, done, strict=True)}
+    return answers
+
+
+@pytest.mark.parametrize("name", [*BAD_RUNS, *BAD_COMMANDS])
+def test_a_bad_run_or_command_is_refused_before_a_repository_is_created(refused, name):
+    done, hub = refused[name]
+    _, parts = {**BAD_RUNS, **BAD_COMMANDS}[name]
+    assert_refused(done, *parts)
     assert hub.repos == {}
+    assert hub.requests == [] or name not in SILENT
 
 
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        ({"to": "tiny"}, ["'tiny'", "ORG/NAME"]),
-        ({"to": "zoo/so--tiny"}, ["'zoo/so--tiny'", "Cannot have --"]),
         ({"HF_TOKEN": ""}, ["no token found", "hf auth login"]),
         ({"HF_HUB_OFFLINE": "1"}, ["offline mode", "unset", "HF_HUB_OFFLINE"]),
         ({"HF_ENDPOINT": "http://127.0.0.1:9"}, ["cannot be reached", "http://127.0.0.1:9"]),
     ],
-    ids=["no owner", "no name", "no token", "offline", "no server"],
+    ids=["no token", "offline", "no server"],
 )
-def test_wrong_names_tokens_and_networks_are_refused_before_a_repository_is_created(
+def test_missing_tokens_and_networks_are_refused_before_a_repository_is_created(
     publish, hub, finished_run, options, parts
 ):
     assert_refused(publish(finished_run, **options), *parts)
     assert hub.repos == {}
-
-
-def test_a_tagged_pull_request_and_a_directory_without_a_model_are_refused(publish, hub, tmp_path):
-    assert_refused(publish(tmp_path, "--create-pr", "--tag", "v1"), "--tag v1", "once it is merged")
-    assert_refused(publish(tmp_path / "nowhere"), "nowhere has no config.json", "run directory")
-    assert hub.requests == []

@@ -1,5 +1,6 @@
 """From an item to its runs: subsets, seeds, shared runs, profiles, estimates."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -99,11 +100,29 @@ def test_a_profile_keeps_a_recipe_that_trains_nothing():
 
 @pytest.mark.parametrize(
     "text, message",
-    [("modles: {}", "unknown key 'modles'"), ("models: {a: nowhere}", "nowhere does not exist")],
+    [
+        ("modles: {}", "unknown key 'modles'; it must be one of description, models"),
+        ("models: {a: nowhere}", "nowhere does not exist"),
+        ("models: [a, b]", "models: ['a', 'b'] is not a mapping; give NAME: DIRECTORY"),
+        ("models: {a: 3}", "models: a: 3 is not text"),
+        ("datasets: wiki.txt", "datasets: 'wiki.txt' is not a mapping; give NAME: {file: FILE}"),
+        ("datasets: {a: wiki.txt}", "datasets: a: 'wiki.txt' is not a mapping; give {file: FILE}"),
+        ("datasets: {a: {columns: {x: y}}}", "datasets: a: it has no file; give {file: FILE}"),
+        ("datasets: {a: {file: wiki.txt, colums: {}}}", "datasets: a: unknown key 'colums'; it must be one of file"),
+        ("datasets: {a: {file: [wiki.txt]}}", "datasets: a: file: ['wiki.txt'] is not text"),
+        ("datasets: {a: {file: wiki.txt, columns: [x]}}", "columns: ['x'] is not a mapping; give THEIRS: YOURS"),
+        ("datasets: {a: {file: wiki.txt, columns: {x: 1}}}", "columns: x: 1 is not text"),
+        ("data: [senteval]", "data: ['senteval'] is not text"),
+        ("max_updates: many", "max_updates: 'many' is not a whole number"),
+        ("set: eval_steps", "set: 'eval_steps' is not a mapping; give KEY: VALUE"),
+        ("description: 3", "description: 3 is not text"),
+    ],
 )
 def test_a_mistake_in_a_profile_is_named(tmp_path, text, message):
-    with pytest.raises(UserError, match=message):
-        load_profile(write_profile(tmp_path, text))
+    path = write_profile(tmp_path, text)
+    with pytest.raises(UserError, match=re.escape(f"{path}: ")) as error:
+        load_profile(path)
+    assert message in str(error.value)
 
 
 def test_estimates_count_the_updates_of_both_stages():

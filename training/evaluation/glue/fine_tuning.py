@@ -197,7 +197,7 @@ def finetune(model: str, task: GlueTask, seed: int, settings: FineTuning, *, pro
     set_seed(seed)
     network = classifier(model, len(TASKS[task.name].labels) or 1)
     tokenizer = pair_tokenizer(model, network.config)
-    longest = min(settings.max_length, longest_input(network.config))
+    longest = min(settings.max_length, longest_input(network))
     train, *devs = (tokenize_examples(examples, tokenizer, longest) for examples in task.parts.values())
     chooser_rows = int(settings.dev_share * len(devs[0]))
     if settings.dev_share and not chooser_rows:

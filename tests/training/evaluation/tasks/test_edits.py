@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from csezoo.training.evaluation.tasks.edits import EditTask, load_edits
-from csezoo.training.evaluation.tasks.sts import PairTask
+from csezoo.training.evaluation.tasks.sts import DEV_TASK, ROWS
 
 
 def letters(texts: list[str]) -> np.ndarray:
@@ -18,10 +18,12 @@ def test_the_value_is_the_mean_cosine_of_the_pairs():
     assert result == {"task": "toy", "metric": "cosine", "value": pytest.approx(np.mean(expected), abs=1e-12)}
 
 
-def test_the_tasks_are_table_1_and_every_prefix(monkeypatch):
-    pairs = PairTask("dev", [("a b c d e f g h", "short")], [1.0], "toy")
-    monkeypatch.setattr("csezoo.training.evaluation.tasks.edits.load_task", lambda name, data: pairs)
-    tasks = {task.name: task for task in load_edits("toy")}
+def test_the_tasks_are_table_1_and_every_prefix(tmp_path):
+    """Of a file of STS-B dev with two sentences."""
+    file = tmp_path / "downstream" / "STS" / "STSBenchmark" / "sts-dev.csv"
+    file.parent.mkdir(parents=True)
+    file.write_text("genre\tfile\tyear\t7\t2.500\ta b c d e f g h\tshort\n" * ROWS[DEV_TASK], encoding="utf-8")
+    tasks = {task.name: task for task in load_edits(str(tmp_path))}
     assert len(tasks) == 4 + 6 + 4
     assert tasks["rearrangement"].edited == ["natural language processing love I."]
     assert tasks["level-um"].edited == ["um a b c d e f g h", "short"]

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers import AutoModel
 
 from csezoo.modeling.backbones import longest_input
 from csezoo.training.cli.parser import main
@@ -42,7 +43,7 @@ def test_the_receipt_names_repeats_and_threads():
 
 def test_tokens_are_counted_after_truncation(base, kind):
     encode, _ = load_encoder(str(base), pooling="mean")
-    assert encode.count_tokens(["the cat " * 1000]) == longest_input(tiny_config(kind))
+    assert encode.count_tokens(["the cat " * 1000]) == longest_input(AutoModel.from_config(tiny_config(kind)))
 
 
 def test_cost_is_a_suite_of_csezoo_evaluate(base, senteval, capsys):  # noqa: F811

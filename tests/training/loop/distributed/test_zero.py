@@ -72,7 +72,7 @@ def test_zero_trains_like_one_process_and_resumes(
     if name == "simcse":
         changes |= {"gradient_accumulation_steps": 2, "temperature": 0.001}
         changes |= {"max_grad_norm": 0.1}  # gradients of a norm of 0.4
-    changes |= {} if name == "prdsimcse" else pairs  # it makes its views from one sentence
+    changes |= {} if name in ("prdsimcse", "isbert") else pairs  # these read one sentence
     one = values(base_without_dropout, train_file, dev_file, tmp_path / "one", **changes)
     two = {**one, "output_dir": str(tmp_path / "two")}
     run_recipe(make_recipe(one))

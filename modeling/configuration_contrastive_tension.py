@@ -1,0 +1,39 @@
+"""Configuration of Contrastive Tension."""
+
+from typing import Any
+
+from .configuration_sentence_encoder import SentenceEncoderConfig
+
+
+class ContrastiveTensionConfig(SentenceEncoderConfig):
+    """The configuration of Contrastive Tension, with the paper's pooling. `temperature` has no effect.
+
+    Args:
+        negatives: K, negative pairs for each positive pair; fewer if a batch has fewer other sentences. 7 in the
+            paper.
+
+    Example:
+        >>> ContrastiveTensionConfig().pooling
+        'mean'
+    """
+
+    model_type = "contrastive_tension"
+    allowed = {"negatives": "[1, 1_000_000]"}
+
+    def __init__(self, negatives: int = 7, pooling: str = "mean", projection: str = "none", **kwargs: Any):
+        self.negatives = negatives
+        super().__init__(pooling=pooling, projection=projection, **kwargs)
+
+    def _check(self) -> None:
+        super()._check()
+        if self.denoise != "none":
+            raise ValueError("denoise: contrastive_tension has two encoders with different biases; set denoise: none")
+
+    @property
+    def needs_whole_batch(self) -> str | None:
+        return "Contrastive Tension needs the gradients of two encoders, which mini-batches do not compute"
+
+    def view_columns(self, columns: int) -> list[int]:
+        if columns > 2:
+            raise ValueError(f"contrastive_tension needs one text column or two, not {columns}")
+        return super().view_columns(columns)

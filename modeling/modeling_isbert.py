@@ -1,0 +1,167 @@
+r"""IS-BERT: a sentence's vector tells its own n-grams from those of other sentences.
+
+Convolutions of several widths over the token vectors :math:`h_1, \dots, h_l` of the encoder make n-gram features, and
+their mean over the tokens is the sentence's vector (section 3.1),
+
+.. math:: F_i(x) = \big[\mathrm{ReLU}(W_k h_{i-(k-1)/2 : i+(k-1)/2} + b_k)\big]_k, \quad
+          E(x) = \frac{1}{l} \sum_i F_i(x)
+
+Training maximises the Jensen-Shannon estimate of the mutual information of a sentence's vector and its n-gram features
+(section 3.2, eq. 2). With :math:`\mathrm{sp}(z) = \log(1 + e^z)`, the loss is
+
+.. math:: L = \mathbb{E}_{x, i}[\mathrm{sp}(-T(F_i(x), E(x)))]
+          + \mathbb{E}_{x, x' \ne x, i}[\mathrm{sp}(T(F_i(x'), E(x)))]
+
+The convolutions stay at test.
+
+References:
+    Zhang, He, Liu, Lim, Bing 2020, "An Unsupervised Sentence Embedding Method by Mutual Information Maximization",
+    EMNLP. The paper leaves open what T is, which other sentences are drawn, and how the sums are weighted. Here, as in
+    the release, T is the dot product, x' are the other sentences of the batch, and the expectations are means over all
+    pairs of a token and a sentence. The release convolves without ReLU, and convolves padding; the paper has a ReLU.
+
+Relations:
+    It does not extend SimCSE: no setting makes the two the same. It needs one view of a sentence, and changes data,
+    views and objective, so that it combines with no other method.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from .configuration_isbert import ISBERTConfig
+from .distributed import gather_rows
+from .mini_batches import in_mini_batches
+from .modeling_contrastive import ForContrastiveLearning
+from .modeling_sentence_encoder import SentenceEncoderModel
+from .objectives import at_least_float32
+from .packing import Packing
+from .pooling import BackboneOutput
+
+PADDING = -1.0  # in place of the features of padding; features are at least 0
+
+
+class NGramFeatures(nn.Module):
+    """Convolutions over the token vectors of a sentence, with its ends padded by zeros.
+
+    Args:
+        hidden_size: H, length of a token vector.
+        kernel_sizes: tokens that each convolution sees.
+        features: how many features each computes; H together.
+
+    Example:
+        >>> NGramFeatures(8, [1, 3], [4, 4])(torch.randn(2, 5, 8), torch.ones(2, 5)).shape
+        torch.Size([2, 5, 8])
+    """
+
+    def __init__(self, hidden_size: int, kernel_sizes: list[int], features: list[int]):
+        super().__init__()
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(hidden_size, number, size, padding="same")
+            for size, number in zip(kernel_sizes, features, strict=True)
+        )
+
+    def forward(self, hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Return the features `(R, T, H)` of token vectors `(R, T, H)`, with zeros at padding."""
+        real = attention_mask.unsqueeze(-1).to(hidden.dtype)
+        channels = (hidden * real).transpose(1, 2)  # (R, H, T)
+        features = torch.cat([convolution(channels) for convolution in self.convolutions], dim=1)
+        return F.relu(features).transpose(1, 2) * real
+
+
+def jensen_shannon(
+    sentences: torch.Tensor,
+    features: torch.Tensor,
+    owners: torch.Tensor,
+    duplicates: torch.Tensor | None = None,
+) -> torch.Tensor:
+    r"""Minus the Jensen-Shannon estimate of the mutual information of sentences and their features (eq. 2).
+
+    Args:
+        sentences: `(B, H)`.
+        features: `(N, H)`, of the tokens of all sentences.
+        owners: `(N,)`, the sentence of each feature.
+        duplicates: `(B, B)` of bool: sentences whose features are not each other's negatives.
+
+    Returns:
+        A scalar of at least float32. A single sentence has no negatives.
+
+    Example:
+        >>> sentences = torch.eye(2)
+        >>> round(jensen_shannon(sentences, sentences, torch.tensor([0, 1])).item(), 4)  # sp(-1) + sp(0)
+        1.0064
+    """
+    with torch.autocast(sentences.device.type, enabled=False):
+        scores = at_least_float32(features) @ at_least_float32(sentences).T  # (N, B)
+    own = owners[:, None] == torch.arange(len(sentences), device=owners.device)
+    others = ~own if duplicates is None else ~(own | duplicates[owners])
+    same, different = F.softplus(-scores) * own, F.softplus(scores) * others
+    return same.sum() / own.sum() + different.sum() / others.sum().clamp(min=1)
+
+
+class ISBERTModel(SentenceEncoderModel):
+    """The encoder that an IS-BERT checkpoint serves. Its last hidden state are the n-gram features.
+
+    Example:
+        >>> from transformers import BertConfig
+        >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
+        >>> model = ISBERTModel(ISBERTConfig(backbone_config=tiny)).eval()
+        >>> model(input_ids=torch.tensor([[1, 2, 3]])).pooler_output.shape
+        torch.Size([1, 8])
+    """
+
+    config_class = ISBERTConfig
+
+    def __init__(self, config: ISBERTConfig):
+        super().__init__(config)
+        self.ngrams = NGramFeatures(config.hidden_size, config.kernel_sizes, config.features)
+        self.post_init()
+
+    def run_backbone(
+        self, attention_mask: torch.Tensor, packing: Packing | None = None, **inputs: Any
+    ) -> BackboneOutput:
+        outputs = super().run_backbone(attention_mask, packing, **inputs)
+        outputs.last_hidden_state = self.ngrams(outputs.last_hidden_state, attention_mask)
+        if outputs.hidden_states is not None:
+            outputs.hidden_states = (*outputs.hidden_states, outputs.last_hidden_state)
+        return outputs
+
+
+class ISBERTForContrastiveLearning(ForContrastiveLearning):
+    """The training model of IS-BERT.
+
+    Example:
+        >>> from transformers import BertConfig
+        >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
+        >>> model = ISBERTForContrastiveLearning(ISBERTConfig(backbone_config=tiny))
+        >>> ids = torch.randint(9, (4, 1, 6))
+        >>> model(input_ids=ids, attention_mask=torch.ones_like(ids)).embeddings.shape  # a vector, and six features
+        torch.Size([4, 7, 8])
+    """
+
+    config_class = ISBERTConfig
+    serving_class = ISBERTModel
+    seams = ("data", "views", "objective", "auxiliary")
+    ranked_views = (0, 0)  # the others are features
+
+    def pool_views(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, rows: int | None = None
+    ) -> torch.Tensor:
+        """Encode `(B, 1, T)` to `(B, 1 + T, H)`: each sentence's vector, then its features, `PADDING` at padding."""
+
+        def encode(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+            outputs, pooled = self.encode_views(input_ids, attention_mask)
+            padding = attention_mask.flatten(0, 1).unsqueeze(-1) == 0
+            return torch.cat([pooled[:, None], outputs.last_hidden_state.masked_fill(padding, PADDING)], dim=1)
+
+        return in_mini_batches(encode, self.mini_batch_size, input_ids, attention_mask)
+
+    def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
+        """Compute the loss of vectors and features `(B, 1 + T, H)`, with the sentences of all processes."""
+        sentences, mine = gather_rows(embeddings[:, 0])
+        real = embeddings[:, 1:, 0] != PADDING  # (B, T)
+        features, _ = gather_rows(embeddings[:, 1:][real])
+        owners, _ = gather_rows(real.nonzero()[:, 0] + mine.start)
+        return jensen_shannon(sentences, features, owners, duplicates)

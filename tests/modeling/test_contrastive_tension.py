@@ -1,0 +1,50 @@
+"""Contrastive Tension: its loss against an independent float64 implementation, and its two encoders."""
+
+import numpy as np
+import pytest
+import torch
+
+from csezoo.modeling import ContrastiveTensionConfig, ContrastiveTensionForContrastiveLearning
+from tests.conftest import tiny_config
+from tests.modeling.test_methods import batch
+
+
+def model_of(**keys) -> ContrastiveTensionForContrastiveLearning:
+    torch.manual_seed(0)
+    backbone = tiny_config("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    config = ContrastiveTensionConfig(backbone_config=backbone, **keys)
+    return ContrastiveTensionForContrastiveLearning(config).double().train()
+
+
+def test_the_loss_is_the_cross_entropy_of_each_sentence_with_itself_and_those_after_it():
+    model = model_of(negatives=2)
+    views = torch.randn(4, 2, 32, dtype=torch.float64)
+    scores = (views[:, 0] @ views[:, 1].T).numpy()
+    losses = []
+    for i in range(4):
+        losses.append(np.log1p(np.exp(-scores[i, i])))
+        losses += [np.log1p(np.exp(scores[i, (i + distance) % 4])) for distance in (1, 2)]
+    assert model.contrastive_loss(views).item() == pytest.approx(np.mean(losses), rel=1e-9)
+    twins = torch.zeros(4, 4, dtype=torch.bool)
+    twins[0, 1] = twins[1, 0] = True
+    del losses[1]  # sentence 0 with sentence 1, which is the same; 1 is not compared with 0
+    assert model.contrastive_loss(views, twins).item() == pytest.approx(np.mean(losses), rel=1e-9)
+    alone = model.contrastive_loss(views[:1])
+    assert alone.item() == pytest.approx(np.log1p(np.exp(-scores[0, 0])), rel=1e-9), "there is no other sentence"
+
+
+def test_the_encoders_start_as_one_and_part():
+    model = model_of(negatives=1)  # of all others, and without dropout, both would learn the same
+    model.start_from(model.model.backbone)
+    rows = {name: value[:, :1].expand(-1, 2, -1) for name, value in batch().items()}  # the same sentence twice
+    output = model(**rows)
+    anchors, positives = output.embeddings.unbind(1)
+    torch.testing.assert_close(anchors, positives)
+    output.loss.backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    second = dict(model.model.backbone.named_parameters())
+    assert any(not torch.allclose(weight, second[name]) for name, weight in model.first.named_parameters())
+    anchors, positives = model.eval()(**rows).embeddings.unbind(1)
+    served = model.model(**{name: value[:, 0] for name, value in rows.items()}).pooler_output
+    torch.testing.assert_close(served, positives)
+    assert not torch.allclose(served, anchors), "the first encoder reads the anchors"

@@ -1,0 +1,77 @@
+"""What selects the best checkpoint (`select_by`)."""
+
+import statistics
+
+import pytest
+from safetensors.torch import load_file
+
+from csezoo.training.errors import UserError
+from csezoo.training.evaluation.selection import load_dev_tasks
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.recipes import make_recipe
+from csezoo.training.tuning.objectives import COLUMNS
+from tests.training.loop.test_train import lines, values
+
+
+def test_the_last_checkpoint_is_served_though_another_is_better_on_dev(bases, train_file, dev_file, tmp_path):
+    keys = values(bases["bert"], train_file, dev_file, tmp_path, select_by="last", learning_rate=0.05)
+    training = run_recipe(make_recipe(keys))["training"]
+    scores = {line["step"]: line["dev"] for line in lines(tmp_path) if "dev" in line}
+    assert training["best_step"] == 6 and training["dev"] == scores[6] < max(scores.values())
+    last = load_file(tmp_path / "checkpoints/step-00000006/model.safetensors")
+    for name, tensor in load_file(tmp_path / "best/model.safetensors").items():
+        assert last[f"model.{name}"].equal(tensor), name
+
+
+def test_the_mean_of_two_dev_sets_selects(bases, train_file, dev_file, real_data, tmp_path):
+    data = str(real_data / "data" / "senteval")
+    keys = values(
+        bases["bert"], train_file, dev_file, tmp_path, select_by="sts-sickr-dev", eval_data=data, max_steps=2
+    )
+    del keys["dev_file"]
+    results = run_recipe(make_recipe(keys))
+    of_dev = {row["task"]: row["value"] for row in results["results"] if row["task"].endswith("-dev")}
+    assert of_dev.keys() == {"STSBenchmark-dev", "SICK-R-dev"}
+    assert results["training"]["dev"] == pytest.approx(statistics.mean(of_dev.values()), abs=0.1)  # rounding
+
+
+@pytest.mark.slow
+def test_the_mean_accuracy_of_the_transfer_tasks_on_dev_selects(bases, train_file, dev_file, real_data, tmp_path):
+    data = str(real_data / "data" / "senteval")
+    keys = values(bases["bert"], train_file, dev_file, tmp_path, select_by="transfer-dev", eval_data=data)
+    keys |= {"max_steps": 1, "eval_batch_size": 512}
+    del keys["dev_file"]
+    results = run_recipe(make_recipe(keys))
+    rows = [row for row in results["results"] if row["task"].endswith("-dev")]
+    assert len(rows) == 7 and all(row["value"] == row["dev"] for row in rows)
+    assert results["training"]["dev"] == pytest.approx(statistics.mean(row["value"] for row in rows), abs=0.5)
+
+
+def test_the_choices_of_a_search_and_of_a_run_have_the_same_names():
+    objectives = {name: [column.suite for column in columns] for name, columns in COLUMNS.items()}
+    assert objectives == {
+        "sts-dev": ["sts-dev"],
+        "sts-sickr-dev": ["sts-dev", "sickr-dev"],
+        "transfer-dev": ["transfer"],
+        "unlabelled": [],
+    }
+
+
+def test_the_transfer_tasks_that_select_are_on_dev_and_in_the_fast_protocol(real_data):
+    tasks = load_dev_tasks("transfer-dev", str(real_data / "data" / "senteval"))
+    assert [(task.name, task.protocol) for task in tasks][:2] == [("MR-dev", "fast"), ("CR-dev", "fast")]
+    assert len(tasks) == 7
+
+
+@pytest.mark.parametrize(
+    "keys, message",
+    [
+        ({"select_by": "best"}, "select_by: 'best' must be one of sts-dev, sts-sickr-dev, transfer-dev, last"),
+        ({"select_by": "last", "soup": 2}, "soup: the best weights are chosen by their dev scores"),
+        ({"select_by": "transfer-dev", "eval_data": "none"}, "transfer-dev reads --eval_data; give it"),
+        ({"select_by": "sts-sickr-dev", "dev_file": "dev.csv"}, "give it, and no --dev_file"),
+    ],
+)
+def test_what_cannot_select_is_refused(keys, message):
+    with pytest.raises(UserError, match=message):
+        make_recipe(keys)

@@ -1,0 +1,53 @@
+"""What chooses the best checkpoint of a run, or the best run of a search: a mean over dev tasks."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from .sentence_vectors import Encode
+from .suites import SUITES, Task, evaluate_tasks
+from .tasks.sts import Vectors
+from .tasks.transfer import TRANSFER_TASKS, TransferTask, load_transfer_task
+
+# The suites whose dev scores are averaged, by the name of the choice.
+DEV_SUITES = {"sts-dev": ("sts-dev",), "sts-sickr-dev": ("sts-dev", "sickr-dev"), "transfer-dev": ("transfer",)}
+
+
+@dataclass
+class TransferDevTask(TransferTask):
+    """A transfer task whose result is the accuracy on dev, so that no choice sees the test accuracy."""
+
+    def results(self, vectors: Vectors) -> list[dict]:
+        return [{**result, "value": result["dev"]} for result in super().results(vectors)]
+
+
+def load_dev_tasks(choice: str, data: str) -> list[Task]:
+    """Read the tasks of a choice for use in training: transfer tasks in the protocol `fast`, on dev alone.
+
+    Args:
+        choice: one of `DEV_SUITES`; any other one has the tasks of `sts-dev`.
+        data: `hub`, or a directory in SentEval's layout.
+    """
+    suites = DEV_SUITES.get(choice, DEV_SUITES["sts-dev"])
+    if suites == ("transfer",):
+        tasks = [load_transfer_task(name, data, "fast") for name in TRANSFER_TASKS]
+        return [TransferDevTask(**vars(replace(task, name=f"{task.name}-dev"))) for task in tasks]
+    return [task for suite in suites for task in SUITES[suite](data)]
+
+
+def dev_score(encode: Encode, tasks: Sequence[Task], receipt: dict | None = None) -> tuple[float, list[dict]]:
+    """Return the mean score over dev tasks, and the results of each.
+
+    Example:
+        >>> import numpy as np
+        >>> from csezoo.training.evaluation.tasks.sts import PairTask
+        >>> pairs = [("a", "a"), ("a", "b"), ("a", "ab")]
+        >>> tasks = [PairTask(name, pairs, scores, "toy") for name, scores in (("up", [5, 0, 3]), ("down", [0, 5, 3]))]
+        >>> letters = lambda texts: np.array([[text.count("a"), text.count("b")] for text in texts], float)
+        >>> dev_score(letters, tasks)[0]
+        0.0
+    """
+    results = evaluate_tasks(encode, tasks, receipt=receipt)
+    return statistics.mean(result["value"] for result in results), results
