@@ -8,9 +8,10 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import yaml
-from huggingface_hub import EvalResultEntry, ModelCard, eval_result_entries_to_yaml
+from huggingface_hub import EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
 
 from ..errors import UserError, one_line
 from ..evaluation.tasks.sts import HUB
@@ -90,7 +91,8 @@ def _write_eval_results(staged: Path) -> None:
     A leaderboard belongs to a data set on the Hub, so results on other data have no file. The ids of its tasks are
     MTEB's.
     """
-    for result in _card(staged).data.eval_results or []:
+    data = cast(ModelCardData, _card(staged).data)
+    for result in data.eval_results or []:
         dataset, revision, split = HUB.get(result.dataset_name, (None, None, None))
         if (result.dataset_type, result.dataset_revision, split) == (dataset, revision, "test"):
             entry = EvalResultEntry(
