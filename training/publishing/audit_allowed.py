@@ -86,6 +86,7 @@ MODULES = {
     "torch.nn.modules": "[A-Z]\\w+",
     "torch.nn.parameter": "Parameter",
     "torch.nn.utils": "clip_grad_norm_ parametrize",
+    "torch.random": "fork_rng",
     "torch.nn.utils.parametrize": "register_parametrization",
     "torch.nn.utils.rnn": "pad_sequence unpad_sequence",
     "torch.special": "entr erf expit gammaln log_softmax logit logsumexp softmax xlogy",
