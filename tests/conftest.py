@@ -25,10 +25,7 @@ from transformers import (
     RobertaTokenizer,
 )
 
-# Runs wait for the disk after each file that a crash must not lose. In memory nothing waits.
-MEMORY = Path("/dev/shm")
-if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+MEMORY = Path("/dev/shm")  # on Linux, a file system in memory
 
 SENTENCES = [
     f"the {adjective} {animal} {verb} the {thing} ."
@@ -59,6 +56,16 @@ def tiny_tokenizer(kind: str):
     )
     state = json.loads(trained._tokenizer.to_str())["model"]
     return RobertaTokenizer(vocab=state["vocab"], merges=[tuple(merge) for merge in state["merges"]])
+
+
+def pytest_configure(config):
+    """Keep temporary files in memory: a run waits for the disk after each file that a crash must not lose.
+
+    The slow tests install packages, which need too much memory.
+    """
+    if config.option.markexpr == "not slow" and MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
+        if shutil.disk_usage(MEMORY).free > 4 * 2**30:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 def pytest_collection_finish():

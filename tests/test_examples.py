@@ -69,6 +69,7 @@ def test_cluster_sentences_puts_every_sentence_into_one_group(repository, tmp_pa
     assert sorted(line.strip() for line in said if line.startswith("  ")) == sorted(SENTENCES[:9])
 
 
+@pytest.mark.slow
 def test_continue_training_leaves_a_repository(repository, train_file, dev_file, tmp_path):
     keys = ["--dev_file", dev_file, "--eval_data", "none", "--max_steps", 1, "--report_to", "none"]
     run(EXAMPLES / "continue_training.sh", repository, train_file, tmp_path / "further", *keys)

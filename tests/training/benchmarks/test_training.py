@@ -99,6 +99,7 @@ def test_accumulated_batches_are_all_counted(recipe):
     assert report["padded tokens"] == sum(batch["input_ids"].numel() for batch in Updates(recipe(), 4).batches())
 
 
+@pytest.mark.slow
 def test_the_trainer_benchmark_reports_speed_and_memory_of_both(recipe):
     plain = recipe(projection="none", learning_rate=0.0)
     report = benchmark_trainer(replace(plain, model={**plain.model, "pooling": "cls"}), steps=2, repeats=1)
@@ -114,6 +115,7 @@ def test_recipes_that_sentence_transformers_cannot_train_are_refused(recipe, cha
         benchmark_trainer(recipe(**changes), steps=1, repeats=1)
 
 
+@pytest.mark.slow
 def test_scaling_is_measured_by_separate_runs(recipe, tmp_path, monkeypatch):
     monkeypatch.setitem(AXES, "batch_size", (4,))
     report = benchmark_scaling(recipe(), axes=["batch_size"], steps=2, repeats=1)
@@ -127,6 +129,7 @@ def test_scaling_is_measured_by_separate_runs(recipe, tmp_path, monkeypatch):
         benchmark_scaling(recipe(base_model="./no_such"), axes=["batch_size"])
 
 
+@pytest.mark.slow
 def test_soak_samples_memory_and_files_of_training_and_of_encoding(recipe, tmp_path):
     report = benchmark_soak(recipe(), steps=2, lines=300, every=0.05)
     for program in report["programs"].values():

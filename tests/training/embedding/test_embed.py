@@ -211,6 +211,7 @@ def test_two_processes_write_the_same_files_as_one(model, file, tmp_path):
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path):
     """The second file has 40,000 more lines; their vectors take 80 MiB."""
     code = """

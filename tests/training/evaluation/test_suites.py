@@ -157,6 +157,7 @@ def plain_cls(directory: str, texts: list[str]) -> np.ndarray:
     return torch.cat([state[:, 0] for state in states]).numpy()
 
 
+@pytest.mark.slow
 def test_a_real_encoder_gets_the_score_of_an_independent_implementation(real_data):
     directory, senteval = str(real_data / "base" / "minilm-mlm"), real_data / "data" / "senteval"
     encode, receipt = load_encoder(directory, pooling="cls")

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
 from tests.interpreters import run_two
-from tests.methods import COMBINATIONS, RUNS, run_keys
+from tests.methods import RUNS, run_keys
 from tests.training.faults import AtRecord, KilledAtFile, fill_disk, terminate, train_in_child
 from tests.training.loop.test_train import LAUNCH_TWO, command_line, finish, lines, start, values
 
@@ -37,12 +37,16 @@ SETTINGS = {
     "simcse, soup of checkpoints": {"soup": 2},
     "simcse, rmsprop": {"optimizer": "rmsprop"},
 }
-SLOW = {*SETTINGS, *COMBINATIONS} - {
+# A method with one stage, one with two, one with a generator, and what reads or keeps something of its own.
+FAST = {
+    "simcse",
+    "diffaug",
+    "diffcse",
     "simcse, stream",
     "simcse, bf16, batches by length",
     "simcse, soup of checkpoints",
 }
-CASES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in (*RUNS, *SETTINGS)]
+CASES = [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in (*RUNS, *SETTINGS)]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -72,6 +76,7 @@ def test_resume_continues_only_the_interrupted_seed(bases, train_file, dev_file,
         same_run(tmp_path / "whole" / seed, tmp_path / "broken" / seed)
 
 
+@pytest.mark.slow
 def test_a_run_killed_many_times_ends_like_the_uninterrupted_one(bases, train_file, dev_file, tmp_path):
     """SIGKILL before changes of file names in the run's directory: in saves, prunings, `best/`, whitening, results."""
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", max_steps=4, eval_steps=1, whitening=8)
@@ -112,6 +117,7 @@ def test_sigterm_exits_with_143_and_says_where_the_run_resumes(bases, train_file
     assert err.strip().splitlines()[-1] == f"stopped by a signal: the same command resumes from {newest}"
 
 
+@pytest.mark.slow
 def test_two_processes_resume_bit_for_bit(bases, train_file, dev_file, tmp_path):
     """Stopped by SIGTERM to the launcher, with a smaller batch in the middle (96 sentences in batches of 25)."""
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", batch_size=25, eval_steps=1)

@@ -187,6 +187,7 @@ def test_the_code_on_the_card_returns_the_vectors_and_a_difference_is_refused(fr
         check_export(exported, {"ONNX Runtime": blocks["ONNX Runtime"]}, TEXTS, expected * 1.001)
 
 
+@pytest.mark.slow
 def test_a_truncated_export_has_the_first_dimensions_in_every_way_to_use_it(tmp_path, capsys):
     """Also with layers after the pooling. The check of the export compares each way with the model."""
     source = save(tmp_path / "source", "kept-whitening", "bert")

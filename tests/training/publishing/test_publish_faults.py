@@ -32,7 +32,7 @@ def assert_nothing_visible(hub):
     ("where", "status", "way_out"),
     [
         ("/api/repos/create", 403, "the token has no write access"),
-        ("/commit/", 401, "hf auth login"),
+        pytest.param("/commit/", 401, "hf auth login", marks=pytest.mark.slow),
         pytest.param("/commit/", 412, "publish again", marks=pytest.mark.slow),
         pytest.param("/commit/", 429, "wait and publish again", marks=pytest.mark.slow),
         pytest.param("/commit/", 503, "publish again later", marks=pytest.mark.slow),
@@ -45,6 +45,7 @@ def test_nothing_is_visible_after_the_hub_refused(publish, hub, finished_run, wh
     assert_nothing_visible(hub)
 
 
+@pytest.mark.slow
 def test_nothing_is_visible_after_a_lost_connection_and_publishing_again_completes(publish, hub, finished_run):
     """The connection is lost during the upload, then during the commit."""
     for where in ("/upload/", "/commit/"):
@@ -65,6 +66,7 @@ def test_a_commit_whose_answer_was_lost_is_not_made_twice(publish, hub, finished
     assert hub.refs[REPO]["v1"] == hub.repos[REPO][-1]
 
 
+@pytest.mark.slow
 def test_a_commit_is_not_tagged_before_its_files_were_downloaded_and_compared(publish, hub, finished_run):
     faults = [
         (lambda: hub.cuts.update({"/resolve/": "before"}), "publish again to finish"),
@@ -87,7 +89,11 @@ def test_a_commit_is_not_tagged_before_its_files_were_downloaded_and_compared(pu
     [
         ("/api/models/", "the request for zoo/tiny took longer than 1.5 seconds"),
         pytest.param("/commit/", "the commit to zoo/tiny took longer", marks=pytest.mark.slow),
-        ("/resolve/", "was made but not checked; publish again to finish: the download of zoo/tiny took longer"),
+        pytest.param(
+            "/resolve/",
+            "was made but not checked; publish again to finish: the download of zoo/tiny took longer",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_hub_that_sends_a_byte_now_and_then_ends_publishing_with_a_line(publish, hub, finished_run, where, step):

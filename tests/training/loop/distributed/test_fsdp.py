@@ -13,12 +13,11 @@ from csezoo.training.errors import UserError
 from csezoo.training.loop.distributed.fsdp import fsdp_plugin
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
-from tests.methods import COMBINATIONS, SIMCSE_FIRST, exact, run_keys
+from tests.methods import RUNS, exact, run_keys
 from tests.training.loop.test_resume import same_run
 from tests.training.loop.test_train import command_line, finish, lines, values
 
 ROOT = Path(__file__).parents[4]
-COMBINED = [pytest.param(name, marks=pytest.mark.slow) for name in COMBINATIONS]
 
 
 def sharded(recipe) -> subprocess.Popen:
@@ -33,9 +32,8 @@ def sharded(recipe) -> subprocess.Popen:
     )
 
 
-@pytest.mark.parametrize(
-    "name", [*SIMCSE_FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in COMBINATIONS)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
 def test_shards_train_like_one_process_and_resume(
     name, base_without_dropout, bases, train_file, pairs, dev_file, triplets, tmp_path
 ):
