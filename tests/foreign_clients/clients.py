@@ -89,6 +89,7 @@ CLIENTS = (
         "sentence_transformers_openvino.py",
         ("sentence-transformers[openvino]==6.2.0", TORCH),
         (ONE_LAYER,),
+        use='`model_kwargs={"ov_config": {"INFERENCE_PRECISION_HINT": "f32"}}`, or it may compute in bfloat16',
     ),
     Client(
         "sentence-transformers 5",

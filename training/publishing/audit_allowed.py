@@ -88,6 +88,7 @@ MODULES = {
     "torch.nn.utils": "clip_grad_norm_ parametrize",
     "torch.nn.utils.parametrize": "register_parametrization",
     "torch.nn.utils.rnn": "pad_sequence unpad_sequence",
+    "torch.random": "fork_rng",
     "torch.special": "entr erf expit gammaln log_softmax logit logsumexp softmax xlogy",
     "torch.utils": "",
     "torch.utils.checkpoint": "checkpoint",

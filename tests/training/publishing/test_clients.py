@@ -4,7 +4,8 @@ import pytest
 
 from csezoo.training.files import read_json
 from csezoo.training.publishing.clients import filled, works_with
-from csezoo.training.publishing.clients.table import RESULTS
+from csezoo.training.publishing.clients.table import COLUMNS, RESULTS
+from tests.foreign_clients.settings import settings
 from tests.training.publishing.test_export import config_of
 
 
@@ -19,6 +20,14 @@ def test_every_client_is_right_on_a_setting_or_there_is_a_reason():
         for client, outcome in cell["clients"].items():
             assert client in names
             assert outcome.get("because") or outcome == {} or outcome["largest"] <= 1e-5, (cell["settings"], client)
+
+
+def test_every_pooling_and_layer_was_tried_and_has_a_column():
+    keys = ("pooling", "projection", "whitened", "own_code")
+    tried = {tuple(cell[key] for key in keys) for cell in read_json(RESULTS)["cells"]}
+    assert {tuple(getattr(setting, key) for key in keys) for setting in settings()} <= tried
+    with_column = {pooling for poolings in COLUMNS.values() for pooling in poolings}
+    assert {pooling for pooling, *_, own_code in tried if not own_code} == with_column
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
