@@ -3,6 +3,7 @@
 from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as LORA_TARGETS
 from transformers import AutoConfig, AutoModel, AutoModelForPreTraining
 
+from .backbones import FUSED, QUERY, VALUE
 from .checkpoint_files import name_all_imports
 from .combination import Method, method
 from .configuration_consert import ConSERTConfig
@@ -49,7 +50,8 @@ for _config, _serving, _training in METHODS.values():
     AutoConfig.register(_config.model_type, _config)
     AutoModel.register(_config, _serving)
     AutoModelForPreTraining.register(_config, _training)
-    LORA_TARGETS[_config.model_type] = LORA_TARGETS["bert"]  # peft's own choice for the backbones
+    # peft's choice for BERT, query and value, by the names that other families have for them.
+    LORA_TARGETS[_config.model_type] = [name.removeprefix(".") for name in (*QUERY, *VALUE, *FUSED)]
     # Save the class's code files with a checkpoint, and the map that finds them.
     _config.register_for_auto_class()
     _serving.register_for_auto_class("AutoModel")

@@ -16,9 +16,10 @@ The convolutions stay at test.
 
 References:
     Zhang, He, Liu, Lim, Bing 2020, "An Unsupervised Sentence Embedding Method by Mutual Information Maximization",
-    EMNLP. The paper leaves open what T is, which other sentences are drawn, and how the sums are weighted. Here, as in
-    the release, T is the dot product, x' are the other sentences of the batch, and the expectations are means over all
-    pairs of a token and a sentence. The release convolves without ReLU, and convolves padding; the paper has a ReLU.
+    EMNLP. The paper gives T parameters without describing it, and leaves open which other sentences are drawn and how
+    the sums are weighted. Here, as in the release, T is the dot product, x' are the other sentences of the batch, and
+    the expectations are means over all pairs of a token and a sentence. The release convolves without ReLU, and
+    convolves padding; the paper has a ReLU.
 
 Relations:
     It does not extend SimCSE: no setting makes the two the same. It needs one view of a sentence, and changes data,

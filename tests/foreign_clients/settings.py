@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, PreTrainedTokenizerFast
 
 from csezoo.modeling import METHODS, SentenceEncoderConfig
 from csezoo.modeling.encoding import load_tokenizer
@@ -198,7 +198,7 @@ def expected_vectors(setting: Setting, directory: Path) -> dict[str, np.ndarray]
 
 def longer_than_the_limit(setting: Setting, directory: Path) -> dict[str, list[bool]]:
     """Return which texts have too many tokens for the model, by group: the tiny models take 64, template included."""
-    tokenizer = AutoTokenizer.from_pretrained(directory / "onnx" / setting.name)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory / "onnx" / setting.name)
     limit = tokenizer.model_max_length
     return {
         group: [len(ids) > limit for ids in tokenizer(texts, truncation=False).input_ids]

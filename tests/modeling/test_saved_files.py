@@ -14,11 +14,13 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base import model as sentence_transformers_model
 from transformers import AutoModel, AutoModelForPreTraining
 
+from csezoo.modeling import SimCSEConfig, SimCSEModel
 from csezoo.modeling.saved_files import MODULES, OLDEST_SENTENCE_TRANSFORMERS
 from csezoo.training.publishing.fingerprints import verify_repository
 from csezoo.training.publishing.staging import check_files
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES
+from tests.families import family_config
 from tests.hub_server import HubServer
 from tests.interpreters import run_python
 from tests.repositories import tiny_repository
@@ -233,3 +235,11 @@ def test_lora_needs_no_target_modules(published, tmp_path):
     expected = AutoModel.from_pretrained(published).encode(TEXTS)
     assert np.abs(adapted.encode(TEXTS) - expected).max() > 1e-3
     np.testing.assert_allclose(adapted.unload().encode(TEXTS), expected, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+def test_lora_finds_query_and_value_by_their_names_in_other_families():
+    model = SimCSEModel(SimCSEConfig(backbone_config=family_config("Qwen3"), pooling="last"))
+    adapted = get_peft_model(model, LoraConfig(r=2))
+    layers = {name.split(".lora_A")[0].split(".")[-1] for name, _ in adapted.named_parameters() if ".lora_A" in name}
+    assert layers == {"q_proj", "v_proj"}

@@ -40,6 +40,8 @@ def add_commands(command: Command) -> None:
     added.add_argument("--truncate_dim", type=int, metavar="K", help=truncate_dim)
     quantize = "also write onnx/model_int8.onnx, and say on the card what it saves and costs"
     added.add_argument("--quantize", choices=("int8",), help=quantize)
+    openvino = "with --quantize: also write an int8 file for OpenVINO, openvino/openvino_model_qint8_quantized.xml"
+    added.add_argument("--openvino", action="store_true", help=openvino)
     data = "with --quantize: `hub` or a directory in SentEval's layout, to measure the cost on the seven STS tasks"
     added.add_argument("--data", metavar="hub|DIR", help=data)
     added = command(
@@ -86,7 +88,7 @@ def export(options: argparse.Namespace) -> None:
     from ..publishing.export import export as write
 
     choices = {"onnx": options.onnx, "truncate_dim": options.truncate_dim}
-    choices |= {"quantize": options.quantize, "data": options.data}
+    choices |= {"quantize": options.quantize, "openvino": options.openvino, "data": options.data}
     for way, difference in write(options.checkpoint, options.to, **choices, report=print).items():
         print(f"{way:<24} same vectors (largest difference: {difference:.0e})")
     print(options.to)

@@ -95,8 +95,10 @@ def serving_tokenizer(
         steps = [ADD_FULL_STOP, *([backend.normalizer] if backend.normalizer else [])]
         backend.normalizer = Sequence(steps)
     names = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+    spaced = isinstance(backend.pre_tokenizer, ByteLevel) and backend.pre_tokenizer.add_prefix_space
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
+        **({"add_prefix_space": True} if spaced else {}),  # transformers 4 resets the pre-tokenizer to this
         model_max_length=max_length,
         model_input_names=["input_ids", "attention_mask"],
         **{name: token for name in names if (token := getattr(tokenizer, name)) is not None},

@@ -20,6 +20,8 @@ Task = TypeVar("Task")
 WAIT = 10  # seconds between two looks at the queue
 TIME = "4:00:00"  # of a task where the options give none
 REQUEUES = 1000  # of a task that is over its time
+# Minutes. Slurm signals a task up to two and a half minutes before its end, and it must have begun by then.
+LEAST_TIME = 5
 INSTALL = "pip install 'csezoo[slurm]'"
 
 
@@ -137,7 +139,9 @@ def _parameters(options: Sequence[str]) -> dict[str, Any]:
         if not option.startswith("--"):
             raise UserError(f"--sbatch: {option!r} must be --KEY=VALUE or --KEY")
         given[key] = value if equals else True
-    minutes = minutes_of(str(given.pop("time")))
+    limit = str(given.pop("time"))
+    if (minutes := minutes_of(limit)) < LEAST_TIME:
+        raise UserError(f"--sbatch: time {limit} is too short to be queued again; give {LEAST_TIME} minutes or more")
     return {"time": minutes, "additional_parameters": {"requeue": True, **given}}
 
 

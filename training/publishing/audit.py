@@ -32,6 +32,8 @@ BINARIES = {
 DOWNLOADED = re.compile(r"\.cache/huggingface/(\.gitignore|CACHEDIR\.TAG|download/.*\.(metadata|lock))")
 # Results for the Hub's leaderboards, which `csezoo publish` writes.
 EVAL_RESULTS = re.compile(r"\.eval_results/[^/]+\.yaml")
+# A model for OpenVINO: a graph, and a file of numbers without a header.
+OPENVINO = re.compile(r"openvino/[^/]+\.(xml|bin)")
 PICKLES = {".bin", ".ckpt", ".dill", ".joblib", ".npy", ".npz", ".pickle", ".pkl", ".pt", ".pth"}
 COMPILED = {".dll", ".dylib", ".exe", ".pyc", ".pyd", ".so"}
 PYTHON = {".ipynb", ".py", ".pyi", ".pyw", ".pyx", ".pyz"}
@@ -204,6 +206,8 @@ def audit_bytes(name: str, path: Path) -> Iterator[Finding]:
         header = int.from_bytes(start[:8], "little")
         if start[8:9] != b"{" or header > size - 8:  # the first 8 bytes are the length of the JSON header
             yield Finding("pickle", name, None, "is not a safetensors file, despite its name")
+    elif OPENVINO.fullmatch(name) and not is_pickle(path):
+        yield from _text(name, path) if path.suffix == ".xml" else ()
     elif suffix in PICKLES or is_pickle(path) or start.startswith(b"\x93NUMPY"):
         yield Finding("pickle", name, None, "is or may contain a pickle: loading it can run any code")
     elif suffix in COMPILED or start.startswith((b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe")):

@@ -25,9 +25,9 @@ from ..files import empty_target, new_directory
 from ..hub import local_directory
 from ..loading.templates import serving_tokenizer, template_token_ids
 from .export_card import TEXTS, export_card, ways_to_use
-from .onnx_graph import TOLERANCE, largest_difference, require_onnx, write_onnx
+from .onnx_graph import TOLERANCE, largest_difference, require, write_onnx
 from .plain import separate_template_mask, write_plain_model, write_without_plain_form
-from .quantized import measure, write_int8
+from .quantized import quantize_and_measure
 from .staging import PLACEHOLDER, finished_repository
 
 
@@ -38,6 +38,7 @@ def export(
     onnx: bool = False,
     truncate_dim: int | None = None,
     quantize: str | None = None,
+    openvino: bool = False,
     data: str | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, float]:
@@ -54,6 +55,7 @@ def export(
             card.
         truncate_dim: keep this many dimensions, the first ones.
         quantize: `int8` to also write `onnx/model_int8.onnx`, with what it saves and costs on the card.
+        openvino: with `quantize`, also write `openvino/openvino_model_qint8_quantized.xml`.
         data: `hub` or a directory in SentEval's layout, to measure the cost of `quantize` on the seven STS tasks.
         report: called with each line on `quantize`.
 
@@ -73,9 +75,15 @@ def export(
         raise UserError("quantize: it is the ONNX file that is quantised; give --onnx too")
     if data and not quantize:
         raise UserError("data: it measures the cost of --quantize; give --quantize int8 too")
+    if openvino and not quantize:
+        raise UserError(
+            "openvino: it adds an int8 file for OpenVINO, which can read the ONNX file; give --quantize int8"
+        )
     target = empty_target(to)
     if onnx:
-        require_onnx()
+        require("--onnx", "onnx", "onnxscript", "onnxruntime")
+    if openvino:
+        require("--openvino", "openvino", "nncf")
     source = finished_repository(str(local_directory(run)))
     logging.disable_progress_bar()
     encoder, tokenizer = _load(source)
@@ -107,8 +115,15 @@ def export(
         if onnx:
             write_onnx(partial / "onnx" / "model.onnx", encoder, tokenizer, texts, truncate_dim)
             if quantize:
-                file = partial / "onnx" / "model.onnx"
-                more = measure(file, write_int8(file), encoder, tokenizer, data, truncate_dim).lines()
+                measured = quantize_and_measure(
+                    partial / "onnx" / "model.onnx",
+                    encoder,
+                    tokenizer,
+                    openvino=openvino,
+                    data=data,
+                    truncate_dim=truncate_dim,
+                )
+                more = [line for one in measured for line in one.lines()]
             for line in more:
                 report(line)
         bar.update()

@@ -31,14 +31,14 @@ def largest_difference(actual: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(actual - expected).max() / max(1.0, np.abs(actual).max(), np.abs(expected).max()))
 
 
-def require_onnx() -> None:
-    """Check that the packages that write and run ONNX files are installed.
+def require(option: str, *packages: str) -> None:
+    """Check that the packages that an option needs are installed.
 
     Raises:
         UserError: one is missing.
     """
-    if missing := [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]:
-        raise UserError(f"--onnx needs packages that are not installed: pip install {' '.join(missing)}")
+    if missing := [name for name in packages if find_spec(name) is None]:
+        raise UserError(f"{option} needs packages that are not installed: pip install {' '.join(missing)}")
 
 
 class Graph(nn.Module):

@@ -91,8 +91,7 @@ def _write_eval_results(staged: Path) -> None:
     A leaderboard belongs to a data set on the Hub, so results on other data have no file. The ids of its tasks are
     MTEB's.
     """
-    data = cast(ModelCardData, _card(staged).data)
-    for result in data.eval_results or []:
+    for result in cast(ModelCardData, _card(staged).data).eval_results or []:
         dataset, revision, split = HUB.get(result.dataset_name, (None, None, None))
         if (result.dataset_type, result.dataset_revision, split) == (dataset, revision, "test"):
             entry = EvalResultEntry(

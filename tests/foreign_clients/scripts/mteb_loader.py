@@ -1,23 +1,10 @@
 from datasets import Dataset
 from embedding import embed_all
-from mteb.abstasks.task_metadata import TaskMetadata
 from mteb.models import SentenceTransformerEncoderWrapper
+from mteb_task import description
 from torch.utils.data import DataLoader
 
-UNKNOWN = "reference date domains task_subtypes license annotations_creators dialect sample_creation".split()
-TASK = TaskMetadata(
-    name="Texts",
-    description="Texts.",
-    dataset={"path": "texts", "revision": "main"},
-    type="STS",
-    category="t2t",
-    modalities=["text"],
-    eval_splits=["test"],
-    eval_langs=["eng-Latn"],
-    main_score="cosine_spearman",
-    bibtex_citation="",
-    **dict.fromkeys(UNKNOWN),
-)
+TASK = description("Texts", "texts")
 
 
 def load(directory):

@@ -116,6 +116,16 @@ def test_templates_survive_saving_in_every_kind_of_tokenizer_and_language(tokeni
     assert len(cut) == 64 and cut[-len(template[1]) :] == template[1], "truncation leaves room for the template"
 
 
+@pytest.mark.parametrize("leading_space", [False, True])
+def test_transformers_4_resets_a_byte_level_tokenizer_to_what_its_configuration_says(leading_space, tmp_path):
+    tokenizer = tiny_tokenizer("roberta")
+    template = template_token_ids(tokenizer, PROMPTS["a word twice"])
+    serving_tokenizer(tokenizer, template, max_length=64, leading_space=leading_space).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
+    state = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    assert config.get("add_prefix_space", False) == state["pre_tokenizer"]["add_prefix_space"] == leading_space
+
+
 @pytest.mark.parametrize(("family", "begin"), [("Llama", [2]), ("Qwen3", [])])
 def test_a_decoder_s_text_begins_as_its_tokenizer_says_and_ends_with_the_token_of_the_end(family, begin):
     tokenizer = family_tokenizer(family)

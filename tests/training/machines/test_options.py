@@ -33,6 +33,12 @@ def test_times_are_read_as_slurm_reads_them(time, minutes):
     assert minutes_of(time) == minutes
 
 
+def test_a_time_that_is_over_before_a_task_can_be_queued_again_is_refused():
+    with pytest.raises(UserError, match="time 3:30 is too short to be queued again; give 5 minutes or more"):
+        _parameters(["--time=3:30"])
+    assert _parameters(["--time=5"])["time"] == 5
+
+
 def test_options_of_sbatch_reach_the_job_array():
     assert _parameters(["--qos=low", "--time=2:00:00", "--exclusive"]) == {
         "time": 120,

@@ -4,13 +4,16 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-from .conftest import assert_same, only_run, wait_for_the_middle
+from csezoo.training.files import read_json
+
+from .conftest import ENVIRONMENT, UPDATES, assert_same, only_run, wait_for_the_middle
 
 pytest.importorskip("submitit", reason="SLURM NOT TESTED: pip install 'csezoo[slurm]'")
 PATH = f"{os.environ['PATH']}:/usr/sbin"
@@ -108,6 +111,42 @@ def test_a_preempted_run_is_queued_again_and_ends_bit_identical(slurm, table, un
     assert "resumed from" in (run / "train.log").read_text(encoding="utf-8")
     assert_same(only_run(tmp_path), uninterrupted)
     assert (tmp_path / "prdsimcse" / "table-13" / "table.md").is_file()
+
+
+def test_a_run_over_its_time_is_queued_again_and_ends_bit_identical(slurm, table, tmp_path):
+    """Slurm signals a task 90 seconds before its end. The limit is lowered in the middle of the run."""
+    longer, out = ("--set", f"max_steps={6 * UPDATES}"), tmp_path / "limited"
+    words = table(out, *longer, "--on", "slurm", "--sbatch", f"--time=10 --cpus-per-task={os.cpu_count()}")
+    words["env"] |= slurm
+    with subprocess.Popen(**words) as command:
+        wait_for_the_middle(out, command)
+        job = shown(slurm, "squeue", "--noheader", "--partition=low", "--format=%A").strip()
+        update = ["scontrol", "update", f"JobId={job}"]
+        subprocess.run([*update, "TimeLimit=1"], env=slurm, check=True)
+        while "PENDING" not in shown(slurm, "squeue", "--noheader", f"--job={job}", "--format=%T"):
+            assert command.poll() is None
+            time.sleep(0.5)
+        subprocess.run([*update, "TimeLimit=10", "StartTime=now"], env=slurm, check=True)
+        assert command.wait(timeout=800) == 0
+    assert "resumed from" in (only_run(out) / "train.log").read_text(encoding="utf-8")
+    (log,) = (out / "prdsimcse" / "table-13" / "slurm").glob("*_log.out")
+    assert "timed out" in log.read_text(encoding="utf-8"), "for its time, and for no other reason"
+    subprocess.run(**table(tmp_path / "unlimited", *longer), check=True)
+    assert_same(only_run(out), only_run(tmp_path / "unlimited"))
+
+
+def test_a_search_makes_its_trials_and_its_winner_as_jobs(slurm, long_profile, tmp_path):
+    space = tmp_path / "space.yaml"
+    space.write_text("learning_rate: [1.0e-5, 1.0e-3]\n", encoding="utf-8")
+    command = [sys.executable, "-m", "csezoo.training.cli", "tune", "simcse-bert-base-uncased", "--space", space]
+    command += ["--trials", 2, "--seeds", 7, "--profile", long_profile, "--set", "max_steps=4", "eval_steps=2"]
+    command += ["--out", tmp_path / "out", "--on", "slurm", "--sbatch", "--time=10 --cpus-per-task=1"]
+    done = subprocess.run(map(str, command), env={**ENVIRONMENT, **slurm}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "2 tasks in the queue" in done.stderr and "1 tasks in the queue" in done.stderr
+    found = read_json(tmp_path / "out" / "search.json")
+    assert found["trials"] == {"COMPLETE": 2} and found["results"]["seed"] == 7
+    assert (tmp_path / "out" / found["winner"] / "best" / "model.safetensors").is_file()
 
 
 def test_a_job_array_makes_a_table_and_names_what_failed(slurm, table, tmp_path):

@@ -129,6 +129,8 @@ def test_safetensors_that_begin_with_the_bytes_of_a_pickle_are_no_finding(tmp_pa
         (".hidden/code.py", b"x = 1", "is hidden: a model needs no hidden files"),
         (".cache/code.py", b"x = 1", "is hidden: a model needs no hidden files"),
         (".eval_results/code.py", b"x = 1", "is hidden: a model needs no hidden files"),
+        ("openvino/model.bin", b"\x80\x04", "is or may contain a pickle: loading it can run any code"),
+        ("other/model.bin", b"\0\0\0\0", "is or may contain a pickle: loading it can run any code"),
         (".git/hooks/post-checkout", b"ls", "git runs the hooks and the programs that it names"),
         ("run.sh", b"ls", "a model needs no file of this kind"),
         ("plain.zip", b"PK\5\6" + bytes(18), "is an archive, not read"),

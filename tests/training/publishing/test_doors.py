@@ -9,32 +9,21 @@ import pytest
 from csezoo.training.publishing.export import export
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES
+from tests.foreign_clients.running import SCRIPTS
 from tests.training.publishing.test_export import save
 
 TEXTS = SENTENCES[:3]
-MTEB = """
-import json
+MTEB = f"""
+import json, sys
 import mteb
 from mteb.abstasks.sts import AbsTaskSTS
-from mteb.abstasks.task_metadata import TaskMetadata
 from sentence_transformers import SentenceTransformer
 
-UNKNOWN = "reference date domains task_subtypes license annotations_creators dialect sample_creation".split()
+sys.path.append({str(SCRIPTS)!r})
+from mteb_task import description
 
 class LocalPairs(AbsTaskSTS):
-    metadata = TaskMetadata(
-        name="LocalPairs",
-        description="Pairs scored by the words they share.",
-        dataset={"path": "pairs", "revision": "main"},
-        type="STS",
-        category="t2t",
-        modalities=["text"],
-        eval_splits=["test"],
-        eval_langs=["eng-Latn"],
-        main_score="cosine_spearman",
-        bibtex_citation="",
-        **dict.fromkeys(UNKNOWN),
-    )
+    metadata = description("LocalPairs", "pairs")
 
 models = [SentenceTransformer("code", trust_remote_code=True), SentenceTransformer("plain")]
 results = [mteb.evaluate(model, LocalPairs(), cache=None, show_progress_bar=False) for model in models]

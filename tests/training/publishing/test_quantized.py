@@ -1,26 +1,47 @@
 """An int8 file has the same bytes again and close vectors; what it saves and costs is measured, and on the card."""
 
 import hashlib
+from importlib.util import find_spec
 
 import numpy as np
+import onnx
 import pytest
 from huggingface_hub import ModelCard
+from onnxruntime import InferenceSession, SessionOptions
+from transformers import AutoTokenizer
 
 from csezoo.training.errors import UserError
+from csezoo.training.publishing.audit import audit
 from csezoo.training.publishing.export import export
-from csezoo.training.publishing.quantized import Quantized, onnx_encoder, processor_time, write_int8
+from csezoo.training.publishing.quantized import (
+    OPENVINO_FILE,
+    Quantized,
+    onnx_encoder,
+    openvino_encoder,
+    processor_time,
+    write_int8,
+    write_openvino_int8,
+)
 from tests.conftest import SENTENCES
 from tests.training.evaluation.tasks.test_sts import write_senteval
 from tests.training.publishing.test_export import save
 
+OPENVINO = find_spec("openvino") is not None and find_spec("nncf") is not None
+
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """A tiny model's export with both ONNX files, what was reported, and the checkpoint's directory."""
+    """A tiny model's export with all files in int8, and what was reported."""
     directory, lines = tmp_path_factory.mktemp("quantized"), []
     source = save(directory / "source", "simcse-mean", "roberta")
     write_senteval(directory / "data")
-    choices = {"onnx": True, "quantize": "int8", "data": str(directory / "data"), "report": lines.append}
+    choices = {
+        "onnx": True,
+        "quantize": "int8",
+        "openvino": OPENVINO,
+        "data": str(directory / "data"),
+        "report": lines.append,
+    }
     export(str(source), str(directory / "out"), **choices)
     return directory / "out", lines
 
@@ -32,17 +53,39 @@ def test_the_card_says_what_was_reported(exported):
     assert "of the bytes" in lines[0] and "points" in lines[1] and "STS12" in lines[2] and "int8" in lines[2]
 
 
+def lowest_cosine(first, second) -> float:
+    return float(((first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)).min())
+
+
 def test_the_same_file_gives_the_same_bytes_and_close_vectors(exported):
     directory, _ = exported
     full, small = (directory / "onnx" / name for name in ("model.onnx", "model_int8.onnx"))
     before = hashlib.sha256(small.read_bytes()).hexdigest()
     assert hashlib.sha256(write_int8(full).read_bytes()).hexdigest() == before
-    from transformers import AutoTokenizer
-
     tokenizer = AutoTokenizer.from_pretrained(directory)
     first, second = (onnx_encoder(file, tokenizer)(SENTENCES[:40]) for file in (full, small))
-    cosines = (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
-    assert 0.98 < cosines.min() < 1 - 1e-7
+    assert 0.98 < lowest_cosine(first, second) < 1 - 1e-7
+
+
+def test_onnx_runtime_does_not_use_its_slow_layer_norm(exported, tmp_path):
+    options = SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    InferenceSession(exported[0] / "onnx" / "model_int8.onnx", options, providers=["CPUExecutionProvider"])
+    kinds = {node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node}
+    assert "LayerNormalization" in kinds and "SkipLayerNormalization" not in kinds
+
+
+@pytest.mark.skipif(not OPENVINO, reason="OPENVINO INT8 NOT TESTED: openvino or nncf is not installed")
+def test_openvino_gets_the_same_bytes_again_and_close_vectors(exported):
+    directory, lines = exported
+    assert f"`openvino/{OPENVINO_FILE}` has" in lines[3] and audit(directory) == []
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    full, small = directory / "onnx" / "model.onnx", directory / "openvino" / OPENVINO_FILE
+    first, second = onnx_encoder(full, tokenizer)(SENTENCES[:40]), openvino_encoder(small, tokenizer)(SENTENCES[:40])
+    assert 0.98 < lowest_cosine(first, second) < 1 - 1e-7
+    before = [path.read_bytes() for path in sorted(small.parent.iterdir())]
+    write_openvino_int8(full, tokenizer)
+    assert [path.read_bytes() for path in sorted(small.parent.iterdir())] == before and len(before) == 2
 
 
 def test_processor_time_is_that_of_the_first_as_a_share_of_the_second():
@@ -62,12 +105,15 @@ def test_processor_time_is_that_of_the_first_as_a_share_of_the_second():
 def test_points_lost_are_the_difference_of_the_averages():
     tasks = [{"task": "STS12", "value": 70.0}, {"task": "STS13", "value": 80.0}]
     after = [{"task": "STS12", "value": 69.5}, {"task": "STS13", "value": 79.9}]
-    assert "loses 0.30 points" in Quantized(0.25, 0.3, 0.99, tasks, after).lines()[1]
-    assert "was not measured" in Quantized(0.25, 0.3, 0.99, [], []).lines()[1]
+    assert "loses 0.30 points" in Quantized("file", 0.25, 0.3, 0.99, tasks, after).lines()[1]
+    assert "gains 0.30 points" in Quantized("file", 0.25, 0.3, 0.99, after, tasks).lines()[1]
+    assert "was not measured" in Quantized("file", 0.25, 0.3, 0.99, [], []).lines()[1]
 
 
 def test_options_that_need_another_are_refused():
     with pytest.raises(UserError, match="give --onnx too"):
         export("run", "out", quantize="int8")
+    with pytest.raises(UserError, match="openvino.*give --quantize int8"):
+        export("run", "out", onnx=True, openvino=True)
     with pytest.raises(UserError, match="give --quantize int8 too"):
         export("run", "out", onnx=True, data="hub")

@@ -12,11 +12,15 @@ from functools import cache
 from pathlib import Path
 
 from csezoo.modeling import SentenceEncoderConfig
+from csezoo.modeling.pooling import OTHER_LAYER
 
 from ...files import read_json
 
 RESULTS = Path(__file__).parent / "clients.json"
-COLUMNS = ("cls", "mean", "max", "first_last_mean", "last2_mean", "prompt")
+# The columns of the tables, and the poolings in each; no client tells the means of two layers apart.
+COLUMNS: dict[str, tuple[str, ...]] = {f"`{pooling}`": (pooling,) for pooling in ("cls", "mean", "max", "last")}
+COLUMNS |= {"two layers": tuple(OTHER_LAYER), "`prompt`": ("prompt",)}
+READS = {"code": "the checkpoint", "plain": "the plain model", "onnx": "`onnx/model.onnx`"}
 
 
 @cache
@@ -72,9 +76,13 @@ def _clients(forms: set[str]) -> list[dict]:
 
 
 def _titled(client: dict) -> str:
+    return f"{client['name']} ({_version(client)})"
+
+
+def _version(client: dict) -> str:
     if client["versions"] is None:
-        return f"{client['name']} (*by reading*)"
-    return f"{client['name']} ({', '.join(f'{name} {version}' for name, version in client['versions'].items())})"
+        return "*by reading*"
+    return ", ".join(f"{name} {version}" for name, version in client["versions"].items())
 
 
 def _listed(words: list[str]) -> str:
@@ -95,27 +103,33 @@ def filled(page: str) -> str:
 def _sections() -> list[str]:
     """Return a table of clients by pooling, without and with layers on top, and the reasons for what is not right."""
     reasons: list[str] = []
-    tried = sorted(name for cell in _results()["cells"] for name in cell["settings"])
-    sections = [f"The run had {len(tried)} settings: {', '.join(tried)}."]
+    tried = sum(len(cell["settings"]) for cell in _results()["cells"])
+    sections = [f"The run had {tried} settings.", _versions()]
     for title, layers in (("No layer on top", False), ("A projection or whitening on top", True)):
-        rows = [
-            f"| client | {' | '.join(f'`{name}`' for name in COLUMNS)} | own code |",
-            "|---" * (len(COLUMNS) + 2) + "|",
-        ]
+        rows = [f"| client | {' | '.join(COLUMNS)} | own code |", "|---" * (len(COLUMNS) + 2) + "|"]
         for client in _results()["clients"]:
-            marks = [_mark(client["name"], pooling, layers, False, reasons) for pooling in COLUMNS]
+            marks = [_mark(client["name"], poolings, layers, False, reasons) for poolings in COLUMNS.values()]
             marks.append(_mark(client["name"], None, layers, True, reasons))
-            rows.append(f"| {_titled(client)} | {' | '.join(marks)} |")
+            read = "" if client["versions"] else " (*by reading*)"
+            rows.append(f"| {client['name']}{read} | {' | '.join(marks)} |")
         sections += [f"### {title}", "\n".join(rows)]
     return [*sections, "\n".join(f"{number}. {reason}" for number, reason in enumerate(reasons, start=1))]
 
 
-def _mark(client: str, pooling: str | None, layers: bool, own_code: bool, reasons: list[str]) -> str:
+def _versions() -> str:
+    rows = ["| client | reads | versions |", "|---|---|---|"]
+    for client in _results()["clients"]:
+        rows.append(f"| {client['name']} | {READS[client['form']]} | {_version(client)} |")
+    return "\n".join(rows)
+
+
+def _mark(client: str, poolings: tuple[str, ...] | None, layers: bool, own_code: bool, reasons: list[str]) -> str:
     """Return "yes", or the numbers of the reasons, for the settings of a column; several if they differ."""
     found: list[str] = []
     for cell in _results()["cells"]:
+        elsewhere = poolings is not None and cell["pooling"] not in poolings
         on_top = cell["whitened"] or cell["projection"] != "none"
-        if cell["own_code"] != own_code or pooling not in (None, cell["pooling"]) or on_top != layers:
+        if cell["own_code"] != own_code or elsewhere or on_top != layers:
             continue
         outcome = cell["clients"].get(client)
         if outcome is None:
