@@ -8,7 +8,9 @@ transformers, and what has been checked in DIRECTORY, and continues there if it 
 """
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -32,7 +34,7 @@ from csezoo.training.publishing.onnx_graph import write_onnx
 from csezoo.training.publishing.plain import separate_template_mask, write_plain_model
 from csezoo.training.recipes import Recipe, make_recipe
 from tests.across_versions import OTHERS, run
-from tests.clean_interpreter import run_without_csezoo
+from tests.clean_interpreter import WITHOUT_CSEZOO
 from tests.conftest import SENTENCES
 from tests.families import CAUSAL_FAMILIES, FAMILIES, NO_DROPOUT, save_family
 from tests.methods import exact
@@ -181,7 +183,12 @@ def check_remote_code(directories: list[Path], tmp_path: Path) -> list[str | Non
     Returns:
         The error of each, or None.
     """
-    return run_without_csezoo(loading(directories), tmp_path)
+    # Not by `run_without_csezoo`: what it starts from this file, run as a script, would import csezoo.
+    command = [sys.executable, "-W", "ignore", "-c", WITHOUT_CSEZOO + loading(directories)]
+    variables = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def loading(directories: list[Path]) -> str:
