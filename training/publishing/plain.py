@@ -125,11 +125,11 @@ def write_without_plain_form(
     """Write what an ONNX file needs beside it: the tokenizer, and a configuration.
 
     transformers.js and Text Embeddings Inference read the sizes in the configuration before they open the file. Its
-    `model_type` is the zoo's: under the backbone's own, sentence-transformers would pool the token vectors, which is
-    wrong, without an error.
+    `model_type` is nobody's: under the backbone's, sentence-transformers would pool the token vectors, which is wrong,
+    without an error; and it is no configuration of the zoo, whose sizes are those of its backbone.
     """
     sizes = encoder.backbone.config.to_dict()
-    named = {"model_type": encoder.config.model_type, "architectures": [type(encoder).__name__]}
+    named = {"model_type": f"{encoder.config.model_type}_onnx", "architectures": [type(encoder).__name__]}
     write_json(directory / "config.json", sizes | named)
     save_tokenizer(directory, tokenizer)
 

@@ -247,6 +247,9 @@ def test_a_model_with_prefixes_is_exported_as_onnx_only(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == [source]
 
     assert list(export(str(source), str(tmp_path / "out"), onnx=True)) == ["ONNX Runtime"]
+    # Although csezoo, which knows the method, is imported here.
+    ids = AutoTokenizer.from_pretrained(tmp_path / "out")(SENTENCES[0]).input_ids
+    assert ids == AutoTokenizer.from_pretrained(source)(SENTENCES[0]).input_ids
     names = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert names == {"README.md", "config.json", "onnx/model.onnx", "tokenizer.json", "tokenizer_config.json"}
     assert "keys and values" in ModelCard.load(tmp_path / "out" / "README.md").text
