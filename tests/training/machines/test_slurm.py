@@ -113,9 +113,13 @@ def test_a_preempted_run_is_queued_again_and_ends_bit_identical(slurm, table, un
     assert (tmp_path / "prdsimcse" / "table-13" / "table.md").is_file()
 
 
+@pytest.mark.timeout(1500)
 def test_a_run_over_its_time_is_queued_again_and_ends_bit_identical(slurm, table, tmp_path):
-    """Slurm signals a task 90 seconds before its end. The limit is lowered in the middle of the run."""
-    longer, out = ("--set", f"max_steps={6 * UPDATES}"), tmp_path / "limited"
+    """Slurm signals a task 90 seconds before its end. The limit is lowered in the middle of the run.
+
+    Slurm looks at limits every 30 seconds. The run has to last longer than that, also on a fast machine.
+    """
+    longer, out = ("--set", f"max_steps={15 * UPDATES}"), tmp_path / "limited"
     words = table(out, *longer, "--on", "slurm", "--sbatch", f"--time=10 --cpus-per-task={os.cpu_count()}")
     words["env"] |= slurm
     with subprocess.Popen(**words) as command:
