@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -37,6 +37,18 @@ def quoted(value: object) -> str:
     """
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:98]} …"
+
+
+def refuse_unknown(where: str, entry: Iterable[object], keys: Sequence[str]) -> None:
+    """Refuse an entry of a file that has other keys than these.
+
+    Example:
+        >>> refuse_unknown("a.yaml: row", {"nmae": "cat"}, ["name"])
+        Traceback (most recent call last):
+        csezoo.training.errors.UserError: a.yaml: row: unknown key 'nmae'; it must be one of name
+    """
+    if unknown := set(entry) - set(keys):
+        raise UserError(f"{where}: unknown key {min(map(repr, unknown))}; it must be one of {', '.join(keys)}")
 
 
 @contextmanager

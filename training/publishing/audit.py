@@ -108,11 +108,8 @@ def _unread(name: str, path: Path) -> str | None:
     if not path.is_file():
         return "is neither a file nor a directory"
     if any(part.startswith(".") for part in name.split("/")) and path.name not in NAMES:
-        return (
-            None
-            if DOWNLOADED.fullmatch(name) or EVAL_RESULTS.fullmatch(name)
-            else "is hidden: a model needs no hidden files"
-        )
+        known = DOWNLOADED.fullmatch(name) or EVAL_RESULTS.fullmatch(name)
+        return None if known else "is hidden: a model needs no hidden files"
     return None
 
 

@@ -30,13 +30,14 @@ from typing import Any
 import yaml
 
 from ..cards.published import PublishedRow, published, published_rows
-from ..errors import UserError
+from ..errors import UserError, refuse_unknown
 from ..recipes.released import released
 from .columns import COLUMN_SETS, Column
 from .names import item_file
 
 # How a figure is drawn: points of the rows, the picture that each run draws itself, or a portrait of each model.
 FIGURES = ("x", "y", "picture", "portrait", "weakened")
+ITEM_KEYS = ("title", "source", "columns", "rows", "seeds", "runs", "figure", "glue", "notes", "needs")
 KINDS = ("recipe", "released", "untrained", "quoted")
 # What `like` takes over, beside the numbers.
 TAKEN = (*KINDS, "set", "subsets", "pooling", "serving", "needs", "note", "runs", "seeds")
@@ -94,8 +95,8 @@ def load_item(name: str) -> Item:
     """
     raw = _read(name)
     columns = _columns(name, raw)
-    _known(name, raw, ("title", "source", "columns", "rows", "seeds", "runs", "figure", "glue", "notes", "needs"))
-    _known(f"{name}: figure", raw.get("figure") or {}, FIGURES)
+    refuse_unknown(name, raw, ITEM_KEYS)
+    refuse_unknown(f"{name}: figure", raw.get("figure") or {}, FIGURES)
     rows = [_row(name, raw, row, columns) for row in raw["rows"]]
     labels = [row.label for row in rows]
     if double := {label for label in labels if labels.count(label) > 1}:
@@ -123,7 +124,7 @@ def _columns(name: str, raw: dict[str, Any]) -> list[Column]:
 
 def _row(name: str, raw: dict[str, Any], entry: dict[str, Any], columns: list[Column]) -> Row:
     where = f"{name}: row {entry.get('name')}"
-    _known(where, entry, (*(each.name for each in fields(Row)), "like"))
+    refuse_unknown(where, entry, (*(each.name for each in fields(Row)), "like"))
     row: dict[str, Any] = {key: raw[key] for key in ("seeds", "runs") if key in raw}
     if "like" in entry:
         row |= _taken(where, entry["like"], columns)
@@ -188,8 +189,3 @@ def _of_released(model: str, columns: list[Column]) -> dict[str, Any]:
     found = [numbers for suite in suites if (numbers := _first_with_numbers(rows, suite))]
     texts = {key: "; ".join(numbers[key] for numbers in found if numbers[key]) or None for key in ("source", "note")}
     return {"values": {name: value for numbers in found for name, value in numbers["values"].items()}, **texts}
-
-
-def _known(where: str, entry: dict[str, Any], keys: tuple[str, ...]) -> None:
-    if unknown := set(entry) - set(keys):
-        raise UserError(f"{where}: unknown key {min(unknown)!r}; it must be one of {', '.join(keys)}")

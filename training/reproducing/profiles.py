@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError, quoted
+from ..errors import UserError, quoted, refuse_unknown
 from ..recipes import Recipe
 from ..recipes.reading import coerce, read_values
 
@@ -87,7 +87,7 @@ def load_profile(path: str | None) -> Profile:
     if not Path(path).is_file():
         raise UserError(f"profile: {path} is not a file; give the path of a YAML file")
     values = read_values(Path(path))
-    _known(path, values, tuple(each.name for each in fields(Profile)))
+    refuse_unknown(path, values, tuple(each.name for each in fields(Profile)))
     folder = Path(path).resolve().parent
 
     def found(name: str) -> str:
@@ -113,7 +113,7 @@ def load_profile(path: str | None) -> Profile:
 
 def _dataset(where: str, entry: Any, found: Callable[[str], str]) -> dict[str, Any]:
     """Return the entry of a data set with the path of its file."""
-    _known(where, _mapping(where, entry, ENTRY), ("file", "columns"))
+    refuse_unknown(where, _mapping(where, entry, ENTRY), ("file", "columns"))
     if "file" not in entry:
         raise UserError(f"{where}: it has no file; give {ENTRY}")
     columns = _mapping(f"{where}: columns", entry.get("columns", {}), "THEIRS: YOURS")
@@ -131,8 +131,3 @@ def _text(where: str, value: Any) -> str:
     if not isinstance(value, str):
         raise UserError(f"{where}: {quoted(value)} is not text; put it in quotes if it is a name")
     return value
-
-
-def _known(where: str, entry: dict[str, Any], keys: tuple[str, ...]) -> None:
-    if unknown := set(entry) - set(keys):
-        raise UserError(f"{where}: unknown key {min(map(repr, unknown))}; it must be one of {', '.join(keys)}")
