@@ -14,9 +14,10 @@ from accelerate.utils import GradientAccumulationPlugin, set_seed
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
+from csezoo.modeling.modeling_diffaug import PrefixCache
 from csezoo.modeling.modeling_pretrained import SentenceEncoderPreTrainedModel
 from csezoo.modeling.packing import packed
 
@@ -39,6 +40,7 @@ class EncoderPass:
         encoder: the module that was called.
         inputs: the arguments of the call.
         prefixes: keys and values `(2, rows, heads, l, H / heads)` of each layer, if the call had any.
+        positions: of the prefixes, before that of the first token.
         needs: `parameters`: a backward pass to the weights; `masks`: one that ends at the output of the embedding
             layer and computes no gradient of a weight; `nothing`: no backward pass.
     """
@@ -46,6 +48,7 @@ class EncoderPass:
     encoder: nn.Module
     inputs: dict[str, Any]
     prefixes: list[tuple[torch.Tensor, torch.Tensor]]
+    positions: int
     needs: str
 
     def run(self) -> None:
@@ -56,10 +59,12 @@ class EncoderPass:
                 embeddings_alone(self.encoder) if self.needs == "masks" else nullcontext(),
                 packed(cast(PreTrainedModel, self.encoder), None, packing) if packing else nullcontext(),
             ):
-                cache = {"past_key_values": DynamicCache(self.prefixes)} if self.prefixes else {}
-                hidden = self.encoder(**self.inputs, **cache)[0]
-                hidden = packing.unpack(hidden) if packing else hidden
+                cache = PrefixCache(self.positions)
+                for layer, prefix in enumerate(self.prefixes):
+                    cache.update(*prefix, layer)
+                hidden = self.encoder(**self.inputs, **({"past_key_values": cache} if self.prefixes else {}))[0]
                 if self.needs != "nothing":
+                    hidden = packing.unpack(hidden) if packing else hidden
                     # Not a constant gradient: a layer norm would turn it into zeros.
                     first = hidden[:, 0]
                     first.backward(torch.linspace(-1, 1, first.shape[-1]).to(first).expand_as(first))
@@ -100,7 +105,9 @@ def record_passes(model: nn.Module, run: Callable[[], object]) -> list[EncoderPa
         cache = inputs.pop("past_key_values", None)
         layers = [] if cache is None else [(layer.keys, layer.values) for layer in cache.layers]
         prefixes = [tuple(tensor.detach().requires_grad_() for tensor in layer) for layer in layers]
-        passes.append(EncoderPass(encoder, inputs, prefixes, "parameters" if torch.is_grad_enabled() else "nothing"))
+        positions = 0 if cache is None else cache.get_seq_length()
+        needs = "parameters" if torch.is_grad_enabled() else "nothing"
+        passes.append(EncoderPass(encoder, inputs, prefixes, positions, needs))
 
     handles = [encoder.register_forward_pre_hook(record, with_kwargs=True) for encoder in encoders(model)]
     try:

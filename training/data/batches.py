@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from random import Random
 from typing import Any, TypeVar
@@ -11,10 +10,8 @@ import datasets
 import pyarrow.compute as pc
 import torch
 
-from ..errors import UserError, one_line
 from .collation import ViewCollator
 from .teachers import Teachers
-from .texts import READ_ERRORS
 
 Rows = TypeVar("Rows", list, range)
 # So large that a later epoch of one seed is never the first epoch of another.
@@ -135,65 +132,6 @@ class Batches(torch.utils.data.Dataset):
                 rows, self.batch_size, window=self.length_window, lengths=self.lengths, generator=generator
             )
         return self._batches[position].tolist()
-
-
-class StreamedBatches(torch.utils.data.IterableDataset):
-    """One process's share of every batch of a stream, which is shuffled in a buffer.
-
-    A text is tokenised only when its batch is used, so `length_window` compares lengths in characters.
-
-    Args:
-        start: batches to skip without tokenising them.
-
-    The other arguments are those of `Batches`.
-    """
-
-    def __init__(
-        self,
-        sentences: datasets.IterableDataset,
-        collate: ViewCollator,
-        *,
-        batch_size: int,
-        seed: int,
-        rank: int,
-        world: int,
-        shuffle_buffer: int,
-        start: int,
-        length_window: int = 0,
-    ):
-        self.sentences, self.collate = sentences, collate
-        self.batch_size, self.seed, self.rank, self.world = batch_size, seed, rank, world
-        self.shuffle_buffer, self.start, self.length_window = shuffle_buffer, start, length_window
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for number, batch in enumerate(self._batches()):
-            if number >= self.start:
-                share = process_share(range(len(batch)), self.rank, self.world)
-                rows = [batch[place] for place in share] or batch[:1]
-                yield {**self.collate(rows, draws_of(self.seed, number, share)), "rows": len(share)}
-
-    def _rows(self, stream: datasets.IterableDataset) -> Iterator[dict[str, str]]:
-        try:
-            yield from stream
-        except UnicodeDecodeError as error:
-            raise UserError(f"the stream is not UTF-8 ({one_line(error)}); convert it") from error
-        except READ_ERRORS as error:
-            raise UserError(f"the stream could not be read ({one_line(error)})") from error
-
-    def _batches(self) -> Iterator[list[dict[str, str]]]:
-        if next(self._rows(self.sentences), None) is None:
-            raise UserError("the stream has no sentences; give another --train_file or --dataset")
-        for epoch in itertools.count():
-            seed = self.seed + EPOCH_STRIDE * epoch
-            generator = torch.Generator().manual_seed(seed)
-            stream = self._rows(self.sentences.shuffle(seed=seed, buffer_size=self.shuffle_buffer))
-            while rows := list(itertools.islice(stream, self.batch_size * max(1, self.length_window))):
-                lengths = torch.tensor([max(len(text) for text in row.values()) for row in rows])
-                numbers = torch.arange(len(rows))
-                for batch in cut_into_batches(
-                    numbers, self.batch_size, window=self.length_window, lengths=lengths, generator=generator
-                ):
-                    yield [rows[i] for i in batch.tolist()]
 
 
 def process_share(batch: Rows, rank: int, world: int) -> Rows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch.optim.lr_scheduler import LRScheduler
 
+from ..data.streams import Place
 from ..errors import UserError, one_line
 from ..files import flush, remove, write_json
 from ..hub import differing_files, sha256
@@ -55,7 +57,7 @@ class TrainingState:
         self.scheduler = scheduler
         self.receipt = receipt
 
-    def save(self, directory: Path, step: int, counters: dict, metrics: Path) -> None:
+    def save(self, directory: Path, step: int, counters: dict, metrics: Path, place: Place | None) -> None:
         """Write `directory/step-…` under another name, and rename it when every process has written its part.
 
         Args:
@@ -63,6 +65,7 @@ class TrainingState:
             step: updates so far.
             counters: of the run's progress, with `step`.
             metrics: the run's metrics so far; the checkpoint gets a copy.
+            place: of this process in a stream of training data.
         """
         target = directory / f"step-{step:08d}"
         partial = directory / f"partial-{step:08d}"
@@ -72,6 +75,8 @@ class TrainingState:
             partial.mkdir(parents=True)
         accelerator.wait_for_everyone()
         save_file(_random_state(), partial / f"random-{accelerator.process_index}.safetensors")
+        if place:
+            write_json(partial / f"stream-{accelerator.process_index}.json", asdict(place))
         moments = self.shards.gather_moments(self.optimizer)
         if accelerator.is_main_process:
             save_model(self.model, str(partial / "model.safetensors"))  # writes tied tensors once
@@ -122,6 +127,16 @@ class TrainingState:
         if (scaler := state.pop("scaler")) and self.accelerator.scaler:
             self.accelerator.scaler.load_state_dict(scaler)
         return state
+
+
+def place_in_stream(checkpoint: Path, process: int) -> Place | None:
+    """Return the place of a process in a stream, or None if the training data is not a stream.
+
+    A process that the run did not have before begins at the place of the first.
+    """
+    files = [checkpoint / f"stream-{number}.json" for number in (process, 0)]
+    found = next((file for file in files if file.is_file()), None)
+    return Place(**json.loads(found.read_text(encoding="utf-8"))) if found else None
 
 
 def newest(directory: Path, receipt: dict[str, object], *, force: bool = False) -> Path | None:

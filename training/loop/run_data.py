@@ -15,8 +15,9 @@ import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader, Dataset
 
-from ..data.batches import Batches, StreamedBatches
+from ..data.batches import Batches
 from ..data.collation import ViewCollator, tokenize_once
+from ..data.streams import Place, StreamedBatches
 from ..data.teachers import Teachers
 from ..data.texts import load_labelled, load_sentences
 from ..errors import UserError
@@ -60,6 +61,8 @@ class RunData:
         self.sentences: Callable[[int, int], DataLoader]
         self.labelled: Callable[[int, int], DataLoader]
         self.numbered: dict[str, Batches] = {}
+        # Where the block of a stream begins that training has reached.
+        self.place: Callable[[], Place | None] = lambda: None
         if recipe.max_steps != 0:
             self._load_sentences(built, cut, accelerator)
         if self.joint or recipe.nli_steps or recipe.nli_epochs:
@@ -69,10 +72,7 @@ class RunData:
         config = built.model.config
         share = {**self.share, "batch_size": self.recipe.batch_size}
         if self.recipe.streaming:
-            share["shuffle_buffer"] = self.recipe.shuffle_buffer
-            stream, collate = load_sentences(self.recipe), built.text_collator
-            refuse_one_sentence(sum(1 for _ in stream.take(2)))
-            self.sentences = lambda start, stop: self._loader(StreamedBatches(stream, collate, start=start, **share))
+            self._stream(built.text_collator, **share)
             return
         teachers = None
         with accelerator.main_process_first():
@@ -88,6 +88,21 @@ class RunData:
         collate([rows[0]])  # a wrong number of columns is refused here, in one line, and not in a worker
         logger.info("%d sentences, %d batches per epoch", len(rows), batches.batches_per_epoch)
         self.sentences = lambda start, stop: self._loader(batches, sampler=range(start, stop))
+
+    def _stream(self, collate: ViewCollator, **share: Any) -> None:
+        recipe, stream = self.recipe, load_sentences(self.recipe)
+        refuse_one_sentence(sum(1 for _ in stream.take(2)))
+        share["shuffle_buffer"] = recipe.shuffle_buffer
+        # The first rows of a stream are those of its first shards.
+        share["shards"] = 1 if recipe.max_train_sentences else stream.num_shards
+        share["own_shards"] = recipe.stream_shards
+
+        def sentences(start: int, stop: int) -> DataLoader:
+            batches = StreamedBatches(stream, collate, start=start, place=self.place(), **share)
+            self.place = lambda: batches.place
+            return self._loader(batches)
+
+        self.sentences = sentences
 
     def _load_labelled(self, classes: int, cut: dict, accelerator: Accelerator) -> None:
         if classes == 0:

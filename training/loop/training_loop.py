@@ -30,7 +30,7 @@ from ..pictures.curves import draw_prefix_tuning, draw_training_curves
 from ..recipes import Recipe
 from .best_model import BestModel
 from .building import Build, build, choose_layout, is_compiled
-from .checkpoints import RECEIPT, TrainingState, checkpoints, layout_so_far, newest, step_of
+from .checkpoints import RECEIPT, TrainingState, checkpoints, layout_so_far, newest, place_in_stream, step_of
 from .distributed.fsdp import full_tensor, gather_weights, model_to_train
 from .distributed.launch import on_main
 from .health import refuse_equal_views, refuse_padding_dependence
@@ -91,11 +91,13 @@ class Run:
         log, counters = self.log, {**self.log.counters(), **self.best.counters()}
         if self.accelerator.is_main_process:
             flush(log.metrics)
-        state.save(self.directory / "checkpoints", log.step, counters, log.metrics)
+        state.save(self.directory / "checkpoints", log.step, counters, log.metrics, self.data.place())
 
     def restore(self, state: TrainingState, checkpoint: Path) -> None:
         """Continue where a checkpoint was written."""
         counters = state.load(checkpoint)
+        place = place_in_stream(checkpoint, self.accelerator.process_index)
+        self.data.place = lambda: place
         self.log.restore(checkpoint, counters)
         self.best.restore(counters)
 

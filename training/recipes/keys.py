@@ -118,7 +118,10 @@ class Recipe:
     )
     streaming: bool = data_key(False, "Read the data while training, instead of preparing it first.")
     shuffle_buffer: int = data_key(
-        10_000, "Size of the buffer in which a stream is shuffled.", "[1, 100_000_000]", "rows"
+        10_000, "How many rows of a stream are read and shuffled at once.", "[1, 100_000_000]", "rows"
+    )
+    stream_shards: bool = data_key(
+        False, "Each process reads only its share of the files of a stream, not the complete stream."
     )
     num_workers: int = data_key(
         0, "Processes that prepare batches while the model trains on others. Not for a stream.", "[0, 64]"
@@ -301,7 +304,13 @@ class Recipe:
             raise UserError(f"select_by: {self.select_by} reads --eval_data; give it, and no --dev_file")
         if self.streaming and self.max_steps is None:
             raise UserError("streaming: the length of a stream is unknown; give --max_steps too")
-        if self.streaming and self.num_workers:  # `datasets` shuffles a stream differently in a worker
+        if self.stream_shards and not self.streaming:
+            raise UserError("stream_shards: only a stream has shards; give --streaming too, or leave it out")
+        if self.stream_shards and self.max_train_sentences:
+            raise UserError(
+                "stream_shards: the first rows are those of the first shards; leave out max_train_sentences"
+            )
+        if self.streaming and self.num_workers:  # only the process that reads a stream knows its place
             raise UserError("num_workers: a stream is read by the training process itself; leave it out")
         if self.streaming and self.train_fraction < 1:
             raise UserError("train_fraction: a stream cannot be sampled; give --max_train_sentences instead")

@@ -62,6 +62,21 @@ def test_a_repeated_pass_has_the_prefixes_of_the_recorded_one(recipe):
     assert all(keys.grad is not None for keys, _ in encoder_pass.prefixes)
 
 
+def test_a_repeated_pass_of_packed_tokens_has_the_positions_of_the_recorded_one(recipe):
+    """Packed prefixes lie in one row. Together they can be longer than the table of positions."""
+    texts = {"dataset": None, "max_length": 8}
+    updates = Updates(recipe("diffaug", prefix_length=8, padded=False, **texts), steps=1)
+    (batch,) = (on_device(batch, updates.accelerator.device) for batch in updates.batches())
+    backbone = updates.built.model.encoders()[0]
+    outputs = []
+    handle = backbone.register_forward_hook(lambda module, inputs, output: outputs.append(output[0].shape))
+    (encoder_pass,) = needed_passes(updates.built.model, batch)
+    encoder_pass.run()
+    handle.remove()
+    assert encoder_pass.prefixes[0][0].shape[2] > backbone.config.max_position_embeddings
+    assert outputs[0] == outputs[1]
+
+
 def test_encoders_are_the_transformers_models_inside_a_training_model(recipe):
     model = Updates(recipe("diffcse"), steps=1).built.model
     assert encoders(model) == [model.model.backbone, model.discriminator, model.generator]

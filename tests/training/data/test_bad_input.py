@@ -8,7 +8,7 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from csezoo.training.data.batches import StreamedBatches
+from csezoo.training.data.streams import StreamedBatches
 from csezoo.training.data.texts import load_sentences
 from csezoo.training.errors import UserError, quoted
 from csezoo.training.evaluation.encoders import plain_encoder

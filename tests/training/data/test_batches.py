@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from csezoo.modeling import PrdSimCSEConfig, SimCSEConfig
-from csezoo.training.data.batches import Batches, StreamedBatches, process_share, row_lengths
+from csezoo.training.data.batches import Batches, process_share, row_lengths
 from csezoo.training.data.collation import ViewCollator, tokenize, tokenize_once
+from csezoo.training.data.streams import StreamedBatches
 from csezoo.training.data.texts import load_sentences
 from csezoo.training.errors import UserError
 from csezoo.training.loading.templates import template_token_ids
@@ -157,8 +158,8 @@ def test_a_batch_depends_only_on_seed_and_number(length_window):
     assert [sentences(again[n]) for n in range(9)] == in_order, "the global random state does not matter"
 
 
-def streamed(start=0, rank=0, world=1, stream=None, length_window=0):
-    options = {"batch_size": 4, "seed": 0, "rank": rank, "world": world, "shuffle_buffer": 5}
+def streamed(start=0, rank=0, world=1, stream=None, length_window=0, shuffle_buffer=16):
+    options = {"batch_size": 4, "seed": 0, "rank": rank, "world": world, "shuffle_buffer": shuffle_buffer}
     options["length_window"] = length_window
     stream = stream or TABLE.to_iterable_dataset()
     return StreamedBatches(stream, ViewCollator([PLAIN], PAD, VIEWS), start=start, **options)
@@ -184,7 +185,7 @@ def test_a_window_of_a_stream_is_cut_into_batches_of_similar_length():
 
 
 def test_a_window_of_a_stream_is_as_many_batches_as_it_says():
-    plain, windowed = (first(streamed(length_window=window), 3) for window in (0, 2))
+    plain, windowed = (first(streamed(length_window=window, shuffle_buffer=8), 3) for window in (0, 2))
     expected = sorted(n for batch in plain[:2] for n in sentences(batch))
     assert sorted(map(sorted, map(sentences, windowed[:2]))) == [expected[:4], expected[4:]]
 

@@ -117,10 +117,20 @@ def test_sigterm_exits_with_143_and_says_where_the_run_resumes(bases, train_file
     assert err.strip().splitlines()[-1] == f"stopped by a signal: the same command resumes from {newest}"
 
 
+# 96 sentences: the fourth batch of an epoch is smaller. The shards have 48, of which a process takes 12 or 13.
+STREAM = {"train_file": None, "dataset_file": "*.txt", "streaming": True, "stream_shards": True, "shuffle_buffer": 20}
+
+
 @pytest.mark.slow
-def test_two_processes_resume_bit_for_bit(bases, train_file, dev_file, tmp_path):
-    """Stopped by SIGTERM to the launcher, with a smaller batch in the middle (96 sentences in batches of 25)."""
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", batch_size=25, eval_steps=1)
+@pytest.mark.parametrize("changes", [{}, STREAM], ids=["", "shards of a stream"])
+def test_two_processes_resume_bit_for_bit(bases, train_file, dev_file, tmp_path, changes):
+    """Stopped by SIGTERM to the launcher."""
+    lines_of_file = train_file.read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "shards").mkdir()
+    for shard in range(2):
+        (tmp_path / "shards" / f"{shard}.txt").write_text("".join(lines_of_file[shard::2]), encoding="utf-8")
+    changes = {"batch_size": 25, "eval_steps": 1, "dataset": str(tmp_path / "shards"), **changes}
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", **changes)
     run_two("-m", "csezoo.training.train", *command_line(recipe))
     broken = {**recipe, "output_dir": str(tmp_path / "broken")}
     process = start(broken, *LAUNCH_TWO, ACCELERATE_USE_CPU="true")
