@@ -6,6 +6,7 @@ import importlib
 import signal
 import sys
 
+from .environment import keep_freed_memory
 from .errors import UserError, exit_with_one_line, terminate
 from .recipes import (
     QUICKSTARTS,
@@ -75,4 +76,5 @@ def _help(words: list[str]) -> str:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     main()

@@ -1,6 +1,11 @@
-"""Progress where there is no terminal."""
+"""Progress where there is no terminal, and the memory of a training process."""
 
+import platform
+import subprocess
+import sys
 import time
+
+import pytest
 
 from csezoo.training.environment import progress_bar
 
@@ -20,3 +25,24 @@ def test_short_work_shows_nothing(capsys):
         for _ in range(3):
             bar.update()
     assert capsys.readouterr().err == ""
+
+
+RESIDENT = """
+import re, sys, torch
+from pathlib import Path
+from csezoo.training.environment import keep_freed_memory
+def resident():
+    return int(re.search(r"VmRSS:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) >> 10
+if sys.argv[1] == "kept":
+    keep_freed_memory()
+before = resident()
+torch.ones(2**26)  # 256 MiB, freed at once
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+@pytest.mark.parametrize(("how", "expected"), [("returned", 0), ("kept", 256)])
+def test_a_training_process_keeps_the_memory_that_it_frees(how, expected):
+    done = subprocess.run([sys.executable, "-c", RESIDENT, how], stdout=subprocess.PIPE, check=True)
+    assert int(done.stdout) == pytest.approx(expected, abs=20)

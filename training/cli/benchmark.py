@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..environment import quiet_transformers
+from ..environment import keep_freed_memory, quiet_transformers
 from ..errors import UserError
 from .options import SENTEVAL, Command, check_out, check_picture
 
@@ -167,6 +167,7 @@ def training(options: argparse.Namespace) -> None:
     recipe = _recipe(options)
     from ..benchmarks.training import benchmark_training
 
+    keep_freed_memory()  # as a run does
     _report(options, benchmark_training, recipe, steps=options.steps, repeats=options.repeats)
 
 
