@@ -41,8 +41,20 @@ def updates(optimizer_class, **options) -> list[float]:
     return weights
 
 
-def test_the_adamw_of_transformers_4_equals_its_equation():
-    assert updates(Transformers4AdamW, weight_decay=DECAY) == pytest.approx(by_hand(0.5), rel=1e-12)
+@pytest.mark.parametrize("fused", [False, True])
+def test_the_adamw_of_transformers_4_equals_its_equation(fused):
+    assert updates(Transformers4AdamW, weight_decay=DECAY, fused=fused) == pytest.approx(by_hand(0.5), rel=1e-12)
+
+
+def test_a_weight_that_was_left_out_of_an_update_has_its_own_count():
+    first, second = (torch.nn.Parameter(torch.tensor([0.5], dtype=torch.float64)) for _ in range(2))
+    optimizer = Transformers4AdamW([first, second], lr=RATE, betas=BETAS, eps=EPSILON, weight_decay=DECAY)
+    first.grad = torch.full_like(first, 1.0)
+    optimizer.step()
+    for number, gradient in enumerate(GRADIENTS):
+        second.grad = torch.full_like(second, gradient)
+        optimizer.step()
+        assert second.item() == pytest.approx(by_hand(0.5)[number], rel=1e-12)
 
 
 def test_it_differs_from_torchs_adamw_in_the_place_of_epsilon():
