@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Train a published checkpoint of the zoo further, with SimCSE on your sentences (a text file, one per line):
+# Train a checkpoint of the zoo further, with SimCSE on your sentences (a text file, one per line):
 #
 #   examples/continue_training.sh ORG/NAME sentences.txt runs/further [--key value ...]
 #
-# Training starts from the published encoder, with new training heads. To train with the checkpoint's method, use its
-# recipe instead of this one.
+# The checkpoint is a directory or a Hub id. Training starts from its encoder, with new training heads. To train with
+# the checkpoint's method, use its recipe instead of this one.
 set -euo pipefail
 base_model=$1 train_file=$2 output_dir=$3
 shift 3

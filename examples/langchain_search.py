@@ -1,4 +1,4 @@
-"""Search the lines of a file with LangChain, whose embeddings load a checkpoint by sentence-transformers.
+"""Search the lines of a file with LangChain, whose embeddings load a checkpoint with sentence-transformers.
 
 pip install langchain-core langchain-huggingface
 python examples/langchain_search.py runs/quickstart/best sentences.txt "Who bakes the bread?"

@@ -1,4 +1,4 @@
-"""Search the lines of a file with LlamaIndex, whose embeddings load a checkpoint by sentence-transformers.
+"""Search the lines of a file with LlamaIndex, whose embeddings load a checkpoint with sentence-transformers.
 
 pip install llama-index-core llama-index-embeddings-huggingface
 python examples/llama_index_search.py runs/quickstart/best sentences.txt "Who bakes the bread?"

@@ -25,7 +25,7 @@ writes them from recipes, results and the tables of the papers; no number is typ
 * *measured here*: trained and scored with csezoo. Scores are Spearman × 100, and the average is over the seven STS
   tests; ± is the standard deviation over seeds. Runs on a small stand-in encoder (minilm) can be compared with each
   other, but not with the papers.
-* *published by its authors*: a checkpoint on the Hub. The scores are what its authors report, nothing was verified
+* *published by its authors*: a checkpoint on the Hub. The scores are what its authors report; nothing was verified
   here. `csezoo convert` makes a repository of the zoo from it.
 * *recipe only*: no weights. The scores are those of the paper, if it reports this setting.
 

@@ -146,7 +146,7 @@ model = AutoModel.from_pretrained("{path}", trust_remote_code=True)
 embeddings = model.encode(["A cat sits on the mat.", "A cat is on a mat."], normalize_embeddings=True)
 ```
 
-The tokenizer and `pooler_output` give the same vectors, before they are normalized:
+The tokenizer and `pooler_output` return the same vectors, before they are normalized:
 
 ```python
 from transformers import AutoTokenizer

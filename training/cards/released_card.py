@@ -105,9 +105,9 @@ def _how_to_convert(name: str, servings: list[str]) -> str:
 def _scores(entry: Released | None) -> str:
     rows = published_rows(entry.scores) if entry else []
     if not rows:
-        return "## Results\n\nNot evaluated. Its authors report no score for this file."
+        return "## Results\n\nNot evaluated. The authors report no score for this file."
     notes = [f"{entry.notes[:1].upper()}{entry.notes[1:]}."] if entry and entry.notes else []
-    parts = ["csezoo did not measure these scores. Its authors report:", *score_tables(rows), *notes]
+    parts = ["csezoo did not measure these scores. The authors of the checkpoint report:", *score_tables(rows), *notes]
     return "## Results\n\n" + "\n\n".join(parts)
 
 

@@ -126,7 +126,8 @@ def add_commands(command: Command) -> None:
         "--out model_cards/serving.json",
     )
     add_repeats(chosen)
-    chosen.add_argument("--cards", default="model_cards", metavar="DIR", help="of the cards (default: model_cards)")
+    cards = "directory of the cards (default: model_cards)"
+    chosen.add_argument("--cards", default="model_cards", metavar="DIR", help=cards)
     bases = "directories of base models that are not on the Hub, for the runs that were trained from them"
     chosen.add_argument("--bases", nargs="+", default=[], metavar="DIR", help=bases)
 

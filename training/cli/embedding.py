@@ -32,8 +32,8 @@ def add_commands(command: Command) -> None:
         "--precision",
         default="float32",
         choices=("float32", "int8", "uint8", "binary", "ubinary"),
-        help="one byte (int8, uint8; ranges of the first output file, kept in all) or one bit (binary, ubinary) per "
-        "dimension, as in sentence-transformers (default: float32)",
+        help="float32 (default), one byte per dimension (int8, uint8; all files have the ranges of the first one) or "
+        "one bit (binary, ubinary), as in sentence-transformers",
     )
     added.add_argument(
         "--format",

@@ -27,7 +27,7 @@ def add_commands(command: Command) -> None:
     added.add_argument("--data", **SENTEVAL)
     out = "write the results to this JSON file after every task; tasks that are already in it are skipped"
     added.add_argument("--out", metavar="FILE", help=out)
-    style = "mteb: also write the folder that MTEB's results repository takes; for data of the Hub"
+    style = "mteb: also write the folder that MTEB's results repository takes; needs --data hub"
     added.add_argument("--format", choices=("mteb",), help=style)
     added.add_argument("--to", metavar="DIR", help="with --format: the folder")
     added.add_argument("--name", metavar="ORG/NAME", help="with --format: the model's name in the folder")
@@ -59,7 +59,7 @@ def add_commands(command: Command) -> None:
         help="sts (default), sts-dev, sts-length, sts-multilingual, sts-spanish, chinese",
     )
     added.add_argument("--data", **SENTEVAL)
-    pooling = "the poolings of the two models; `own` for a model that defines its pooling itself"
+    pooling = "the pooling of each of the two models; `own` for a model that defines its pooling itself"
     added.add_argument("--pooling", nargs=2, metavar="POOLING", help=pooling)
     added.add_argument("--resamples", type=int, default=1000, help="bootstrap samples per task (default: 1000)")
     added = command(

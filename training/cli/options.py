@@ -19,7 +19,7 @@ SENTEVAL: dict[str, Any] = {"default": "hub", "metavar": "DIR", "help": DATA_HEL
 def add_encoder_options(added: argparse.ArgumentParser) -> None:
     """Add the arguments that choose a model and how it encodes texts, see `load_encoder`."""
     models = "directory or Hub id: a model of the zoo, of sentence-transformers, or of transformers with --pooling; "
-    models += "or a text file of word vectors such as GloVe's, or bag-of-words"
+    models += "or a text file of word vectors such as GloVe's; or the word bag-of-words"
     added.add_argument("model", metavar="MODEL", help=models)
     poolings = "pooling of a plain transformers encoder: cls, mean, max, first_last_mean, embeddings_last_mean, "
     poolings += "last2_mean, wk"

@@ -10,6 +10,8 @@ from random import Random
 from ..errors import UserError
 from .options import SENTEVAL, Command
 
+SENTENCES = "one sentence per line or row; or stsb-sentences, the sentences of STS-B, from --data"
+
 
 def add_commands(command: Command) -> None:
     added = command(
@@ -19,7 +21,7 @@ def add_commands(command: Command) -> None:
         "csezoo neighbours book.txt --to neighbours.csv",
     )
     _add_files(added, "plain text, also as .gz; a blank line ends a text", sentences=False)
-    added.add_argument("--lines", action="store_true", help="each line is a sentence already")
+    added.add_argument("--lines", action="store_true", help="each line is a sentence: do not split the text")
 
     added = command(
         "backtranslate",
@@ -28,15 +30,19 @@ def add_commands(command: Command) -> None:
         "interruption, the same command continues",
         "csezoo backtranslate sentences.txt --forward models/en-de --back models/de-en --to pairs.csv",
     )
-    _add_files(added, "one sentence per line or row, or stsb-sentences, which --data has", sentences=True)
-    added.add_argument("--forward", required=True, metavar="MODEL", help="any sequence-to-sequence model, there")
-    added.add_argument("--back", required=True, metavar="MODEL", help="the same or another model, back again")
-    added.add_argument("--beams", type=int, default=5, help="beams of the search (default: 5; SG-OPT has 100)")
+    _add_files(added, SENTENCES, sentences=True)
+    forward = "a sequence-to-sequence model that translates into the other language"
+    added.add_argument("--forward", required=True, metavar="MODEL", help=forward)
+    added.add_argument(
+        "--back", required=True, metavar="MODEL", help="the same or another model, which translates back"
+    )
+    added.add_argument("--beams", type=int, default=5, help="beams of the search (default: 5; SG-OPT used 100)")
     added.add_argument("--batch_size", type=int, default=16, help="sentences at a time (default: 16)")
     added.add_argument("--max_length", type=int, default=128, help="longest sentence in word pieces (default: 128)")
-    languages = "language codes of a model of many languages, such as en_XX de_DE"
+    languages = "for a model of many languages: the codes of the sentences' language and the other one, such as "
+    languages += "en_XX de_DE"
     added.add_argument("--languages", nargs=2, metavar=("FROM", "TO"), help=languages)
-    prefixes = "texts before each sentence, there and back, as T5 needs them (default: none)"
+    prefixes = "texts to put before each sentence on the way there and back, as T5 needs them (default: none)"
     added.add_argument("--prefixes", nargs=2, default=["", ""], metavar=("THERE", "BACK"), help=prefixes)
 
     added = command(
@@ -45,11 +51,12 @@ def add_commands(command: Command) -> None:
         "write each sentence beside one in which words are replaced by synonyms (columns text, synonyms)",
         "csezoo synonyms sentences.txt --thesaurus synonyms.txt --to pairs.csv",
     )
-    _add_files(added, "one sentence per line or row, or stsb-sentences, which --data has", sentences=True)
+    _add_files(added, SENTENCES, sentences=True)
     thesaurus = "groups of synonyms, one per line, separated by commas; or WordNet's data.noun, data.verb, ..."
     added.add_argument("--thesaurus", required=True, nargs="+", metavar="FILE", help=thesaurus)
-    added.add_argument("--share", type=float, default=0.1, help="share of the words with synonyms (default: 0.1)")
-    added.add_argument("--seed", type=int, default=0, help="of the choice of words (default: 0)")
+    share = "share of the words with synonyms that are replaced (default: 0.1)"
+    added.add_argument("--share", type=float, default=0.1, help=share)
+    added.add_argument("--seed", type=int, default=0, help="seed of the choice of words (default: 0)")
 
 
 def _add_files(added: argparse.ArgumentParser, file: str, *, sentences: bool) -> None:

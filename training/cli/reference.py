@@ -44,7 +44,9 @@ def _describe(name: str, parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _usage(action: argparse.Action) -> str:
-    values = str(action.metavar or "|".join(map(str, action.choices or [])) or action.dest.upper())
+    name = action.metavar or "|".join(map(str, action.choices or [])) or action.dest.upper()
+    names = name if isinstance(name, tuple) else (name,) * (2 if action.nargs == 2 else 1)
+    values = " ".join(names)
     if action.nargs == "+":
         values = f"{values} ..."
     words = action.option_strings[:1] if action.nargs == 0 else [*action.option_strings[:1], values]

@@ -132,13 +132,13 @@ class Recipe:
 
     teachers: list[str] | None = data_key(
         None,
-        "One or two directories with the vectors of the training sentences, as `csezoo encode` writes them. "
-        "`rank_weight` is the weight of learning their rankings.",
+        "Rank distillation: one or two directories with a teacher's vectors of the training sentences, as `csezoo "
+        "encode` writes them. It needs a `rank_weight`.",
     )
     teacher_share: float = data_key(0.5, "With two teachers, the weight of the first one's similarities.", "[0, 1]")
 
     nli_file: str | None = pairs_key(
-        None, "A local file of labelled pairs, used by a first stage and by `nli_weight`."
+        None, "A local file of labelled pairs, for a first stage (`nli_steps`, `nli_epochs`) and for `nli_weight`."
     )
     nli_dataset: str | None = pairs_key(None, "Hub id of a data set of labelled pairs.")
     nli_dataset_file: str | None = pairs_key(None, "The one file of `nli_dataset` to read.")
@@ -228,8 +228,8 @@ class Recipe:
     )
     soup: int = evaluation_key(
         0,
-        "Serve the average of up to this many weights of the run with the best dev scores: from the best one on, each "
-        "is added unless it lowers the dev score (Wortsman et al. 2022). 0 serves the best weights.",
+        "Serve an average of this many checkpoints with the best dev scores, or of fewer (Wortsman et al. 2022). From "
+        "the best one on, each is added unless it lowers the dev score of the average. 0 serves the best checkpoint.",
         "[0, 1_000]",
         "checkpoints",
     )
@@ -260,13 +260,14 @@ class Recipe:
     gradient_checkpointing: bool = memory_key(False, "Compute activations twice to save memory.")
     padded: bool = memory_key(
         False,
-        "Compute the padding of batches too, as older versions did. Dropout is then drawn as they drew it; without "
-        "dropout no number differs.",
+        "Compute the padding of batches too, as older versions of csezoo did. Dropout is then drawn as they drew it; "
+        "without dropout no number differs.",
     )
 
     seeds: list[int] = run_key(
         [42],
-        "One run for each seed. The results of several seeds are aggregated. A run keeps the seeds that it has.",
+        "One run for each seed. The results have the mean and standard deviation of several seeds. A run keeps the "
+        "seeds that it has.",
         SEED,
     )
     output_dir: str | None = run_key(None, "Directory of the run; `runs/NAME` by default.")

@@ -52,11 +52,9 @@ def works_with(config: SentenceEncoderConfig, forms: set[str]) -> list[str]:
             fails.append(f"{_titled(client)}, because {outcome['because']}")
     lines = [f"Works with {'; '.join(works)}."] if works else []
     lines += [f"Not with {'; '.join(fails)}."] if fails else []
-    tried = f"Tried with tiny models of the same pooling and layers, on {_results()['texts']} texts (empty, long, in "
-    tried += (
-        "many languages, with special tokens): unit vectors differ by at most 1e-5. *by reading*: not run, but its "
-    )
-    tried += "source was read."
+    tried = f"This was tried with tiny models of the same pooling and layers, on {_results()['texts']} texts (empty, "
+    tried += 'long, in many languages, with special tokens). "Works" means that unit vectors differ by at most 1e-5. '
+    tried += "*by reading* means that the client was not run, but its source was read."
     return [*lines, tried]
 
 
