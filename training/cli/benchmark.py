@@ -120,6 +120,17 @@ def add_commands(command: Command) -> None:
     chosen.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help=seconds)
     chosen.add_argument("--picture", metavar="FILE.png", help="draw memory and open files to this file")
     chosen = kind(
+        "stream",
+        stream,
+        "time how fast batches of a stream are read, and how fast a resumed run is back at its place; keys of the "
+        "recipe can follow",
+        "simcse-bert-base-uncased --dataset shards --dataset_file '*.parquet'",
+        takes_keys=True,
+    )
+    add_repeats(chosen)
+    chosen.add_argument("recipe", metavar="RECIPE", help="name of a recipe, or a YAML file")
+    chosen.add_argument("--batches", type=int, default=10_000, help="batches to read (default: 10000)")
+    chosen = kind(
         "serving",
         serving,
         "measure size and processor time of encoding of every model in the index of the cards, on random weights",
@@ -195,6 +206,13 @@ def soak(options: argparse.Namespace) -> None:
     _report_and_draw(options, benchmark_soak, draw_soak, "programs", **chosen)
 
 
+def stream(options: argparse.Namespace) -> None:
+    recipe = _recipe(options)
+    from ..benchmarks.streaming import benchmark_stream
+
+    _report(options, benchmark_stream, recipe, batches=options.batches, repeats=options.repeats)
+
+
 def serving(options: argparse.Namespace) -> None:
     from ..benchmarks.serving import benchmark_serving
 
@@ -204,7 +222,8 @@ def serving(options: argparse.Namespace) -> None:
 def _recipe(options: argparse.Namespace) -> Recipe:
     from ..recipes import load_recipe, parse_overrides
 
-    return load_recipe(options.recipe, {"report_to": "none", **parse_overrides(options.keys)})
+    streamed = {"streaming": True, "max_steps": options.batches + 1} if options.run is stream else {}
+    return load_recipe(options.recipe, {"report_to": "none", **streamed, **parse_overrides(options.keys)})
 
 
 def _report_and_draw(

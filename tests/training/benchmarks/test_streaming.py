@@ -1,0 +1,21 @@
+"""The benchmark of streams reads the batches of a run, and resumes where they end."""
+
+import json
+
+import pytest
+
+from csezoo.training.cli.parser import main
+from tests.training.loop.test_train import values
+
+
+def test_a_stream_is_read_and_resumed(bases, train_file, dev_file, tmp_path, capsys):
+    out = tmp_path / "stream.json"
+    keys = values(bases["bert"], train_file, dev_file, tmp_path / "run", shuffle_buffer=32)
+    given = [text for key in ("base_model", "train_file", "batch_size", "shuffle_buffer") for text in (key, keys[key])]
+    arguments = [f"--{given[n]}={given[n + 1]}" for n in range(0, len(given), 2)]
+    main(["benchmark", "stream", "simcse-bert-base-uncased", "--batches", "5", "--out", str(out), *arguments])
+    report = json.loads(out.read_text(encoding="utf-8"))
+    assert report["rows"] == 5 * 16
+    assert report["place"]["batch"] == 4 and report["place"]["block"] == 2, "a block has two batches"
+    assert report["rows per second"] == pytest.approx(80 / report["seconds to read"])
+    assert f"{report['rows per second']:,.0f} rows per second" in capsys.readouterr().out
