@@ -27,8 +27,8 @@ def wk_pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tenso
         a_k = 1 / (2 (|C_k| + 1) · mean over c in C_k of cos(c, P v_k)),   n_k = ‖v_k - P v_k‖ / ‖v_k‖
 
     The weight of a token is the variance over k of cos(v_k, v_{k+1}), divided by its sum over the tokens of a sentence
-    without the last one, [SEP]. There is nothing to fit. As in the release, layers begin with the fourth (earlier in a
-    small encoder), and a layer has no context before it if that would begin before the first.
+    without the last one, [SEP]. There is nothing to fit. As in the release, the first layer that counts is the fourth
+    (an earlier one in a small encoder), and the first two layers that count have no context before them.
 
     Args:
         hidden_states: tuple of `(B, T, H)`, the embedding layer's output first.
