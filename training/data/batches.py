@@ -176,7 +176,7 @@ class StreamedBatches(torch.utils.data.IterableDataset):
         try:
             yield from stream
         except UnicodeDecodeError as error:
-            raise UserError(f"the stream is not UTF-8 ({one_line(error)}); convert it") from error
+            raise UserError(f"the stream is not UTF-8 ({one_line(error)}); convert its files") from error
         except READ_ERRORS as error:
             raise UserError(f"the stream could not be read ({one_line(error)})") from error
 

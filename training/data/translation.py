@@ -39,7 +39,7 @@ def translator(
     if languages:
         ids = {language: tokenizer.convert_tokens_to_ids(language) for language in languages}
         if unknown := [language for language, token in ids.items() if token in (None, tokenizer.unk_token_id)]:
-            raise UserError(f"languages: {name!r} has no {unknown[0]!r}")
+            raise UserError(f"languages: {name!r} has no {unknown[0]!r}; give two codes of its tokenizer")
         source, target = languages
         tokenizer.src_lang = source
         options |= {"forced_bos_token_id": ids[target]}

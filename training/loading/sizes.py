@@ -41,7 +41,7 @@ def refuse_oversized(name: str, config: dict[str, object], make: Callable[[], to
     if needed > memory:
         raise UserError(
             f"{name}: its configuration needs {needed / 2**30:,.1f} GiB for parameters, this machine has "
-            f"{memory / 2**30:,.1f} GiB of memory"
+            f"{memory / 2**30:,.1f} GiB of memory; give a smaller model"
         )
 
 
