@@ -229,7 +229,9 @@ def test_other_sentence_transformers_directories_are_refused(tmp_path, changes, 
 
 
 def test_the_kind_is_asked_for_and_checked(checkpoint):
-    refused(checkpoint, "is not one of the released checkpoints; give --as simcse-unsup, simcse-sup", kind=None)
+    refused(
+        checkpoint, "is not one of the released checkpoints; give --as with one of simcse-unsup, simcse-sup", kind=None
+    )
     refused(checkpoint, "--as simcse is not a kind; give --as", kind="simcse")
     refused(checkpoint, "--serving transfer: simcse-sup has no such option", serving="transfer")
     with pytest.raises(UserError, match="is known as diffcse; leave the option out"):
