@@ -122,11 +122,14 @@ def add_commands(command: Command) -> None:
     chosen = kind(
         "serving",
         serving,
-        "measure size and processor time of encoding of every model in the index of the cards, on random weights",
+        "measure the size and the processor time per sentence of every model in the index of the cards, with random "
+        "weights",
         "--out model_cards/serving.json",
     )
     add_repeats(chosen)
-    chosen.add_argument("--cards", default="model_cards", metavar="DIR", help="of the cards (default: model_cards)")
+    chosen.add_argument(
+        "--cards", default="model_cards", metavar="DIR", help="directory of the cards (default: model_cards)"
+    )
     bases = "directories of base models that are not on the Hub, for the runs that were trained from them"
     chosen.add_argument("--bases", nargs="+", default=[], metavar="DIR", help=bases)
 

@@ -10,6 +10,8 @@ from random import Random
 from ..errors import UserError
 from .options import SENTEVAL, Command
 
+SENTENCES = "file with one sentence per line or row; or stsb-sentences, all sentences of STS-B, read from --data"
+
 
 def add_commands(command: Command) -> None:
     added = command(
@@ -28,10 +30,12 @@ def add_commands(command: Command) -> None:
         "interruption, the same command continues",
         "csezoo backtranslate sentences.txt --forward models/en-de --back models/de-en --to pairs.csv",
     )
-    _add_files(added, "one sentence per line or row, or stsb-sentences, which --data has", sentences=True)
-    added.add_argument("--forward", required=True, metavar="MODEL", help="any sequence-to-sequence model, there")
-    added.add_argument("--back", required=True, metavar="MODEL", help="the same or another model, back again")
-    added.add_argument("--beams", type=int, default=5, help="beams of the search (default: 5; SG-OPT has 100)")
+    _add_files(added, SENTENCES, sentences=True)
+    forward = "sequence-to-sequence model that translates the sentences: directory or Hub id"
+    added.add_argument("--forward", required=True, metavar="MODEL", help=forward)
+    back = "the model that translates them back, the same one or another"
+    added.add_argument("--back", required=True, metavar="MODEL", help=back)
+    added.add_argument("--beams", type=int, default=5, help="beams of the search (default: 5; SG-OPT uses 100)")
     added.add_argument("--batch_size", type=int, default=16, help="sentences at a time (default: 16)")
     added.add_argument("--max_length", type=int, default=128, help="longest sentence in word pieces (default: 128)")
     languages = "language codes of a model of many languages, such as en_XX de_DE"
@@ -45,11 +49,11 @@ def add_commands(command: Command) -> None:
         "write each sentence beside one in which words are replaced by synonyms (columns text, synonyms)",
         "csezoo synonyms sentences.txt --thesaurus synonyms.txt --to pairs.csv",
     )
-    _add_files(added, "one sentence per line or row, or stsb-sentences, which --data has", sentences=True)
+    _add_files(added, SENTENCES, sentences=True)
     thesaurus = "groups of synonyms, one per line, separated by commas; or WordNet's data.noun, data.verb, ..."
     added.add_argument("--thesaurus", required=True, nargs="+", metavar="FILE", help=thesaurus)
     added.add_argument("--share", type=float, default=0.1, help="share of the words with synonyms (default: 0.1)")
-    added.add_argument("--seed", type=int, default=0, help="of the choice of words (default: 0)")
+    added.add_argument("--seed", type=int, default=0, help="seed of the choice of words (default: 0)")
 
 
 def _add_files(added: argparse.ArgumentParser, file: str, *, sentences: bool) -> None:

@@ -28,11 +28,11 @@ def add_commands(command: Command) -> None:
         "csezoo reproduce diffaug/table-1 --rows 'DiffAug*' --seeds 1 2 3 --dry-run",
     )
     added.add_argument("item", nargs="?", metavar="PAPER/ITEM", help="a table or figure; without it, list all of them")
-    added.add_argument("--rows", nargs="+", default=[], metavar="ROW", help="only these rows; * stands for any text")
+    added.add_argument("--rows", nargs="+", default=[], metavar="ROW", help="only these rows; * matches any text")
     added.add_argument("--seeds", nargs="+", type=int, default=[], metavar="SEED", help="instead of the paper's seeds")
     changed = "set keys of every trained row; the row is then marked as not comparable"
     added.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help=changed)
-    profile = "put the table on other material: a YAML file with other base models, data, and fewer updates"
+    profile = "a YAML file with other base models, data or fewer updates for every run"
     added.add_argument("--profile", metavar="FILE", help=profile)
     added.add_argument("--dry-run", action="store_true", help="print every run with its command and its cost")
     add_machines(added)
@@ -44,7 +44,7 @@ def add_commands(command: Command) -> None:
 
 def add_machines(added: argparse.ArgumentParser) -> None:
     """Add the options that say on which machines runs are made."""
-    where = "here (default), ray: a Ray cluster, or one on this machine, or slurm: a job array"
+    where = "where runs are made: here (default), ray (a Ray cluster, or a local one) or slurm (a job array)"
     added.add_argument("--on", default="here", choices=("here", "ray", "slurm"), help=where)
     options = "options of sbatch in one text after =, such as --sbatch='--time=4:00:00 --gres=gpu:1 --qos=low'"
     added.add_argument("--sbatch", metavar="OPTIONS", help=options)

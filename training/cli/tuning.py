@@ -27,22 +27,24 @@ def add_commands(command: Command) -> None:
     added.add_argument("recipe", metavar="RECIPE", help="a recipe of the zoo, or the path of a YAML file")
     space = "YAML file with choices or an interval for each key, or a paper's: diffcse/appendix-a, prdsimcse/table-3"
     added.add_argument("--space", required=True, metavar="FILE", help=space)
-    trials = "number of runs; a grid that has no more points is tried completely"
+    trials = "number of runs; a grid with no more points than this is tried completely"
     added.add_argument("--trials", required=True, type=int, metavar="N", help=trials)
     objective = "what is maximised: STS-B dev (default), its mean with SICK-R dev, the mean of the transfer tasks "
     objective += "on dev, or a criterion that needs no labels"
     added.add_argument("--objective", default="sts-dev", choices=OBJECTIVES, help=objective)
-    sentences = "sentences that no run is trained on, one on each line, for unlabelled"
+    sentences = "file of sentences that no run is trained on, one per line, for the objective unlabelled"
     added.add_argument("--sentences", metavar="FILE", help=sentences)
-    added.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="of the winner (default: the next three)")
-    added.add_argument("--trial-seed", type=int, default=42, metavar="SEED", help="of every trial (default: 42)")
+    added.add_argument(
+        "--seeds", nargs="+", type=int, metavar="SEED", help="seeds of the winner (default: the next three)"
+    )
+    added.add_argument("--trial-seed", type=int, default=42, metavar="SEED", help="seed of every trial (default: 42)")
     added.add_argument("--no-pruning", action="store_true", help="train every trial to its end")
     added.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="set keys of every run")
-    profile = "other base models and data, and fewer updates, as for csezoo reproduce"
+    profile = "a YAML file with other base models, data or fewer updates, as for csezoo reproduce"
     added.add_argument("--profile", metavar="FILE", help=profile)
     added.add_argument("--data", metavar="DIR", help="evaluation data: hub (default), or a directory")
     add_machines(added)
-    out = "directory of the search (default: tuned/RECIPE); the same command continues it"
+    out = "directory of the search (default: tuned/RECIPE); the same command resumes it"
     added.add_argument("--out", metavar="DIR", help=out)
 
 
