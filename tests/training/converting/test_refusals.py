@@ -140,7 +140,7 @@ def test_a_head_that_is_needed_and_not_there_is_named(checkpoint):
     refused(checkpoint, "lacks projection.dense.weight, projection.dense.bias")
 
 
-def test_other_positions_are_refused(checkpoint):
+def test_positions_that_do_not_count_up_are_refused(checkpoint):
     change(checkpoint, embeddings__position_ids=torch.arange(130).flip(0)[None])
     refused(checkpoint, "position_ids does not count 0, 1, 2")
 
