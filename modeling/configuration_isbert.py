@@ -47,9 +47,7 @@ class ISBERTConfig(SentenceEncoderConfig):
 
     def view_columns(self, columns: int) -> list[int]:
         if columns > 1:
-            raise ValueError(
-                f"isbert needs one text column, not {columns}; a sentence's positives are its own n-grams"
-            )
+            raise ValueError(f"text_columns: isbert needs one text column, not {columns}; its positives are n-grams")
         return [0]
 
     @property

@@ -89,7 +89,7 @@ class SGOPTConfig(SentenceEncoderConfig):
         """Return the columns of the sentence and of its guide: the twin reads the sentence or the second column."""
         if columns > 2:
             raise ValueError(
-                f"sgopt needs one text column or two (a sentence and its back-translation), not {columns}"
+                f"text_columns: sgopt needs one text column or two (sentence and back-translation), not {columns}"
             )
         if columns == 1 and self.guide == "twin":
             return [0]

@@ -54,7 +54,9 @@ def local_directory(
             )
         )
     except HFValidationError:
-        raise UserError(f"{repository} is neither a directory nor a valid name on the Hub") from None
+        raise UserError(
+            f"{repository} is neither a directory nor a valid name on the Hub; give a directory or ORG/NAME"
+        ) from None
     except (HTTPError, OSError, ValueError) as error:
         raise UserError(
             f"{repository} could not be downloaded ({one_line(error)}); check the name and the network"

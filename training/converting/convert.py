@@ -110,7 +110,7 @@ def _kind(model: str, kind: str | None, entry: Released | None) -> tuple[str, Ki
 def _settings(name: str, rules: Kind, serving: str | None) -> tuple[str | None, dict[str, Any]]:
     if serving and serving not in rules.servings:
         ways = ", ".join(rules.servings) or "no such option"
-        raise UserError(f"--serving {serving}: {name} has {ways}")
+        raise UserError(f"--serving {serving}: {name} has {ways}; give one that it has, or leave the option out")
     serving = serving or next(iter(rules.servings), None)
     return serving, {**rules.model, **(rules.servings[serving] if serving else {})}
 

@@ -160,6 +160,7 @@ def read_tokenizer(source: Source, config: PretrainedConfig) -> PreTrainedTokeni
     if len(tokenizer) != config.vocab_size:
         raise UserError(
             f"{source.name}: its vocabulary has {len(tokenizer):,} tokens and its embedding {config.vocab_size:,} rows"
+            "; put the tokenizer that belongs to the weights beside them"
         )
     return tokenizer
 

@@ -55,7 +55,8 @@ def load_generator(
         ) from error
     if missing := sorted(info["missing_keys"]):
         raise UserError(
-            f"generator: {name!r} is not a complete masked language model, it lacks {', '.join(missing[:5])}"
+            f"generator: {name!r} is not a complete masked language model, it lacks {', '.join(missing[:5])}; give "
+            "another --generator"
         )
     generator_tokenizer = load_tokenizer(name, revision=revision)
     same_pieces = (

@@ -31,7 +31,7 @@ def refuse_oversized(name: str, config: dict[str, object], make: Callable[[], to
             number is not finite.
     """
     if wrong := not_finite(config):
-        raise UserError(f"{name}: its configuration has {wrong}, which is not a finite number")
+        raise UserError(f"{name}: its configuration has {wrong}, which is not a finite number; check its config.json")
     layers = most_layers(config)
     if layers > MOST_LAYERS:
         raise UserError(f"{name}: its configuration has {layers:,} layers; at most {MOST_LAYERS:,} are allowed")

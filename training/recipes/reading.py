@@ -104,9 +104,11 @@ def read_values(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or an impossible date
         raise UserError(f"{path}: not valid YAML: {one_line(error)}") from error
     if not isinstance(values, dict):
-        raise UserError(f"{path}: expected a mapping of keys to values, got {type(values).__name__}")
+        raise UserError(
+            f"{path}: expected a mapping of keys to values, got {type(values).__name__}; write lines of `KEY: VALUE`"
+        )
     if wrong := [key for key in values if not isinstance(key, str)]:
-        raise UserError(f"{path}: the key {quoted(wrong[0])} is not text")
+        raise UserError(f"{path}: the key {quoted(wrong[0])} is not text; correct it")
     return values
 
 

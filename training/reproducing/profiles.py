@@ -92,7 +92,7 @@ def load_profile(path: str | None) -> Profile:
 
     def found(name: str) -> str:
         if not (folder / name).exists():
-            raise UserError(f"{path}: {name} does not exist (in {folder})")
+            raise UserError(f"{path}: {name} does not exist in {folder}; give a path relative to the profile")
         return str((folder / name).resolve())
 
     models = _mapping(f"{path}: models", values.get("models", {}), "NAME: DIRECTORY")
