@@ -92,7 +92,9 @@ class ESimCSEConfig(SentenceEncoderConfig):
 
     def view_columns(self, columns: int) -> list[int]:
         if columns > 2:
-            raise ValueError(f"esimcse needs one text column or two (anchor and positive), not {columns}")
+            raise ValueError(
+                f"text_columns: esimcse needs one text column or two (anchor and positive), not {columns}"
+            )
         return super().view_columns(columns)
 
 

@@ -50,7 +50,7 @@ for _config, _serving, _training in METHODS.values():
     AutoConfig.register(_config.model_type, _config)
     AutoModel.register(_config, _serving)
     AutoModelForPreTraining.register(_config, _training)
-    # peft's choice for BERT, query and value, by the names that other families have for them.
+    # peft adapts query and value of BERT; these are their names in every family.
     LORA_TARGETS[_config.model_type] = [name.removeprefix(".") for name in (*QUERY, *VALUE, *FUSED)]
     # Save the class's code files with a checkpoint, and the map that finds them.
     _config.register_for_auto_class()

@@ -29,7 +29,7 @@ HIDDEN_DROPOUT = ("hidden_dropout_prob", "dropout", "mlp_dropout", "resid_pdrop"
 def hidden_layers(backbone: PreTrainedModel) -> list[nn.Module]:
     """Return the Transformer layers in the order in which a forward pass runs them.
 
-    ALBERT runs the same layers again and again. They are in the list once for each time.
+    A layer that runs several times (ALBERT) is in the list once for each time.
 
     Raises:
         ValueError: the backbone has no list of its layers.
@@ -80,14 +80,14 @@ def projections(backbone: PreTrainedModel, *endings: tuple[str, ...]) -> list[tu
         endings: `QUERY`, `KEY`, `VALUE`, `FUSED` or `OUTPUT`.
 
     Raises:
-        ValueError: a layer has none, or another number of them than the first layer.
+        ValueError: the layers have none, or not the same number of them.
     """
     layers = list(dict.fromkeys(hidden_layers(backbone)))
     of_layers = [projections_of(layer, *endings) for layer in layers]
     if not of_layers[0] or len({len(of_layer) for of_layer in of_layers}) > 1:
         raise ValueError(
-            f"base_model: the layers of {backbone.config.model_type} have no projections that end in one of "
-            f"{', '.join(sum(endings, ()))}; choose another base_model"
+            f"base_model: each layer of {backbone.config.model_type} needs the same number of projections whose names "
+            f"end in one of {', '.join(sum(endings, ()))}; choose another base_model"
         )
     return [pair for of_layer in of_layers for pair in of_layer]
 
@@ -134,7 +134,7 @@ def key_shape(config: PretrainedConfig) -> tuple[int, int]:
 
 
 def norm_eps(backbone: PreTrainedModel) -> float:
-    """Return ε of the layer norms; DistilBERT's configuration has none.
+    """Return ε of the layer norms, read from a module because DistilBERT's configuration does not have it.
 
     Raises:
         ValueError: the backbone has no layer norms.
@@ -171,8 +171,8 @@ def hidden_dropout(config: PretrainedConfig) -> float:
 def longest_input(backbone: PreTrainedModel) -> int:
     """Return the longest sequence that a backbone accepts.
 
-    RoBERTa and its relatives begin to count positions after the padding index, so that their table has fewer for texts
-    than it has rows. Such a table has a padding index.
+    RoBERTa and its relatives count positions from the number after the padding index, so texts never use the first
+    rows of their table. Such a table has a padding index.
 
     Example:
         >>> from transformers import MPNetConfig, MPNetModel
@@ -185,7 +185,7 @@ def longest_input(backbone: PreTrainedModel) -> int:
 
 
 def position_tables(backbone: nn.Module) -> Iterator[nn.Embedding]:
-    """Yield the tables with a vector for each position; there is none if attention counts positions itself."""
+    """Yield the tables with a vector for each position. A backbone whose attention counts positions has none."""
     for name, module in backbone.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
             yield module

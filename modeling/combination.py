@@ -40,7 +40,9 @@ def method(name: str) -> Method:
     for one in names:
         for seam in METHODS[one][2].seams:
             if seam in owners:
-                raise ValueError(f"{owners[seam]} and {one} cannot be combined: both change the {seam}")
+                raise ValueError(
+                    f"{owners[seam]} and {one} cannot be combined: both change the {seam}; leave out one of them"
+                )
             owners[seam] = one
     first = owners.get("views", names[0])
     names.sort(key=lambda one: one != first)

@@ -35,5 +35,5 @@ class ContrastiveTensionConfig(SentenceEncoderConfig):
 
     def view_columns(self, columns: int) -> list[int]:
         if columns > 2:
-            raise ValueError(f"contrastive_tension needs one text column or two, not {columns}")
+            raise ValueError(f"text_columns: contrastive_tension needs one text column or two, not {columns}")
         return super().view_columns(columns)

@@ -9,8 +9,8 @@ class ISBERTConfig(SentenceEncoderConfig):
     """The configuration of an IS-BERT model. `temperature` has no effect.
 
     Args:
-        kernel_sizes: how many tokens the n-gram features see, one convolution for each; odd, so that an n-gram has a
-            middle. The features of all together have the size of the encoder's vectors.
+        kernel_sizes: lengths of the n-grams in tokens, one convolution for each. They are odd, so that an n-gram has a
+            middle token. All convolutions together compute as many features as the encoder's vectors have dimensions.
         pooling: must be `mean`: the vector of a sentence is the mean of its n-gram features.
         projection: must be `none`.
 
@@ -47,9 +47,7 @@ class ISBERTConfig(SentenceEncoderConfig):
 
     def view_columns(self, columns: int) -> list[int]:
         if columns > 1:
-            raise ValueError(
-                f"isbert needs one text column, not {columns}; a sentence's positives are its own n-grams"
-            )
+            raise ValueError(f"text_columns: isbert needs one text column, not {columns}; its positives are n-grams")
         return [0]
 
     @property

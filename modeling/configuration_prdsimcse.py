@@ -23,8 +23,8 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
         positive_prefix_share: share of sentences whose positive gets its prefix (table 13).
         negative_prefix_share: share of sentences whose negative gets its prefix. Which sentences get a prefix depends
             only on their text.
-        negative_without_prefix: the negative of the others: the `sentence` itself, a false negative (caption of table
-            14), or an `empty` text (section 6.3: "empty characters").
+        negative_without_prefix: what the negative is if it gets no prefix: the `sentence` itself, a false negative
+            (caption of table 14), or an `empty` text (section 6.3: "empty characters").
         denominator: how to read eq. 2, which leaves open which vectors are negatives, see
             `objectives.prefix_contrastive`.
         projection_at_test: keep the projection at test (section 4.1), unlike unsupervised SimCSE.

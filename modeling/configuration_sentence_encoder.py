@@ -19,10 +19,10 @@ RANK_LOSSES = ("listnet", "listmle")
 
 
 def check_prompt(prompt: str, pooling: str = "prompt") -> None:
-    """Refuse a template that has no place, or several, for the sentence or for the mask token after it.
+    """Refuse a template without exactly one place for the sentence and, after it, one for the mask token.
 
     Args:
-        prompt: the template. With the pooling `last` it has no mask token, and begins to say what it should end with.
+        prompt: the template. With the pooling `last` it has no mask token, and ends where the model would write on.
         pooling: `prompt` or `last`.
 
     Raises:
@@ -31,7 +31,8 @@ def check_prompt(prompt: str, pooling: str = "prompt") -> None:
     if pooling == "last":
         if prompt.count("{sentence}") != 1 or "{mask}" in prompt:
             raise ValueError(
-                f"prompts: {prompt!r} must contain {{sentence}} once, and no {{mask}}: pooling: last reads the end"
+                f"prompts: {prompt!r} must contain {{sentence}} once and no {{mask}}, because pooling: last reads the "
+                "last token"
             )
         return
     if prompt.count("{sentence}") != 1 or prompt.count("{mask}") != 1:
@@ -279,8 +280,8 @@ class SentenceEncoderConfig(PretrainedConfig):
             tokenizer: of the backbone, for its special tokens and word pieces.
 
         Returns:
-            One list of prefixes for each view that is made from the sentences. None stands for an empty text instead
-            of prefix and sentence. An empty result means no prefixes.
+            One list of prefixes for each view that is made from the sentences. None makes the text empty: it has
+            neither prefix nor sentence. An empty result means no prefixes.
         """
         return []
 
@@ -343,7 +344,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         if self.pooling == "wk":
             return "its pooling (wk) weighs the layers of every token, which no module of sentence-transformers does"
         if self.projection == "mlm_transform":
-            return "its projection (mlm_transform) has a layer norm, which is no module of every sentence-transformers"
+            return "its projection (mlm_transform) has a layer norm, a module that not every sentence-transformers has"
         return None
 
     @property

@@ -11,8 +11,8 @@ class SGOPTConfig(SentenceEncoderConfig):
 
     Args:
         variant: the loss: `opt3` (SG-OPT), `base` (SG), `opt1` or `opt2`, see `objectives.self_guided`.
-        guide: what makes the views: the frozen `twin`, or (`self`) the tuned encoder, from the second text column. The
-            latter is the paper's contrastive BT baseline with a column of back-translations and `variant: base`.
+        guide: what makes the views: the frozen `twin`, or (`self`) the tuned encoder, from the second text column.
+            `self` with a column of back-translations and `variant: base` is the paper's contrastive BT baseline.
         view_pooling: pooling over the tokens of a layer: `max` (paper) or `mean` (the release's default argument).
             Like the other keys of views and twin, it has no effect with `guide: self`.
         first_view_layer, last_view_layer: first and last of the layers that make views, by default all; 0 is the
@@ -89,7 +89,7 @@ class SGOPTConfig(SentenceEncoderConfig):
         """Return the columns of the sentence and of its guide: the twin reads the sentence or the second column."""
         if columns > 2:
             raise ValueError(
-                f"sgopt needs one text column or two (a sentence and its back-translation), not {columns}"
+                f"text_columns: sgopt needs one text column or two (sentence and back-translation), not {columns}"
             )
         if columns == 1 and self.guide == "twin":
             return [0]

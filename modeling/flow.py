@@ -59,7 +59,7 @@ class Flow(nn.Module):
     r"""z = f(x), f invertible, such that z is distributed as a standard Gaussian.
 
     f is a Glow: three levels of three steps. Each level passes the first half of its features to the next one, and the
-    second half is a part of z. f maximises the likelihood of the fitted vectors u, with frozen encoder:
+    second half is a part of z. f is fitted to vectors u of the frozen encoder by maximising their likelihood:
 
         log p(u) = log N(f(u); 0, I) + log |det ∂f/∂u|,   log |det ∂f/∂u| = 3 Σ s over the ActNorms of the steps
 
@@ -85,12 +85,15 @@ class Flow(nn.Module):
     def __init__(self, hidden_size: int, width: int = WIDTH):
         super().__init__()
         if hidden_size % 2**LEVELS:
-            raise ValueError(f"flow: {hidden_size} dimensions cannot be halved {LEVELS} times")
+            raise ValueError(
+                f"flow: {hidden_size} dimensions cannot be halved {LEVELS} times; choose a base_model whose hidden "
+                f"size is a multiple of {2**LEVELS}"
+            )
         sizes = [hidden_size // 2**level for level in range(LEVELS)]
         self.levels = nn.ModuleList(nn.ModuleList(FlowStep(size, width) for _ in range(DEPTH)) for size in sizes)
 
     def forward(self, vectors: torch.Tensor, start: bool = False) -> torch.Tensor:
-        """Map vectors; with `start`, first set the ActNorms by them, and the couplings to nothing."""
+        """Map vectors; with `start`, first fit the ActNorms to them and make the couplings add 0."""
         x, latent = vectors, []
         for number, level in enumerate(self.levels, start=1):
             for step in level:  # type: ignore[attr-defined]  # the modules of a list have no type

@@ -43,7 +43,7 @@ class ContrastiveLearningOutput(ModelOutput):
 
 
 def update_average(average: nn.Module, module: nn.Module, decay: float) -> None:
-    """Move an exponential moving average of a module's weights one step on. Call it without gradients.
+    """Update an exponential moving average of a module's weights. Call it without gradients.
 
     Args:
         average: a module of the same class. Its parameters keep the share `decay`; its buffers are copied, because a

@@ -151,7 +151,7 @@ class DiffAugModel(SentenceEncoderModel):
             self.view_adapters.merge_into(backbone)
 
     def packing(self, encoder: PreTrainedModel, attention_mask: torch.Tensor, whole: bool = False) -> Packing | None:
-        """Compute padding if prefixes stand in slots, which are rows of tokens."""
+        """Compute padding if prefixes are in slots, which are extra tokens of each row."""
         slots = self.config.prefix_positions > 0 and self.config.views_module == "prefix" and not self.cached
         return super().packing(encoder, attention_mask, whole or slots)
 
@@ -201,7 +201,7 @@ class DiffAugModel(SentenceEncoderModel):
         dropout = config.prefix_dropout
         dropout = hidden_dropout(config.backbone_config) if dropout is None else dropout
         prefixes = F.dropout(prefixes, dropout, self.training)
-        if packing is not None:  # those of all rows before the tokens of all rows, see `Packing.split`
+        if packing is not None:  # the prefixes of all rows come before the tokens of all rows, see `Packing.split`
             prefixes = prefixes[:, :, packing.order].transpose(2, 3).flatten(3, 4).unsqueeze(2)
         mask = torch.cat([seen, mask], dim=1)
         # A new one, because each forward appends to it.
@@ -347,7 +347,7 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
     ) -> dict[str, float]:
         """Return δ between the pooled vectors of premises and entailed hypotheses, and κ if there are prefixes.
 
-        With prefixes, the δ of dropout is there too, see `dropout_divergence`.
+        With prefixes, return the δ of dropout too, see `dropout_divergence`.
 
         The paper does not say which keys and values of the language model κ measures. Here they are those of all real
         tokens of these sentences, premises with prefix 1 and hypotheses with prefix 2, compared with both prefixes.
@@ -377,7 +377,7 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
     def dropout_divergence(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> float:
         """Return δ where dropout makes the views, as in SimCSE: the reference line of the paper's figure 3a.
 
-        The language model reads each sentence twice, without prefixes. The state of the random generator stays.
+        The language model reads each sentence twice, without prefixes. The state of the random generator is restored.
 
         Args:
             input_ids, attention_mask: `(B, T)`.

@@ -191,7 +191,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
     ) -> tuple[BackboneOutput, torch.Tensor]:
         """Return the backbone's outputs and the pooled vectors `(B, H)`, before any bias or projection.
 
-        Only `mlm_transform` is a projection that was applied to them, as it was to the bias of `prompt_bias`.
+        The one exception is `mlm_transform`: it is applied here, and in `prompt_bias` to the bias.
 
         Args:
             input_ids, attention_mask: `(B, T)`.
@@ -209,7 +209,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         elif checked:
             require_right_padding(attention_mask)
         pooling = self.config.pooling
-        # Attentions and a cache are of padded rows; `wk` divides by the lengths of token vectors, at padding too.
+        # Attentions and a cache are of padded rows; `wk` divides by the norms of token vectors, at padding too.
         whole = bool(inputs.get("output_attentions")) or "cache" in inputs or pooling == "wk"
         outputs = self.run_backbone(
             input_ids=input_ids,
@@ -285,11 +285,11 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             truncate_dim: keep this many dimensions, the first ones; all by default. A model trained with
                 `matryoshka_dims` or whitened has its best ones first.
             precision: `float32`, `int8`, `uint8`, `binary` or `ubinary`, see `quantization.quantize_embeddings`. The
-                ranges of `int8` and `uint8` are those of these texts.
+                ranges of `int8` and `uint8` are computed from these texts.
             output_value: `token_embeddings` returns a tensor `(tokens, H)` for each text instead, special tokens
                 included.
-            convert_to_numpy: return a numpy array, on the CPU; otherwise a tensor on the model's device, of its type
-                or that of `precision`.
+            convert_to_numpy: return a numpy array, on the CPU. Otherwise return a tensor on the model's device, with
+                the model's dtype or that of `precision`.
             convert_to_tensor: return a tensor, whatever `convert_to_numpy` is.
             device: move the model to this device first.
             prompt: refused; a model's prompt is part of its tokenizer.

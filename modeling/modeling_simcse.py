@@ -13,7 +13,8 @@ References:
     projection at test for supervised models and drops it for unsupervised ones, and so do the recipes.
 
 Relations:
-    Every other method of the zoo adds a change to this one, and has the same loss at its neutral setting.
+    Every other method of the zoo changes this one, and has the same loss at its neutral setting. Only IS-BERT and
+    Contrastive Tension do not extend it.
 """
 
 from .configuration_simcse import SimCSEConfig

@@ -2,7 +2,7 @@
 
 A padded batch `(R, T)` has rows of different lengths. Linear layers, norms and activations treat every token by
 itself, so they can read the real tokens of all rows as one sequence `(1, N)`. Only attention must know the rows. Rows
-of equal length lie side by side in that sequence, and each such group has an attention of its own, without a mask.
+of equal length are next to each other in that sequence. Attention is computed for each such group, without a mask.
 
 The embedding layer still reads the padded batch, because positions are counted there. Its output is packed, and the
 output of the last layer is unpacked again. Dropout is drawn for real tokens only; without dropout every number is that
@@ -106,12 +106,12 @@ def packed_attention(
     packing: Packing | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of transformers' interface: that of `sdpa`, or with a packing an attention for each group."""
+    """Attention with the interface of transformers: `sdpa`, or with a packing one attention for each group."""
     if packing is None:
         return ALL_ATTENTION_FUNCTIONS["sdpa"](
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others
         )
-    # Another copy of this file may have made the packing, so that it attends itself.
+    # A method, because the packing's class may be of another copy of this file (the code of a checkpoint).
     return packing.attend(query, key, value, dropout=dropout, scale=scaling), None
 
 
@@ -144,8 +144,8 @@ def can_pack(encoder: PreTrainedModel) -> bool:
 def packing_of(encoder: PreTrainedModel, attention_mask: torch.Tensor) -> Packing | None:
     """Return the packing of a batch `(R, T)`, or None if the encoder must or should compute its padding.
 
-    It should if there is little, if a compiler would compile every batch anew, or on another device than a CPU, where
-    many small attentions have not been measured.
+    It should if there is little of it, if a compiler would compile every batch anew, or on another device than a CPU,
+    where many small attentions have not been measured.
     """
     if torch.compiler.is_compiling() or attention_mask.device.type != "cpu":
         return None

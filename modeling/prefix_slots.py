@@ -29,8 +29,8 @@ def keys_and_values(backbone: PreTrainedModel) -> list[dict[nn.Linear, tuple[int
         found = {linear: parts for ends, parts in kinds for _, linear in projections_of(layer, ends)}
         if sorted(sum(found.values(), ())) != [0, 1]:
             raise ValueError(
-                f"views_module: prefix needs a projection to keys and one to values in each layer, and "
-                f"{backbone.config.model_type} has none that is known; set views_module: adapter"
+                f"views_module: prefix needs the projections to keys and values of each layer, and those of "
+                f"{backbone.config.model_type} are not known; set views_module: adapter"
             )
         of_layers.append(found)
     return of_layers
@@ -45,8 +45,7 @@ def prefixes_in_slots(backbone: PreTrainedModel, prefixes: torch.Tensor) -> Iter
         prefixes: `(M, 2, rows, heads, slots, size)`, keys and values of every layer.
 
     Yields:
-        A list of keys and values, which each layer's pass fills: `(rows, heads, slots + T, size)` each, for layers in
-        turn: `[keys, values]` of M tensors.
+        `[keys, values]`: two lists, to which each layer's pass adds a tensor `(rows, heads, slots + T, size)`.
 
     Raises:
         ValueError: a layer has no projection to keys and values, or did not use it.

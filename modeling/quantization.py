@@ -5,14 +5,14 @@ from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
-FEW = 100  # sentence-transformers warns if fewer embeddings give the ranges
+FEW = 100  # sentence-transformers warns if the ranges are those of fewer embeddings
 
 
 def check_precision(precision: str) -> None:
     """Refuse a precision that is not one of `PRECISIONS`.
 
     Raises:
-        ValueError: it names the choices.
+        ValueError: the message names the choices.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision: {precision!r} must be one of {', '.join(PRECISIONS)}")

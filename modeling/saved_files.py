@@ -1,4 +1,4 @@
-"""Saves a model as a complete repository: the files beside its weights, configuration and code.
+"""Save a model as a complete repository: the files beside its weights, configuration and code.
 
 This is the only file of a checkpoint's code that writes files. The audit knows its functions by name
 (`training/publishing/audit_origins.py`): their first argument is the directory that the user saves to.
@@ -62,7 +62,7 @@ def write_sentence_transformers_files(
         modules: content of `modules.json`.
         transformer: configuration of the first module.
         oldest_version: of sentence-transformers that knows the modules.
-        truncate_dim: dimensions that it keeps.
+        truncate_dim: dimensions that `SentenceTransformer` keeps.
     """
     settings: dict[str, Any] = {
         "model_type": "SentenceTransformer",

@@ -21,14 +21,14 @@ def wk_pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tenso
     r"""Pool the token vectors of all layers to one vector per sentence (SBERT-WK).
 
     Let v_k be a token's vector in layer k, C_k the vectors of the two layers before and after it, and P the projection
-    onto their span, which Gram-Schmidt (a QR decomposition) gives. The weight of the layer is the sum of its alignment
+    onto their span, computed by Gram-Schmidt (a QR decomposition). The weight of the layer is the sum of its alignment
     and of its novelty, each divided by its sum over the layers:
 
         a_k = 1 / (2 (|C_k| + 1) · mean over c in C_k of cos(c, P v_k)),   n_k = ‖v_k - P v_k‖ / ‖v_k‖
 
     The weight of a token is the variance over k of cos(v_k, v_{k+1}), divided by its sum over the tokens of a sentence
-    without the last one, [SEP]. There is nothing to fit. As in the release, layers begin with the fourth (earlier in a
-    small encoder), and a layer has no context before it if that would begin before the first.
+    without the last one, [SEP]. There is nothing to fit. As in the release, the first layer that counts is the fourth
+    (an earlier one in a small encoder), and the first two layers that count have no context before them.
 
     Args:
         hidden_states: tuple of `(B, T, H)`, the embedding layer's output first.

@@ -45,7 +45,7 @@ def esimcse(monkeypatch):
 
 
 @pytest.mark.parametrize(("pieces", "most"), [(1, 1), (2, 2), (6, 2), (10, 3), (30, 9)])
-def test_esimcse_repeats_up_to_a_third_of_the_pieces_and_as_often_each_number_of_them(esimcse, pieces, most):
+def test_esimcse_repeats_up_to_a_third_of_the_pieces_and_each_number_equally_often(esimcse, pieces, most):
     config = esimcse().config
     sentence = list(range(pieces))
     draw, added, repeated = Random(0), Counter(), Counter()

@@ -49,7 +49,7 @@ def repository(bases, train_file, dev_file, tmp_path_factory) -> Path:
     return output / "best"
 
 
-def test_embed_sentences(repository):
+def test_embed_sentences_prints_cosine_1_for_equal_sentences(repository):
     twice = ["the cat sees the house .", "the cat sees the house ."]
     said = example("embed_sentences.py", repository, *twice)
     assert said == [" 1.00   1.00   the cat sees the house ."] * 2

@@ -94,7 +94,7 @@ def test_the_texts_contain_no_scores():
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
-def test_the_page_of_results_quotes_them(run):
+def test_the_page_of_results_quotes_the_runs(run):
     summary = {entry["task"]: f"{entry['mean']:.2f} ± {entry['sd']:.2f}" for entry in read(run)["summary"]}
     row = f"| [`{run.name}`](../model_cards/{run.name}) | {summary['STSBenchmark-dev']} | {summary[AVERAGE]} |"
     assert row in RESULTS

@@ -72,7 +72,7 @@ def new_directory(target: Path) -> Iterator[Path]:
     try:
         partial.mkdir(parents=True)
     except OSError as error:
-        raise UserError(f"--to: {target} cannot be created ({one_line(error)})") from error
+        raise UserError(f"--to: {target} cannot be created ({one_line(error)}); give another directory") from error
     try:
         yield partial
         replace_directory(partial, target)
@@ -162,7 +162,9 @@ def locked(directory: Path, name: str = LOCK, *, wait: bool = False) -> Iterator
     except Timeout:
         raise in_use(directory) from None
     except OSError as error:
-        raise UserError(f"output_dir: {directory} cannot be written ({one_line(error)})") from error
+        raise UserError(
+            f"output_dir: {directory} cannot be written ({one_line(error)}); choose another --output_dir"
+        ) from error
     try:
         yield
     finally:

@@ -54,9 +54,13 @@ def local_directory(
             )
         )
     except HFValidationError:
-        raise UserError(f"{repository} is neither a directory nor a valid name on the Hub") from None
+        raise UserError(
+            f"{repository} is neither a directory nor a valid name on the Hub; give a directory or ORG/NAME"
+        ) from None
     except (HTTPError, OSError, ValueError) as error:
-        raise UserError(f"{repository} could not be downloaded ({one_line(error)})") from error
+        raise UserError(
+            f"{repository} could not be downloaded ({one_line(error)}); check the name and the network"
+        ) from error
 
 
 def within_time(what: str, step: Callable[[], Result]) -> Result:

@@ -114,7 +114,7 @@ def test_prefix_contrastive_equals_each_reading_of_the_equation(vectors, denomin
 
 
 @pytest.mark.parametrize("denominator", ["batch", "own", "all"])
-def test_prefix_contrastive_without_negative_copies(vectors, denominator):
+def test_prefix_contrastive_works_without_negative_copies(vectors, denominator):
     a, p, _ = (unit(v.numpy()) for v in vectors)
     losses = []
     for i in range(len(a)):

@@ -98,7 +98,7 @@ def test_the_numbers_of_every_method_are_those_of_the_padded_batch(name, kind):
 
 
 @pytest.mark.parametrize("name", COMBINATIONS)
-def test_so_are_those_of_combinations(name):
+def test_the_numbers_of_a_combination_are_those_of_the_padded_batch(name):
     config_class, _, training_class = method(name)
     tokenizer = tiny_tokenizer("bert")
     config = config_class(
@@ -111,7 +111,7 @@ def test_so_are_those_of_combinations(name):
 
 
 @pytest.mark.parametrize("pooling", sorted(set(POOLING_MODES) - {"prompt"}))
-def test_so_are_those_of_every_pooling(pooling):
+def test_the_numbers_of_every_pooling_are_those_of_the_padded_batch(pooling):
     config = SimCSEConfig(backbone_config=tiny_config("bert", **NO_DROPOUT), pooling=pooling)
     made = both(config, batch())
     if pooling == "wk":  # it divides by the lengths of token vectors, at padding too
@@ -122,19 +122,19 @@ def test_so_are_those_of_every_pooling(pooling):
 
 
 @pytest.mark.parametrize("name", ["simcse", "l2pcsr", "diffaug", "diffaug-lora"])
-def test_so_are_those_of_prompts_and_their_biases(name):
+def test_the_numbers_with_a_prompt_and_its_bias_are_those_of_the_padded_batch(name):
     config = configured(name, "bert", **PROMPT)
     assert_same(both(config, batch(prompt=True)))
 
 
 @pytest.mark.parametrize("name", ["simcse", "diffaug", "diffcse-corrective"])
-def test_so_are_those_of_mini_batches(name):
+def test_the_numbers_with_mini_batches_are_those_of_the_padded_batch(name):
     config = configured(name, "bert")
     assert_same(both(config, batch(), prepare=lambda model: setattr(model, "mini_batch_size", 2)))
 
 
 @pytest.mark.parametrize("name", ["simcse", "l2pcsr", "diffcse-corrective"])
-def test_so_are_those_of_gradient_checkpointing(name):
+def test_the_numbers_with_gradient_checkpointing_are_those_of_the_padded_batch(name):
     config = configured(name, "bert")
     assert_same(both(config, batch(), prepare=lambda model: model.gradient_checkpointing_enable()))
 

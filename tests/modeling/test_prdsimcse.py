@@ -91,7 +91,7 @@ def test_prefixes_must_fit_the_positions_too(bases):
     assert build(make_recipe({**keys, "prefix_within_max_length": True})).sentence_length == 58
 
 
-def test_separator_of_the_negative(kind):
+def test_the_separator_is_between_negative_prefix_and_sentence(kind):
     tokenizer = tiny_tokenizer(kind)
     expected = tokenizer(f"reversal: {SHORT}", add_special_tokens=False).input_ids
     assert views(tokenizer, negative_prefix="one-reversal", negative_separator=": ")["2"][1] == expected

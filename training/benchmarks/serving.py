@@ -90,7 +90,7 @@ def _configuration(base: str) -> PretrainedConfig:
         return AutoConfig.from_pretrained(base, trust_remote_code=False)
     except LOAD_ERRORS as error:
         raise UserError(
-            f"base: {base} has no configuration that can be read; give the directory of a model"
+            f"bases: {base} has no configuration that can be read; give the directory of a model"
         ) from error
 
 

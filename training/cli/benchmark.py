@@ -133,7 +133,8 @@ def add_commands(command: Command) -> None:
     chosen = kind(
         "serving",
         serving,
-        "measure size and processor time of encoding of every model in the index of the cards, on random weights",
+        "measure the size and the processor time per sentence of every model in the index of the cards, with random "
+        "weights",
         "--out model_cards/serving.json",
     )
     add_repeats(chosen)

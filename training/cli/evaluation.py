@@ -40,7 +40,7 @@ def add_commands(command: Command) -> None:
     )
     added.add_argument("--tasks", nargs="+", required=True, metavar="TASK", help="names of MTEB's tasks")
     added.add_argument("--to", required=True, metavar="DIR", help="the folder; tasks that are in it are not run again")
-    own = "a directory with MTEB's data sets by their path, DIR/mteb/sts12-sts/test.csv, instead of the Hub"
+    own = "a directory with MTEB's data sets at their paths, such as DIR/mteb/sts12-sts/test.csv (default: the Hub)"
     added.add_argument("--data", metavar="DIR", help=own)
     added.add_argument("--name", metavar="ORG/NAME", help="the model's name in the folder (default: its Hub id)")
     add_encoder_options(added)
@@ -101,7 +101,7 @@ def evaluate(options: argparse.Namespace) -> None:
     if options.out:
         check_out(options.out)
     if bool(options.format) != bool(options.to):
-        raise UserError("format: --format mteb and --to DIR belong together")
+        raise UserError("format: --format mteb and --to DIR belong together; give both or neither")
     quiet_transformers()
     encode, receipt = load_encoder(
         options.model,

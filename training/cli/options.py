@@ -44,7 +44,7 @@ def check_out(out: str) -> None:
     try:
         TemporaryFile(dir=directory).close()
     except OSError as error:
-        raise UserError(f"out: {out} cannot be written ({one_line(error)})") from error
+        raise UserError(f"out: {out} cannot be written ({one_line(error)}); give another path") from error
 
 
 def check_picture(out: str) -> None:

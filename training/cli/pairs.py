@@ -105,7 +105,7 @@ def replace_synonyms(options: argparse.Namespace) -> None:
     synonyms: dict[str, list[str]] = {}
     for file in options.thesaurus:
         if not Path(file).is_file():
-            raise UserError(f"thesaurus: {file} is not a file")
+            raise UserError(f"thesaurus: {file} is not a file; give a file of synonyms")
         for word, others in read_thesaurus(Path(file)).items():
             synonyms[word] = [*dict.fromkeys([*synonyms.get(word, []), *others])]
     if not 0 < options.share <= 1:

@@ -39,11 +39,11 @@ def add_commands(command: Command) -> None:
     added.add_argument("--trial-seed", type=int, default=42, metavar="SEED", help="seed of every trial (default: 42)")
     added.add_argument("--no-pruning", action="store_true", help="train every trial to its end")
     added.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="set keys of every run")
-    profile = "other base models and data, and fewer updates, as for csezoo reproduce"
+    profile = "a YAML file with other base models, data or fewer updates, as for csezoo reproduce"
     added.add_argument("--profile", metavar="FILE", help=profile)
     added.add_argument("--data", metavar="DIR", help="evaluation data: hub (default), or a directory")
     add_machines(added)
-    out = "directory of the search (default: tuned/RECIPE); the same command continues it"
+    out = "directory of the search (default: tuned/RECIPE); the same command resumes it"
     added.add_argument("--out", metavar="DIR", help=out)
 
 

@@ -103,14 +103,14 @@ def _kind(model: str, kind: str | None, entry: Released | None) -> tuple[str, Ki
     name = entry.kind if entry else kind
     if name not in known:
         given = f"--as {kind} is not a kind" if kind else f"{model} is not one of the released checkpoints"
-        raise UserError(f"{given}; give --as {', '.join(known)}")
+        raise UserError(f"{given}; give --as with one of {', '.join(known)}")
     return name, known[name]
 
 
 def _settings(name: str, rules: Kind, serving: str | None) -> tuple[str | None, dict[str, Any]]:
     if serving and serving not in rules.servings:
         ways = ", ".join(rules.servings) or "no such option"
-        raise UserError(f"--serving {serving}: {name} has {ways}")
+        raise UserError(f"--serving {serving}: {name} has {ways}; give one that it has, or leave the option out")
     serving = serving or next(iter(rules.servings), None)
     return serving, {**rules.model, **(rules.servings[serving] if serving else {})}
 

@@ -13,7 +13,7 @@ import torch
 
 from ..errors import UserError, one_line
 
-# What a state dict needs: the dictionary, tensors, and their numbers. Hub's scan lists these for the released files.
+# What a state dict needs: the dictionary, tensors, and their numbers. The Hub lists these for the released files.
 HARMLESS = {
     "collections OrderedDict",
     "torch._utils _rebuild_tensor_v2",
@@ -40,7 +40,8 @@ def read_pickle(file: Path) -> dict[str, torch.Tensor]:
     """
     if torch.__version__ < SAFE_TORCH:
         raise UserError(
-            f"{file.name} is a pickle: reading it safely needs torch {SAFE_TORCH}, this is {torch.__version__}"
+            f"{file.name} is a pickle: reading it safely needs torch {SAFE_TORCH}, this is {torch.__version__}; "
+            "install a newer torch"
         )
     try:
         with zipfile.ZipFile(file) as archive:

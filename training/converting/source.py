@@ -62,7 +62,7 @@ def find_source(model: str, revision: str | None, *, modules: bool, authors_pick
         authors_pickle: whether the authors are known to have released a pickle alone.
 
     Raises:
-        UserError: a file is missing, or the modules are others.
+        UserError: a file is missing, or the directory has other modules.
     """
     top = local_directory(model, revision, only=["*.json", "*.txt", "README.md", f"*{SAFETENSORS}"])
     commit = None if os.path.isdir(model) else top.name
@@ -127,7 +127,8 @@ def read_backbone_config(source: Source) -> tuple[PretrainedConfig, list[str]]:
     if family not in FAMILIES:
         raise UserError(f"{source.name}: model_type is {family!r}; convert reads {' and '.join(FAMILIES)}")
     if raw.get("position_embedding_type", "absolute") != "absolute":
-        raise UserError(f"{source.name}: position_embedding_type must be absolute")
+        kind = raw["position_embedding_type"]
+        raise UserError(f"{source.name}: position_embedding_type must be absolute, got {kind!r}")
     known = AutoConfig.for_model(family).to_dict().keys() - ABOUT_THE_FILE
     try:
         config = AutoConfig.for_model(**{key: value for key, value in raw.items() if key in known})
@@ -159,6 +160,7 @@ def read_tokenizer(source: Source, config: PretrainedConfig) -> PreTrainedTokeni
     if len(tokenizer) != config.vocab_size:
         raise UserError(
             f"{source.name}: its vocabulary has {len(tokenizer):,} tokens and its embedding {config.vocab_size:,} rows"
+            "; put the tokenizer that belongs to the weights beside them"
         )
     return tokenizer
 

@@ -17,7 +17,7 @@ SENTENCE_END = re.compile(r"""(?<=[.!?])(["'”’)\]]*)\s+(?=["'“‘(\[]*[A-Z
 
 
 def neighbours(lines: Iterable[str], *, split: bool = True) -> Iterator[tuple[str, str]]:
-    """Yield each sentence of running text with the one after it. A blank line ends a text: no pair goes over it.
+    """Yield each sentence of running text with the one after it. A blank line ends a text: no pair crosses it.
 
     Args:
         lines: of the text.
@@ -54,7 +54,7 @@ def _sentences(text: str) -> list[str]:
 
 
 def read_thesaurus(path: Path) -> dict[str, list[str]]:
-    """Read groups of synonyms, one a line, separated by commas; return those of each word, in lower case.
+    """Read groups of synonyms, one group a line, separated by commas. Return each word's synonyms, in lower case.
 
     Lines of WordNet's `data.noun`, `data.verb`, `data.adj` and `data.adv` are understood too.
 
@@ -73,7 +73,7 @@ def read_thesaurus(path: Path) -> dict[str, list[str]]:
             synonyms.setdefault(word, {}).update(dict.fromkeys(other for other in group if other != word))
     found = {word: list(others) for word, others in synonyms.items() if others}
     if not found:
-        raise UserError(f"thesaurus: {path} has no synonyms; give a line for each group, separated by commas")
+        raise UserError(f"thesaurus: {path} has no synonyms; write each group of them on a line, separated by commas")
     return found
 
 
@@ -96,7 +96,7 @@ def with_synonyms(sentence: str, synonyms: dict[str, list[str]], share: float, d
 
 
 def write_pairs(to: Path, header: tuple[str, str], batches: Callable[[int], Iterable[list[tuple[str, str]]]]) -> int:
-    """Write pairs to a CSV file. What an interrupted call has written is not made again.
+    """Write pairs to a CSV file. The pairs that an interrupted call has written are kept.
 
     Args:
         to: the file; until it is complete, its name ends in `.partial`.

@@ -80,7 +80,7 @@ class Shards:
             try:
                 taken += itertools.islice(self.rows, number - len(taken))
             except UnicodeDecodeError as error:
-                raise UserError(f"the stream is not UTF-8 ({one_line(error)}); convert it") from error
+                raise UserError(f"the stream is not UTF-8 ({one_line(error)}); convert its files") from error
             except READ_ERRORS as error:
                 raise UserError(f"the stream could not be read ({one_line(error)})") from error
             if len(taken) < number:

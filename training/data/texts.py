@@ -79,7 +79,8 @@ def load_sentences(recipe: Recipe) -> datasets.Dataset | datasets.IterableDatase
     counted. Any other blank cell becomes one space, as in SimCSE's release.
 
     Raises:
-        UserError: the file, its encoding, its columns or the network does not work. The error names the option to set.
+        UserError: the file, its encoding or its columns cannot be used, or the Hub cannot be reached. The error names
+            the option to set.
     """
     if not recipe.train_file and recipe.dataset == STSB_SENTENCES:
         return _keep(_stsb_sentences(recipe), recipe.train_fraction, recipe.fraction_seed).rename_column("text", "0")
@@ -177,7 +178,7 @@ def load_labelled(recipe: Recipe, classes: int) -> datasets.Dataset:
 
 # The label numbers of NLI data sets on the Hub.
 HUB_LABELS = {0: "entailment", 1: "neutral", 2: "contradiction"}
-# The column of label numbers until the texts are in theirs: a file may have texts in a column named `label`.
+# The column of label numbers until the text columns are renamed. A file may have texts in a column named `label`.
 LABEL_NUMBER = "label: number"
 
 
@@ -207,7 +208,9 @@ def _keep(rows: datasets.Dataset, fraction: float, seed: int) -> datasets.Datase
         return rows
     kept = np.flatnonzero(np.random.default_rng(seed).random(len(rows)) < fraction)
     if len(kept) == 0:
-        raise UserError(f"a fraction of {fraction} keeps none of {len(rows)} rows; raise it")
+        raise UserError(
+            f"a fraction of {fraction} keeps none of {len(rows)} rows; raise train_fraction or nli_fraction"
+        )
     return rows.select(kept)
 
 
@@ -328,7 +331,7 @@ def _refuse_null(path: Path) -> None:
     """Refuse a file whose first row is null: pyarrow 26 would crash the process."""
     with suppress(*UNREADABLE), _open(path) as file:
         if re.match(rb"(\xef\xbb\xbf)?\s*(\[\s*)?null", file.read(1 << 16)):
-            raise UserError(f"{path}: the first row is null, not an object with text; delete it")
+            raise UserError(f"{path}: the first row is null, not an object with text; delete that row")
 
 
 def _raise_bad_utf8(path: Path) -> None:
@@ -340,7 +343,9 @@ def _raise_bad_utf8(path: Path) -> None:
             try:
                 line.decode("utf-8")
             except UnicodeDecodeError as error:
-                raise UserError(f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start})") from None
+                raise UserError(
+                    f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start}); convert the file"
+                ) from None
 
 
 def _clean(batch: dict[str, list], columns: list[str], others: tuple[str, ...] = ()) -> dict[str, list]:

@@ -33,13 +33,16 @@ def translator(
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         model = AutoModelForSeq2SeqLM.from_pretrained(name, **SAFELY)
     except LOAD_ERRORS as error:
-        raise UserError(f"{name!r} could not be loaded as a sequence-to-sequence model ({one_line(error)})") from error
+        raise UserError(
+            f"{name!r} could not be loaded as a sequence-to-sequence model ({one_line(error)}); give the directory or "
+            "Hub id of one"
+        ) from error
     model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     options: dict[str, Any] = {"num_beams": beams, "max_new_tokens": max_length, "do_sample": False}
     if languages:
         ids = {language: tokenizer.convert_tokens_to_ids(language) for language in languages}
         if unknown := [language for language, token in ids.items() if token in (None, tokenizer.unk_token_id)]:
-            raise UserError(f"languages: {name!r} has no {unknown[0]!r}")
+            raise UserError(f"languages: {name!r} has no {unknown[0]!r}; give two codes of its tokenizer")
         source, target = languages
         tokenizer.src_lang = source
         options |= {"forced_bos_token_id": ids[target]}

@@ -73,7 +73,7 @@ def embed_file(
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"to: {directory} cannot be created ({one_line(error)})") from error
+        raise UserError(f"to: {directory} cannot be created ({one_line(error)}); give another --to") from error
     names = shard_names(rows, shard_size, file_format)
     finished = finished_shards(directory, shard_receipt, DECISIVE)
     state = PartialState()

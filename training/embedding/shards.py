@@ -71,7 +71,9 @@ def write_shard(path: Path, first_row: int, texts: list[str], embeddings: np.nda
         for left in path.parent.glob(f".{path.name}.*.partial"):  # left by a killed process
             left.unlink(missing_ok=True)
     except OSError as error:
-        raise UserError(f"to: {path} cannot be written ({one_line(error)})") from error
+        raise UserError(
+            f"to: {path} cannot be written ({one_line(error)}); free disk space, or give another --to"
+        ) from error
 
 
 def finished_shards(directory: Path, receipt: dict, decisive: tuple[str, ...]) -> set[str]:

@@ -1,4 +1,4 @@
-"""MTEB: its tasks on any model that csezoo loads, and our STS results in the folder of its results repository.
+"""Run MTEB's tasks on any model that csezoo loads, and write our STS results as MTEB's results repository has them.
 
 mteb needs Python 3.11 and is imported only when it is used.
 """
@@ -39,8 +39,8 @@ def run_mteb(
         model: directory or Hub id, of any kind that `load_encoder` reads.
         tasks: names of MTEB's tasks.
         to: the folder; a task that is already in it is not run again.
-        data: a directory with a data set per path of the Hub (`DIR/mteb/sts12-sts/test.csv`), instead of the Hub.
-        name: of the model in the results, `ORG/NAME`; else the Hub id, or `local/` and the directory's name.
+        data: a directory with each data set at its path (`DIR/mteb/sts12-sts/test.csv`); by default the Hub.
+        name: of the model in the results, `ORG/NAME`; by default the Hub id, or `local/` and the directory's name.
         options: of `load_encoder`.
 
     Returns:

@@ -69,4 +69,4 @@ class ResultsFile:
         try:
             replace_file(self.path, json.dumps(content, indent=2) + "\n")
         except OSError as error:
-            raise UserError(f"out: {self.path} cannot be written ({one_line(error)})") from error
+            raise UserError(f"out: {self.path} cannot be written ({one_line(error)}); give another --out") from error

@@ -19,7 +19,9 @@ from .sentence_vectors import CountingEncoder, Encode
 
 BAG_OF_WORDS = "bag-of-words"
 WORD = r"\w+|[^\w\s]"  # a word, or a mark
-DIMENSIONS = 2**13  # of a bag of words: two words of a pair of ten words each share one in 1 of 80 pairs
+# Of a bag of words. In 1 of 80 pairs of texts of ten words, a word of one text shares a dimension with a different
+# word of the other.
+DIMENSIONS = 2**13
 
 
 def split_words(text: str) -> list[str]:

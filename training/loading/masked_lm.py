@@ -55,7 +55,8 @@ def load_generator(
         ) from error
     if missing := sorted(info["missing_keys"]):
         raise UserError(
-            f"generator: {name!r} is not a complete masked language model, it lacks {', '.join(missing[:5])}"
+            f"generator: {name!r} is not a complete masked language model, it lacks {', '.join(missing[:5])}; give "
+            "another --generator"
         )
     generator_tokenizer = load_tokenizer(name, revision=revision)
     same_pieces = (
@@ -78,7 +79,7 @@ def load_masked_lm_head(
     """Copy the base model's masked-LM head, or only its transform, into a head.
 
     The parts are found by their shapes: outside of the encoder, a dense layer, a layer norm and the decoder's bias. A
-    head that consists of other parts gives other scores than the copy, and is refused.
+    head that has other parts is refused, because the copy would return other scores.
 
     Args:
         key: the recipe key that adds the head, for the error.

@@ -31,7 +31,7 @@ def refuse_oversized(name: str, config: dict[str, object], make: Callable[[], to
             number is not finite.
     """
     if wrong := not_finite(config):
-        raise UserError(f"{name}: its configuration has {wrong}, which is not a finite number")
+        raise UserError(f"{name}: its configuration has {wrong}, which is not a finite number; check its config.json")
     layers = most_layers(config)
     if layers > MOST_LAYERS:
         raise UserError(f"{name}: its configuration has {layers:,} layers; at most {MOST_LAYERS:,} are allowed")
@@ -41,7 +41,7 @@ def refuse_oversized(name: str, config: dict[str, object], make: Callable[[], to
     if needed > memory:
         raise UserError(
             f"{name}: its configuration needs {needed / 2**30:,.1f} GiB for parameters, this machine has "
-            f"{memory / 2**30:,.1f} GiB of memory"
+            f"{memory / 2**30:,.1f} GiB of memory; give a smaller model"
         )
 
 

@@ -51,8 +51,8 @@ def template_token_ids(tokenizer: PreTrainedTokenizerBase, prompt: str | None = 
 def special_ends(tokenizer: PreTrainedTokenizerBase) -> Template:
     """Return the special tokens before and after a text.
 
-    They are [CLS] and [SEP], by whatever name. The tokenizer of a decoder has neither: what it puts before a text
-    itself stays, and the end of the text gets its token, so that `last` pooling has a place that is always the same.
+    They are [CLS] and [SEP], by whatever name. The tokenizer of a decoder has neither. The special tokens that it puts
+    before a text are kept, and its end token follows the text, so that `last` pooling always reads the same token.
     """
     if tokenizer.cls_token is not None and tokenizer.sep_token is not None:
         return [tokenizer.cls_token_id], [tokenizer.sep_token_id]

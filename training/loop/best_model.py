@@ -51,7 +51,7 @@ class BestModel:
         return {name: getattr(self, name) for name in self.COUNTERS} | {"soup": self.soup.ranked}
 
     def restore(self, counters: dict) -> None:
-        """Continue with a checkpoint's counters. One that older code did not write keeps its initial value."""
+        """Continue with a checkpoint's counters. A counter that older code did not write keeps its initial value."""
         for name in self.COUNTERS:
             setattr(self, name, counters.get(name, getattr(self, name)))
         self.soup.ranked = [(score, step) for score, step in counters.get("soup", [])]

@@ -81,7 +81,10 @@ def build(recipe: Recipe) -> Build:
             f"{recipe.base_model}"
         )
     if recipe.flow and backbone.config.hidden_size % 2**LEVELS:
-        raise UserError(f"flow: the {backbone.config.hidden_size} dimensions must be a multiple of {2**LEVELS}")
+        raise UserError(
+            f"flow: the {backbone.config.hidden_size} dimensions of {recipe.base_model} must be a multiple of "
+            f"{2**LEVELS}; give another --base_model, or leave flow out"
+        )
     if Path(recipe.base_model).is_dir():
         backbone.config.name_or_path = ""  # do not publish a path of this machine
     if recipe.dropout is not None:

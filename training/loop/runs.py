@@ -74,7 +74,7 @@ def run_recipe(recipe: Recipe, *, show: bool = True) -> dict:
 
 
 def refuse_inputs(recipe: Recipe, output: Path) -> None:
-    """Refuse an output directory that is that of a model which the run reads."""
+    """Refuse to write into the directory of a model that the run reads."""
     for key in ("base_model", "generator"):
         name = getattr(recipe, key)
         if name and Path(name).resolve() == output.resolve():
@@ -152,8 +152,10 @@ def run_seed(
 def evaluate_best(
     recipe: Recipe, seed: int, run: Path, training: dict, dev: list[Task], tests: list[PairTask]
 ) -> dict:
-    """Load `best/` as a user would, score it, draw its similarities, compare the nearest sentences of some sentences
-    before and after training, and rewrite its card with all of this."""
+    """Load `best/` as a user would, score it, draw its similarities and rewrite its card.
+
+    The card also shows the nearest sentences of some sentences, before and after training.
+    """
     results, nearest = [], []
     tasks = [*dev, *tests]
     if tasks:

@@ -11,8 +11,8 @@ from ..errors import UserError, one_line
 
 logger = logging.getLogger(__name__)
 Task = TypeVar("Task")
-# How often a task is started again after its worker or its machine was lost. Each time it resumes, so that on machines
-# that may be taken away many are needed; a task that takes its worker down each time must end too.
+# How often a task is started again after its worker or its machine was lost; it then resumes. Machines that are often
+# taken away need many retries, but a task that kills its worker each time must end too.
 RETRIES = 20
 
 
@@ -20,7 +20,7 @@ def run_on_ray(work: Callable[[Task], None], tasks: Sequence[Task], launcher: Se
     """Run `work(task)` for each task on a Ray cluster, in the directory of this process.
 
     The cluster is that of `RAY_ADDRESS`, or one that `ray start` has started here, or a new one on this machine. All
-    machines must share this directory. A task whose worker is lost is started again: it must continue by itself.
+    machines must share this directory. A task whose worker is lost is started again: it must resume by itself.
 
     Args:
         work: a function that can be pickled.

@@ -59,7 +59,7 @@ def run_on_slurm(
     machines must share the folder and the directory of this process.
 
     Args:
-        work: a function that can be pickled, and that continues by itself when it is called again.
+        work: a function that can be pickled, and that resumes by itself when it is called again.
         tasks: its arguments.
         folder: for the logs of the jobs.
         name: of the job array.

@@ -77,7 +77,7 @@ def export(
         raise UserError("data: it measures the cost of --quantize; give --quantize int8 too")
     if openvino and not quantize:
         raise UserError(
-            "openvino: it adds an int8 file for OpenVINO, which can read the ONNX file; give --quantize int8"
+            "openvino: it adds an int8 file; give --quantize int8 too (OpenVINO can read the float32 ONNX file itself)"
         )
     target = empty_target(to)
     if onnx:

@@ -125,8 +125,8 @@ def write_without_plain_form(
     """Write what an ONNX file needs beside it: the tokenizer, and a configuration.
 
     transformers.js and Text Embeddings Inference read the sizes in the configuration before they open the file. Its
-    `model_type` is nobody's: under the backbone's, sentence-transformers would pool the token vectors, which is wrong,
-    without an error; and it is no configuration of the zoo, whose sizes are those of its backbone.
+    `model_type` is one that no library knows. With that of the backbone, sentence-transformers would pool the token
+    vectors, wrongly and without an error. That of the zoo does not fit, because the zoo nests the backbone's sizes.
     """
     sizes = encoder.backbone.config.to_dict()
     named = {"model_type": f"{encoder.config.model_type}_onnx", "architectures": [type(encoder).__name__]}

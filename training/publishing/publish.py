@@ -24,7 +24,7 @@ Operation = CommitOperationAdd | CommitOperationDelete
 
 WAYS_OUT = {
     401: "the token is not valid, log in again with `hf auth login` or set HF_TOKEN",
-    403: "the token has no write access, create one that has at https://huggingface.co/settings/tokens",
+    403: "the token has no write access, create one that has it at https://huggingface.co/settings/tokens",
     404: "check the spelling, and whether the token can see the repository",
     412: "somebody else changed it in the meantime, check it and publish again",
     429: "too many requests, wait and publish again",

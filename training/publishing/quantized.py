@@ -93,7 +93,7 @@ def write_int8(file: Path) -> Path:
 
     Like `export_dynamic_quantized_onnx_model` of sentence-transformers, this is dynamic quantisation of ONNX Runtime:
     weights are quantised per output channel, activations when the model runs. It needs no calibration texts, and the
-    same file gives the same bytes.
+    same file is always quantised to the same bytes.
 
     Args:
         file: the float32 file.
@@ -125,7 +125,7 @@ def write_openvino_int8(file: Path, tokenizer: PreTrainedTokenizerBase) -> Path:
     """Write an int8 model for OpenVINO, in `openvino/` beside the directory of a float32 ONNX file.
 
     Like `export_static_quantized_openvino_model` of sentence-transformers, this is static quantisation of NNCF for
-    Transformers, but with the texts in `CALIBRATION`. The same file gives the same bytes.
+    Transformers, but with the texts in `CALIBRATION`. The same file is always quantised to the same bytes.
 
     Args:
         file: the float32 ONNX file, `onnx/model.onnx`.

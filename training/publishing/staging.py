@@ -143,7 +143,7 @@ def check_files(staged: Path) -> str:
     card = _card(staged).data.to_dict()
     fingerprint = read_fingerprint(staged, str(staged))
     if missing := [key for key in METADATA if not card.get(key)]:
-        raise UserError(f"README.md: its metadata has no {', '.join(missing)}")
+        raise UserError(f"README.md: its metadata has no {', '.join(missing)}; add what is missing")
     if findings := audit(staged):
         raise UserError(
             f"csezoo audit: {len(findings)} finding(s), the first in {findings[0].file}: {findings[0].why}; run that "

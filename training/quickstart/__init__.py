@@ -1,4 +1,4 @@
-"""The recipe `quickstart`, which needs no download: a small English world, a base model and a SimCSE run on it.
+"""The quickstart recipes, which need no download: a small English world, a base model, and runs on them.
 
 May import every wing except `benchmarks` and `cli`.
 """

@@ -96,7 +96,7 @@ def _groups(keys: Mapping[str, Key]) -> typing.Iterator[tuple[str, dict[str, Key
 
 
 def _describe_group(title: str, keys: Mapping[str, Key], used: Mapping[str, object] = MappingProxyType({})) -> str:
-    """Describe keys. The value that a recipe uses stands in front of the default."""
+    """Describe keys, with the value that a recipe uses before the default."""
     lines = [f"{title}:"]
     for name, key in keys.items():
         choices = f"one of {', '.join(map(str, key.allowed))}" if isinstance(key.allowed, tuple) else ""

@@ -18,7 +18,7 @@ LAST = "last"
 SELECTIONS = ("sts-dev", "sts-sickr-dev", "transfer-dev", LAST)
 # Keys that change no result. They may differ when a run is resumed.
 FREE_KEYS = {"output_dir", "overwrite", "force", "report_to", "log_steps", "recipe", "num_workers"}
-# Keys that are younger than the receipts of runs. At its default, such a key does not change an earlier receipt.
+# Keys added since receipts were first written. At its default, such a key does not change the receipt of a run.
 LATER_KEYS = {"optimizer", "teachers", "teacher_share", "dropout", "fraction_seed", "soup", "padded"}
 LATER_KEYS |= {"select_by", "flow", "flow_sentences", "flow_epochs", "flow_learning_rate"}
 # The recipes whose data and base model are made in the run's directory: with labels, without.
@@ -53,7 +53,7 @@ class Key(NamedTuple):
 
 
 def key(group: str, default: Any, help: str, allowed: str | tuple = "", unit: str = "") -> Any:
-    """Declare a key as a field of `Recipe`; the arguments are those of `Key`. Every recipe gets a list of its own."""
+    """Declare a key as a field of `Recipe`; the arguments are those of `Key`. Recipes never share a default list."""
     metadata = {"key": Key(group, default, help, allowed, unit)}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
@@ -109,7 +109,7 @@ class Recipe:
         "One column (each sentence is its own positive), two (anchor, positive) or three (and a hard negative). "
         "By default the only column, or `text`.",
     )
-    max_train_sentences: int | None = data_key(None, "Use only the first rows.", ROWS, "rows")
+    max_train_sentences: int | None = data_key(None, "Use only this many rows, the first ones.", ROWS, "rows")
     train_fraction: float = data_key(
         1.0, "Keep each row with this probability. Every seed keeps the same rows.", FRACTION
     )
@@ -202,7 +202,9 @@ class Recipe:
     adam_epsilon: float = optimisation_key(1e-8, "Epsilon of the optimizer.", "[0, 1]")
     max_grad_norm: float = optimisation_key(1.0, "Clip gradients to this norm; 0 does not clip.", "[0, 1_000_000_000]")
     lr_scheduler: str = optimisation_key("linear", "Learning rate schedule of transformers.", SCHEDULERS)
-    warmup_ratio: float = optimisation_key(0.0, "Share of the updates that warm up.", "[0, 1)")
+    warmup_ratio: float = optimisation_key(
+        0.0, "Share of the updates in which the learning rate rises from 0 to the highest.", "[0, 1)"
+    )
 
     eval_data: str = evaluation_key(
         "hub", "STS pairs for dev and test: `hub`, a directory in SentEval's layout, or `none`."
@@ -369,7 +371,7 @@ def recipe_keys() -> dict[str, Key]:
 
 
 def deciding_keys(recipe: Recipe) -> dict[str, object]:
-    """Return the keys that a run's numbers depend on, apart from the seed.
+    """Return the keys that a run's numbers depend on, with their values. The seed is left out.
 
     Example:
         >>> "batch_size" in deciding_keys(Recipe()), "output_dir" in deciding_keys(Recipe())

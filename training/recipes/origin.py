@@ -14,7 +14,7 @@ TEXTS = (("train_file", "dataset_file", "dataset"), ("nli_file", "nli_dataset_fi
 
 
 def changes(recipe: Recipe) -> list[str] | None:
-    """The keys of a run that matter for its results and differ from the zoo's recipe; None if it is of no such recipe.
+    """The keys of a run that matter for its results and differ from the zoo's recipe; None if it started from none.
 
     Example:
         >>> changes(load_recipe("simcse-bert-base-uncased", {"seeds": "1, 2", "batch_size": "128"}))

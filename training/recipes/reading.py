@@ -104,9 +104,11 @@ def read_values(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or an impossible date
         raise UserError(f"{path}: not valid YAML: {one_line(error)}") from error
     if not isinstance(values, dict):
-        raise UserError(f"{path}: expected a mapping of keys to values, got {type(values).__name__}")
+        raise UserError(
+            f"{path}: expected a mapping of keys to values, got {type(values).__name__}; write lines of `KEY: VALUE`"
+        )
     if wrong := [key for key in values if not isinstance(key, str)]:
-        raise UserError(f"{path}: the key {quoted(wrong[0])} is not text")
+        raise UserError(f"{path}: the key {quoted(wrong[0])} is not text; correct it")
     return values
 
 
@@ -114,7 +116,7 @@ def make_recipe(values: dict[Any, Any]) -> Recipe:
     """Check keys and values, and sort the method's keys into `model`.
 
     Raises:
-        UserError: an unknown key, a value that its key does not allow, or labelled pairs that no stage uses.
+        UserError: an unknown key, a value that its key does not allow, or labelled pairs that nothing uses.
     """
     recipe = check_keys(values)
     try:
@@ -126,7 +128,7 @@ def make_recipe(values: dict[Any, Any]) -> Recipe:
     pairs = [key for key in ("nli_file", "nli_dataset") if values.get(key)]
     if pairs and not {"nli_steps", "nli_epochs", "nli_weight"} & values.keys():
         raise UserError(
-            f"{pairs[0]}: no stage uses these pairs; give --nli_steps (updates of a first stage) or --nli_weight "
+            f"{pairs[0]}: nothing uses these pairs; give --nli_steps (updates of a first stage) or --nli_weight "
             "(their loss beside the contrastive one)"
         )
     model: dict[str, Any] = {}

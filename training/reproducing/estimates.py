@@ -107,7 +107,7 @@ def _views(recipe: Recipe) -> int:
 
 
 def _passes(recipe: Recipe) -> float:
-    """Return how much more than one forward and backward pass of the encoder a text needs."""
+    """Return how many forward and backward passes of the encoder a text needs, 1 or more."""
     passes = 1.0
     if "diffcse" in recipe.method:
         passes += 1 / 2 + 1 / 12  # the discriminator reads one text of two, the generator has half the layers

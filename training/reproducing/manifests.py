@@ -100,7 +100,7 @@ def load_item(name: str) -> Item:
     rows = [_row(name, raw, row, columns) for row in raw["rows"]]
     labels = [row.label for row in rows]
     if double := {label for label in labels if labels.count(label) > 1}:
-        raise UserError(f"{name}: two rows are called {min(double)}")
+        raise UserError(f"{name}: two rows are called {min(double)}; rename one")
     kept = {key: raw[key] for key in ("title", "source", "figure", "glue", "notes", "needs") if key in raw}
     return Item(name=name, columns=columns, rows=rows, **kept)
 
@@ -118,7 +118,7 @@ def _columns(name: str, raw: dict[str, Any]) -> list[Column]:
         columns += COLUMN_SETS[entry] if isinstance(entry, str) else [Column(**entry)]
     names = [column.name for column in columns]
     if double := {one for one in names if names.count(one) > 1}:
-        raise UserError(f"{name}: two columns are called {min(double)}")
+        raise UserError(f"{name}: two columns are called {min(double)}; rename one")
     return columns
 
 
@@ -167,7 +167,7 @@ def _by_column(where: str, key: str, numbers: list[float | None], columns: list[
     if not numbers:
         return {}
     if len(numbers) != len(columns):
-        raise UserError(f"{where}: {len(numbers)} {key} for {len(columns)} columns")
+        raise UserError(f"{where}: {len(numbers)} {key} for {len(columns)} columns; write null where there is none")
     return {column.name: number for column, number in zip(columns, numbers, strict=True) if number is not None}
 
 

@@ -84,7 +84,7 @@ def plan(
         rows: names of rows, or patterns such as `DiffAug*`; all by default.
         seeds: instead of the manifest's.
         overrides: keys for every trained row, beside its own.
-        profile: other material.
+        profile: other base models, other data, fewer updates.
 
     Raises:
         UserError: no row has such a name, or a key or value is wrong.

@@ -1,4 +1,4 @@
-"""A profile puts every run of a table on other material: other base models, other data, fewer updates.
+"""A profile changes every run of a table: other base models, other data, fewer updates.
 
 ```yaml
 description: a stand-in of six layers
@@ -70,7 +70,7 @@ def _capped(recipe: Recipe, most: int) -> dict[str, Any]:
     changed: dict[str, Any] = {"max_steps": most if steps is None else min(steps, most)}
     if recipe.nli_steps or recipe.nli_epochs:
         stage = min(recipe.nli_steps or most, most)
-        # The schedule of stage 1 ends with stage 2 unless it is given: not before stage 1.
+        # By default the schedule of stage 1 is as long as stage 2. It must not be shorter than stage 1.
         decay = max(stage, changed["max_steps"]) if changed["max_steps"] else None
         changed |= {"nli_steps": stage, "nli_epochs": None, "nli_decay_steps": decay}
     return changed
@@ -92,7 +92,7 @@ def load_profile(path: str | None) -> Profile:
 
     def found(name: str) -> str:
         if not (folder / name).exists():
-            raise UserError(f"{path}: {name} does not exist (in {folder})")
+            raise UserError(f"{path}: {name} does not exist in {folder}; give a path relative to the profile")
         return str((folder / name).resolve())
 
     models = _mapping(f"{path}: models", values.get("models", {}), "NAME: DIRECTORY")

@@ -94,7 +94,7 @@ def make(
     glue: dict[str, Any] | None = None,
     train: Callable[[Run], None] = train,
 ) -> dict[Path, str]:
-    """Train and evaluate runs. Runs that another process makes are waited for, and taken over if it ends before them.
+    """Train and evaluate runs. Wait for runs that another process is making, and take them over if it ends too early.
 
     Args:
         runs: to be made, each once.
@@ -124,7 +124,7 @@ def make(
                         failed[run.directory] = str(error)
                         logger.warning("%s failed: %s", run.directory, error)
         if waiting and len(waiting) == len(left):
-            logger.info("%d runs are made by another process; waiting", len(waiting))
+            logger.info("waiting for %d runs that another process is making", len(waiting))
             time.sleep(WAIT)
         left = [run for run in waiting if not finished(run, columns)]
     return failed

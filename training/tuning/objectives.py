@@ -47,7 +47,8 @@ def read_sentences(path: str | None, number: int = 2000) -> list[str]:
         UserError: there is no such file, or it has fewer than two.
     """
     if path is None or not Path(path).is_file():
-        raise UserError(f"--sentences: {path or 'it'} is not a file; give a text file that no run is trained on")
+        problem = f"{path} is not a file" if path else "not given"
+        raise UserError(f"--sentences: {problem}; give a text file that no run is trained on")
     with Path(path).open(encoding="utf-8") as lines:
         sentences = dict.fromkeys(line.strip() for line in lines if line.strip())
     if len(sentences) < 2:

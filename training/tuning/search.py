@@ -89,7 +89,7 @@ class Search:
         return study
 
     def ask(self, study: optuna.Study) -> Trial:
-        """Begin a new trial: at a point of the grid that has none, if there are trials for all of them, or by TPE."""
+        """Begin a new trial. If there are trials for all points of a grid, take one of the rest; else ask TPE."""
         if points(self.space) <= self.trials:
             tried = [trial.params for trial in study.trials if not _lost(trial)]
             choices = [each.choices for each in self.space.values()]  # type: ignore[attr-defined]

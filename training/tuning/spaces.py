@@ -1,7 +1,7 @@
 """Spaces of values: YAML files that say for each key of a recipe what a search may choose.
 
 ```yaml
-learning_rate: {low: 1.0e-6, high: 1.0e-4, log: true}  # an interval; `step` makes it a ladder
+learning_rate: {low: 1.0e-6, high: 1.0e-4, log: true}  # an interval; `step` is the distance of the values in it
 batch_size: [32, 64, 128]                              # choices
 ```
 
@@ -55,24 +55,24 @@ def load_space(name: str, recipe: str, overrides: dict[str, Any]) -> Space:
     if twice := sorted(values.keys() & overrides.keys()):
         raise UserError(f"{path}: {twice[0]} is in the space and set too; leave one of them out")
     space = {}
-    for key, said in values.items():
-        space[key] = _distribution(f"{path}: {key}", said)
-        for value in said if isinstance(said, list) else (said["low"], said["high"]):
+    for key, allowed in values.items():
+        space[key] = _distribution(f"{path}: {key}", allowed)
+        for value in allowed if isinstance(allowed, list) else (allowed["low"], allowed["high"]):
             load_recipe(recipe, {**overrides, key: value})
     return space
 
 
-def _distribution(where: str, said: Any) -> BaseDistribution:
-    if isinstance(said, list) and said:
+def _distribution(where: str, allowed: Any) -> BaseDistribution:
+    if isinstance(allowed, list) and allowed:
         # Optuna stores single values; a list, such as the betas of AdamW, is one text to a recipe.
-        return CategoricalDistribution([",".join(map(str, v)) if isinstance(v, list) else v for v in said])
-    if not isinstance(said, dict) or not {"low", "high"} <= said.keys() <= set(INTERVAL):
-        raise UserError(f"{where}: {quoted(said)} must be a list, or {{low: …, high: …}}, with log or step")
-    if wrong := [each for each in INTERVAL if each in said and not isinstance(said[each], int | float)]:
-        raise UserError(f"{where}: {wrong[0]}: {quoted(said[wrong[0]])} is no number; write 1.0e-5, not 1e-5")
-    whole = all(isinstance(said[end], int) for end in ("low", "high"))
+        return CategoricalDistribution([",".join(map(str, v)) if isinstance(v, list) else v for v in allowed])
+    if not isinstance(allowed, dict) or not {"low", "high"} <= allowed.keys() <= set(INTERVAL):
+        raise UserError(f"{where}: {quoted(allowed)} must be a list, or {{low: …, high: …}}, perhaps with log or step")
+    if wrong := [each for each in INTERVAL if each in allowed and not isinstance(allowed[each], int | float)]:
+        raise UserError(f"{where}: {wrong[0]}: {quoted(allowed[wrong[0]])} is no number; write 1.0e-5, not 1e-5")
+    integers = all(isinstance(allowed[end], int) for end in ("low", "high"))
     try:
-        return IntDistribution(**said) if whole else FloatDistribution(**said)
+        return IntDistribution(**allowed) if integers else FloatDistribution(**allowed)
     except ValueError as error:
         raise UserError(f"{where}: {error}") from error
 

@@ -60,7 +60,7 @@ def test_every_model_of_a_known_base_gets_size_and_time(bases, tmp_path, monkeyp
 
 
 def test_a_base_without_configuration_and_a_damaged_report_are_refused(tmp_path):
-    with pytest.raises(UserError, match="base: .* has no configuration that can be read"):
+    with pytest.raises(UserError, match="bases: .* has no configuration that can be read"):
         serving.benchmark_serving(str(tmp_path), [str(tmp_path)])
     (tmp_path / "serving.json").write_text('{"shapes": []}', encoding="utf-8")
     with pytest.raises(UserError, match="is not a report of csezoo benchmark serving"):

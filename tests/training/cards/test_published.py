@@ -38,7 +38,7 @@ def test_the_average_of_a_row_is_the_mean_of_its_values_or_a_note_says_otherwise
         assert noted != (abs(mean - entry["average"]) < 0.01)
 
 
-def test_the_headline_numbers_of_each_paper():
+def test_each_recipe_has_its_papers_headline_number():
     """As printed in the abstract, the text or a caption of each paper."""
     averages = {
         "simcse-bert-base-uncased": 76.25,

@@ -30,7 +30,7 @@ def convert(hub, tmp_path):
     return run
 
 
-def test_convert_by_id_and_revision(hub, convert, tmp_path):
+def test_convert_reads_a_hub_id_at_a_revision(hub, convert, tmp_path):
     checkpoint = write_checkpoint(tmp_path / "original", "simcse-sup", "bert")
     card = b"---\nlicense: bsd-3-clause\n---\n"
     first = put(hub, checkpoint, **{"README.md": card, "flax_model.msgpack": b"not needed"})
@@ -47,7 +47,7 @@ def test_convert_by_id_and_revision(hub, convert, tmp_path):
     assert "license: bsd-3-clause" in card and "published by its authors, not verified here" in card
 
 
-def test_supervised_promptbert_with_the_transform_of_the_base_model(hub, tmp_path):
+def test_supervised_promptbert_can_be_served_with_the_base_models_transform(hub, tmp_path):
     """What the authors' script does with the Hub id: the pre-trained transform on the tuned encoder."""
     name, base_name = "royokong/sup-PromptBERT", "google-bert/bert-base-uncased"
     checkpoint = write_checkpoint(tmp_path / "original", "promptbert-sup", "bert")
@@ -73,7 +73,7 @@ def test_supervised_promptbert_with_the_transform_of_the_base_model(hub, tmp_pat
 
 
 @pytest.mark.slow
-def test_convert_publish_and_load(hub, convert, tmp_path):
+def test_a_converted_and_published_checkpoint_returns_the_authors_vectors(hub, convert, tmp_path):
     checkpoint = write_checkpoint(tmp_path / "original", "simcse-sup", "bert")
     put(hub, checkpoint)
     assert convert().returncode == 0

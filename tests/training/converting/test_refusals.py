@@ -140,7 +140,7 @@ def test_a_head_that_is_needed_and_not_there_is_named(checkpoint):
     refused(checkpoint, "lacks projection.dense.weight, projection.dense.bias")
 
 
-def test_other_positions_are_refused(checkpoint):
+def test_positions_that_do_not_count_up_are_refused(checkpoint):
     change(checkpoint, embeddings__position_ids=torch.arange(130).flip(0)[None])
     refused(checkpoint, "position_ids does not count 0, 1, 2")
 
@@ -229,7 +229,9 @@ def test_other_sentence_transformers_directories_are_refused(tmp_path, changes, 
 
 
 def test_the_kind_is_asked_for_and_checked(checkpoint):
-    refused(checkpoint, "is not one of the released checkpoints; give --as simcse-unsup, simcse-sup", kind=None)
+    refused(
+        checkpoint, "is not one of the released checkpoints; give --as with one of simcse-unsup, simcse-sup", kind=None
+    )
     refused(checkpoint, "--as simcse is not a kind; give --as", kind="simcse")
     refused(checkpoint, "--serving transfer: simcse-sup has no such option", serving="transfer")
     with pytest.raises(UserError, match="is known as diffcse; leave the option out"):

@@ -62,7 +62,7 @@ def test_the_error_names_half_of_a_surrogate_pair_and_a_way_out(encoder):
 
 @DRAWN
 @given(name=st.sampled_from(["csv", "tsv", "jsonl", "txt", "parquet", "csv.gz", "txt.gz"]), content=st.binary())
-def test_any_bytes_as_a_training_file(tmp_path, bases, name, content):
+def test_any_bytes_as_a_training_file_are_read_or_refused_in_one_line(tmp_path, bases, name, content):
     file = tmp_path / f"drawn.{name}"
     file.write_bytes(content)
     read_or_refused(bases, file)
@@ -73,7 +73,7 @@ def test_any_bytes_as_a_training_file(tmp_path, bases, name, content):
     rows=st.lists(st.dictionaries(st.sampled_from(["text", "a", "0", ""]), ANYTHING), max_size=4),
     name=st.sampled_from(["jsonl", "csv"]),
 )
-def test_any_rows_as_a_training_file(tmp_path, bases, rows, name):
+def test_any_rows_as_a_training_file_are_read_or_refused_in_one_line(tmp_path, bases, rows, name):
     file = tmp_path / f"drawn.{name}"
     as_csv = "\n".join(",".join(map(str, row.values())) for row in rows)
     text = as_csv if name == "csv" else "\n".join(json.dumps(row) for row in rows)
@@ -99,7 +99,7 @@ JSON_LINE = JSON.map(json.dumps) | st.sampled_from(["", "{", "]", '{"text": "a"}
 @example(lines=['[{"a": "b"}, 0.5]'], streaming=True).via("TypeError")
 @example(lines=["null"], streaming=False).via("a segmentation fault")
 @example(lines=['[null, {"text": "a"}]'], streaming=True).via("a segmentation fault")
-def test_any_json_lines_as_a_training_file(tmp_path, bases, lines, streaming):
+def test_any_json_lines_as_a_training_file_are_read_or_refused_in_one_line(tmp_path, bases, lines, streaming):
     file = tmp_path / "drawn.jsonl"
     file.write_text("\n".join(lines), encoding="utf-8")
     read_or_refused(bases, file, **({"streaming": True, "max_steps": 1} if streaming else {}))
@@ -158,7 +158,7 @@ def test_a_column_of_pairs_that_is_there_twice_is_refused(tmp_path):
 @given(
     content=st.binary() | st.text().map(lambda text: f"sentence1,sentence2,score\n{text}".encode("utf-8", "replace"))
 )
-def test_any_bytes_as_pairs(tmp_path, content):
+def test_any_bytes_as_pairs_are_read_or_refused_in_one_line(tmp_path, content):
     file = tmp_path / "pairs.csv"
     file.write_bytes(content)
     try:
@@ -171,7 +171,7 @@ def test_any_bytes_as_pairs(tmp_path, content):
 
 @DRAWN
 @given(content=st.binary() | st.text().map(lambda text: text.encode("utf-8", "replace")))
-def test_any_bytes_as_a_recipe(tmp_path, content):
+def test_any_bytes_as_a_recipe_are_read_or_refused_in_one_line(tmp_path, content):
     file = tmp_path / "recipe.yaml"
     file.write_bytes(content)
     try:
@@ -185,7 +185,7 @@ KEYS = sorted(make_recipe({"base_model": "x"}).to_dict())
 
 @settings(DRAWN, max_examples=300)
 @given(key=st.sampled_from(KEYS) | st.text(), value=ANYTHING | st.sampled_from([-1, 0, 10**30, 1e-300, "nan", "inf"]))
-def test_any_value_of_a_key(key, value):
+def test_any_value_of_a_key_is_kept_or_refused_in_one_line(key, value):
     try:
         recipe = make_recipe({"base_model": "x", key: value})
     except UserError as error:

@@ -18,7 +18,7 @@ def rows(path) -> list[list[str]]:
         return list(csv.reader(file))
 
 
-def test_no_pair_goes_over_a_blank_line():
+def test_no_pair_crosses_a_blank_line():
     lines = ["One. Two! Three?", "Four is 3.5 long. 5 follows.", "", "  ", 'Six. "Seven." Eight.']
     texts = [["One.", "Two!", "Three?", "Four is 3.5 long.", "5 follows."], ["Six.", '"Seven."', "Eight."]]
     expected = [pair for text in texts for pair in zip(text, text[1:], strict=False)]

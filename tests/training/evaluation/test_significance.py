@@ -102,7 +102,7 @@ def test_tables_in_three_formats(files):
     )
 
 
-def test_tables_from_the_command_line(files, tmp_path, capsys):
+def test_the_command_prints_a_table_and_refuses_other_files(files, tmp_path, capsys):
     main(["table", *files, "--format", "csv"])
     assert capsys.readouterr().out.startswith("model,STS12")
     (tmp_path / "other.json").write_text("[]")
@@ -115,7 +115,7 @@ def test_distance_to_a_published_number_is_in_standard_deviations():
     assert distance(77.0, 0.0, 76.25) == np.inf
 
 
-def test_compare_from_the_command_line(real_data, bases, capsys):
+def test_the_command_prints_a_line_for_each_task(real_data, bases, capsys):
     options = ["--pooling", "cls", "mean", "--data", str(real_data / "data" / "senteval"), "--resamples", "20"]
     main(["compare", str(bases["bert"]), str(bases["bert"]), "--suite", "sts-dev", *options])
     assert capsys.readouterr().out.startswith("STSBenchmark-dev")

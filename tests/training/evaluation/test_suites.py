@@ -138,7 +138,7 @@ def test_a_suite_is_read_from_a_directory_and_an_unknown_suite_is_refused(tmp_pa
         evaluate(Letters(), ["sts-dev", "stss"], str(tmp_path))
 
 
-def test_the_usual_table():
+def test_the_table_has_a_line_per_model_and_the_average():
     ours = [{"task": "STS12", "value": 72.366}, {"task": "STS13", "value": 80.0}]
     theirs = [{"task": "STS12", "value": 100.0}, {"task": "STS13", "value": -1.5}]
     assert average(ours) == pytest.approx(76.183)

@@ -35,7 +35,7 @@ def test_a_line_without_its_numbers_is_named(tmp_path, content):
         load_encoder(str(tmp_path / "bad.txt"))
 
 
-def test_a_pooling_is_refused(tmp_path):
+def test_a_pooling_for_a_bag_of_words_is_refused(tmp_path):
     with pytest.raises(UserError, match="defines its pooling itself"):
         load_encoder("bag-of-words", pooling="mean")
 

@@ -56,7 +56,7 @@ def test_a_base_model_that_adds_full_stops_at_test_adds_none_in_training(kind, t
     assert loaded("The cat", add_special_tokens=False).input_ids == base("The cat", add_special_tokens=False).input_ids
 
 
-def test_the_tokenizer_of_the_quickstart_too():
+def test_the_quickstarts_tokenizer_has_the_ids_of_transformers_js():
     base = make_tokenizer(SENTENCES)
     tokenizer = serving_tokenizer(base, template_token_ids(base), max_length=64)
     assert tokenizer(SENTENCES[0]).input_ids == as_transformers_js(tokenizer, SENTENCES[0])

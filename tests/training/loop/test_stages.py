@@ -52,7 +52,7 @@ def test_nli_loss_on_triplets_is_the_mean_over_two_pairs_each():
     assert nli_loss(classifier, z, None).item() == pytest.approx(np.mean(losses), abs=1e-6)
 
 
-def test_nli_loss_on_labelled_pairs():
+def test_nli_loss_on_labelled_pairs_is_the_mean_cross_entropy():
     torch.manual_seed(0)
     classifier, z = NLIClassifier(4, 3).double(), torch.randn(6, 2, 4, dtype=torch.float64)
     labels = torch.tensor([0, 1, 2, 2, 1, 0])

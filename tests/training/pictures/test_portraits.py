@@ -48,7 +48,7 @@ def test_a_few_pairs_on_any_scale_are_drawn(tmp_path, scores):
 
 
 @pytest.mark.parametrize("of", ["similarities", "pairs"])
-def test_portraits_from_the_command_line(real_data, bases, tmp_path, of):
+def test_the_command_draws_similarities_and_pairs(real_data, bases, tmp_path, of):
     options = ["--pooling", "mean", "--data", str(real_data / "data" / "senteval"), "--out", str(tmp_path / "p.png")]
     main(["portrait", str(bases["bert"]), "--of", of, *options])
     assert is_png(tmp_path / "p.png")
@@ -71,7 +71,7 @@ def test_layer_scores_match_the_pooled_hidden_states(bases):
         assert scores[-1, column] == pytest.approx(evaluate_tasks(encode, [task])[0]["value"], abs=1e-3)
 
 
-def test_all_layers_from_the_command_line(real_data, bases, tmp_path):
+def test_the_command_draws_all_layers(real_data, bases, tmp_path):
     options = ["--data", str(real_data / "data" / "senteval"), "--out", str(tmp_path / "p.png")]
     main(["portrait", str(bases["roberta"]), "--of", "layers", *options])
     assert is_png(tmp_path / "p.png")

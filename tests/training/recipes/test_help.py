@@ -86,7 +86,7 @@ def test_help_of_a_recipe_shows_the_values_that_it_uses(capsys):
     assert "in this recipe mean; default cls" in entry(help_of(capsys, "sbert-nli-bert-base-uncased"), "pooling")
 
 
-def test_help_of_a_yaml_file(capsys, tmp_path):
+def test_help_shows_the_values_and_comments_of_a_yaml_file(capsys, tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("# Mine.\nepochs: 2  # enough\n", encoding="utf-8")
     assert "Mine.\n\nValues of mine:\n  epochs: 2.0\n      enough\n" in help_of(capsys, str(file))

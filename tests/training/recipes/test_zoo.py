@@ -57,7 +57,7 @@ def test_hyperparameters_are_the_published_ones(name):
 
 
 @pytest.mark.parametrize("name", ["consert-joint-bert-base-uncased", "consert-sup-joint-bert-base-uncased"])
-def test_consert_s_joint_training_has_the_values_of_its_release(name):
+def test_the_joint_training_of_consert_has_the_values_of_its_release(name):
     recipe = load_recipe(name)
     assert (recipe.batch_size, recipe.nli_batch_size, recipe.max_length) == (96, 96, 64)
     assert recipe.model["nli_weight"] == pytest.approx(1 / 0.15, abs=0.01)

@@ -41,7 +41,7 @@ def test_words_are_left_out_and_never_all(seen):
     assert held_out_criteria(vectors_of, SENTENCES) == seen[0]  # pure in the seed
 
 
-def test_alignment_uniformity_and_loss(seen):
+def test_alignment_uniformity_and_held_out_loss_equal_their_formulas(seen):
     values, (whole, edited) = seen
     x, y = unit(vectors_of(whole)), unit(vectors_of(edited))
     n = len(x)
@@ -54,7 +54,7 @@ def test_alignment_uniformity_and_loss(seen):
     assert values["held-out-loss"] == pytest.approx(-np.mean(losses))
 
 
-def test_effective_rank_and_word_overlap(seen):
+def test_effective_rank_and_word_overlap_equal_their_formulas(seen):
     values, (whole, _) = seen
     x, n = unit(vectors_of(whole)), len(whole)
     singular = np.sqrt(np.clip(np.linalg.eigvalsh(x @ x.T), 0, None))

@@ -111,7 +111,9 @@ def classifier(model: str, classes: int) -> PreTrainedModel:
     try:
         network = AutoModelForSequenceClassification.from_config(backbone.config)
     except ValueError as error:
-        raise UserError(f"{model}: transformers has no classifier for {backbone.config.model_type}") from error
+        raise UserError(
+            f"{model}: transformers has no classifier for {backbone.config.model_type}; give another model"
+        ) from error
     # Not strict, because of the pooler: BERT's classifier has one, the zoo's backbones have none.
     network.base_model.load_state_dict(backbone.state_dict(), strict=False)
     return network

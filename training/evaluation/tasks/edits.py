@@ -51,7 +51,7 @@ def load_edits(data: str) -> list[EditTask]:
     """Return the edits of PrdSimCSE's table 1, and each of its prefixes before the sentences of STS-B dev.
 
     The paper chooses positive prefixes that keep the vector and negative prefixes that change it (section 5.2), on
-    examples that it does not name. A sentence of fewer than eight words has no `level` prefix, and counts as it is.
+    examples that it does not name. A sentence of fewer than eight words has no `level` prefix, so its copy is equal.
     """
     table = {"dataset": "PrdSimCSE, table 1", "rows": 1}
     tasks = [EditTask(name, [ORIGIN], [edited], table) for name, edited in EDITS.items()]

@@ -122,7 +122,7 @@ def read_text(path: Path, encoding: str = "utf-8-sig") -> str:
     try:
         return path.read_text(encoding=encoding)
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
+        raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); convert the file") from None
 
 
 def numbered_lines(

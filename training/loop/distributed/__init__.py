@@ -1,4 +1,4 @@
 """Training on several processes: launch, FSDP 2 and DeepSpeed's ZeRO.
 
-May import only recipes and errors.
+May import recipes, errors, files and `loop.precision`.
 """

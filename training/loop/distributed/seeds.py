@@ -175,8 +175,8 @@ def _finished(file: Path) -> dict:
     results = read_json(file)
     if missing := [key for key in ("model", "seed", "results", "training", "machine") if key not in results]:
         raise UserError(
-            f"{file} is not of a finished run, it has no {', '.join(missing)}; delete it, and the same command "
-            "evaluates the run again"
+            f"{file} does not have the results of a run ({', '.join(missing)} missing); delete it, and the same "
+            "command evaluates the run again"
         )
     return results
 

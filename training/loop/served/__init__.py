@@ -1,4 +1,4 @@
-"""What is made of the weights after the last update: an average of checkpoints, a whitening, a flow.
+"""What is computed from the weights after the last update: an average of checkpoints, a whitening, a flow.
 
 May import what the loop may, and nothing of the loop itself.
 """

@@ -20,8 +20,8 @@ Weights = dict[str, torch.Tensor]
 class Soup:
     """The best weights of a run by dev score, and their average (a greedy soup, Wortsman et al. 2022, recipe 1).
 
-    The weights are files, so that a resumed run has them. What is `ranked` belongs to the counters of a checkpoint. A
-    run that repeats updates after a resume writes the same files again.
+    The weights are files, so that a resumed run has them. A checkpoint's counters include `ranked`. A run that repeats
+    updates after a resume writes the same files again.
 
     Args:
         directory: of the files, `soup/` in the directory of a seed.
@@ -81,12 +81,12 @@ class Soup:
             return load_file(self._file(step))
         except OSError as error:
             raise UserError(
-                f"soup: {self._file(step)} is missing; delete the run and train again, or use --soup 0"
+                f"soup: {self._file(step)} is missing; delete the run and train again, or use --soup 0 --force"
             ) from error
 
 
 def average_weights(states: Sequence[Weights]) -> Weights:
-    """Return the mean of each tensor in float64, as its type. Whole numbers are those of the first.
+    """Return the mean of each tensor, computed in float64 and of the tensor's type. Integers are those of the first.
 
     Example:
         >>> average_weights([{"a": torch.tensor([1.0])}, {"a": torch.tensor([2.0])}])
