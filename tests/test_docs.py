@@ -4,6 +4,7 @@ Each page is run from top to bottom, as a reader would, in a directory of its ow
 pages use, but it is tiny.
 """
 
+import json
 import os
 import re
 import runpy
@@ -206,3 +207,15 @@ def test_every_file_that_a_page_names_exists(page):
     )
     for name in (name for name in named if "NAME" not in name):  # NAME stands for a new method's
         assert (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize(
+    "made", sorted((ROOT / "docs" / "stand-in").glob("*/results.json")), ids=lambda p: p.parent.name
+)
+def test_the_page_on_tables_quotes_those_made_on_a_stand_in(made):
+    page = (ROOT / "docs" / "reproducing.md").read_text(encoding="utf-8")
+    table = json.loads(made.read_text(encoding="utf-8"))
+    number = table["item"].rpartition("-")[2]
+    for row in table["rows"]:
+        cells = [f"{cell['mean']:.2f} ± {cell['sd']:.2f} ({cell['n']})" for cell in row["cells"].values()]
+        assert f"| table {number} | {row['name']} | {' | '.join(cells)} |" in page

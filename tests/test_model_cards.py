@@ -303,6 +303,11 @@ def test_the_page_of_speed_quotes_the_benchmarks(report):
         assert all(len(seconds) >= 5 for seconds in made["seconds"].values())
     if "floor" in measured:
         assert f"R* {measured['floor']:.3f}" in rows[0]
+    if "against padded" in measured:
+        against = measured["against padded"]
+        processor = measured["cpu_ratio"]
+        assert f"| {processor:.3f} |" in rows[0]
+        assert f"| {against['speedup']:.2f} | {against['limit']:.2f} |" in rows[0]
 
 
 def test_the_page_of_speed_quotes_the_scaling():
