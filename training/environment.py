@@ -59,7 +59,7 @@ def keep_freed_memory() -> None:
     """Keep the memory that this process frees, for its next allocations. Only the programs of the zoo call this.
 
     By default glibc returns large blocks to the system, which fills them with zeros when the next update asks for them
-    again. The peak memory is the same. Other C libraries are left as they are.
+    again. The peak memory is about the same. Other C libraries are left as they are.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
