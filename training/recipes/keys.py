@@ -20,7 +20,7 @@ SELECTIONS = ("sts-dev", "sts-sickr-dev", "transfer-dev", LAST)
 FREE_KEYS = {"output_dir", "overwrite", "force", "report_to", "log_steps", "recipe", "num_workers"}
 # Keys added since receipts were first written. At its default, such a key does not change the receipt of a run.
 LATER_KEYS = {"optimizer", "teachers", "teacher_share", "dropout", "fraction_seed", "soup", "padded"}
-LATER_KEYS |= {"select_by", "flow", "flow_sentences", "flow_epochs", "flow_learning_rate"}
+LATER_KEYS |= {"stream_shards", "select_by", "flow", "flow_sentences", "flow_epochs", "flow_learning_rate"}
 # The recipes whose data and base model are made in the run's directory: with labels, without.
 QUICKSTARTS = ("quickstart", "quickstart-simcse")
 FRACTION = "(0, 1]"

@@ -62,10 +62,17 @@ def test_a_repeated_pass_has_the_prefixes_of_the_recorded_one(recipe):
     assert all(keys.grad is not None for keys, _ in encoder_pass.prefixes)
 
 
-def test_a_repeated_pass_of_packed_tokens_has_the_positions_of_the_recorded_one(recipe):
+@pytest.fixture
+def lengths(tmp_path):
+    """A file of sentences with one, two or three times the length."""
+    texts = [" ".join(SENTENCES[number : number + 1 + number % 3]) for number in range(40)]
+    (tmp_path / "lengths.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    return str(tmp_path / "lengths.txt")
+
+
+def test_a_repeated_pass_of_packed_tokens_has_the_positions_of_the_recorded_one(recipe, lengths):
     """Packed prefixes lie in one row. Together they can be longer than the table of positions."""
-    texts = {"dataset": None, "max_length": 8}
-    updates = Updates(recipe("diffaug", prefix_length=8, padded=False, **texts), steps=1)
+    updates = Updates(recipe("diffaug", prefix_length=8, train_file=lengths), steps=1)
     (batch,) = (on_device(batch, updates.accelerator.device) for batch in updates.batches())
     backbone = updates.built.model.encoders()[0]
     outputs = []
@@ -96,10 +103,8 @@ def test_the_training_benchmark_reports_passes_tokens_and_operations(recipe):
     json.dumps(report)
 
 
-def test_the_training_benchmark_compares_with_padded_updates(recipe, tmp_path):
-    texts = [" ".join(SENTENCES[number : number + 1 + number % 3]) for number in range(40)]
-    (tmp_path / "lengths.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
-    report = benchmark_training(recipe(train_file=str(tmp_path / "lengths.txt")), steps=2, repeats=1)
+def test_the_training_benchmark_compares_with_padded_updates(recipe, lengths):
+    report = benchmark_training(recipe(train_file=lengths), steps=2, repeats=1)
     against = report["against padded"]
     assert against["limit"] == report["padded tokens"] / report["tokens"] > 1.1
     padding = report["padded tokens"] - report["tokens"]
