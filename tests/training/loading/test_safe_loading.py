@@ -108,6 +108,17 @@ def test_pickled_weights_of_a_sentence_transformers_module_are_refused(copy, tmp
     assert not (tmp_path / "mark").exists()
 
 
+def test_code_of_a_sentence_transformers_model_does_not_run(copy, tmp_path):
+    edit_json(copy / "config.json", model_type="bert")
+    modules = [{"idx": 0, "name": "0", "path": "", "type": "module_of_the_model.Module"}]
+    (copy / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    code = f"open({str(tmp_path / 'mark')!r}, 'w').close()\n"
+    (copy / "module_of_the_model.py").write_text(code, encoding="utf-8")
+    with pytest.raises(UserError, match="could not be loaded"):
+        load_encoder(str(copy))
+    assert not (tmp_path / "mark").exists()
+
+
 def test_a_module_path_outside_the_model_is_refused(copy):
     edit_json(copy / "config.json", model_type="bert")
     modules = [{"idx": 0, "name": "0", "path": "../elsewhere", "type": "sentence_transformers.models.Transformer"}]

@@ -25,7 +25,7 @@ def whole(bases, dev_file, tmp_path_factory):
     directory = tmp_path_factory.mktemp("runs")
     train_file = directory / "sentences.txt"
     train_file.write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
-    recipe = values(bases["bert"], train_file, dev_file, directory / "whole")
+    recipe = values(bases["bert"], train_file, shutil.copy(dev_file, directory), directory / "whole")
     run_recipe(make_recipe(recipe))
     return directory / "whole", recipe
 
@@ -88,10 +88,13 @@ def truncate_the_state(run):
     os.truncate(newest(run) / "state.json", 40)
 
 
-def change_the_seed(run):
-    path = newest(run) / "state.json"
-    state = json.loads(path.read_text(encoding="utf-8"))
-    rewrite_state(path, {**state, "origin": {**state["origin"], "seed": 7}})
+def change_the_seed_to(seed):
+    def change(run):
+        path = newest(run) / "state.json"
+        state = json.loads(path.read_text(encoding="utf-8"))
+        rewrite_state(path, {**state, "origin": {**state["origin"], "seed": seed}})
+
+    return change
 
 
 def test_a_run_is_resumed_from_its_newest_checkpoint(whole, broken, capsys):
@@ -109,7 +112,8 @@ def test_a_run_is_resumed_from_its_newest_checkpoint(whole, broken, capsys):
         (truncate, "optimizer.safetensors is incomplete"),
         (lose_a_file, "random-0.safetensors is incomplete"),
         (truncate_the_state, "state.json cannot be read"),
-        (change_the_seed, "it belongs to another seed"),
+        (change_the_seed_to(7), "it belongs to another seed"),
+        (change_the_seed_to(99), "it belongs to another seed"),
         (flip_in("model.safetensors"), "model.safetensors has another checksum"),
         (flip_in("optimizer.safetensors"), "optimizer.safetensors has another checksum"),
         (flip_in("random-0.safetensors"), "random-0.safetensors has another checksum"),
@@ -237,20 +241,24 @@ def test_resume_refuses_a_changed_model_unless_forced(bases, train_file, dev_fil
     run_recipe(make_recipe({**recipe, "force": True}))
 
 
-def test_resume_refuses_changed_data_and_accepts_a_new_modification_time(broken):
+@pytest.mark.parametrize(
+    ("key", "row", "name"),
+    [("train_file", "one sentence more .", "train_file"), ("dev_file", "one more,another one,1", "dev pairs")],
+)
+def test_resume_refuses_changed_data_and_accepts_a_new_modification_time(broken, key, row, name):
     run, recipe = broken
-    shutil.copy(recipe["train_file"], run / "before.txt")
-    os.utime(recipe["train_file"])
+    shutil.copy(recipe[key], run / "before.txt")
+    os.utime(recipe[key])
     run_recipe(make_recipe(recipe))
     (run / "results.json").unlink()
-    with open(recipe["train_file"], "a", encoding="utf-8") as file:
-        file.write("one sentence more .\n")
+    with open(recipe[key], "a", encoding="utf-8") as file:
+        file.write(row + "\n")
     try:
-        with pytest.raises(UserError, match="was written with another train_file; .* or use --force"):
+        with pytest.raises(UserError, match=f"was written with another {name}; .* or use --force"):
             run_recipe(make_recipe(recipe))
         run_recipe(make_recipe({**recipe, "force": True}))
     finally:
-        shutil.copy(run / "before.txt", recipe["train_file"])
+        shutil.copy(run / "before.txt", recipe[key])
 
 
 def test_resume_refuses_changed_rows_of_a_data_set_without_a_pinned_revision(bases, dev_file, tmp_path):

@@ -65,6 +65,10 @@ def test_dropout_reaches_every_encoder_and_the_saved_configuration(recipe, kind,
     assert dropouts and set(dropouts.values()) == {0.2}
 
 
+def test_a_sentence_with_one_view_has_no_equal_views():
+    assert views_differ(torch.ones(4, 1, 3), torch.ones(4, 1, 8), 1e-5)
+
+
 def test_dropout_reaches_every_encoder_of_a_method(bases):
     for method in ("sgopt", "diffcse"):
         keys = {"base_model": str(bases["bert"]), "generator": str(bases["bert"]), "method": method, "dropout": 0.3}

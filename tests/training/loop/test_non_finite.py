@@ -44,6 +44,19 @@ def test_the_error_of_a_loss_that_is_not_finite_names_update_and_rows(bases, tra
     assert batch[:, 0].tolist() == expected
 
 
+def test_the_error_of_a_stage_on_labelled_pairs_names_its_rows(bases, train_file, dev_file, tmp_path, triplets):
+    changes = {**DIVERGING, **triplets, "nli_steps": 12, "nli_learning_rate": 100.0, "nli_batch_size": 8}
+    line = refusal(values(bases["bert"], train_file, dev_file, tmp_path / "run", **changes))
+    step = int(re.match(r"the loss is nan at step (\d+) \(labelled ", line)[1])
+    directory = tmp_path / "run" / "non_finite" / f"step-{step:08d}"
+    rows = json.loads((directory / "report.json").read_text(encoding="utf-8"))["rows"]["labelled"]
+    premises = load_file(directory / "batch-0.safetensors")["0.nli_input_ids"][:, 0]
+    assert len(rows) == 8
+    assert (
+        premises.tolist() == AutoTokenizer.from_pretrained(bases["bert"])([SENTENCES[row] for row in rows]).input_ids
+    )
+
+
 def test_resuming_repeats_the_update_that_is_not_finite(bases, train_file, dev_file, tmp_path):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", **DIVERGING)
     line = refusal(recipe)

@@ -4,9 +4,11 @@ import signal
 
 import pytest
 import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file
 
 from csezoo.training.loop.runs import run_recipe
+from csezoo.training.loop.training_log import TrainingLog
 from csezoo.training.recipes import make_recipe
 from tests.interpreters import run_two
 from tests.methods import RUNS, run_keys
@@ -142,3 +144,21 @@ def test_two_processes_resume_bit_for_bit(bases, train_file, dev_file, tmp_path,
     _, err = run_two("-m", "csezoo.training.train", *command_line(broken))
     assert "resumed from" in err
     same_run(tmp_path / "whole", tmp_path / "broken")
+
+
+@pytest.mark.parametrize("older_code", [False, True])
+def test_restored_metrics_end_at_the_checkpoint(tmp_path, caplog, older_code):
+    """Older code did not copy the metrics to a checkpoint."""
+    log = TrainingLog(tmp_path, Accelerator(cpu=True))
+    logged = [f'{{"step": {step}}}\n' for step in range(1, 6)]
+    log.metrics.write_text("".join(logged), encoding="utf-8")
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    if not older_code:
+        (checkpoint / "metrics.jsonl").write_text("".join(logged[:4]), encoding="utf-8")
+    log.restore(checkpoint, {"step": 4})
+    assert log.metrics.read_text(encoding="utf-8") == "".join(logged[:4])
+    assert not caplog.records
+    if older_code:
+        log.restore(checkpoint, {"step": 5})
+        assert "metrics.jsonl lacks lines that were logged before step 5" in caplog.text

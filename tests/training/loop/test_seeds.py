@@ -14,10 +14,11 @@ from csezoo.training.files import locked
 from csezoo.training.loop.distributed.seeds import OF_SEED, RUN_FILES, seed_directory, seeds_locked
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe
+from tests.conftest import SENTENCES
 from tests.interpreters import Python
 from tests.training.faults import AtRecord, start_in_child, train_in_child
 from tests.training.loop.test_resume import same_run
-from tests.training.loop.test_train import command_line, values
+from tests.training.loop.test_train import command_line, lines, values
 
 
 def keys(base, train_file, dev_file, output, **changes):
@@ -41,6 +42,15 @@ def whole(bases, train_file, dev_file, tmp_path_factory):
     output = tmp_path_factory.mktemp("runs") / "whole"
     run_recipe(make_recipe(keys(bases["bert"], train_file, dev_file, output, seeds=[1, 2, 3])))
     return output
+
+
+def test_a_seed_draws_its_own_dropout(bases, dev_file, tmp_path):
+    """In one batch of all sentences and without a head, nothing else depends on the seed."""
+    (tmp_path / "train.txt").write_text("\n".join(SENTENCES[:16]), encoding="utf-8")
+    recipe = values(bases["bert"], tmp_path / "train.txt", dev_file, tmp_path / "run", max_steps=1)
+    run_recipe(make_recipe({**recipe, "projection": "none", "seeds": [1, 2]}))
+    first, second = ([x["loss"] for x in lines(tmp_path / "run" / f"seed-{seed}") if "loss" in x] for seed in (1, 2))
+    assert abs(first[0] - second[0]) > 1e-3
 
 
 def read(run: Path) -> dict:

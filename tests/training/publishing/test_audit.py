@@ -141,6 +141,7 @@ def test_safetensors_that_begin_with_the_bytes_of_a_pickle_are_no_finding(tmp_pa
         ("picture.svg", b"<svg onload='alert()'></svg>", "is a picture that runs scripts in a browser"),
         ("model.onnx", b"\x08\x0a\x0a\x08location\x12\x05../ab", "reads '../ab', which is outside of the repository"),
         ("short.safetensors", b"\xff" * 7 + b"\0{", "is not a safetensors file, despite its name"),
+        ("cut.safetensors", b"\3" + bytes(7) + b"{}", "is not a safetensors file, despite its name"),
     ],
 )
 def test_a_file_that_a_checkpoint_does_not_need_is_a_finding(repository, name, content, why):

@@ -8,6 +8,7 @@ from csezoo.training.evaluation.tasks.probing import (
     PENALTIES,
     Protocol,
     dev_then_test,
+    fit,
     folds_then_test,
     nested_folds,
     stratified_folds,
@@ -119,3 +120,13 @@ def test_dev_then_test_matches_a_plain_loop(protocol):
     model, best = max(fitted, key=lambda fit: fit[1])
     expected = (100 * best, 100 * score(model, x[test], y[test]))
     assert dev_then_test(x, y, train, dev, test, protocol) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("protocol", SMALL, ids=lambda protocol: f"{protocol.optimizer}-{protocol.hidden}")
+def test_the_weights_are_those_of_a_plain_loop(protocol):
+    x, y = data(120, 3)
+    train, held = np.arange(90), np.arange(90, 120)
+    model, _ = train_one(x[train], y[train], x[held], y[held], 3, 1e-3, protocol, np.random.RandomState(1111))
+    weights, _ = fit(x, y, [(train, held)], np.array([[1e-3]]), protocol)
+    for part, expected in zip(weights, model.parameters(), strict=True):  # (1, d, 1, classes) and (classes, d)
+        torch.testing.assert_close(part[0, :, 0].T.reshape(expected.shape), expected.detach(), atol=1e-4, rtol=1e-3)
