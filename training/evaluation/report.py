@@ -24,6 +24,9 @@ def format_table(rows: list[tuple[str, list[dict]]]) -> str:
         >>> print(format_table([("ours", [{"task": "STS12", "value": 72.366}, {"task": "STS13", "value": 80.0}])]))
         model  STS12  STS13   Avg.
         ours   72.37  80.00  76.18
+        >>> print(format_table([("ours", [{"task": "STS-B", "value": 72.366}])]))
+        model  STS-B
+        ours   72.37
     """
     header = ["model", *(result["task"] for result in rows[0][1]), "Avg."]
     lines = [[name, *(f"{r['value']:.2f}" for r in results), f"{average(results):.2f}"] for name, results in rows]

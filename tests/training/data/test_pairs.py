@@ -38,11 +38,12 @@ def test_the_command_writes_neighbours_and_never_over_a_file(tmp_path, capsys):
 
 def test_wordnet_and_lists_of_synonyms_are_read(tmp_path):
     path = tmp_path / "data.adj"
-    path.write_text("00001 junk\n00001740 00 a 03 big 0 large(a) 1 huge_thing 0 001 ! 0 | glad\nfine, nice\n")
+    path.write_text("00001 junk\n00001740 00 a 04 big 0 large(a) 1 huge_thing 0 vast 0 001 ! 0 | glad\nfine, nice\n")
     assert read_thesaurus(path) == {
-        "big": ["large", "huge thing"],
-        "large": ["big", "huge thing"],
-        "huge thing": ["big", "large"],
+        "big": ["large", "huge thing", "vast"],
+        "large": ["big", "huge thing", "vast"],
+        "huge thing": ["big", "large", "vast"],
+        "vast": ["big", "large", "huge thing"],
         "fine": ["nice"],
         "nice": ["fine"],
     }
@@ -85,7 +86,7 @@ def test_back_translation_continues_where_it_was_interrupted(translators, tmp_pa
     main([*command, "--to", str(tmp_path / "whole.csv")])
     whole = rows(tmp_path / "whole.csv")
     assert whole[0] == ["text", "back_translation"] and [first for first, _ in whole[1:]] == SENTENCES[:7]
-    assert all(second and second != first for first, second in whole[1:])
+    assert all(second and second != first and "[CLS]" not in second for first, second in whole[1:])
     lines = (tmp_path / "whole.csv").read_text(encoding="utf-8").splitlines(keepends=True)
     marked = [*lines[:2], "kept,kept\n", *lines[3:5], lines[5][:9]]  # a row of its own, and half a row
     (tmp_path / "again.csv.partial").write_text("".join(marked), encoding="utf-8")
@@ -101,6 +102,10 @@ def test_a_language_that_a_model_lacks_is_named(translators, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main([*command, "--languages", "the", "xx_XX", "--to", str(tmp_path / "pairs.csv")])
     assert "has no 'xx_XX'" in capsys.readouterr().err
+
+
+def test_a_synonym_has_the_capital_of_its_word():
+    assert with_synonyms("Cats", {"cats": ["felines"]}, 1.0, Random(0)) == "Felines"
 
 
 def test_synonyms_are_the_same_in_every_call(tmp_path):
