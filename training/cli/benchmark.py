@@ -208,7 +208,7 @@ def soak(options: argparse.Namespace) -> None:
 
 
 def stream(options: argparse.Namespace) -> None:
-    recipe = _recipe(options)
+    recipe = _recipe(options, streaming=True, max_steps=options.batches + 1)
     from ..benchmarks.streaming import benchmark_stream
 
     _report(options, benchmark_stream, recipe, batches=options.batches, repeats=options.repeats)
@@ -220,11 +220,11 @@ def serving(options: argparse.Namespace) -> None:
     _report(options, benchmark_serving, options.cards, options.bases, repeats=options.repeats)
 
 
-def _recipe(options: argparse.Namespace) -> Recipe:
+def _recipe(options: argparse.Namespace, **keys: Any) -> Recipe:
+    """Load the recipe with the given keys, which those of the command line override."""
     from ..recipes import load_recipe, parse_overrides
 
-    streamed = {"streaming": True, "max_steps": options.batches + 1} if options.run is stream else {}
-    return load_recipe(options.recipe, {"report_to": "none", **streamed, **parse_overrides(options.keys)})
+    return load_recipe(options.recipe, {"report_to": "none", **keys, **parse_overrides(options.keys)})
 
 
 def _report_and_draw(

@@ -11,8 +11,8 @@ from tests.training.loop.test_train import values
 def test_a_stream_is_read_and_resumed(bases, train_file, dev_file, tmp_path, capsys):
     out = tmp_path / "stream.json"
     keys = values(bases["bert"], train_file, dev_file, tmp_path / "run", shuffle_buffer=32)
-    given = [text for key in ("base_model", "train_file", "batch_size", "shuffle_buffer") for text in (key, keys[key])]
-    arguments = [f"--{given[n]}={given[n + 1]}" for n in range(0, len(given), 2)]
+    given = ("base_model", "train_file", "batch_size", "shuffle_buffer")
+    arguments = [f"--{key}={keys[key]}" for key in given]
     main(["benchmark", "stream", "simcse-bert-base-uncased", "--batches", "5", "--out", str(out), *arguments])
     report = json.loads(out.read_text(encoding="utf-8"))
     assert report["rows"] == 5 * 16
