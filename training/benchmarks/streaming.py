@@ -50,10 +50,10 @@ def benchmark_stream(recipe: Recipe, *, batches: int = 10_000, repeats: int = 5)
     for batch in tqdm(read(0, batches), desc="Batches", total=batches, disable=not sys.stderr.isatty()):
         rows += batch["rows"]
     seconds = time.perf_counter() - started
-    place = data.place()
+    place = data.place
 
     def first_batch_after(known: Place | None) -> None:
-        data.place = lambda: known
+        data.place = known
         next(read(batches, batches + 1))
 
     figures = race(lambda: first_batch_after(place), lambda: first_batch_after(None), repeats=repeats)

@@ -102,7 +102,8 @@ class StreamedBatches(torch.utils.data.IterableDataset):
         own_shards: each process reads only its shards (every `world`-th), and fills its share of a batch from them.
             Otherwise every process reads the complete stream.
 
-    The other arguments are those of `Batches`. `place` is always that of the block of the latest batch.
+    The other arguments are those of `Batches`. An item has `place` too, that of the block of its batch. What stops the
+    stream is an item that has only `error`, because an exception from a worker would be several lines.
 
     Raises:
         UserError: fewer shards than processes that divide them, or a place of another number of processes.
@@ -145,15 +146,21 @@ class StreamedBatches(torch.utils.data.IterableDataset):
         self.block = -(-shuffle_buffer // unit) * unit
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        for number, rows in self._batches():
-            if number < self.start:
-                continue
-            if self.own_shards:
-                share = self.share[: len(rows)]
-            else:
-                share = process_share(range(len(rows)), self.rank, self.world)
-                rows = [rows[place] for place in share] or rows[:1]
-            yield {**self.collate(rows, draws_of(self.seed, number, share)), "rows": len(share)}
+        try:
+            for number, rows in self._batches():
+                if number >= self.start:
+                    yield self._item(number, rows)
+        except UserError as error:
+            yield {"error": str(error)}
+
+    def _item(self, number: int, rows: list[dict[str, str]]) -> dict[str, Any]:
+        if self.own_shards:
+            share = self.share[: len(rows)]
+        else:
+            share = process_share(range(len(rows)), self.rank, self.world)
+            rows = [rows[place] for place in share] or rows[:1]
+        item = self.collate(rows, draws_of(self.seed, number, share))
+        return {**item, "rows": len(share), "place": self.place}
 
     def _batches(self) -> Iterator[tuple[int, list[dict[str, str]]]]:
         """Yield the number and the rows of every batch from the beginning of the block at `place`."""

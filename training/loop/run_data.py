@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import datasets
@@ -55,14 +56,16 @@ class RunData:
         # The loader has its own generator, so that iterating does not draw from the generator of dropout.
         self.options: dict[str, Any] = {"pin_memory": accelerator.device.type == "cuda", "batch_size": None}
         self.options["generator"] = torch.Generator()
+        if recipe.num_workers:  # a worker is a fork, which the threads of tokenizers do not survive
+            os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.collation = (built.templates, built.serving_tokenizer.pad_token_id)
         cut = {"tokenizer": built.tokenizer, "length": built.sentence_length}
         self.batches_per_epoch = self.nli_batches_per_epoch = math.inf
-        self.sentences: Callable[[int, int], DataLoader]
+        self.sentences: Callable[[int, int], Iterable[dict[str, Any]]]
         self.labelled: Callable[[int, int], DataLoader]
         self.numbered: dict[str, Batches] = {}
         # Where the block of a stream begins that training has reached.
-        self.place: Callable[[], Place | None] = lambda: None
+        self.place: Place | None = None
         if recipe.max_steps != 0:
             self._load_sentences(built, cut, accelerator)
         if self.joint or recipe.nli_steps or recipe.nli_epochs:
@@ -97,10 +100,13 @@ class RunData:
         share["shards"] = 1 if recipe.max_train_sentences else stream.num_shards
         share["own_shards"] = recipe.stream_shards
 
-        def sentences(start: int, stop: int) -> DataLoader:
-            batches = StreamedBatches(stream, collate, start=start, place=self.place(), **share)
-            self.place = lambda: batches.place
-            return self._loader(batches)
+        def sentences(start: int, stop: int) -> Iterator[dict[str, Any]]:
+            batches = StreamedBatches(stream, collate, start=start, place=self.place, **share)
+            for item in self._loader(batches):
+                if "error" in item:
+                    raise UserError(item["error"])
+                self.place = item.pop("place")
+                yield item
 
         self.sentences = sentences
 

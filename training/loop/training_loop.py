@@ -91,13 +91,12 @@ class Run:
         log, counters = self.log, {**self.log.counters(), **self.best.counters()}
         if self.accelerator.is_main_process:
             flush(log.metrics)
-        state.save(self.directory / "checkpoints", log.step, counters, log.metrics, self.data.place())
+        state.save(self.directory / "checkpoints", log.step, counters, log.metrics, self.data.place)
 
     def restore(self, state: TrainingState, checkpoint: Path) -> None:
         """Continue where a checkpoint was written."""
         counters = state.load(checkpoint)
-        place = place_in_stream(checkpoint, self.accelerator.process_index)
-        self.data.place = lambda: place
+        self.data.place = place_in_stream(checkpoint, self.accelerator.process_index)
         self.log.restore(checkpoint, counters)
         self.best.restore(counters)
 

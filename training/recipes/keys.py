@@ -124,7 +124,7 @@ class Recipe:
         False, "Each process reads only its share of the files of a stream, not the complete stream."
     )
     num_workers: int = data_key(
-        0, "Processes that prepare batches while the model trains on others. Not for a stream.", "[0, 64]"
+        0, "Processes that prepare batches while the model trains on others. A stream has at most 1.", "[0, 64]"
     )
     max_length: int = data_key(
         32, "Longest sentence. Special tokens count; a prompt's template does not.", "[1, 1_000_000]", "word pieces"
@@ -313,8 +313,8 @@ class Recipe:
             raise UserError(
                 "stream_shards: the first rows are those of the first shards; leave out max_train_sentences"
             )
-        if self.streaming and self.num_workers:  # only the process that reads a stream knows its place
-            raise UserError("num_workers: a stream is read by the training process itself; leave it out")
+        if self.streaming and self.num_workers > 1:  # each would read the complete stream
+            raise UserError("num_workers: one process reads a stream; give 0 or 1")
         if self.streaming and self.train_fraction < 1:
             raise UserError("train_fraction: a stream cannot be sampled; give --max_train_sentences instead")
         if self.whitening and not (self.train_file or self.dataset):

@@ -32,6 +32,7 @@ def same_run(one, other):
 SETTINGS = {
     "simcse, masked language modelling, accumulated": {"mlm_weight": 0.1, "gradient_accumulation_steps": 2},
     "simcse, stream": {"streaming": True, "shuffle_buffer": 20},
+    "simcse, stream in a worker": {"streaming": True, "shuffle_buffer": 20, "num_workers": 1},
     "simcse, early stopping": {"learning_rate": 0.05, "endurance": 1, "max_steps": 40},
     "simcse, bf16, batches by length": {"mixed_precision": "bf16", "length_window": 3, "mini_batch_size": 5},
     "simcse, adamw-transformers4": {"optimizer": "adamw-transformers4", "weight_decay": 0.1},
@@ -44,7 +45,7 @@ FAST = {
     "simcse",
     "diffaug",
     "diffcse",
-    "simcse, stream",
+    "simcse, stream in a worker",
     "simcse, bf16, batches by length",
     "simcse, soup of checkpoints",
 }
@@ -94,6 +95,7 @@ def test_a_run_killed_many_times_ends_like_the_uninterrupted_one(bases, train_fi
     same_run(tmp_path / "whole", tmp_path / "broken")
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_keeps_the_last_checkpoint(bases, train_file, dev_file, tmp_path):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole")
     run_recipe(make_recipe(recipe))

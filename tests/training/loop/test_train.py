@@ -260,11 +260,13 @@ def test_a_streaming_run_makes_its_updates(bases, train_file, dev_file, tmp_path
     assert run_recipe(make_recipe(recipe))["training"]["updates"] == 4
 
 
-def test_batches_of_workers_are_those_of_the_run_itself(bases, train_file, dev_file, tmp_path):
+@pytest.mark.parametrize("changes", [{"num_workers": 2}, {"num_workers": 1, "streaming": True, "shuffle_buffer": 20}])
+def test_batches_of_workers_are_those_of_the_run_itself(bases, train_file, dev_file, tmp_path, changes):
     weights = []
-    for workers in (0, 2):
+    for workers in (0, changes["num_workers"]):
         out = tmp_path / f"run-{workers}"
-        run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, out, num_workers=workers, max_steps=3)))
+        keys = {**changes, "num_workers": workers, "max_steps": 3}
+        run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, out, **keys)))
         weights.append(load_file(out / "checkpoints" / "step-00000003" / "model.safetensors"))
     assert weights[0].keys() == weights[1].keys()
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
@@ -353,7 +355,7 @@ def test_without_dev_the_last_model_is_the_best(bases, train_file, dev_file, tmp
         ({"attn_implementation": "flash_attention_2"}, "could not be loaded"),
         ({"output_dir": __file__}, "cannot be written"),
         ({"report_to": "pigeon"}, "report_to"),
-        ({"num_workers": "2", "streaming": "true"}, "num_workers: a stream is read by the training process itself"),
+        ({"num_workers": "2", "streaming": "true"}, "num_workers: one process reads a stream; give 0 or 1"),
     ],
 )
 def test_user_errors_are_one_line_with_exit_code_2(bases, train_file, dev_file, tmp_path, capsys, changes, line):
