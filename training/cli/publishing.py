@@ -10,7 +10,7 @@ from ..errors import UserError
 from .options import Command
 
 KINDS = "what wrote it, if it is not one of the released checkpoints: simcse-unsup, simcse-sup, diffcse, "
-KINDS += "promptbert-unsup, promptbert-sup, diffaug, consert"
+KINDS += "promptbert-unsup, promptbert-sup, diffaug, consert; base for a pre-trained model, to have it as safetensors"
 
 
 def add_commands(command: Command) -> None:
@@ -95,10 +95,17 @@ def export(options: argparse.Namespace) -> None:
 
 
 def convert(options: argparse.Namespace) -> None:
+    from ..converting import base_models
     from ..converting.convert import convert as write
 
+    report = partial(print, flush=True)
+    if options.kind == base_models.KIND:
+        if options.serving:
+            raise UserError("--serving: a pre-trained model is not served; leave the option out")
+        base_models.convert_base(options.model, options.to, revision=options.revision, report=report)
+        return
     choices = {"kind": options.kind, "serving": options.serving, "revision": options.revision}
-    write(options.model, options.to, **choices, report=partial(print, flush=True))
+    write(options.model, options.to, **choices, report=report)
 
 
 def verify(options: argparse.Namespace) -> None:

@@ -103,7 +103,7 @@ def _kind(model: str, kind: str | None, entry: Released | None) -> tuple[str, Ki
     name = entry.kind if entry else kind
     if name not in known:
         given = f"--as {kind} is not a kind" if kind else f"{model} is not one of the released checkpoints"
-        raise UserError(f"{given}; give --as with one of {', '.join(known)}")
+        raise UserError(f"{given}; give --as with one of {', '.join(known)}, or base for a pre-trained model")
     return name, known[name]
 
 

@@ -21,6 +21,9 @@ HARMLESS = {
     "torch LongStorage",
 }
 SAFE_TORCH = "2.10"  # has the fixes of CVE-2025-32434 and CVE-2026-24747, which `weights_only` did not stop
+# Before torch 1.6, torch.save wrote a mark, its version, the machine, the tensors without their numbers, and the names
+# of those numbers, each as a pickle. The numbers follow.
+OLD_PICKLES = 5
 # Opcodes that import what a GLOBAL opcode does not name. torch.save writes none of them.
 HIDDEN = {"STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4"}
 
@@ -32,7 +35,8 @@ def read_pickle(file: Path) -> dict[str, torch.Tensor]:
     `weights_only=True`.
 
     Args:
-        file: in the format of `torch.save` since torch 1.6, an archive without compression.
+        file: what `torch.save` wrote: since torch 1.6 an archive without compression, before that pickles in a row
+            (which cannot be mapped, so they need memory for the complete file).
 
     Raises:
         UserError: the pickle imports anything but `HARMLESS`, the file is damaged, it contains more than tensors, or
@@ -43,19 +47,16 @@ def read_pickle(file: Path) -> dict[str, torch.Tensor]:
             f"{file.name} is a pickle: reading it safely needs torch {SAFE_TORCH}, this is {torch.__version__}; "
             "install a newer torch"
         )
+    archive = zipfile.is_zipfile(file)
     try:
-        with zipfile.ZipFile(file) as archive:
-            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-                raise UserError(f"{file.name} is compressed, so torch.save did not write it; it is not read")
-            for name in archive.namelist():
-                if name.endswith(".pkl"):
-                    _check_imports(file, archive.open(name))
-    except (zipfile.BadZipFile, EOFError) as error:
-        raise UserError(
-            f"{file.name} was not written by torch.save of torch 1.6 or newer ({one_line(error)})"
-        ) from error
+        foreign = sorted({name for pickled in _pickles(file, archive) for name in imports(pickled)} - HARMLESS)
+    except (zipfile.BadZipFile, ValueError, EOFError) as error:  # ValueError is what pickletools raises
+        raise UserError(f"{file.name} is damaged, or torch.save did not write it ({one_line(error)})") from error
+    if foreign:
+        names = ", ".join(name.replace(" ", ".") for name in foreign)
+        raise UserError(f"{file.name} is a pickle that imports {names}, which tensors do not need; it was not read")
     try:
-        state = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+        state = torch.load(file, map_location="cpu", mmap=archive, weights_only=True)
     except (RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
         raise UserError(f"{file.name} is damaged ({one_line(error)})") from error
     if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
@@ -63,14 +64,19 @@ def read_pickle(file: Path) -> dict[str, torch.Tensor]:
     return {str(name): tensor for name, tensor in state.items()}
 
 
-def _check_imports(file: Path, pickled: IO[bytes]) -> None:
-    try:
-        foreign = sorted(set(imports(pickled)) - HARMLESS)
-    except ValueError as error:  # what pickletools raises
-        raise UserError(f"{file.name} is damaged ({one_line(error)})") from error
-    if foreign:
-        names = ", ".join(name.replace(" ", ".") for name in foreign)
-        raise UserError(f"{file.name} is a pickle that imports {names}, which tensors do not need; it was not read")
+def _pickles(file: Path, archive: bool) -> Iterator[IO[bytes]]:
+    """Yield the pickles of a file. Each must be read before the next."""
+    if not archive:
+        with file.open("rb") as opened:
+            for _ in range(OLD_PICKLES):
+                yield opened
+        return
+    with zipfile.ZipFile(file) as opened:
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in opened.infolist()):
+            raise UserError(f"{file.name} is compressed, so torch.save did not write it; it is not read")
+        for name in opened.namelist():
+            if name.endswith(".pkl"):
+                yield opened.open(name)
 
 
 def imports(pickled: IO[bytes]) -> Iterator[str]:

@@ -58,8 +58,8 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
         model, info = AutoModel.from_pretrained(base_model, output_loading_info=True, **SAFELY, **options)
     except LOAD_ERRORS as error:
         raise UserError(
-            f"base_model: {base_model!r} could not be loaded ({one_line(error)}); "
-            "give a directory, or a Hub id with the network on"
+            f"base_model: {base_model!r} could not be loaded ({one_line(error)}); give a directory, or a Hub id with "
+            "the network on; `csezoo convert MODEL --as base --to DIR` makes safetensors of a pickle"
         ) from error
     missing = [name for name in info["missing_keys"] if not name.startswith("pooler.")]
     if missing:

@@ -51,7 +51,8 @@ def load_generator(
     except LOAD_ERRORS as error:
         raise UserError(
             f"generator: {name!r} could not be loaded as a masked language model ({one_line(error)}); "
-            "give --generator a directory, or a Hub id with the network on"
+            "give --generator a directory, or a Hub id with the network on; `csezoo convert MODEL --as base --to DIR` "
+            "makes safetensors of a pickle"
         ) from error
     if missing := sorted(info["missing_keys"]):
         raise UserError(

@@ -74,11 +74,11 @@ def test_a_second_pickle_in_the_archive_is_looked_at(checkpoint, tmp_path):
     refused(checkpoint, "open")
 
 
-def test_a_damaged_or_older_file_is_refused(checkpoint):
+def test_a_damaged_file_is_refused(checkpoint):
     whole = checkpoint.weights.read_bytes()
     for content in (b"", b"\x80\x02}q\x00.", whole[: len(whole) // 2]):
         checkpoint.weights.write_bytes(content)
-        refused(checkpoint, "was not written by torch.save of torch 1.6 or newer")
+        refused(checkpoint, "is damaged")
     checkpoint.weights.write_bytes(whole)
     repacked(checkpoint.weights, lambda name, content: content[:40] if name.endswith("data.pkl") else content)
     refused(checkpoint, "is damaged")

@@ -1,0 +1,98 @@
+"""Save a pre-trained model that the Hub has as a pickle alone as safetensors, for `base_model` and `generator`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from transformers import AutoModelForMaskedLM, PreTrainedModel
+
+from ..environment import quiet_transformers, versions
+from ..errors import UserError, one_line
+from ..files import empty_target, new_directory, write_json
+from ..hub import sha256
+from ..loading.backbones import LOAD_ERRORS
+from ..loading.sizes import refuse_oversized
+from .convert import RECEIPT
+from .source import Source, find_source, read_backbone_config, read_tokenizer, read_weights
+from .tensors import check_positions, listed
+
+KIND = "base"
+# Layer norms had these names before BERT came to PyTorch.
+OLD_NAMES = {"gamma": "weight", "beta": "bias"}
+
+
+def convert_base(model: str, to: str, *, revision: str | None = None, report: Callable[[str], None] = print) -> None:
+    """Write a pre-trained BERT or RoBERTa with its masked-LM head as a directory that transformers loads.
+
+    Args:
+        model: a directory or Hub id with `config.json`, a tokenizer and `pytorch_model.bin` or `model.safetensors`.
+        to: a new or empty directory.
+        revision: branch, tag or commit on the Hub.
+        report: called with one line for each step.
+
+    Raises:
+        UserError: a file is missing or not harmless, or the encoder or the masked-LM head lacks a tensor.
+
+    Example:
+        `convert_base("google/bert_uncased_L-2_H-128_A-2", "bert-tiny")`
+    """
+    quiet_transformers()
+    target = empty_target(to)
+    source = find_source(model, revision, modules=False, authors_pickle=False)
+    where = f" of {source.name} at {source.revision}" if source.revision else f" of {source.name}"
+    report(f"read      {source.weights.name}{where}")
+    loaded, dropped = _load(source)
+    tokenizer = read_tokenizer(source, loaded.config)
+    with new_directory(target) as partial:
+        loaded.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
+        receipt = {
+            "as": KIND,
+            "source": source.name,
+            "revision": source.revision,
+            "file": source.weights.name,
+            "sha256": sha256(source.weights),
+            "dropped": dropped,
+            "notes": source.notes,
+            "versions": versions(),
+        }
+        write_json(partial / RECEIPT, receipt)
+    for note in source.notes:
+        report(f"note      {note}")
+    if dropped:
+        report(f"dropped   {listed(dropped)}: neither the encoder nor its masked-LM head has it")
+    report(f"written   {to}")
+
+
+def _load(source: Source) -> tuple[PreTrainedModel, list[str]]:
+    """Return the masked language model of a file, and the names of the tensors that it does not need."""
+    config, _ = read_backbone_config(source)
+    read = read_weights(source.weights)
+    tensors = {_new_name(name): tensor for name, tensor in read.items()}
+    try:
+        refuse_oversized(source.name, config.to_dict(), lambda: AutoModelForMaskedLM.from_config(config))
+        model = AutoModelForMaskedLM.from_config(config)
+        missing, dropped = model.load_state_dict(tensors, strict=False)
+    except LOAD_ERRORS as error:
+        raise UserError(f"{source.name}: its weights do not fit its config.json ({one_line(error)})") from error
+    check_positions(tensors, dropped)
+    state = model.state_dict()
+    # Tied tensors share their memory, and a file has only one of them.
+    filled = {state[name].data_ptr() for name in tensors if name in state}
+    if lacking := [name for name in missing if state[name].data_ptr() not in filled]:
+        raise UserError(f"{source.name} lacks {listed(lacking)}, so it is not a complete masked language model")
+    if other := [name for name in tensors if name in state and not torch.equal(state[name], tensors[name])]:
+        raise UserError(f"{source.name}: {listed(other)} differs from the tensor that transformers ties it to")
+    return model, dropped
+
+
+def _new_name(name: str) -> str:
+    """Return the name that transformers has for a tensor today.
+
+    Example:
+        >>> _new_name("bert.embeddings.LayerNorm.gamma")
+        'bert.embeddings.LayerNorm.weight'
+    """
+    stem, _, last = name.rpartition(".")
+    return f"{stem}.{OLD_NAMES[last]}" if last in OLD_NAMES else name
