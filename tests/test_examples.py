@@ -186,6 +186,7 @@ def test_one_machine_runs_two_processes(bases, train_file, dev_file, tmp_path):
     assert "2 process(es) on cpu" in errors
 
 
+@pytest.mark.slow
 def test_two_machines_run_a_process_each(bases, train_file, dev_file, tmp_path):
     """Two launchers on this machine are what two machines run."""
     recipe = values(bases["bert"], train_file, dev_file, tmp_path, max_steps=2)

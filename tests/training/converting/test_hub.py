@@ -47,6 +47,7 @@ def test_convert_reads_a_hub_id_at_a_revision(hub, convert, tmp_path):
     assert "license: bsd-3-clause" in card and "published by its authors, not verified here" in card
 
 
+@pytest.mark.slow
 def test_supervised_promptbert_can_be_served_with_the_base_models_transform(hub, tmp_path):
     """What the authors' script does with the Hub id: the pre-trained transform on the tuned encoder."""
     name, base_name = "royokong/sup-PromptBERT", "google-bert/bert-base-uncased"

@@ -203,6 +203,7 @@ def test_after_a_kill_the_same_command_writes_only_the_missing_shards(model, tmp
     assert contents(out) == contents(tmp_path / "at-once")
 
 
+@pytest.mark.slow
 def test_two_processes_write_the_same_files_as_one(model, file, tmp_path):
     command = ["encode", str(model), str(file), "--shard_size", "7", "--to"]
     out, _ = run_two("-m", "csezoo.training.cli", *command, tmp_path / "two")

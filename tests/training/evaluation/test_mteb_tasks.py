@@ -60,6 +60,7 @@ def score(folder) -> dict:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_our_score_is_that_of_mteb(folders):
     ours, theirs = (score(folders / name)["scores"]["test"][0]["main_score"] for name in ("ours", "theirs"))
     assert ours == pytest.approx(theirs, abs=1e-6) and 0 < abs(ours) < 1
@@ -77,6 +78,7 @@ def test_the_folder_is_that_of_the_results_repository(folders):
     assert len(revisions) == 1
 
 
+@pytest.mark.slow
 def test_what_mteb_does_not_have_is_refused(folders, tmp_path, monkeypatch, capsys):
     def refusal(*arguments: str) -> str:
         with pytest.raises(SystemExit) as stop:

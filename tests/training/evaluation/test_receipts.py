@@ -43,6 +43,7 @@ def twice(bases, dev_file) -> list[str]:
     return [run("1"), run("2")]
 
 
+@pytest.mark.slow
 def test_two_processes_return_identical_results(twice):
     first, second = twice
     assert first == second and len(json.loads(first)) == 1 + 3 + 3 + 1 + 2

@@ -79,6 +79,7 @@ def test_a_new_length_is_not_compiled_again(recipe, method):
     assert len({batch["input_ids"].shape[-1] for batch in others}) > 3
 
 
+@pytest.mark.slow
 def test_a_compiled_run_equals_an_uncompiled_one(recipe, pairs, monkeypatch):
     run_recipe(recipe("simcse", "plain", **pairs), show=False)
     AcceleratorState._reset_state(reset_partial_state=True)

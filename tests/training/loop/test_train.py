@@ -190,6 +190,7 @@ LAUNCH_TWO = (
 LAUNCH_TWO += ("no", "--dynamo_backend", "no", "--main_process_port", "0", "-m", "csezoo.training.train")
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one(base_without_dropout, train_file, pairs, dev_file, tmp_path):
     """Without dropout, and with a smaller batch in the middle of the run (96 pairs in batches of 25)."""
     changes = {
@@ -211,6 +212,7 @@ def test_two_processes_train_as_one(base_without_dropout, train_file, pairs, dev
         assert left == pytest.approx(right, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_launch_with_too_few_processes_is_refused(bases, train_file, dev_file, tmp_path):
     launch = ("accelerate", "launch", "--cpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision")
     launch += ("no", "--dynamo_backend", "no", "-m", "csezoo.training.train")

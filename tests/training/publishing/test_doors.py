@@ -40,6 +40,7 @@ def doors(tmp_path_factory):
     return directory
 
 
+@pytest.mark.slow
 def test_a_feature_extraction_pipeline_returns_the_same_token_vectors_from_both(doors):
     code = f"""
 import json

@@ -235,6 +235,7 @@ def test_an_export_can_be_evaluated(from_the_hub):
     np.testing.assert_allclose(encode(TEXTS), AutoModel.from_pretrained(source).encode(TEXTS), atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_model_with_prefixes_is_exported_as_onnx_only(tmp_path, capsys):
     source = save(tmp_path / "source", "diffaug", "roberta")
     capsys.readouterr()

@@ -135,6 +135,7 @@ def test_verify_and_audit_work_on_a_revision_of_a_hub_repository(published, tmp_
     assert_refused(run("verify", "zoo/tiny", "--revision", "v9"), "zoo/tiny could not be downloaded")
 
 
+@pytest.mark.slow
 def test_results_on_data_sets_of_the_hub_are_published_for_its_leaderboards(publish, hub, finished_run, tmp_path):
     card = ModelCard.load(finished_run / "best" / "README.md")
     dataset, revision, _ = HUB["STS12"]
@@ -158,6 +159,7 @@ def test_results_on_data_sets_of_the_hub_are_published_for_its_leaderboards(publ
     assert audit(tmp_path / "staged") == []
 
 
+@pytest.mark.slow
 def test_publishing_again_replaces_changed_files_and_deletes_removed_ones(publish, hub, finished_run, tmp_path):
     seed(hub, finished_run, tmp_path)
     best = finished_run / "best"
@@ -179,6 +181,7 @@ def test_publishing_again_replaces_changed_files_and_deletes_removed_ones(publis
     assert others == [["change", "README.md"], ["delete", "recipe.yaml"], ["delete", "results.json"]]
 
 
+@pytest.mark.slow
 def test_publishing_the_same_files_again_makes_no_commit_but_adds_a_missing_tag(publish, hub, finished_run, tmp_path):
     seed(hub, finished_run, tmp_path)
     done = publish(finished_run, "--tag", "v1")
@@ -192,6 +195,7 @@ def test_publishing_the_same_files_again_makes_no_commit_but_adds_a_missing_tag(
     assert len(hub.repos["zoo/tiny"]) == 1
 
 
+@pytest.mark.slow
 def test_a_pull_request_does_not_change_the_main_branch(publish, hub, finished_run):
     hub.commit("zoo/tiny", "initial commit", {".gitattributes": b"*.safetensors filter=lfs\n"})
     done = publish(finished_run, "--create-pr")
@@ -201,6 +205,7 @@ def test_a_pull_request_does_not_change_the_main_branch(publish, hub, finished_r
     assert "model.safetensors" in hub.refs["zoo/tiny"]["refs/pr/1"].files
 
 
+@pytest.mark.slow
 def test_private_creates_a_private_repository_and_refuses_a_public_one(publish, hub, finished_run):
     hub.commit("zoo/open", "initial commit", {})
     assert_refused(publish(finished_run, "--private", to="zoo/open"), "zoo/open is public", "--private")

@@ -56,6 +56,7 @@ def test_nothing_is_visible_after_a_lost_connection_and_publishing_again_complet
     assert_complete(publish(finished_run), hub)
 
 
+@pytest.mark.slow
 def test_a_commit_whose_answer_was_lost_is_not_made_twice(publish, hub, finished_run):
     hub.cuts["/commit/"] = "after"
     assert_refused(publish(finished_run), "cannot be reached")
@@ -84,6 +85,7 @@ def test_a_commit_is_not_tagged_before_its_files_were_downloaded_and_compared(pu
     assert hub.refs[REPO]["v1"] == hub.repos[REPO][-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "step"),
     [
@@ -131,6 +133,7 @@ def test_an_error_of_a_step_is_raised_as_it_is():
         within_time("a step", step)
 
 
+@pytest.mark.slow
 def test_a_wrong_token_is_refused_without_showing_it(publish, hub, finished_run):
     done = publish(finished_run, HF_TOKEN="hf_of_another_age")
     assert_refused(done, "401", "hf auth login")

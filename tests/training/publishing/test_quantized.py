@@ -46,6 +46,7 @@ def exported(tmp_path_factory):
     return directory / "out", lines
 
 
+@pytest.mark.slow
 def test_the_card_says_what_was_reported(exported):
     directory, lines = exported
     card = ModelCard.load(directory / "README.md").text
@@ -57,6 +58,7 @@ def lowest_cosine(first, second) -> float:
     return float(((first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)).min())
 
 
+@pytest.mark.slow
 def test_the_same_file_gives_the_same_bytes_and_close_vectors(exported):
     directory, _ = exported
     full, small = (directory / "onnx" / name for name in ("model.onnx", "model_int8.onnx"))
@@ -67,6 +69,7 @@ def test_the_same_file_gives_the_same_bytes_and_close_vectors(exported):
     assert 0.98 < lowest_cosine(first, second) < 1 - 1e-7
 
 
+@pytest.mark.slow
 def test_onnx_runtime_does_not_use_its_slow_layer_norm(exported, tmp_path):
     options = SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
@@ -75,6 +78,7 @@ def test_onnx_runtime_does_not_use_its_slow_layer_norm(exported, tmp_path):
     assert "LayerNormalization" in kinds and "SkipLayerNormalization" not in kinds
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not OPENVINO, reason="OPENVINO INT8 NOT TESTED: openvino or nncf is not installed")
 def test_openvino_gets_the_same_bytes_again_and_close_vectors(exported):
     directory, lines = exported

@@ -37,6 +37,7 @@ def twice(tmp_path_factory):
     return runs
 
 
+@pytest.mark.slow
 def test_the_same_seed_makes_the_same_bytes_in_every_process(twice):
     (first, shown, _), (second, shown_again, _) = twice
     assert shown == shown_again
@@ -49,6 +50,7 @@ def test_the_same_seed_makes_the_same_bytes_in_every_process(twice):
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_the_report_has_every_row_and_says_what_was_learnt_from_what(twice):
     run, shown, _ = twice[0]
     rows = [line.split("  ")[0] for line in shown.splitlines() if re.search(r"\d\.\d\d +[01]\.\d\d$", line)]
@@ -57,6 +59,7 @@ def test_the_report_has_every_row_and_says_what_was_learnt_from_what(twice):
     assert "diffaug, labels: 3 updates on 150 NLI triplets" in shown
 
 
+@pytest.mark.slow
 def test_the_report_ends_with_the_picture_and_three_lines_that_load_the_model(twice):
     run, shown, _ = twice[0]
     *_, picture, repository, first, second, third = shown.rstrip().splitlines()
@@ -65,6 +68,7 @@ def test_the_report_ends_with_the_picture_and_three_lines_that_load_the_model(tw
     assert first.strip() == "from transformers import AutoModel" and '"run/best"' in second and "encode([" in third
 
 
+@pytest.mark.slow
 def test_every_stage_is_announced(twice):
     log = twice[0][2]
     stages = ["making run/world", "making run/base", "training simcse", "training diffaug", "comparing all rows"]
