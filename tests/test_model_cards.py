@@ -18,7 +18,7 @@ from csezoo.training.cards.model_card import UNTRAINED, model_card, recipe_card
 from csezoo.training.cards.published import published
 from csezoo.training.cli.parser import main
 from csezoo.training.evaluation.report import AVERAGE, average
-from csezoo.training.evaluation.tasks.sts import DEV_TASK, ROWS, STS_TASKS
+from csezoo.training.evaluation.tasks.names import DEV_TASK, ROWS, STS_TASKS
 from csezoo.training.pictures.captions import PICTURES
 from csezoo.training.recipes import FREE_KEYS, file_name, load_recipe, parse_overrides, recipe_names
 from csezoo.training.recipes.released import released

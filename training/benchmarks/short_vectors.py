@@ -14,7 +14,7 @@ from csezoo.modeling.quantization import quantize_embeddings
 from ..errors import UserError
 from ..evaluation.encoders import load_encoder
 from ..evaluation.sentence_vectors import Encode, SentenceVectors
-from ..evaluation.suites import SUITES, Task, encode_once, score
+from ..evaluation.suites import LOADERS, Task, encode_once, score
 from ..evaluation.tasks.sts import unit_vectors
 from .race import machine
 
@@ -43,7 +43,7 @@ def benchmark_short_vectors(
     Raises:
         UserError: a model cannot be loaded, the data is missing, or a model's vectors are not longer than `dims`.
     """
-    tasks: list[Task] = [*SUITES["sts"](data), *SUITES["retrieval"](data)]
+    tasks: list[Task] = [*LOADERS["sts"](data), *LOADERS["retrieval"](data)]
     points: dict[tuple[str, int, str], dict] = {}
     receipts = []
     for label, model in tqdm(models, desc="Models", disable=not sys.stderr.isatty()):

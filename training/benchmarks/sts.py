@@ -15,8 +15,9 @@ from ..evaluation.encoders import load_checkpoint, load_encoder, plain_encoder
 from ..evaluation.sentence_vectors import Encode
 from ..evaluation.significance import spearman
 from ..evaluation.suites import evaluate_tasks
+from ..evaluation.tasks.names import STS_TASKS, SUBSETS
 from ..evaluation.tasks.senteval import find_senteval, read_subset
-from ..evaluation.tasks.sts import STS_TASKS, SUBSETS, PairTask, load_task, unit_vectors
+from ..evaluation.tasks.sts import PairTask, load_task, unit_vectors
 from .race import machine, race
 
 Row = tuple[str, str, float]  # two sentences and their gold score

@@ -11,8 +11,7 @@ from huggingface_hub import ModelCard
 
 from ..errors import UserError, one_line
 from ..evaluation.report import AVERAGE
-from ..evaluation.tasks.sts import DEV_TASK, STS_TASKS
-from ..evaluation.tasks.transfer import TRANSFER_TASKS
+from ..evaluation.tasks.names import DEV_TASK, STS_TASKS, TRANSFER_TASKS
 from ..files import read_json
 from ..pictures.captions import PICTURES
 from ..recipes import Recipe, file_name, load_recipe, recipe_names

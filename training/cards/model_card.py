@@ -9,7 +9,8 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from csezoo.modeling.saved_files import OLDEST_SENTENCE_TRANSFORMERS
 
-from ..evaluation.tasks.sts import DEV_TASK, HUB
+from ..evaluation.tasks.names import DEV_TASK
+from ..evaluation.tasks.sts import HUB
 from ..pictures.captions import PICTURES
 from ..recipes import Recipe
 from .card_tables import (

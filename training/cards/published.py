@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..evaluation.report import AVERAGE
-from ..evaluation.tasks.sts import ROWS, STS_TASKS
-from ..evaluation.tasks.transfer import TRANSFER_TASKS
+from ..evaluation.tasks.names import ROWS, STS_TASKS, TRANSFER_TASKS
 from .method_texts import method_entries
 
 TRANSFER_AVERAGE = "average of the transfer tasks"

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from ..errors import UserError, one_line
 from ..evaluation.report import AVERAGE
-from ..evaluation.tasks.sts import STS_TASKS
-from ..evaluation.tasks.transfer import TRANSFER_TASKS
+from ..evaluation.tasks.names import STS_TASKS, TRANSFER_TASKS
 from ..files import read_json
 from ..recipes import changes, load_recipe
 from .escaping import latex, plain, spreadsheet
@@ -72,7 +70,7 @@ def model_name(model: str) -> str:
 def _changed(report: dict, path: Path) -> list[str] | None:
     """Return what a run changed of its recipe. Older results do not say it; the recipe beside them does."""
     recipe = path.with_name("recipe.yaml")
-    if "changed" in report or not recipe.is_file():
+    if "changed" in report or "recipe" not in report or not recipe.is_file():
         return report.get("changed")
     return changes(load_recipe(str(recipe)))
 
@@ -183,5 +181,5 @@ def distance(mean: float, deviation: float, published: float) -> float:
         >>> distance(76.0, 0.5, 76.25)
         -0.5
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return float(np.divide(mean - published, deviation))
+    difference = mean - published
+    return difference / deviation if deviation else difference * math.inf

@@ -7,6 +7,7 @@ import sys
 
 from ..environment import quiet_transformers
 from ..errors import UserError
+from ..evaluation.tasks.names import SUITES
 from .options import SENTEVAL, Command, add_encoder_options, check_batch_size, check_out
 
 
@@ -17,8 +18,7 @@ def add_commands(command: Command) -> None:
         "score a model, and write the results with their receipts: data, model and library versions",
         "csezoo evaluate runs/quickstart/best --suite sts --data SentEval/data --out result.json",
     )
-    suites = "sts (default, unless --pairs is given), sts-dev, sickr-dev, transfer, transfer-fast, transfer-mlp, "
-    suites += "trec-length, sts-length, sts-multilingual, sts-spanish, chinese, geometry, retrieval, cost, edits"
+    suites = f"{', '.join(SUITES)}; sts is the default, unless --pairs is given"
     added.add_argument("--suite", nargs="+", metavar="SUITE", help=suites)
     pairs = "your own CSV files with the columns sentence1, sentence2 and score; each file is one task"
     added.add_argument("--pairs", nargs="+", default=[], metavar="FILE.csv", help=pairs)

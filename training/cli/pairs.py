@@ -127,8 +127,9 @@ def _write(
 
 
 def _sentences(options: argparse.Namespace) -> list[str]:
-    from ..data.texts import STSB_SENTENCES, load_sentences
+    from ..data.texts import load_sentences
     from ..recipes import Recipe
+    from ..recipes.keys import STSB_SENTENCES
 
     if options.file == STSB_SENTENCES:
         recipe = Recipe(dataset=STSB_SENTENCES, eval_data=options.data)

@@ -16,7 +16,6 @@ from ..environment import quiet_transformers
 from ..errors import UserError, terminate
 from ..machines.on_ray import run_on_ray
 from ..machines.on_slurm import run_on_slurm
-from ..reproducing.names import item_file
 from .options import Command
 
 
@@ -65,16 +64,12 @@ def hand_out(
 
 
 def reproduce(options: argparse.Namespace) -> None:
-    if options.item is not None:
-        item_file(options.item)  # before torch is imported, which takes seconds
-
     from ..reproducing.manifests import load_item
+    from ..reproducing.measuring import finished
     from ..reproducing.plan import plan
     from ..reproducing.pooling import pool
     from ..reproducing.profiles import load_profile
     from ..reproducing.reports import describe, list_items, unique_runs
-    from ..reproducing.runs import finished, make, make_one, train
-    from ..reproducing.writing import write_item
 
     out = Path(options.out)
     if options.item is None:
@@ -88,6 +83,10 @@ def reproduce(options: argparse.Namespace) -> None:
     if options.dry_run:
         print(describe(item, planned))
         return
+
+    from ..reproducing.runs import make, make_one, train
+    from ..reproducing.writing import write_item
+
     signal.signal(signal.SIGTERM, terminate)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("csezoo").setLevel(logging.INFO)

@@ -26,6 +26,7 @@ from csezoo.modeling.natural_language_inference import LABELS
 from ..errors import UserError, one_line, quoted
 from ..evaluation.tasks.sts import STSB_SPLITS, load_task
 from ..recipes import Recipe
+from ..recipes.keys import STSB_SENTENCES
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,6 @@ BUILDERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 SEPARATORS = (";", "\t", "|", ",")
-STSB_SENTENCES = "stsb-sentences"
 UNREADABLE = (EOFError, OSError, zlib.error)  # a file or an archive that is damaged
 # `datasets` raises errors of many types when pyarrow reads content that it does not expect.
 READ_ERRORS = (

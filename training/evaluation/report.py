@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+import statistics
 
 AVERAGE = "average of the tests"
 
@@ -14,7 +14,7 @@ def tests_only(results: list[dict]) -> list[dict]:
 
 def average(results: list[dict]) -> float:
     """Return the unweighted mean over the tests, "Avg." in the papers. Without tests, it is the mean over dev."""
-    return float(np.mean([result["value"] for result in tests_only(results) or results]))
+    return statistics.fmean(result["value"] for result in tests_only(results) or results)
 
 
 def format_table(rows: list[tuple[str, list[dict]]]) -> str:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from .sentence_vectors import Encode
-from .suites import SUITES, Task, evaluate_tasks
+from .suites import LOADERS, Task, evaluate_tasks
+from .tasks.names import TRANSFER_TASKS
 from .tasks.sts import Vectors
-from .tasks.transfer import TRANSFER_TASKS, TransferTask, load_transfer_task
+from .tasks.transfer import TransferTask, load_transfer_task
 
 # The suites whose dev scores are averaged, by the name of the choice.
 DEV_SUITES = {"sts-dev": ("sts-dev",), "sts-sickr-dev": ("sts-dev", "sickr-dev"), "transfer-dev": ("transfer",)}
@@ -34,7 +35,7 @@ def load_dev_tasks(choice: str, data: str) -> list[Task]:
     if suites == ("transfer",):
         tasks = [load_transfer_task(name, data, "fast") for name in TRANSFER_TASKS]
         return [TransferDevTask(**vars(replace(task, name=f"{task.name}-dev"))) for task in tasks]
-    return [task for suite in suites for task in SUITES[suite](data)]
+    return [task for suite in suites for task in LOADERS[suite](data)]
 
 
 def dev_score(encode: Encode, tasks: Sequence[Task], receipt: dict | None = None) -> tuple[float, list[dict]]:

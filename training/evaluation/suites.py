@@ -16,14 +16,15 @@ from .tasks.edits import EditTask, load_edits
 from .tasks.encoding_cost import CostTask, load_cost
 from .tasks.geometry import GeometryTask, load_geometry
 from .tasks.multilingual import load_chinese, load_spanish, load_sts17
+from .tasks.names import DEV_TASK, SICKR_DEV_TASK, STS_TASKS, TRANSFER_TASKS
 from .tasks.releases import check_release
 from .tasks.retrieval import NeighboursTask, RetrievalTask, load_retrieval
-from .tasks.sts import DEV_TASK, SICKR_DEV_TASK, STS_TASKS, PairTask, load_lengths, load_pairs_file, load_task
-from .tasks.transfer import TRANSFER_TASKS, TransferTask, load_transfer_task, load_trec_lengths
+from .tasks.sts import PairTask, load_lengths, load_pairs_file, load_task
+from .tasks.transfer import TransferTask, load_transfer_task, load_trec_lengths
 
 Task = PairTask | TransferTask | RetrievalTask | NeighboursTask | GeometryTask | CostTask | EditTask
 # Each suite's tasks, read from `data`.
-SUITES: dict[str, Callable[[str], Sequence[Task]]] = {
+LOADERS: dict[str, Callable[[str], Sequence[Task]]] = {
     "sts": lambda data: [load_task(name, data) for name in STS_TASKS],
     "sts-dev": lambda data: [load_task(DEV_TASK, data)],
     "sickr-dev": lambda data: [load_task(SICKR_DEV_TASK, data)],
@@ -112,9 +113,9 @@ def load_suites(suites: Sequence[str], data: str) -> dict[str, list[Task]]:
     Raises:
         UserError: a suite is unknown, or its data is missing or damaged.
     """
-    if unknown := [suite for suite in suites if suite not in SUITES]:
-        raise UserError(f"suite: {unknown[0]!r} must be one of {', '.join(SUITES)}")
-    return {suite: list(SUITES[suite](data)) for suite in dict.fromkeys(suites)}
+    if unknown := [suite for suite in suites if suite not in LOADERS]:
+        raise UserError(f"suite: {unknown[0]!r} must be one of {', '.join(LOADERS)}")
+    return {suite: list(LOADERS[suite](data)) for suite in dict.fromkeys(suites)}
 
 
 def evaluate_tasks(encode: Encode, tasks: Sequence[Task], *, receipt: dict | None = None) -> list[dict]:

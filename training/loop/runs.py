@@ -24,8 +24,9 @@ from ..evaluation.report import AVERAGE, average, format_table, tests_only
 from ..evaluation.selection import load_dev_tasks
 from ..evaluation.sentence_vectors import Encode
 from ..evaluation.suites import Task, encode_once, score
+from ..evaluation.tasks.names import STS_TASKS
 from ..evaluation.tasks.neighbours import nearest_sentences
-from ..evaluation.tasks.sts import STS_TASKS, PairTask, load_pairs_file, load_task
+from ..evaluation.tasks.sts import PairTask, load_pairs_file, load_task
 from ..files import in_use, locked_elsewhere, remove, replace_directory, report_full_disk, write_json
 from ..pictures.captions import PICTURES
 from ..pictures.vectors import draw_similarities

@@ -13,7 +13,8 @@ from ..errors import UserError
 from ..evaluation.encoders import load_encoder, plain_encoder
 from ..evaluation.significance import spearman
 from ..evaluation.suites import encode_once
-from ..evaluation.tasks.sts import DEV_TASK, PairTask, load_task, unit_vectors
+from ..evaluation.tasks.names import DEV_TASK
+from ..evaluation.tasks.sts import PairTask, load_task, unit_vectors
 from .vectors import draw_layers, draw_pairs, draw_similarities
 
 POOLINGS = ["cls", "mean", "max"]

@@ -13,6 +13,8 @@ from ..errors import UserError
 OPTIMIZERS = ("adamw", "adamw-transformers4", "rmsprop")
 # The schedulers of transformers that need nothing but the number of updates.
 SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt")
+# As `dataset`: both sides of all pairs of STS-B.
+STSB_SENTENCES = "stsb-sentences"
 # What chooses the best checkpoint, see `evaluation.selection`.
 LAST = "last"
 SELECTIONS = ("sts-dev", "sts-sickr-dev", "transfer-dev", LAST)
@@ -96,7 +98,7 @@ class Recipe:
     )
 
     dataset: str | None = data_key(
-        None, "Hub id of a data set, or `stsb-sentences`: both sides of all pairs of STS-B, from `eval_data`."
+        None, f"Hub id of a data set, or `{STSB_SENTENCES}`: both sides of all pairs of STS-B, from `eval_data`."
     )
     dataset_file: str | None = data_key(None, "The one file of `dataset` to read, if it has several.")
     dataset_revision: str | None = data_key(None, "Pinned revision of `dataset` on the Hub.")

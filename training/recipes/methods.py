@@ -18,6 +18,7 @@ FILLED_IN |= {"whitening_size", "flow_width", "generator_config", "batch_size"}
 EVERY_METHOD = "Every method"
 
 
+@functools.cache
 def method_keys(name: str) -> dict[str, Key]:
     """Return the keys that a recipe of this method may set beside those of every recipe, the method's own first.
 

@@ -78,8 +78,15 @@ def merged_values(name: str, overrides: dict[str, object]) -> dict[str, Any]:
         UserError: there is no such recipe.
     """
     path = recipe_path(name)
-    origin = name if name in recipe_files() else path.name
-    return {"name": path.stem, "recipe": origin, **read_values(path), **overrides}
+    if name in recipe_files():
+        return {"name": path.stem, "recipe": name, **_zoo_values(path), **overrides}
+    return {"name": path.stem, "recipe": path.name, **read_values(path), **overrides}
+
+
+@cache
+def _zoo_values(path: Path) -> dict[str, Any]:
+    """Return the values of a recipe of the zoo. A table reads each many times."""
+    return read_values(path)
 
 
 class _Loader(yaml.SafeLoader):

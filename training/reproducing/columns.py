@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from ..cards.published import TRANSFER_AVERAGE
 from ..errors import UserError
 from ..evaluation.report import AVERAGE
-from ..evaluation.suites import SUITES
-from ..evaluation.tasks.sts import DEV_TASK, SICKR_DEV_TASK, STS_TASKS
-from ..evaluation.tasks.transfer import TRANSFER_TASKS
+from ..evaluation.tasks.names import DEV_TASK, SICKR_DEV_TASK, STS_TASKS, SUITES, TRANSFER_TASKS
 
 # Beside the suites of `csezoo evaluate`: what a run cost, fine-tuning, and what only the paper measures.
 RUN, GLUE, PAPER = "run", "glue", "paper"

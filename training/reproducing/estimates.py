@@ -12,10 +12,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformers import AutoConfig
-
-from ..data.texts import STSB_SENTENCES
 from ..recipes import Recipe
+from ..recipes.keys import STSB_SENTENCES
 
 # Rows of the data sets in the recipes.
 ROWS = {
@@ -127,6 +125,8 @@ def shape(model: str | None) -> tuple[int, int, float]:
         (24, 1024)
     """
     if model and (Path(model) / "config.json").is_file():
+        from transformers import AutoConfig  # takes seconds, and a list of items does not need it
+
         config = AutoConfig.from_pretrained(model, trust_remote_code=False)
         layers, width = config.num_hidden_layers, config.hidden_size
         return layers, width, 12 * layers * width**2 + config.vocab_size * width

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from safetensors import safe_open
 
-from .columns import GLUE, RUN, suite_of
+from .columns import GLUE, PAPER, RUN, Column, suite_of
 from .plan import Run
 
 
@@ -22,6 +23,24 @@ def read_results(run: Run) -> list[dict]:
 
 def _results(path: Path) -> list[dict]:
     return json.loads(path.read_text(encoding="utf-8"))["results"] if path.is_file() else []
+
+
+def finished(run: Run, columns: Sequence[Column]) -> bool:
+    """Return whether a run is trained, and everything measured that the columns need."""
+    trained = run.recipe is None or (run.directory / "results.json").is_file()
+    return trained and not missing_suites(run, columns)
+
+
+def missing_suites(run: Run, columns: Sequence[Column]) -> list[tuple[str, str | None]]:
+    """Return the suites, and the tasks of GLUE, that are not measured yet."""
+    there = {_measured(row["suite"], row["task"]) for row in read_results(run)}
+    needed = dict.fromkeys(_measured(c.suite, c.task) for c in columns if c.suite not in (RUN, PAPER))
+    return [each for each in needed if each not in there]
+
+
+def _measured(suite: str, task: str | None) -> tuple[str, str | None]:
+    """Return what is measured in one piece: a suite, or a task of GLUE."""
+    return suite, task if suite == GLUE else None
 
 
 def run_costs(run: Run) -> list[dict]:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from .estimates import estimate
 from .manifests import Item, load_item
+from .measuring import finished
 from .names import item_names
 from .plan import Planned, Run, plan
-from .runs import finished
 
 
 def unique_runs(planned: Sequence[Planned]) -> list[Run]:

@@ -23,8 +23,8 @@ from ..evaluation.glue.fine_tuning import FineTuning, run_glue
 from ..evaluation.results import ResultsFile
 from ..evaluation.suites import evaluate
 from ..files import locked_elsewhere
-from .columns import GLUE, PAPER, RUN, Column
-from .measuring import read_results
+from .columns import GLUE, Column
+from .measuring import finished, missing_suites
 from .plan import Run
 
 logger = logging.getLogger(__name__)
@@ -159,27 +159,9 @@ def claimed(run: Run) -> Iterator[bool]:
         lock.release()
 
 
-def finished(run: Run, columns: Sequence[Column]) -> bool:
-    """Return whether a run is trained, and everything measured that the columns need."""
-    trained = run.recipe is None or (run.directory / "results.json").is_file()
-    return trained and not _missing(run, columns)
-
-
-def _missing(run: Run, columns: Sequence[Column]) -> list[tuple[str, str | None]]:
-    """Return the suites, and the tasks of GLUE, that are not measured yet."""
-    there = {_measured(row["suite"], row["task"]) for row in read_results(run)}
-    needed = dict.fromkeys(_measured(c.suite, c.task) for c in columns if c.suite not in (RUN, PAPER))
-    return [each for each in needed if each not in there]
-
-
-def _measured(suite: str, task: str | None) -> tuple[str, str | None]:
-    """Return what is measured in one piece: a suite, or a task of GLUE."""
-    return suite, task if suite == GLUE else None
-
-
 def measure(run: Run, columns: Sequence[Column], data: str, glue: dict[str, Any]) -> None:
     """Evaluate a trained run or a finished model on what is missing. The results are in its directory."""
-    missing = _missing(run, columns)
+    missing = missing_suites(run, columns)
     run.directory.mkdir(parents=True, exist_ok=True)
     if suites := [suite for suite, _ in missing if suite != GLUE]:
         encode, receipt = load_encoder(converted(run), pooling=run.pooling)

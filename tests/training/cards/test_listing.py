@@ -12,7 +12,7 @@ from csezoo.training import list_models
 from csezoo.training.cards.index import write_cards
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
-from csezoo.training.evaluation.tasks.sts import STS_TASKS
+from csezoo.training.evaluation.tasks.names import STS_TASKS
 from csezoo.training.recipes import recipe_names
 from csezoo.training.recipes.released import released
 

@@ -11,8 +11,7 @@ from csezoo.training.cards.published import SUITES, TRANSFER_AVERAGE, published
 from csezoo.training.cards.tables import format_rows, read_rows
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.report import AVERAGE
-from csezoo.training.evaluation.tasks.sts import ROWS, STS_TASKS
-from csezoo.training.evaluation.tasks.transfer import TRANSFER_TASKS
+from csezoo.training.evaluation.tasks.names import ROWS, STS_TASKS, TRANSFER_TASKS
 from csezoo.training.recipes import changes, dump_recipe, load_recipe, recipe_names
 
 ENTRIES = [

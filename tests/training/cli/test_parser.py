@@ -12,7 +12,7 @@ import pytest
 
 from csezoo.training.cli.parser import build_parser, main
 from csezoo.training.evaluation.glue.data import TASKS
-from csezoo.training.evaluation.suites import SUITES
+from csezoo.training.evaluation.suites import LOADERS
 from csezoo.training.loop.building import build
 from csezoo.training.publishing.repository import save_repository
 from csezoo.training.recipes import make_recipe, recipe_names
@@ -67,6 +67,7 @@ def test_help_names_every_command_in_under_a_second_of_processor_time_without_a_
     [
         ("recipes", "diffaug-bert-base-uncased-semi "),
         ("models --method simcse --trained", "simcse-minilm "),
+        ("table model_cards/simcse-minilm/results.json", "| simcse-minilm |"),
         ("train no-such", "error: no recipe 'no-such'"),
         (
             "train simcse-bert-base-uncased --lerning_rate 1",
@@ -122,7 +123,7 @@ def test_every_option_is_described_with_its_default_and_every_command_has_an_exa
 
 def test_help_and_documentation_name_every_suite_and_every_task_of_glue(capsys):
     page = (Path(__file__).parents[3] / "docs" / "evaluation.md").read_text(encoding="utf-8")
-    for command, names in (("evaluate", SUITES), ("glue", TASKS)):
+    for command, names in (("evaluate", LOADERS), ("glue", TASKS)):
         with pytest.raises(SystemExit):
             main([command, "--help"])
         shown = re.sub(r"-\n\s+", "-", capsys.readouterr().out)  # argparse breaks lines at hyphens

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from csezoo.training.cli.parser import main
-from csezoo.training.evaluation.tasks.sts import ROWS
+from csezoo.training.evaluation.tasks.names import ROWS
 from tests.conftest import SENTENCES
 from tests.interpreters import run_python
 from tests.repositories import tiny_repository
@@ -31,7 +31,7 @@ def from_file(name, *_):
 sts.from_hub = from_file
 sts.ROWS["STS12"] = 96
 import csezoo.training.evaluation.suites as suites
-suites.SUITES["sts"] = lambda data: [sts.load_task("STS12", data)]
+suites.LOADERS["sts"] = lambda data: [sts.load_task("STS12", data)]
 main(["evaluate", "model", "--out", "ours.json", "--format", "mteb", "--to", "ours", "--name", "zoo/tiny"])
 """
 

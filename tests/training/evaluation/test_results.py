@@ -11,7 +11,8 @@ from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.results import ResultsFile
 from csezoo.training.evaluation.suites import evaluate
-from csezoo.training.evaluation.tasks.sts import DEV_TASK, load_task
+from csezoo.training.evaluation.tasks.names import DEV_TASK
+from csezoo.training.evaluation.tasks.sts import load_task
 from tests.conftest import SENTENCES
 
 RECEIPT = {"pooling": "letters", "dtype": "float32", "model_sha256": "0" * 64, "model_revision": None}

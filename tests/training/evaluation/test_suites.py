@@ -8,8 +8,9 @@ from transformers import AutoModel, AutoTokenizer
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.evaluation.report import average, format_table
-from csezoo.training.evaluation.suites import evaluate, evaluate_tasks
-from csezoo.training.evaluation.tasks.sts import DEV_TASK, PairTask, unit_vectors
+from csezoo.training.evaluation.suites import LOADERS, evaluate, evaluate_tasks
+from csezoo.training.evaluation.tasks.names import DEV_TASK, SUITES
+from csezoo.training.evaluation.tasks.sts import PairTask, unit_vectors
 
 
 def ranks(values) -> np.ndarray:
@@ -30,6 +31,10 @@ def cosine(first, second) -> float:
     first, second = np.asarray(first, np.float64), np.asarray(second, np.float64)
     norms = np.linalg.norm(first) * np.linalg.norm(second)
     return float(first @ second / norms) if norms else 0.0
+
+
+def test_the_names_of_the_suites_are_those_that_can_be_loaded():
+    assert tuple(LOADERS) == SUITES
 
 
 class Letters:

@@ -8,7 +8,8 @@ import numpy as np
 
 from csezoo.modeling.text_prefixes import NEGATIVE_PREFIXES, POSITIVE_PREFIXES, positive_prefix
 
-from .sts import DEV_TASK, Vectors, load_task
+from .names import DEV_TASK
+from .sts import Vectors, load_task
 
 # Table 1 of the paper.
 ORIGIN = "I love natural language processing."

@@ -15,35 +15,14 @@ import numpy as np
 from ...errors import UserError, quoted
 from ...hub import load_rows
 from ..metrics.sts.sts import STS
+from .names import DEV_TASK, ROWS, SICKR_DEV_TASK, SUBSETS
 from .senteval import find_senteval, finite, numbered_lines, read_pair, read_subset, read_text, respaced
 
 # Looks up the vectors of sentences: `list[str] -> (n, d)`, float32.
 Vectors = Callable[[list[str]], np.ndarray]
 
-SUBSETS = {
-    "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
-    "STS13": ("FNWN", "headlines", "OnWN"),
-    "STS14": ("deft-forum", "deft-news", "headlines", "OnWN", "images", "tweet-news"),
-    "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
-    "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
-}
-STS_TASKS = (*SUBSETS, "STSBenchmark", "SICK-R")
-DEV_TASK = "STSBenchmark-dev"
-SICKR_DEV_TASK = "SICK-R-dev"
 SICKR_SPLITS = {"SICK-R": "SICK_test_annotated.txt", SICKR_DEV_TASK: "SICK_trial.txt"}
 STSB_SPLITS = {"STSBenchmark-train": "sts-train.csv", DEV_TASK: "sts-dev.csv", "STSBenchmark": "sts-test.csv"}
-ROWS = {
-    "STS12": 3108,
-    "STS13": 1500,
-    "STS14": 3750,
-    "STS15": 3000,
-    "STS16": 1186,
-    "STSBenchmark": 1379,
-    "SICK-R": 4927,
-    SICKR_DEV_TASK: 500,
-    DEV_TASK: 1500,
-    "STSBenchmark-train": 5749,
-}
 # The revisions that MTEB pins. One split contains all pairs of a year (the "all" setting). MTEB's SICK-R is train,
 # trial and test together; the papers use the 4,927 test pairs, which are therefore read from SentEval's archive.
 HUB = {

@@ -13,7 +13,6 @@ from .probing import PROTOCOLS, SEED, dev_then_test, folds_then_test, nested_fol
 from .senteval import find_senteval, numbered_lines, respaced
 from .sts import Vectors
 
-TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
 ROWS = {
     "MR": {"all": 10662},
     "CR": {"all": 3775},
@@ -39,7 +38,7 @@ class TransferTask:
     """Labelled sentences, or labelled pairs of sentences, in SentEval's order.
 
     Args:
-        name: one of `TRANSFER_TASKS`.
+        name: one of `names.TRANSFER_TASKS`.
         parts: examples by part: `all`, or `train` (and `dev`) and `test`. They are in SentEval's order, on which its
             folds and batches depend.
         source, revision: the data set they were read from.
@@ -97,7 +96,7 @@ def load_transfer_task(name: str, data: str, protocol: str = "default") -> Trans
     """Read a task.
 
     Args:
-        name: one of `TRANSFER_TASKS`.
+        name: one of `names.TRANSFER_TASKS`.
         data: `hub`, or a directory in SentEval's layout.
         protocol: a key of `probing.PROTOCOLS`.
 

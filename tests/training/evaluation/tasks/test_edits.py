@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from csezoo.training.evaluation.tasks.edits import EditTask, load_edits
-from csezoo.training.evaluation.tasks.sts import DEV_TASK, ROWS
+from csezoo.training.evaluation.tasks.names import DEV_TASK, ROWS
 
 
 def letters(texts: list[str]) -> np.ndarray:

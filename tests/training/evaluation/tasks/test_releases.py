@@ -3,15 +3,16 @@
 import pytest
 
 from csezoo.training.cli.parser import main
-from csezoo.training.evaluation.suites import SUITES, full_receipt
+from csezoo.training.evaluation.suites import LOADERS, full_receipt
+from csezoo.training.evaluation.tasks.names import STS_TASKS
 from csezoo.training.evaluation.tasks.releases import RELEASED
-from csezoo.training.evaluation.tasks.sts import HUB, STS_TASKS, load_task
+from csezoo.training.evaluation.tasks.sts import HUB, load_task
 from tests.training.evaluation.tasks.test_sts import senteval  # noqa: F401 (a fixture)
 
 
 def test_the_real_data_is_as_released(real_data):
     data = str(real_data / "data" / "senteval")
-    tasks = [task for suite in ("sts", "sts-dev", "transfer") for task in SUITES[suite](data)]
+    tasks = [task for suite in ("sts", "sts-dev", "transfer") for task in LOADERS[suite](data)]
     assert {task.name for task in tasks} == RELEASED.keys()
     assert {task.name: full_receipt(task, None)["as_released"] for task in tasks} == dict.fromkeys(RELEASED, True)
 

@@ -6,8 +6,9 @@ import json
 import pytest
 
 from csezoo.training.errors import UserError
+from csezoo.training.evaluation.tasks.names import DEV_TASK, SICKR_DEV_TASK, STS_TASKS
 from csezoo.training.evaluation.tasks.senteval import REPOSITORY
-from csezoo.training.evaluation.tasks.sts import DEV_TASK, HUB, SICKR_DEV_TASK, STS_TASKS, load_pairs_file, load_task
+from csezoo.training.evaluation.tasks.sts import HUB, load_pairs_file, load_task
 
 # Pairs of each sub-set as released. SentEval leaves out STS13's SMT because of its licence.
 YEARS = {

@@ -5,10 +5,10 @@ import pytest
 
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.suites import evaluate, evaluate_tasks
+from csezoo.training.evaluation.tasks.names import TRANSFER_TASKS
 from csezoo.training.evaluation.tasks.probing import PROTOCOLS, dev_then_test, folds_then_test, nested_folds
 from csezoo.training.evaluation.tasks.transfer import (
     ROWS,
-    TRANSFER_TASKS,
     TransferTask,
     examples_receipt,
     load_transfer_task,
