@@ -132,5 +132,5 @@ def test_the_weights_are_those_of_a_plain_loop(protocol):
     train, held = np.arange(90), np.arange(90, 120)
     model, _ = train_one(x[train], y[train], x[held], y[held], 3, 1e-3, protocol, np.random.RandomState(1111))
     weights, _ = fit(x, y, [(train, held)], np.array([[1e-3]]), protocol)
-    for part, expected in zip(weights, model.parameters(), strict=True):  # (1, d, 1, classes) and (classes, d)
-        torch.testing.assert_close(part[0, :, 0].T.reshape(expected.shape), expected.detach(), atol=1e-4, rtol=1e-3)
+    for part, expected in zip(weights, model.parameters(), strict=True):  # (1, 1, classes, d) and (classes, d)
+        torch.testing.assert_close(part[0, 0].reshape(expected.shape), expected.detach(), atol=1e-4, rtol=1e-3)
