@@ -147,8 +147,8 @@ def test_a_missing_file_and_a_directory_are_refused(tmp_path):
 
 
 def test_a_column_that_is_named_twice_is_refused(load):
-    assert refusal(load, "a.csv", "a,b\nx,y\n", text_columns="a,b,b") == (
-        "text_columns: b is given twice; give different columns"
+    assert refusal(load, "a.csv", "a,b\nx,y\n", text_columns="a,a") == (
+        "text_columns: a is given twice; give different columns"
     )
 
 
