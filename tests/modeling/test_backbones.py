@@ -5,9 +5,18 @@ import torch
 from transformers import AutoConfig, AutoModel, BertConfig, ConvBertConfig, DebertaV2Config, FNetConfig
 
 from csezoo.modeling import DiffAugConfig, SimCSEConfig
-from csezoo.modeling.backbones import embedding_output, hidden_layers, is_causal, longest_input, projections
+from csezoo.modeling.backbones import (
+    embedding_output,
+    first_output,
+    hidden_layers,
+    is_causal,
+    longest_input,
+    projections,
+)
 from csezoo.modeling.modeling_diffaug import DiffAugModel
 from csezoo.modeling.modeling_simcse import SimCSEModel
+from csezoo.modeling.perturbations import perturbed
+from csezoo.modeling.prefix_slots import keys_and_values, prefixes_in_slots
 from csezoo.training.errors import UserError
 from csezoo.training.loop.building import build
 from csezoo.training.loop.health import refuse_padding_dependence
@@ -112,6 +121,18 @@ def test_hidden_states_are_the_outputs_of_the_embeddings_and_the_layers(family):
         torch.testing.assert_close(output, state, atol=0, rtol=0)
 
 
+def test_a_layer_that_runs_several_times_is_perturbed_in_its_own_way_each_time():
+    backbone, means = AutoModel.from_config(family_config("ALBERT")).eval(), []
+    changes = [lambda hidden, packing, value=value: torch.full_like(hidden, value) for value in (1.0, 2.0, 3.0)]
+    with perturbed(backbone, changes), torch.no_grad():
+        for module in (embedding_output(backbone), hidden_layers(backbone)[0]):
+            module.register_forward_hook(
+                lambda module, inputs, output: means.append(first_output(output).mean().item())
+            )
+        backbone(input_ids=torch.tensor([[5, 6, 7]]))
+    assert means[:3] == [1.0, 2.0, 3.0] and len(means) == 4 and means[3] != 3.0
+
+
 def attention_with_prefix(query, keys, values, heads):
     """Plain attention in float64: `(T, H)` queries on `(l + T, H)` keys and values."""
     size = query.shape[-1] // heads
@@ -158,6 +179,24 @@ def test_a_prefix_in_slots_gives_the_vectors_of_a_prefix_in_a_cache(monkeypatch)
         with monkeypatch.context() as patch:
             patch.setattr(model, "cached", False)
             torch.testing.assert_close(model.encode_tokens(**rows, views=views)[1], cached, atol=1e-12, rtol=0)
+
+
+def test_a_prefix_in_slots_is_in_the_keys_and_values_of_a_fused_projection():
+    backbone = AutoModel.from_config(family_config("ModernBERT")).eval()
+    prefixes, fused = torch.randn(3, 2, 1, 2, 4, 16), []  # 3 layers, 2 heads, 4 slots
+    with prefixes_in_slots(backbone, prefixes) as (keys, values), torch.no_grad():
+        for places in keys_and_values(backbone):
+            for linear in places:
+                linear.register_forward_hook(lambda linear, inputs, output: fused.append((linear, inputs, output)))
+        backbone(input_ids=torch.randint(10, 40, (1, 4 + 3)))
+    assert len(keys) == len(values) == len(fused) == 3
+    for prefix, key, value, (linear, (hidden,), output) in zip(prefixes, keys, values, fused, strict=True):
+        plain = torch.nn.functional.linear(hidden, linear.weight, linear.bias).unflatten(-1, (3, 2, 16))
+        plain[:, :4, 1], plain[:, :4, 2] = prefix.transpose(2, 3)
+        torch.testing.assert_close(output, plain.flatten(2), atol=1e-6, rtol=0)
+        torch.testing.assert_close(
+            torch.stack([key, value], 1), plain[:, :, 1:].permute(0, 2, 3, 1, 4), atol=1e-6, rtol=0
+        )
 
 
 def test_lora_on_positions_that_all_rows_share_is_the_mean_of_the_sets():

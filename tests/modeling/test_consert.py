@@ -79,6 +79,7 @@ def test_a_shuffled_view_has_the_same_pieces_in_an_order_of_its_draw():
     assert first == pieces and second != pieces and sorted(second) == pieces
     assert config.edit_sentence([pieces, pieces], Random(1)) == [first, second]
     assert pieces == list(range(30))
+    assert config.edit_sentence([pieces] * 3, Random(1)) == [first, second, pieces], "a hard negative is not shuffled"
 
 
 def test_mini_batches_are_refused_with_cut_offs_only():

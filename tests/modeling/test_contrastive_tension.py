@@ -48,3 +48,11 @@ def test_the_encoders_start_as_one_and_part():
     served = model.model(**{name: value[:, 0] for name, value in rows.items()}).pooler_output
     torch.testing.assert_close(served, positives)
     assert not torch.allclose(served, anchors), "the first encoder reads the anchors"
+
+
+def test_three_columns_and_mini_batches_are_refused():
+    config = ContrastiveTensionConfig()
+    assert [config.view_columns(columns) for columns in (1, 2)] == [[0, 0], [0, 1]]
+    with pytest.raises(ValueError, match="one text column or two, not 3"):
+        config.view_columns(3)
+    assert "two encoders" in config.needs_whole_batch

@@ -116,5 +116,6 @@ def test_a_served_checkpoint_has_its_convolutions(tmp_path):
 def test_what_the_method_does_not_have_is_refused(keys, message):
     with pytest.raises(ValueError, match=message):
         ISBERTConfig(**keys)
+    assert ISBERTConfig().view_columns(1) == [0]
     with pytest.raises(ValueError, match="one text column, not 2"):
         ISBERTConfig().view_columns(2)

@@ -217,6 +217,19 @@ def test_noise_stays_within_its_largest_norm():
         np.testing.assert_allclose(end[row].numpy(), expected, atol=1e-9)
 
 
+def test_small_gradients_are_not_lost_in_half_precision():
+    # At this temperature many gradients at the masks are below the smallest number of float16.
+    model, rows = l2pcsr(temperature=1000.0, inner_steps=1).float(), batch()
+    moves = []
+    for half in (False, True):
+        torch.manual_seed(3)
+        initial = model.initial_probabilities(**rows)["token"]
+        torch.manual_seed(3)
+        with torch.autocast("cpu", dtype=torch.float16, enabled=half):
+            moves.append((model.learn_weakening(**rows)["token"] - initial).flatten())
+    assert torch.cosine_similarity(*moves, dim=0) > 0.999
+
+
 @pytest.mark.parametrize(
     "changes",
     [

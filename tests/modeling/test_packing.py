@@ -209,6 +209,9 @@ def test_eager_attention_and_requested_attentions_compute_padding():
     rows = {name: value.flatten(0, 1) for name, value in batch().items()}
     assert model(**rows, output_attentions=True).attentions[0].shape == (12, 2, 12, 12)
     assert model.take_padding_tokens() == (rows["attention_mask"] == 0).sum()
+    rows["attention_mask"][:, 2:] = 0
+    model(**rows, output_attentions=True)
+    assert model.take_padding_tokens() == 12 * 10
 
 
 def test_little_padding_and_empty_rows_are_computed():
@@ -218,6 +221,9 @@ def test_little_padding_and_empty_rows_are_computed():
     assert model.packing(model.backbone, almost) is None and model.take_padding_tokens() == 2
     almost[0] = 0
     assert model.packing(model.backbone, almost) is None and model.take_padding_tokens() == 10
+    with torch.inference_mode():
+        model.packing(model.backbone, almost)
+    assert model.take_padding_tokens() == 0, "encode does not count"
     almost[0, 0] = 1
     assert isinstance(model.packing(model.backbone, almost), Packing) and model.take_padding_tokens() == 0
 

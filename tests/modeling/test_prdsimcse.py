@@ -119,6 +119,8 @@ def test_levels_can_count_pieces():
     pieces = views(tokenizer, [sentence], prefix_length_unit="pieces")
     assert 8 <= len(pieces["0"][0]) < 16
     assert pieces["1"] == tokenizer([f"um {sentence}"], add_special_tokens=False).input_ids
+    six = views(tiny_tokenizer("bert"), ["the small cat sees the house"], prefix_length_unit="pieces")
+    assert len(six["0"][0]) == 6 and six["1"] == six["0"], "special tokens do not count"
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
@@ -132,8 +134,9 @@ def test_the_same_share_of_sentences_always_gets_the_prefix(share):
     assert config.text_prefixes(sentences[::-1], tokenizer)[1] == positives[::-1]
 
 
-def test_without_negative_prefix_there_are_two_views():
-    assert list(views(tiny_tokenizer("bert"), negative_prefix="none")) == ["0", "1"]
+def test_without_prefixes_there_are_two_equal_views():
+    made = views(tiny_tokenizer("bert"), negative_prefix="none", positive_prefix="none")
+    assert list(made) == ["0", "1"] and made["0"] == made["1"]
 
 
 def test_two_columns_are_refused():

@@ -62,17 +62,17 @@ def test_one_sentence_has_nothing_to_rank(vectors):
     assert loss.item() == 0 and not one[0].grad.any()
 
 
-@pytest.mark.parametrize("name", ["simcse", "prdsimcse", "sgopt"])
+@pytest.mark.parametrize("name", ["simcse", "prdsimcse", "sgopt", "isbert"])
 def test_the_loss_is_added_to_that_of_every_method(name):
-    """With dropout off. SG-OPT's second view is of its twin, so its anchors are compared with themselves."""
+    """With dropout off. Where the other views are a twin's or features, the anchors are compared with themselves."""
     config_class, _, training_class = method(name)
     backbone = tiny_config("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     torch.manual_seed(0)
     model = training_class(config_class(backbone_config=backbone, rank_weight=2.0, rank_temperature=0.1))
-    rows = batch(views={"prdsimcse": 3, "sgopt": 1}.get(name, 2))
+    rows = batch(views={"prdsimcse": 3, "sgopt": 1, "isbert": 1}.get(name, 2))
     rows["teacher_vectors"] = torch.randn(4, 3)
     output = model(**rows)
-    others = output.embeddings[:, 0 if name == "sgopt" else 1]
+    others = output.embeddings[:, 0 if name in ("sgopt", "isbert") else 1]
     expected = rank_distillation(
         output.embeddings[:, 0],
         others,

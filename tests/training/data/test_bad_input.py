@@ -148,8 +148,8 @@ def test_the_error_of_a_long_score_is_short(tmp_path):
 
 def test_a_column_of_pairs_that_is_there_twice_is_refused(tmp_path):
     file = tmp_path / "pairs.csv"
-    file.write_text("sentence1,sentence2,score,score\na,b,1,2\nc,d,2,1\n", encoding="utf-8")
-    with pytest.raises(UserError, match="pairs.csv: its header has the column score twice; rename one of them"):
+    file.write_text("sentence1,sentence2,sentence2,score,score\na,b,b,1,2\nc,d,d,2,1\n", encoding="utf-8")
+    with pytest.raises(UserError, match="pairs.csv: its header has the column sentence2 twice; rename one of them"):
         load_pairs_file(str(file))
 
 

@@ -104,6 +104,15 @@ def test_a_language_that_a_model_lacks_is_named(translators, tmp_path, capsys):
     assert "has no 'xx_XX'" in capsys.readouterr().err
 
 
+def test_a_translation_model_that_does_not_load_is_named(tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("the cat\n", encoding="utf-8")
+    (tmp_path / "empty").mkdir()
+    command = ["backtranslate", str(tmp_path / "text.txt"), "--to", str(tmp_path / "pairs.csv")]
+    with pytest.raises(SystemExit):
+        main([*command, "--forward", str(tmp_path / "empty"), "--back", str(tmp_path / "empty")])
+    assert "empty' could not be loaded as a sequence-to-sequence model" in capsys.readouterr().err
+
+
 def test_a_synonym_has_the_capital_of_its_word():
     assert with_synonyms("Cats", {"cats": ["felines"]}, 1.0, Random(0)) == "Felines"
 

@@ -115,11 +115,11 @@ def test_a_stream_gives_the_same_sentences(load, tmp_path):
     [
         ("a.csv", "x,y\na,b\n", {"text_columns": "sent0"}, ["no column sent0, only x, y", "--text_columns"]),
         ("a.csv", "x,y\na,b\n", {}, ["has the columns x, y", "--text_columns"]),
-        ("a.csv", "x,y\na,1\nb,2\n", {"text_columns": "x,y"}, ["column y must be text, got int64"]),
+        ("a.csv", "x,y,z\na,1,.5\nb,2,.5\n", {"text_columns": "x,y,z"}, ["column y must be text, got int64"]),
         ("a.csv", "text;y\na;1\n", {}, ["its header 'text;y' seems to be separated by ';'", "read with ','"]),
         ("a.csv", "text\ty\na\t1\n", {}, ["separated by '\\t'"]),
         ("a.tsv", "text,y\na,1\n", {}, ["separated by ','", "read with '\\t'"]),
-        ("a.csv", "x,y,x\na,b,c\n", {"text_columns": "x"}, ["its header has the column x twice"]),
+        ("a.csv", "x,y,x,y\na,b,c,d\n", {"text_columns": "x,y"}, ["its header has the column x twice"]),
         ("a.txt", "", {}, ["is empty"]),
         ("a.txt", "\n \n", {}, ["has no sentences"]),
         ("a.csv", "text\n", {}, ["could not be read"]),

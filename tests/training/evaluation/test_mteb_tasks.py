@@ -71,7 +71,7 @@ def test_the_folder_is_that_of_the_results_repository(folders):
     for name in ("ours", "theirs"):
         (meta,) = (folders / name).glob("results/zoo__tiny/*/model_meta.json")
         described = json.loads(meta.read_text(encoding="utf-8"))
-        assert (described["name"], described["embed_dim"]) == ("zoo/tiny", 32)
+        assert (described["name"], described["embed_dim"], described["open_weights"]) == ("zoo/tiny", 32, True)
         assert described["revision"] == meta.parent.name and meta.parent.name.startswith("sha256-")
         revisions.add(meta.parent.name)
         assert score(folders / name)["dataset_revision"] == "a0d554a64d88156834ff5ae9920b964011b16384"

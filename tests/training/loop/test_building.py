@@ -71,6 +71,11 @@ def test_max_length_does_not_count_a_prompt(bases, kind_and_recipe):
     assert built.model.config.prompt_token_ids == built.templates
 
 
+def test_a_template_without_a_place_for_the_sentence_is_refused(bases):
+    with pytest.raises(UserError, match="prompts: 'means {mask}' must contain {sentence} and {mask} once each"):
+        build(make_recipe({"base_model": str(bases["bert"]), "pooling": "prompt", "prompts": ["means {mask}"]}))
+
+
 def test_attention_implementation_reaches_the_trained_backbone(base):
     built = build(make_recipe({"base_model": str(base), "attn_implementation": "eager"}))
     assert built.model.model.backbone.config._attn_implementation == "eager"

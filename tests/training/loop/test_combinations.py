@@ -39,7 +39,7 @@ def test_a_combination_has_all_keys_and_is_served_as_the_method_of_its_views(nam
     config, serving, training = method(name)
     names = name.split("+")
     (of_views,) = [one for one in names if "views" in METHODS[one][2].seams]
-    assert serving is METHODS[of_views][1]
+    assert serving is training.serving_class is METHODS[of_views][1]
     assert config().model_type == of_views and config.__name__ == METHODS[of_views][0].__name__
     for one in names:
         assert issubclass(training, METHODS[one][2])
@@ -48,6 +48,11 @@ def test_a_combination_has_all_keys_and_is_served_as_the_method_of_its_views(nam
 
 def test_the_order_of_the_names_does_not_matter():
     assert method("diffcse+l2pcsr")[1] is method("l2pcsr+diffcse")[1]
+
+
+def test_a_combination_without_a_method_of_the_views_is_served_as_the_first_one():
+    assert method("prdsimcse+diffcse")[1] is METHODS["prdsimcse"][1]
+    assert method("diffcse+prdsimcse")[1] is METHODS["diffcse"][1]
 
 
 def test_a_combination_keeps_the_defaults_of_its_methods():

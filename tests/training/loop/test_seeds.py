@@ -11,7 +11,7 @@ import yaml
 
 from csezoo.training.errors import UserError
 from csezoo.training.files import locked
-from csezoo.training.loop.distributed.seeds import OF_SEED, RUN_FILES, seed_directory, seeds_locked
+from csezoo.training.loop.distributed.seeds import OF_SEED, RUN_FILES, claim, seed_directory, seeds_locked
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES
@@ -179,6 +179,16 @@ def test_a_command_whose_seeds_are_all_taken_is_refused_and_changes_nothing(reci
         code, err = train_in_child(arguments({**recipe, "seeds": [2]}), tmp_path)
     assert code == 2 and f"another process is training in {tmp_path / 'run' / 'seed-2'}; wait for it" in err
     assert sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "run").rglob("*.*")) == before
+
+
+def test_a_forced_change_keeps_the_seeds_of_a_run_and_overwriting_starts_again(tmp_path):
+    run = tmp_path / "run"
+    assert claim(run, make_recipe({"seeds": [1, 2]})) == [1, 2]
+    (run / "seed-1" / "checkpoints" / "step-1").mkdir(parents=True)
+    assert claim(run, make_recipe({"seeds": [3], "batch_size": 8, "force": True})) == [1, 2, 3]
+    assert (run / "seed-1").is_dir()
+    assert claim(run, make_recipe({"seeds": [3], "batch_size": 4, "overwrite": True})) == [3]
+    assert not (run / "seed-1").exists()
 
 
 @pytest.mark.parametrize("key", ["overwrite", "force"])

@@ -108,6 +108,7 @@ def test_test_pairs_work_without_dev_pairs(bases, train_file, dev_file, tmp_path
     del recipe["dev_file"]
     results = run_recipe(make_recipe(recipe))
     assert [result["task"] for result in results["results"]] == ["test"] and results["training"]["dev"] is None
+    assert results["neighbours"], "of the test pairs"
     assert "The finished repository" in capsys.readouterr().out
 
 

@@ -13,6 +13,7 @@ from onnxruntime import InferenceSession
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
+from csezoo.modeling import SimCSEConfig, SimCSEModel
 from csezoo.modeling.backbones import longest_input
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
@@ -20,12 +21,14 @@ from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
 from csezoo.training.publishing.audit import audit
 from csezoo.training.publishing.export import check_export, export
-from csezoo.training.publishing.onnx_graph import largest_difference
+from csezoo.training.publishing.export_card import LEFT_PADDING, NOT_A_NUMBER
+from csezoo.training.publishing.onnx_graph import Graph, largest_difference
 from csezoo.training.publishing.plain import TEMPLATE_MASK, separate_template_mask, write_plain_model
 from csezoo.training.publishing.repository import save_repository
 from csezoo.training.recipes import make_recipe
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES, tiny_tokenizer
+from tests.families import family_config
 from tests.hub_server import HubServer
 from tests.interpreters import run_python
 from tests.modeling.test_methods import CONFIGS, configure, train_one_step
@@ -179,6 +182,7 @@ def test_the_code_on_the_card_returns_the_vectors_and_a_difference_is_refused(fr
     card = ModelCard.load(exported / "README.md")
     assert (card.data.library_name, card.data.license) == ("sentence-transformers", "apache-2.0")
     assert "at the mask token of the template" in card.text and "trust_remote_code" not in card.text
+    assert LEFT_PADDING in card.text and NOT_A_NUMBER in card.text and "keep the first" not in card.text
     blocks = dict(re.findall(r"With (.+?):\n\n```python\n(.+?)\n```", card.text, re.DOTALL))
     assert list(blocks) == ["sentence-transformers", "transformers alone", "ONNX Runtime"]
     expected = AutoModel.from_pretrained(source).encode(TEXTS)
@@ -229,6 +233,12 @@ def test_an_onnx_file_returns_nan_where_the_model_raises_an_error(from_the_hub):
     assert np.isnan(session.run(["sentence_embedding"], cut)[0]).all()
 
 
+def test_the_graph_of_a_causal_model_has_vectors_for_rows_that_are_padded_on_the_left():
+    model = SimCSEModel(SimCSEConfig(backbone_config=family_config("Llama"), pooling="last")).eval()
+    inputs = torch.tensor([[5, 6, 7], [0, 6, 7]]), torch.tensor([[1, 1, 1], [0, 1, 1]])
+    torch.testing.assert_close(Graph(model)(*inputs)[1], model(*inputs).pooler_output)
+
+
 def test_an_export_can_be_evaluated(from_the_hub):
     source, exported, _ = from_the_hub
     encode, _ = load_encoder(str(exported))
@@ -253,7 +263,9 @@ def test_a_model_with_prefixes_is_exported_as_onnx_only(tmp_path, capsys):
     assert ids == AutoTokenizer.from_pretrained(source)(SENTENCES[0]).input_ids
     names = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert names == {"README.md", "config.json", "onnx/model.onnx", "tokenizer.json", "tokenizer_config.json"}
-    assert "keys and values" in ModelCard.load(tmp_path / "out" / "README.md").text
+    card = ModelCard.load(tmp_path / "out" / "README.md").text
+    assert "keys and values" in card and NOT_A_NUMBER in card
+    assert LEFT_PADDING not in card and "cut to their first" not in card
 
 
 def test_a_refused_export_names_the_problem_and_writes_nothing(bases, tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from csezoo.modeling import METHODS, method
-from csezoo.training.recipes import make_recipe, method_keys
+from csezoo.training.recipes import load_recipe, make_recipe, method_keys
 from csezoo.training.recipes.methods import argument_help
 
 
@@ -16,6 +16,12 @@ def test_every_argument_is_a_key_with_the_default_of_the_configuration(name):
     config = method(name)[0]()
     assert {key: getattr(config, key) for key in keys} == defaults
     assert make_recipe({"method": name, **defaults}).model == defaults
+
+
+@pytest.mark.parametrize("name", ["simcse", "prdsimcse", "sgopt", "l2pcsr", "isbert"])
+def test_the_defaults_are_the_keys_of_the_papers_recipe_for_bert_base(name):
+    stated = load_recipe(f"{name}-bert-base-uncased").model
+    assert stated and stated == {key: method_keys(name)[key].default for key in stated}
 
 
 def test_a_key_that_a_method_declares_again_has_the_methods_default_and_help():

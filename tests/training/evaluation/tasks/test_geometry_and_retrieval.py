@@ -10,6 +10,7 @@ from csezoo.training.errors import UserError
 from csezoo.training.evaluation.report import format_report
 from csezoo.training.evaluation.suites import evaluate, evaluate_tasks
 from csezoo.training.evaluation.tasks.geometry import GeometryTask
+from csezoo.training.evaluation.tasks.neighbours import nearest_sentences, query_sentences
 from csezoo.training.evaluation.tasks.retrieval import NeighboursTask, RetrievalTask
 from csezoo.training.evaluation.tasks.sts import PairTask, split_by_length
 
@@ -60,6 +61,22 @@ def test_a_query_shows_its_three_nearest_neighbours_without_itself():
     assert result["value"][0]["cosine"] == pytest.approx(cosine("s4", expected[0]))
     shown = format_report("m", [{"suite": "retrieval", **result}])
     assert shown.splitlines()[0].strip() == "s4" and expected[0] in shown
+
+
+def test_sentences_that_are_shown_are_short_and_from_the_complete_list():
+    pairs = [(f"s{n:02}", "s") for n in range(11)] + [("t" * 60, "s"), ("s", "u" * 61), ("v", "unequal")]
+    assert query_sentences(PairTask("toy", pairs, [5.0] * 13 + [4.0], "here")) == ["s00", "s03", "s06", "s09"]
+    assert query_sentences(PairTask("toy", pairs[-3:], [5.0, 5.0, 4.0], "here")) == ["t" * 60]
+
+
+def test_the_nearest_sentence_is_another_one_although_it_is_not_similar():
+    vectors = {"a": [1.0, 0.0], "b": [-1.0, 1.0], "c": [-1.0, 2.0]}
+    task = PairTask("toy", [("a", "c"), ("b", "c")], [5.0, 0.0], "here")
+    before, after = (lambda texts, sign=sign: np.array([vectors[t] for t in texts]) * [1, sign] for sign in (1, 0))
+    (row,) = nearest_sentences(task, before, after)
+    assert row["query"] == "a"
+    assert row["before"] == {"sentence": "c", "cosine": pytest.approx(-1 / 5**0.5)}
+    assert row["after"]["cosine"] == -1
 
 
 def test_geometry_follows_the_formulas_with_repeated_sentences():

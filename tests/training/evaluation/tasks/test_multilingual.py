@@ -1,5 +1,6 @@
 """BQ, LCQMC, STS 2017 and Spanish STS 2014: reading the data, the metric, damaged data."""
 
+import hashlib
 import json
 
 import numpy as np
@@ -12,7 +13,7 @@ from csezoo.training.evaluation.tasks.multilingual import CHINESE, STS17, load_c
 from csezoo.training.evaluation.tasks.sts import PairTask
 from tests.hub_server import Commit, HubServer
 from tests.interpreters import run_python
-from tests.training.evaluation.tasks.test_sts import write
+from tests.training.evaluation.tasks.test_sts import respaced, write
 
 CHINESE_ROWS = {"BQ": 10000, "LCQMC": 12500}
 LANGUAGES = ("ar-ar", "en-ar", "es-es", "es-en", "en-en", "en-tr", "en-de", "fr-en", "it-en", "nl-en")
@@ -156,4 +157,6 @@ def test_every_configuration_is_read_from_the_hub_at_its_pinned_commit(tmp_path)
     tasks, error = map(json.loads, done.stdout.splitlines())
     assert {name: receipt["rows"] for name, _, receipt in tasks} == {f"STS17 {name}": n for name, n in rows.items()}
     assert {(metric, r["dataset"], r["revision"]) for _, metric, r in tasks} == {("pearson", *STS17[:2])}
+    content = "".join("\t".join([*respaced(pair("hub", n)), str(n % 2)]) + "\n" for n in range(250))
+    assert tasks[1][2]["sha256"] == hashlib.sha256(content.encode()).hexdigest()
     assert error == "BQ: C-MTEB/BQ, row 42 of test: expected a sentence pair with a score"
