@@ -45,10 +45,18 @@ def hidden_layers(backbone: PreTrainedModel) -> list[nn.Module]:
     groups = backbone.config.to_dict().get("num_hidden_groups", layers)
     for modules in backbone.modules():
         if isinstance(modules, nn.ModuleList) and len(modules) == groups:
-            return [modules[layer * groups // layers] for layer in range(layers)]
+            return [_without_group(modules[layer * groups // layers]) for layer in range(layers)]
     raise ValueError(
         f"base_model: {backbone.config.model_type} has no list of {layers} layers; choose another base_model"
     )
+
+
+def _without_group(layer: nn.Module) -> nn.Module:
+    """Return the one layer of a group (ALBERT), whose output transformers records; any other layer as it is."""
+    children = list(layer.children())
+    if len(children) == 1 and isinstance(children[0], nn.ModuleList) and len(children[0]) == 1:
+        return children[0][0]
+    return layer
 
 
 def embedding_layer(backbone: PreTrainedModel) -> nn.Module:

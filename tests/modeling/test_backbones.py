@@ -129,8 +129,9 @@ def test_a_layer_that_runs_several_times_is_perturbed_in_its_own_way_each_time()
             module.register_forward_hook(
                 lambda module, inputs, output: means.append(first_output(output).mean().item())
             )
-        backbone(input_ids=torch.tensor([[5, 6, 7]]))
+        states = backbone(input_ids=torch.tensor([[5, 6, 7]]), output_hidden_states=True).hidden_states
     assert means[:3] == [1.0, 2.0, 3.0] and len(means) == 4 and means[3] != 3.0
+    assert [state.mean().item() for state in states] == means, "pooling over layers reads what was perturbed"
 
 
 def attention_with_prefix(query, keys, values, heads):

@@ -1,7 +1,16 @@
 """The names of the suites and of their tasks, and the sizes of the STS data. Imports nothing that takes time."""
 
 # What `csezoo evaluate --suite` takes.
-SUITES = ("sts", "sts-dev", "sickr-dev", "transfer", "transfer-fast", "transfer-mlp", "trec-length", "sts-length")
+SUITES: tuple[str, ...] = (
+    "sts",
+    "sts-dev",
+    "sickr-dev",
+    "transfer",
+    "transfer-fast",
+    "transfer-mlp",
+    "trec-length",
+    "sts-length",
+)
 SUITES += ("sts-multilingual", "sts-spanish", "chinese", "geometry", "retrieval", "cost", "edits")
 
 SUBSETS = {
