@@ -9,6 +9,7 @@ import inspect
 import re
 import typing
 from pathlib import Path
+from typing import Any
 
 from .keys import Key
 
@@ -18,7 +19,6 @@ FILLED_IN |= {"whitening_size", "flow_width", "generator_config", "batch_size"}
 EVERY_METHOD = "Every method"
 
 
-@functools.cache
 def method_keys(name: str) -> dict[str, Key]:
     """Return the keys that a recipe of this method may set beside those of every recipe, the method's own first.
 
@@ -42,14 +42,20 @@ def method_keys(name: str) -> dict[str, Key]:
         if not issubclass(cls, SentenceEncoderConfig):
             continue
         allowed |= vars(cls).get("allowed", {})
-        helps |= argument_help(cls.__doc__ or "")
-        constructor = cls.__init__
-        hints = typing.get_type_hints(constructor)
+        defaults, hints, described = _constructor(cls)  # type: ignore[arg-type]  # a class can be hashed
+        helps |= described
         group = cls.model_type or EVERY_METHOD
-        for key, parameter in inspect.signature(constructor).parameters.items():
-            if key not in FILLED_IN:
-                keys[key] = Key(group, parameter.default, helps.get(key, ""), allowed.get(key, ""), hint=hints[key])
+        for key, default in defaults.items():
+            keys[key] = Key(group, default, helps.get(key, ""), allowed.get(key, ""), hint=hints[key])
     return dict(sorted(keys.items(), key=lambda item: item[1].group == EVERY_METHOD))
+
+
+@functools.cache
+def _constructor(cls: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
+    """Return the default, the type and the help of each argument of a configuration that a recipe may set."""
+    parameters = inspect.signature(cls).parameters
+    defaults = {name: parameter.default for name, parameter in parameters.items() if name not in FILLED_IN}
+    return defaults, typing.get_type_hints(cls.__init__), argument_help(cls.__doc__ or "")
 
 
 def key_names(name: str) -> set[str] | None:
