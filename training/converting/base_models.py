@@ -10,7 +10,6 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 from ..environment import quiet_transformers, versions
 from ..errors import UserError, one_line
 from ..files import empty_target, new_directory, write_json
-from ..hub import sha256
 from ..loading.backbones import LOAD_ERRORS
 from ..loading.sizes import refuse_oversized
 from .convert import RECEIPT
@@ -40,8 +39,7 @@ def convert_base(model: str, to: str, *, revision: str | None = None, report: Ca
     quiet_transformers()
     target = empty_target(to)
     source = find_source(model, revision, modules=False, authors_pickle=False)
-    where = f" of {source.name} at {source.revision}" if source.revision else f" of {source.name}"
-    report(f"read      {source.weights.name}{where}")
+    report(f"read      {source}")
     loaded, dropped = _load(source)
     tokenizer = read_tokenizer(source, loaded.config)
     with new_directory(target) as partial:
@@ -49,10 +47,7 @@ def convert_base(model: str, to: str, *, revision: str | None = None, report: Ca
         tokenizer.save_pretrained(partial)
         receipt = {
             "as": KIND,
-            "source": source.name,
-            "revision": source.revision,
-            "file": source.weights.name,
-            "sha256": sha256(source.weights),
+            **source.receipt(),
             "dropped": dropped,
             "notes": source.notes,
             "versions": versions(),

@@ -22,7 +22,6 @@ from ..cards.released_card import Conversion, released_card
 from ..environment import quiet_transformers, versions
 from ..errors import UserError, one_line
 from ..files import empty_target, new_directory, write_json
-from ..hub import sha256
 from ..loading.backbones import LOAD_ERRORS
 from ..loading.masked_lm import load_masked_lm_head
 from ..loading.sizes import refuse_oversized
@@ -74,8 +73,7 @@ def convert(
     source = find_source(model, revision, modules=modules, authors_pickle=known_pickle)
     if entry and entry.seen and source.revision and not source.revision.startswith(entry.seen):
         source.notes.append(f"the rules for it were written for commit {entry.seen}")
-    where = f" of {source.name} at {source.revision}" if source.revision else f" of {source.name}"
-    report(f"read      {source.weights.name}{where}")
+    report(f"read      {source}")
     with new_directory(target) as partial:
         receipt = _write(partial, source, rules, keys)
         receipt = {"as": name, "serving": serving, **receipt, "notes": source.notes, "versions": versions()}
@@ -151,10 +149,7 @@ def _write(directory: Path, source: Source, rules: Kind, keys: dict[str, Any]) -
     _model(model_class, config, state).save_pretrained(directory)
     save_tokenizer(directory, serving)
     return {
-        "source": source.name,
-        "revision": source.revision,
-        "file": source.weights.name,
-        "sha256": sha256(source.weights),
+        **source.receipt(),
         "kept": kept,
         "dropped": dropped,
         "transform_from": transform_from,

@@ -15,7 +15,7 @@ from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
 
 from ..errors import UserError, one_line
 from ..files import read_json
-from ..hub import is_inside, local_directory
+from ..hub import is_inside, local_directory, sha256
 from ..loading.backbones import ABOUT_THE_FILE, LOAD_ERRORS
 from ..loading.tokenizers import load_tokenizer
 from .pickles import read_pickle
@@ -48,6 +48,19 @@ class Source:
     pooling: str | None = None
     max_length: int | None = None
     notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        at = f" at {self.revision}" if self.revision else ""
+        return f"{self.weights.name} of {self.name}{at}"
+
+    def receipt(self) -> dict[str, str | None]:
+        """Return what a conversion was made from."""
+        return {
+            "source": self.name,
+            "revision": self.revision,
+            "file": self.weights.name,
+            "sha256": sha256(self.weights),
+        }
 
 
 def find_source(model: str, revision: str | None, *, modules: bool, authors_pickle: bool) -> Source:
