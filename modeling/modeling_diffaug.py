@@ -44,7 +44,7 @@ from .configuration_diffaug import DiffAugConfig
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
 from .objectives import at_least_float32
-from .packing import Packing
+from .packing import Packing, Parts, can_pack
 from .pooling import BackboneOutput
 from .prefix_slots import beside_slots, keys_and_values, prefixes_in_slots
 from .view_adapters import ViewAdapters
@@ -150,15 +150,21 @@ class DiffAugModel(SentenceEncoderModel):
         if self.config.views_module == "lora":
             self.view_adapters.merge_into(backbone)
 
-    def packing(self, encoder: PreTrainedModel, attention_mask: torch.Tensor, whole: bool = False) -> Packing | None:
-        """Compute padding if prefixes are in slots, which are extra tokens of each row."""
+    def packing(
+        self, encoder: PreTrainedModel, attention_mask: torch.Tensor, whole: bool = False
+    ) -> Packing | Parts | None:
+        """Compute padding if prefixes are in slots, which are extra tokens of each row, or if rows must stay together.
+
+        The prefixes, or the modules, of a row are those of its view. An encoder that cannot read packed tokens would
+        need them for its parts.
+        """
         slots = self.config.prefix_positions > 0 and self.config.views_module == "prefix" and not self.cached
-        return super().packing(encoder, attention_mask, whole or slots)
+        return super().packing(encoder, attention_mask, whole or slots or not can_pack(encoder))
 
     def run_backbone(
         self,
         attention_mask: torch.Tensor,
-        packing: Packing | None = None,
+        packing: Packing | Parts | None = None,
         views: torch.Tensor | None = None,
         prefixes: torch.Tensor | None = None,
         cache: PrefixCache | None = None,
@@ -179,7 +185,7 @@ class DiffAugModel(SentenceEncoderModel):
         config = self.config
         if config.views_module != "prefix":
             shares = None if views is None or config.views_mode == "same" else F.one_hot(views, 2)[:, None]
-            if shares is not None and packing is not None:
+            if shares is not None and isinstance(packing, Packing):
                 shares = shares.expand(len(attention_mask), 1, 2)[packing.rows].transpose(0, 1)
             with self.view_adapters.shared(shares):
                 return super().run_backbone(attention_mask, packing, **inputs)
@@ -201,7 +207,8 @@ class DiffAugModel(SentenceEncoderModel):
         dropout = config.prefix_dropout
         dropout = hidden_dropout(config.backbone_config) if dropout is None else dropout
         prefixes = F.dropout(prefixes, dropout, self.training)
-        if packing is not None:  # the prefixes of all rows come before the tokens of all rows, see `Packing.split`
+        if isinstance(packing, Packing):
+            # The prefixes of all rows come before the tokens of all rows, see `Packing.split`.
             prefixes = prefixes[:, :, packing.order].transpose(2, 3).flatten(3, 4).unsqueeze(2)
         mask = torch.cat([seen, mask], dim=1)
         # A new one, because each forward appends to it.

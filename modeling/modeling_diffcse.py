@@ -244,12 +244,10 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
 
             # The mean over all positions also reads the vectors at padding.
             whole = self.config.prediction == "rtd" and self.config.rtd_reduction == "mean"
-            packing = self.packing(self.discriminator, attention_mask, whole=whole)
-            with (
-                embedding_output(self.discriminator).register_forward_hook(condition),
-                packed(self.discriminator, attention_mask, packing) as tokens,
-            ):
-                hidden = self.discriminator(input_ids=input_ids, **tokens).last_hidden_state
+            with embedding_output(self.discriminator).register_forward_hook(condition):
+                packing = self.packing(self.discriminator, attention_mask, whole=whole)
+                with packed(self.discriminator, attention_mask, packing) as discriminator:
+                    hidden = discriminator(input_ids=input_ids).last_hidden_state
             return hidden if packing is None else packing.unpack(hidden)
 
         return in_mini_batches(read, self._rows_at_a_time, input_ids, attention_mask, vectors)
@@ -310,8 +308,8 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
 
         def write(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
             packing = self.packing(self.generator, attention_mask)
-            with packed(self.generator, attention_mask, packing) as tokens:
-                logits = self.generator(input_ids=input_ids, **tokens).logits
+            with packed(self.generator, attention_mask, packing) as generator:
+                logits = generator(input_ids=input_ids).logits
             if self.config.generator_sampling == "argmax":
                 written = logits.max(-1).indices  # the same as argmax, in a third (bf16) to half of its time on CPU
             else:

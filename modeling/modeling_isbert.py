@@ -38,7 +38,7 @@ from .mini_batches import in_mini_batches
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
 from .objectives import at_least_float32
-from .packing import Packing
+from .packing import Packing, Parts
 from .pooling import BackboneOutput
 
 PADDING = -1.0  # in place of the features of padding; features are at least 0
@@ -121,7 +121,7 @@ class ISBERTModel(SentenceEncoderModel):
         self.post_init()
 
     def run_backbone(
-        self, attention_mask: torch.Tensor, packing: Packing | None = None, **inputs: Any
+        self, attention_mask: torch.Tensor, packing: Packing | Parts | None = None, **inputs: Any
     ) -> BackboneOutput:
         outputs = super().run_backbone(attention_mask, packing, **inputs)
         outputs.last_hidden_state = self.ngrams(outputs.last_hidden_state, attention_mask)

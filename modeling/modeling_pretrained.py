@@ -6,7 +6,7 @@ import torch
 from transformers import PreTrainedModel
 
 from .configuration_sentence_encoder import SentenceEncoderConfig
-from .packing import Packing, packing_of
+from .packing import Packing, Parts, packing_of
 from .saved_files import SavedCompletely
 
 # Options of `from_pretrained` that locate a checkpoint, and with it its tokenizer.
@@ -27,8 +27,10 @@ class SentenceEncoderPreTrainedModel(SavedCompletely):
     computes_padding = False
     padding_tokens: int | torch.Tensor = 0  # tokens of padding computed so far
 
-    def packing(self, encoder: PreTrainedModel, attention_mask: torch.Tensor, whole: bool = False) -> Packing | None:
-        """Return where an encoder pass finds the real tokens of rows `(R, T)`, or None if it computes their padding.
+    def packing(
+        self, encoder: PreTrainedModel, attention_mask: torch.Tensor, whole: bool = False
+    ) -> Packing | Parts | None:
+        """Return how an encoder pass leaves out the padding of rows `(R, T)`, or None if it computes it.
 
         Count the padding that the pass computes, unless it is compiled or in inference mode (`encode`).
 
@@ -38,8 +40,9 @@ class SentenceEncoderPreTrainedModel(SavedCompletely):
             whole: whether the pass needs the padding.
         """
         packing = None if whole or self.computes_padding else packing_of(encoder, attention_mask)
-        if packing is None and not (torch.compiler.is_compiling() or torch.is_inference_mode_enabled()):
-            self.padding_tokens = self.padding_tokens + attention_mask.numel() - attention_mask.sum()
+        if not (torch.compiler.is_compiling() or torch.is_inference_mode_enabled()):
+            padding = attention_mask.numel() - attention_mask.sum() if packing is None else packing.padding
+            self.padding_tokens = self.padding_tokens + padding
         return packing
 
     def compute_padding(self, on: bool = True) -> None:

@@ -17,7 +17,7 @@ from .encoding import checked_texts, encode_texts, encode_token_vectors, load_to
 from .fingerprint import load_fingerprint, verify_fingerprint
 from .flow import Flow
 from .modeling_pretrained import SentenceEncoderPreTrainedModel
-from .packing import Packing, packed
+from .packing import Packing, Parts, packed
 from .pooling import (
     ALL_LAYERS,
     BackboneOutput,
@@ -165,7 +165,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             self.lora.merge_into(backbone)
 
     def run_backbone(
-        self, attention_mask: torch.Tensor, packing: Packing | None = None, **inputs: Any
+        self, attention_mask: torch.Tensor, packing: Packing | Parts | None = None, **inputs: Any
     ) -> BackboneOutput:
         """Run the backbone. A method that passes it more than tokens overrides this.
 
@@ -174,8 +174,8 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             packing: of `attention_mask`. The outputs are unpacked again, with zeros at padding.
             inputs: further arguments of the backbone.
         """
-        with packed(self.backbone, attention_mask, packing) as tokens:
-            outputs = self.backbone(**tokens, **inputs)
+        with packed(self.backbone, attention_mask, packing) as backbone:
+            outputs = backbone(**inputs)
         if packing is not None:
             outputs.last_hidden_state = packing.unpack(outputs.last_hidden_state)
             if outputs.hidden_states is not None:

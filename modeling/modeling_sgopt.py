@@ -109,8 +109,8 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
     def guiding_views(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Return the twin's views `(B, K, H)` of token ids `(B, T)`, one for each layer of `view_layers`."""
         packing = self.packing(self.twin, attention_mask)
-        with packed(self.twin, attention_mask, packing) as tokens:
-            states = self.twin(input_ids=input_ids, output_hidden_states=True, **tokens).hidden_states
+        with packed(self.twin, attention_mask, packing) as twin:
+            states = twin(input_ids=input_ids, output_hidden_states=True).hidden_states
         chosen = [states[layer] for layer in self.config.view_layers]
         if packing is not None:
             chosen = [packing.unpack(state) for state in chosen]

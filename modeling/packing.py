@@ -7,17 +7,23 @@ of equal length are next to each other in that sequence. Attention is computed f
 The embedding layer still reads the padded batch, because positions are counted there. Its output is packed, and the
 output of the last layer is unpacked again. Dropout is drawn for real tokens only; without dropout every number is that
 of the padded batch.
+
+An encoder that cannot read such a sequence reads the batch in parts with rows of similar length. Each part is padded
+to its own longest row.
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from threading import get_ident
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_outputs import ModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .backbones import embedding_layer, embedding_output, is_causal, position_tables
@@ -26,6 +32,10 @@ from .backbones import embedding_layer, embedding_output, is_causal, position_ta
 PACKED = "csezoo_packed"
 # Below this share of padding, many small attentions cost more than the padding.
 LEAST_PADDING = 1 / 32
+# Parts of a batch, see `Parts`. More would compute less padding, with smaller products of matrices.
+PARTS, LEAST_ROWS = 8, 4
+# What an encoder returns for each token.
+OUTPUTS = {"last_hidden_state", "hidden_states", "logits"}
 
 
 class Packing:
@@ -42,6 +52,8 @@ class Packing:
         >>> packing.unpack(packing.pack(tokens)).equal(tokens)
         True
     """
+
+    padding = 0  # tokens of padding that the encoder still reads
 
     def __init__(self, attention_mask: torch.Tensor):
         real = attention_mask.bool()
@@ -95,6 +107,60 @@ class Packing:
         return torch.cat(groups)[None]
 
 
+class Parts:
+    """A padded batch in parts with rows of similar length, each padded to its own longest row.
+
+    Args:
+        attention_mask: `(R, T)`, 1 for real tokens; R is at least 2 · `LEAST_ROWS`. Only padding on the right is cut.
+
+    Example:
+        >>> parts = Parts((torch.arange(9) < torch.tensor([[9]] * 4 + [[2]] * 4)).long())
+        >>> parts.lengths, parts.padding
+        ([2, 9], 0)
+    """
+
+    def __init__(self, attention_mask: torch.Tensor):
+        self.shape = attention_mask.shape
+        ends = (attention_mask.bool() * torch.arange(1, self.shape[1] + 1, device=attention_mask.device)).amax(1)
+        self.order = ends.argsort(stable=True)
+        self.rows = self.order.chunk(min(PARTS, self.shape[0] // LEAST_ROWS))
+        self.lengths: list[int] = [int(ends[rows[-1]]) for rows in self.rows]
+        computed = sum(len(rows) * length for rows, length in zip(self.rows, self.lengths, strict=True))
+        self.padding = computed - int(attention_mask.sum())
+
+    def unpack(self, padded: torch.Tensor) -> torch.Tensor:
+        """Return what `run` made, which is padded."""
+        return padded
+
+    def run(self, encoder: PreTrainedModel, **inputs: Any) -> ModelOutput:
+        """Call an encoder for each part, and return its outputs `(R, T, …)`, with zeros at the padding that was cut.
+
+        Args:
+            encoder: its outputs `OUTPUTS` are returned.
+            inputs: its arguments. Tensors `(R, T, …)` are cut into parts.
+        """
+
+        def cut(value: Any, rows: torch.Tensor, length: int) -> Any:
+            return value[rows, :length] if isinstance(value, torch.Tensor) and value.shape[:2] == self.shape else value
+
+        outputs = [
+            encoder(**{name: cut(value, rows, length) for name, value in inputs.items()})
+            for rows, length in zip(self.rows, self.lengths, strict=True)
+        ]
+        joined: dict[str, Any] = {}
+        for name in OUTPUTS & outputs[0].keys():
+            made = [output[name] for output in outputs]
+            layers = isinstance(made[0], tuple)
+            joined[name] = tuple(map(self._join, zip(*made, strict=True))) if layers else self._join(made)
+        return type(outputs[0])(**joined)
+
+    def _join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        joined = parts[0].new_zeros(*self.shape, *parts[0].shape[2:])
+        for rows, length, part in zip(self.rows, self.lengths, parts, strict=True):
+            joined[rows, :length] = part
+        return joined
+
+
 def packed_attention(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -141,49 +207,63 @@ def can_pack(encoder: PreTrainedModel) -> bool:
     )
 
 
-def packing_of(encoder: PreTrainedModel, attention_mask: torch.Tensor) -> Packing | None:
-    """Return the packing of a batch `(R, T)`, or None if the encoder must or should compute its padding.
+def packing_of(encoder: PreTrainedModel, attention_mask: torch.Tensor) -> Packing | Parts | None:
+    """Return how an encoder leaves out the padding of a batch `(R, T)`, or None if it must or should compute it.
 
     It should if there is little of it, if a compiler would compile every batch anew, or on another device than a CPU,
-    where many small attentions have not been measured.
+    where many small passes have not been measured. It must read whole rows if a hook changes its embedding layer's
+    output and it cannot read packed tokens.
     """
     if torch.compiler.is_compiling() or attention_mask.device.type != "cpu":
         return None
-    lengths = attention_mask.sum(1)
-    if not lengths.all() or lengths.sum() > (1 - LEAST_PADDING) * attention_mask.numel():
+    lengths, tokens = attention_mask.sum(1), attention_mask.numel()
+    if not lengths.all() or lengths.sum() > (1 - LEAST_PADDING) * tokens:
         return None
-    return Packing(attention_mask) if can_pack(encoder) else None  # looked up last: it goes through all modules
+    if can_pack(encoder):  # looked up late: it goes through all modules
+        return Packing(attention_mask)
+    if len(attention_mask) < 2 * LEAST_ROWS or embedding_output(_without_head(encoder))._forward_hooks:
+        return None
+    parts = Parts(attention_mask)
+    return parts if parts.padding + lengths.sum() <= (1 - LEAST_PADDING) * tokens else None
 
 
 @contextmanager
 def packed(
-    encoder: PreTrainedModel, attention_mask: torch.Tensor | None, packing: Packing | None
-) -> Iterator[dict[str, Any]]:
-    """Make an encoder read packed tokens inside the context, if there is a packing.
+    encoder: PreTrainedModel, attention_mask: torch.Tensor | None, packing: Packing | Parts | None
+) -> Iterator[Callable[..., Any]]:
+    """Make an encoder leave out padding inside the context, if there is a packing.
 
-    Enter it after other hooks on the embedding layer were registered: they see padded rows.
+    Enter it after other hooks on the embedding layer were registered: they see padded rows. Other threads may use the
+    same encoder meanwhile.
 
     Args:
-        encoder: for which `can_pack` is true.
+        encoder: the one that `packing_of` was asked about.
         attention_mask: `(R, T)`.
         packing: of this mask, or None.
 
     Returns:
-        The arguments to call the encoder with, beside `input_ids` `(R, T)`. With a packing it returns `(1, N, …)`.
+        What to call instead of the encoder, with its arguments except the mask. `packing.unpack` takes its outputs.
 
     Raises:
         ValueError: the encoder did not hand the packing to its attention.
     """
     if packing is None:
-        yield {"attention_mask": attention_mask}
+        yield partial(encoder, attention_mask=attention_mask)
+        return
+    if isinstance(packing, Parts):
+        yield partial(packing.run, encoder, attention_mask=attention_mask)
         return
     # Not only inside the context: checkpointed layers run again in the backward pass.
     encoder.config._attn_implementation = "csezoo_packed"  # a literal, which the audit allows
     packing.attended = False
-    embeddings = embedding_output(_without_head(encoder))
-    handle = embeddings.register_forward_hook(lambda module, inputs, output: packing.pack(output))
+    this_thread = get_ident()
+
+    def pack(module: torch.nn.Module, inputs: tuple, output: torch.Tensor) -> torch.Tensor:
+        return packing.pack(output) if get_ident() == this_thread else output
+
+    handle = embedding_output(_without_head(encoder)).register_forward_hook(pack)
     try:
-        yield {"packing": packing}
+        yield partial(encoder, packing=packing)
     finally:
         handle.remove()
     if not packing.attended:

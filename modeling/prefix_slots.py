@@ -7,6 +7,7 @@ from a cache, whatever the attention's code is. The slots cost as much time as t
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -62,8 +63,10 @@ def prefixes_in_slots(backbone: PreTrainedModel, prefixes: torch.Tensor) -> Iter
         for linear in places:
             waiting.setdefault(linear, []).append(prefix)
 
+    this_thread = get_ident()  # others may use the same backbone meanwhile
+
     def write(linear: nn.Linear, inputs: Any, output: torch.Tensor) -> torch.Tensor:
-        if not waiting[linear]:
+        if get_ident() != this_thread or not waiting[linear]:
             return output
         prefix, parts = waiting[linear].pop(0), of_linear[linear]
         slots = prefix.shape[2]

@@ -217,5 +217,8 @@ def test_the_page_on_tables_quotes_those_made_on_a_stand_in(made):
     table = json.loads(made.read_text(encoding="utf-8"))
     number = table["item"].rpartition("-")[2]
     for row in table["rows"]:
+        if not row["runs"]:
+            assert row["reasons"][0].startswith("not run: ")
+            continue
         cells = [f"{cell['mean']:.2f} ± {cell['sd']:.2f} ({cell['n']})" for cell in row["cells"].values()]
         assert f"| table {number} | {row['name']} | {' | '.join(cells)} |" in page

@@ -55,7 +55,7 @@ def _run(arguments: list[str]) -> None:
     name, overrides = arguments[0], parse_overrides(arguments[1:])
     check_keys(merged_values(name, overrides))  # before torch is imported, which takes seconds
     if name in QUICKSTARTS:
-        for library in ("torch", "transformers", "csezoo.modeling"):  # together they take many seconds
+        for library in ("torch", "transformers", "csezoo.modeling", "csezoo.training.loop.runs"):  # takes many seconds
             print(f"loading {library}", file=sys.stderr, flush=True)
             importlib.import_module(library)
         from .quickstart.run import quickstart

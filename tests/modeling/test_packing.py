@@ -1,6 +1,7 @@
 """Leaving out padding changes no number: every method, pooling, prompt and way to save memory, without dropout."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -169,9 +170,26 @@ def test_other_families_give_the_same_vectors_packed_or_not(family):
     assert can_pack(model.backbone) == (family not in COUNT_POSITIONS_IN_LAYERS)
     rows = {name: value.flatten(0, 1) for name, value in batch().items()}
     vectors = model(**rows).pooler_output
-    assert (model.take_padding_tokens() > 0) == (family in COUNT_POSITIONS_IN_LAYERS)
+    left = model.take_padding_tokens()
     model.compute_padding()
     torch.testing.assert_close(vectors, model(**rows).pooler_output, rtol=1e-9, atol=1e-12)
+    # Parts of the batch, with rows of similar length, have a little padding.
+    assert 0 < left < model.take_padding_tokens() / 2 if family in COUNT_POSITIONS_IN_LAYERS else left == 0
+
+
+@pytest.mark.parametrize("family", sorted(COUNT_POSITIONS_IN_LAYERS))
+@pytest.mark.parametrize(
+    "name", ["simcse", "prdsimcse", "sgopt", "diffcse-corrective", "l2pcsr", "diffaug", "consert"]
+)
+def test_a_batch_in_parts_gives_the_numbers_of_the_padded_batch(name, family):
+    """Where a method changes layers (l2pcsr, consert, DiffCSE's discriminator, diffaug) the rows stay together."""
+    config = configured(name, "bert")
+    config.backbone_config = copy.deepcopy(FAMILIES[family])
+    config.generator_config = copy.deepcopy(FAMILIES["deberta-v2"]) if config.needs_generator else None
+    rows = batch(sentences=8, views=3 if name == "prdsimcse" else 2)
+    (*parts, parts_tokens), (*padded, padded_tokens) = both(config, rows)
+    torch.testing.assert_close(parts, padded, rtol=1e-9, atol=1e-10)
+    assert (parts_tokens < padded_tokens) == (name in ("simcse", "prdsimcse", "sgopt", "diffcse-corrective"))
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES.keys() - COUNT_POSITIONS_IN_LAYERS))
@@ -201,6 +219,25 @@ def test_outputs_for_a_user_have_the_padded_shape(kind):
     for one, other in zip(packed.hidden_states, padded.hidden_states, strict=True):
         torch.testing.assert_close(one[real], other[real], rtol=1e-9, atol=1e-12)
         assert one.shape == other.shape
+
+
+# The passes are packed, in parts, and with prefixes in the places of extra tokens.
+@pytest.mark.parametrize(("name", "family"), [("simcse", "electra"), ("simcse", "mpnet"), ("diffaug", "distilbert")])
+def test_threads_that_share_a_model_get_the_vectors_of_one_thread(name, family):
+    model = METHODS[name][1](METHODS[name][0](backbone_config=FAMILIES[family])).double().eval()
+    batches = []
+    for seed in range(8):
+        rows = batch(sentences=4 + seed)
+        batches.append({name: value.roll(seed, 0).flatten(0, 1) for name, value in rows.items()})
+
+    @torch.no_grad()
+    def vectors(rows):
+        return model(**rows).pooler_output
+
+    alone = [vectors(rows) for rows in batches]
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(vectors, batches * 10))
+    torch.testing.assert_close(together, alone * 10)
 
 
 def test_eager_attention_and_requested_attentions_compute_padding():

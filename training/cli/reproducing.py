@@ -93,6 +93,7 @@ def reproduce(options: argparse.Namespace) -> None:
     quiet_transformers()
     runs, launcher = unique_runs(planned), shlex.split(options.launch or "")
     settings: dict[str, Any] = {"columns": item.columns, "data": profile.data, "glue": item.glue}
+    settings["transfer_rows"] = profile.transfer_rows
     settings["train"] = partial(train, launcher=launcher)
     if options.on == "here":
         failed = make(runs, **settings)

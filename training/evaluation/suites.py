@@ -51,6 +51,7 @@ def evaluate(
     receipt: dict | None = None,
     queries: list[str] | None = None,
     pairs: Sequence[str] = (),
+    transfer_rows: int | None = None,
     file: ResultsFile | None = None,
 ) -> dict:
     """Evaluate an encoder on suites, one task after another. On a terminal, a bar counts the tasks.
@@ -69,6 +70,7 @@ def evaluate(
         receipt: what the vectors depend on, as far as the caller knows (pooling, dtype); copied to every result.
         queries: sentences whose nearest neighbours `retrieval` shows.
         pairs: CSV files with the columns sentence1, sentence2, score; each becomes a task of the suite `pairs`.
+        transfer_rows: most rows of each part of a transfer task; all by default.
         file: the results file to add to, task by task. A task with the same receipt is read from it, not run again.
 
     Returns:
@@ -95,6 +97,8 @@ def evaluate(
         loaded["retrieval"].append(NeighboursTask(searches.pairs, query))
     vectors, results = SentenceVectors(encode), []
     tasks = [(suite, task) for suite, tasks in loaded.items() for task in tasks]
+    if transfer_rows is not None:
+        tasks = [(suite, t.limited(transfer_rows) if isinstance(t, TransferTask) else t) for suite, t in tasks]
     for suite, task in tqdm(tasks, desc="Tasks", disable=not sys.stderr.isatty()):
         task_receipt = full_receipt(task, receipt)
         rows = file.find({"suite": suite, "task": task.name, **task_receipt}) if file else []

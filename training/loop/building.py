@@ -17,7 +17,6 @@ from csezoo.modeling.backbones import longest_input
 from csezoo.modeling.configuration_sentence_encoder import check_prompt
 from csezoo.modeling.flow import LEVELS
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
-from csezoo.modeling.packing import can_pack
 
 from ..data.collation import ViewCollator, tokenize
 from ..errors import UserError
@@ -178,13 +177,11 @@ def choose_layout(recipe: Recipe, model: ForContrastiveLearning, accelerator: Ac
     Returns:
         `packed` or `padded`. Dropout differs between them. The reason for `padded` is logged.
     """
-    names = [type(encoder).__name__ for encoder in model.encoders() if not can_pack(encoder)]
     reasons = {
         "padded: true": recipe.padded,
         "this run began with it": begun == "padded",
         "compiled code would be compiled again for every batch": is_compiled(accelerator),
         f"on {accelerator.device.type} many small attentions may be slower": accelerator.device.type != "cpu",
-        f"{', '.join(names[:1])} with this attention cannot leave it out": bool(names),
     }
     reason = next((text for text, holds in reasons.items() if holds), None)
     if reason and not recipe.padded:

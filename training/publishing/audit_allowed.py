@@ -122,6 +122,7 @@ MODULES = {
     "transformers.utils.logging": "get_logger tqdm",
     "transformers.utils.output_capturing": "OutputRecorder capture_outputs",
     "transformers.utils.versions": "require_version",
+    "threading": "get_ident",
     "typing": """Annotated Any Callable ClassVar Dict Final FrozenSet Generic Iterable Iterator List Literal Mapping
         NamedTuple NoReturn Optional ParamSpec Protocol Sequence Set TYPE_CHECKING Tuple Type TypeAlias TypeVar
         TypedDict Union Unpack cast overload runtime_checkable""",
@@ -139,17 +140,17 @@ char children chunk_size_feed_forward classifier_dropout clear cls_token cls_tok
 __contains__ contiguous convert_ids_to_tokens convert_tokens_to_\\w+ copy copy_ count cpu cross_attention_cache
 cross_attentions cuda cumsum data debug decode default default_factory device difference dim disable double dropout
 dtype element_size elements embedding embedding_dim embeddings encode encoder endswith __enter__ eos_token_id eps
-error eval __exit__ expand expand_as extend fill_ fill_diagonal_ find float for_model forward from_config from_dict
-from_iterable from_numpy fromkeys functional generator get get_buffer get_extended_attention_mask get_head_mask
-get_input_embeddings get_output_embeddings get_parameter get_seq_length get_submodule get_text_config
-getEffectiveLevel __getitem__ gradient_checkpointing _gradient_checkpointing_func group groups half hidden_act
-hidden_dropout_prob hidden_size hidden_states id2label in_features index indices info info_once _init_weights
-_hf_peft_config_loaded init_weights initializer_range input_ids insert int intermediate_size intersection
-invert_attention_mask is_contiguous is_cpu is_cuda is_decoder is_encoder_decoder is_fast is_gradient_checkpointing
-is_leaf is_nested isalpha isdigit isdisjoint isnumeric isspace issubset issuperset item items itemsize __iter__ join
-keys kind label2id language last_hidden_state layer layer_norm_eps layer_norm_epsilon layers layout ljust
-load_state_dict loaded_from logits long loss loss_function lower lstrip main_input_name major manual_seed
-mark_non_differentiable mask_token mask_token_id max_position_embeddings minor model model_input_names
+error eval __exit__ expand expand_as extend fill_ fill_diagonal_ find float for_model forward _forward_hooks
+from_config from_dict from_iterable from_numpy fromkeys functional generator get get_buffer
+get_extended_attention_mask get_head_mask get_input_embeddings get_output_embeddings get_parameter get_seq_length
+get_submodule get_text_config getEffectiveLevel __getitem__ gradient_checkpointing _gradient_checkpointing_func
+group groups half hidden_act hidden_dropout_prob hidden_size hidden_states id2label in_features index indices info
+info_once _init_weights _hf_peft_config_loaded init_weights initializer_range input_ids insert int intermediate_size
+intersection invert_attention_mask is_contiguous is_cpu is_cuda is_decoder is_encoder_decoder is_fast
+is_gradient_checkpointing is_leaf is_nested isalpha isdigit isdisjoint isnumeric isspace issubset issuperset item
+items itemsize __iter__ join keys kind label2id language last_hidden_state layer layer_norm_eps layer_norm_epsilon
+layers layout ljust load_state_dict loaded_from logits long loss loss_function lower lstrip main_input_name major
+manual_seed mark_non_differentiable mask_token mask_token_id max_position_embeddings minor model model_input_names
 model_max_length model_type modules most_common move_to_end n_embd n_head n_inner n_layer n_positions name
 name_or_path named_\\w+ nbytes ndim needs_input_grad nelement __new__ new_empty new_full new_ones new_tensor
 new_zeros _no_split_modules normal_ normalize num_attention_heads num_embeddings num_hidden_layers num_labels numpy

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from textwrap import wrap
 from typing import NamedTuple, cast
@@ -9,6 +11,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from ..environment import progress_bar
 from ..evaluation.encoders import load_encoder, plain_encoder
 from ..evaluation.sentence_vectors import Encode, SentenceVectors
 from ..evaluation.suites import encode_once
@@ -51,11 +54,16 @@ def report(runs: list[Trained], output: Path) -> str:
     """
     main, best = runs[-1].recipe, runs[-1].best
     task = load_pairs_file(cast(str, main.test_file))
-    rows = [Row(f"untrained, {pooling}", _untrained(main, pooling, task)) for pooling in ("cls", "mean")]
-    rows.append(Row("tf-idf", encode_once(_tf_idf(task), [task])))
-    for run in runs:
-        encode, _ = load_encoder(str(run.best))
-        rows.append(Row(row_name(run.recipe), encode_once(encode, [task])))
+    makers: dict[str, Callable[[], Encode]] = {
+        **{f"untrained, {pooling}": partial(_untrained, main, pooling) for pooling in ("cls", "mean")},
+        "tf-idf": partial(_tf_idf, task),
+        **{row_name(run.recipe): partial(_trained, run) for run in runs},
+    }
+    rows = []
+    with progress_bar(len(makers), "encoding the test sentences") as bar:
+        for name, make in makers.items():
+            rows.append(Row(name, encode_once(make(), [task])))
+            bar.update()
     before, after = rows[1], rows[-1]
     panels = {f"{row.name}: {_spearman(row, task):.1f}": task.similarities(row.vectors) for row in (before, *rows[3:])}
     draw_similarities(panels, np.array(task.scores), output / PICTURE)
@@ -98,9 +106,13 @@ def learnt(run: Trained) -> str:
     return f"{updates} updates on {rows:,} {kind}"
 
 
-def _untrained(recipe: Recipe, pooling: str, task: PairTask) -> SentenceVectors:
+def _untrained(recipe: Recipe, pooling: str) -> Encode:
     encoder, tokenizer = plain_encoder(cast(str, recipe.base_model), pooling)
-    return encode_once(lambda texts: encoder.encode(texts, tokenizer, batch_size=128), [task])
+    return lambda texts: encoder.encode(texts, tokenizer, batch_size=128)
+
+
+def _trained(run: Trained) -> Encode:
+    return load_encoder(str(run.best))[0]
 
 
 def _tf_idf(task: PairTask) -> Encode:

@@ -1,4 +1,4 @@
-"""A profile changes every run of a table: other base models, other data, fewer updates.
+"""A profile changes every run of a table: other base models, other data, fewer updates, a shorter evaluation.
 
 ```yaml
 description: a stand-in of six layers
@@ -8,6 +8,7 @@ datasets:                                                # by `dataset/dataset_f
   princeton-nlp/datasets-for-simcse/nli_for_simcse.csv: {file: nli.csv, columns: {sent0: premise}}
 data: ../senteval                                        # for the evaluation, as `csezoo evaluate --data`
 max_updates: 200                                         # of each stage
+transfer_rows: 1000                                      # of each part of a transfer task, evenly chosen
 set: {eval_steps: 50}                                    # keys of every run
 ```
 
@@ -25,6 +26,7 @@ from ..errors import UserError, quoted, refuse_unknown
 from ..recipes import Recipe
 from ..recipes.reading import coerce, read_values
 
+LEAST_ROWS = 1000
 ENTRY = "{file: FILE}, with columns: {THEIRS: YOURS} if their names differ"
 
 
@@ -37,6 +39,7 @@ class Profile:
     datasets: dict[str, dict[str, Any]] = field(default_factory=dict)
     data: str = "hub"
     max_updates: int | None = None
+    transfer_rows: int | None = None
     set: dict[str, Any] = field(default_factory=dict)
 
     def overrides(self, recipe: Recipe) -> dict[str, Any]:
@@ -106,8 +109,14 @@ def load_profile(path: str | None) -> Profile:
         given["description"] = _text(f"{path}: description", values["description"])
     if "data" in values:
         given["data"] = found(_text(f"{path}: data", values["data"]))
-    if "max_updates" in values:
-        given["max_updates"] = coerce(f"{path}: max_updates", values["max_updates"], int | None)
+    for name in ("max_updates", "transfer_rows"):
+        if name in values:
+            given[name] = coerce(f"{path}: {name}", values[name], int | None)
+    rows = given.get("transfer_rows")
+    if rows is not None and rows < LEAST_ROWS:
+        raise UserError(
+            f"{path}: transfer_rows: {rows} must be at least {LEAST_ROWS}; TREC's smallest class is 1.6 % of it"
+        )
     return Profile(**given)
 
 

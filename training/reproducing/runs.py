@@ -91,6 +91,7 @@ def make(
     columns: Sequence[Column],
     *,
     data: str = "hub",
+    transfer_rows: int | None = None,
     glue: dict[str, Any] | None = None,
     train: Callable[[Run], None] = train,
 ) -> dict[Path, str]:
@@ -99,7 +100,7 @@ def make(
     Args:
         runs: to be made, each once.
         columns: what must be measured of each.
-        data: of the suites, see `evaluate`.
+        data, transfer_rows: of the suites, see `evaluate`.
         glue: settings of fine-tuning, see `FineTuning`.
         train: trains one run.
 
@@ -119,7 +120,7 @@ def make(
                     try:
                         if run.recipe and not (run.directory / "results.json").is_file():
                             train(run)
-                        measure(run, columns, data, glue or {})
+                        measure(run, columns, data, transfer_rows, glue or {})
                     except UserError as error:
                         failed[run.directory] = str(error)
                         logger.warning("%s failed: %s", run.directory, error)
@@ -159,14 +160,14 @@ def claimed(run: Run) -> Iterator[bool]:
         lock.release()
 
 
-def measure(run: Run, columns: Sequence[Column], data: str, glue: dict[str, Any]) -> None:
+def measure(run: Run, columns: Sequence[Column], data: str, transfer_rows: int | None, glue: dict[str, Any]) -> None:
     """Evaluate a trained run or a finished model on what is missing. The results are in its directory."""
     missing = missing_suites(run, columns)
     run.directory.mkdir(parents=True, exist_ok=True)
     if suites := [suite for suite, _ in missing if suite != GLUE]:
         encode, receipt = load_encoder(converted(run), pooling=run.pooling)
         file = ResultsFile(run.directory / "evaluation.json", run.model, receipt["model_sha256"])
-        evaluate(encode, suites, data, receipt=receipt, file=file)
+        evaluate(encode, suites, data, receipt=receipt, transfer_rows=transfer_rows, file=file)
     if tasks := [task for suite, task in missing if suite == GLUE and task]:
         seed = run.recipe.seeds[0] if run.recipe else 42
         settings, where = FineTuning(**{k: v for k, v in glue.items() if k != "data"}), glue.get("data", "hub")

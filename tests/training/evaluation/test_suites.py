@@ -184,3 +184,16 @@ def test_a_real_encoder_gets_the_score_of_an_independent_implementation(real_dat
     sample = [text for pair in pairs[::25] for text in pair]
     expected = plain_cls(directory, sample)
     np.testing.assert_allclose(np.stack([vectors[text] for text in sample]), expected, atol=1e-4)
+
+
+def test_fewer_rows_of_transfer_tasks_are_said_in_their_receipts(real_data):
+    def encode(texts):
+        return np.array([[len(text), text.count("a"), text.count(" ")] for text in texts], float)
+
+    data = str(real_data / "data" / "senteval")
+    results = evaluate(encode, ["sts-dev", "transfer-fast"], data, transfer_rows=1000)["results"]
+    rows = {result["task"]: result["rows"] for result in results}
+    assert rows[DEV_TASK] == 1500
+    assert rows["MR"] == {"all": 1000} and rows["SST2"] == {"train": 1000, "dev": 872, "test": 1000}
+    assert all(result["dataset"].endswith("at most 1000 rows of a part") for result in results[1:])
+    assert not any(result["as_released"] for result in results[1:])

@@ -76,6 +76,7 @@ datasets:
   {NLI}: {{file: nli.csv, columns: {{sent0: p, sent1: e, hard_neg: c}}}}
 data: senteval
 max_updates: 100
+transfer_rows: 1000
 set: {{eval_steps: 10}}
 """
     profile = load_profile(write_profile(tmp_path, text))
@@ -85,7 +86,7 @@ set: {{eval_steps: 10}}
     assert (recipe.train_file, recipe.dataset) == (str(tmp_path / "wiki.txt"), None)
     assert (recipe.nli_file, recipe.nli_columns) == (str(tmp_path / "nli.csv"), ["p", "e", "c"])
     assert (recipe.max_steps, recipe.nli_steps, recipe.eval_steps) == (100, 100, 10)
-    assert recipe.eval_data == str(tmp_path / "senteval")
+    assert recipe.eval_data == str(tmp_path / "senteval") and profile.transfer_rows == 1000
     assert "(small)" in row.reasons[0] and "base_model" in row.reasons[0]
     # The words of the command resolve to the same recipe.
     words = dict(word.removeprefix("--").split("=", 1) for word in row.runs[0].command()[1:])
@@ -114,6 +115,7 @@ def test_a_profile_keeps_a_recipe_that_trains_nothing():
         ("datasets: {a: {file: wiki.txt, columns: {x: 1}}}", "columns: x: 1 is not text"),
         ("data: [senteval]", "data: ['senteval'] is not text"),
         ("max_updates: many", "max_updates: 'many' is not a whole number"),
+        ("transfer_rows: 10", "transfer_rows: 10 must be at least 1000"),
         ("set: eval_steps", "set: 'eval_steps' is not a mapping; give KEY: VALUE"),
         ("description: 3", "description: 3 is not text"),
     ],

@@ -52,6 +52,20 @@ class TransferTask:
     protocol: str = "default"
     revision: str | None = None
 
+    def limited(self, rows: int) -> TransferTask:
+        """Return the task with at most so many rows of each part, evenly chosen.
+
+        Example:
+            >>> task = TransferTask("MR", {"all": [((f"{n}",), n % 2) for n in range(10)]}, "SentEval MR")
+            >>> sorted(task.limited(4).sentences()), task.limited(4).source
+            (['0', '2', '5', '7'], 'SentEval MR, at most 4 rows of a part')
+        """
+        parts = dict(self.parts)
+        for part, examples in parts.items():
+            if len(examples) > rows:
+                parts[part] = [examples[number * len(examples) // rows] for number in range(rows)]
+        return replace(self, parts=parts, source=f"{self.source}, at most {rows} rows of a part")
+
     def sentences(self) -> set[str]:
         return {text for examples in self.parts.values() for texts, _ in examples for text in texts}
 
