@@ -37,8 +37,9 @@ from tests.across_versions import OTHERS, run
 from tests.clean_interpreter import WITHOUT_CSEZOO
 from tests.conftest import SENTENCES
 from tests.families import CAUSAL_FAMILIES, FAMILIES, NO_DROPOUT, save_family
+from tests.interpreters import free_port
 from tests.methods import exact
-from tests.modeling.test_distributed import free_port, gradients, join, leave, model, one_step, rows_of, two_updates
+from tests.modeling.test_distributed import gradients, join, leave, model, one_step, rows_of, two_updates
 
 PROMPT = "the {sentence} sees {mask} ."
 NO_CLASSES: dict[str, object] = {"method": "diffaug", "nli_classes": 0}

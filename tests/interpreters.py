@@ -8,6 +8,7 @@ memory, its launcher), start one with `subprocess`.
 
 import multiprocessing
 import os
+import random
 import runpy
 import socket
 import subprocess
@@ -97,12 +98,26 @@ def run_python(*arguments: object, cwd: os.PathLike | None = None, **environment
     return Python(*arguments, cwd=cwd, **environment).finish()
 
 
+def free_port() -> int:
+    """A port for a server that starts later, seconds from now.
+
+    The kernel hands out ports from 32768 up, to whoever asks next: other tests' processes would take one of those.
+    """
+    while True:
+        port = random.SystemRandom().randrange(20000, 32768)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
+
+
 def run_two(*arguments: object) -> tuple[str, str]:
     """`Python` twice, as two processes that find each other like those of `accelerate launch`; what both wrote."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}
+    shared = {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "ACCELERATE_USE_CPU": "true",
+    }
     started = [Python(*arguments, RANK=rank, LOCAL_RANK=rank, **shared) for rank in ("0", "1")]
     finished = [process.finish() for process in started]
     assert [done.returncode for done in finished] == [0, 0], [done.stderr for done in finished]

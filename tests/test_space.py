@@ -15,8 +15,7 @@ from packaging.requirements import Requirement
 
 from csezoo.training.publishing.export import export
 from tests.conftest import SENTENCES
-from tests.interpreters import run_python
-from tests.modeling.test_distributed import free_port
+from tests.interpreters import free_port, run_python
 from tests.repositories import tiny_repository
 
 SPACE = Path(__file__).parents[1] / "examples" / "space"

@@ -1,7 +1,6 @@
 """Two real gloo processes train like one on the same global batch, also with unequal and empty shares."""
 
 import gc
-import socket
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from datetime import timedelta
@@ -16,6 +15,7 @@ from csezoo.modeling import method
 from csezoo.modeling.distributed import gather_rows
 from csezoo.training.data.batches import process_share
 from tests.conftest import tiny_config
+from tests.interpreters import free_port
 from tests.methods import RUNS, TESTED, exact
 from tests.modeling.test_methods import batch
 
@@ -42,12 +42,6 @@ def padded(rows):
 
 def gradients(module):
     return {name: p.grad for name, p in module.named_parameters()}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def rows_of(sentences, views, changes):

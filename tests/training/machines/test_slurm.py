@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from csezoo.training.files import read_json
+from tests.interpreters import free_port
 
 from .conftest import ENVIRONMENT, UPDATES, assert_same, only_run, wait_for_the_middle
 
@@ -53,16 +54,6 @@ PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMo
 """
 
 
-def free_ports(number):
-    sockets = [socket.socket() for _ in range(number)]
-    for each in sockets:
-        each.bind(("", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 @pytest.fixture(scope="module")
 def slurm():
     """One node with all processors of this machine; jobs of the partition `high` preempt those of `low`."""
@@ -71,9 +62,8 @@ def slurm():
         (folder / name).mkdir()
     (folder / "munge.key").write_bytes(os.urandom(1024))
     (folder / "munge.key").chmod(0o600)
-    content = CONFIGURATION.format(
-        host=socket.gethostname().partition(".")[0], folder=folder, ports=free_ports(2), cpus=os.cpu_count()
-    )
+    host, ports = socket.gethostname().partition(".")[0], (free_port(), free_port())
+    content = CONFIGURATION.format(host=host, folder=folder, ports=ports, cpus=os.cpu_count())
     (folder / "slurm.conf").write_text(content, encoding="utf-8")
     environment = {**os.environ, "PATH": PATH, "SLURM_CONF": str(folder / "slurm.conf")}
     names = {"socket": "munge.socket", "key-file": "munge.key", "log-file": "munged.log"}
