@@ -15,7 +15,7 @@ from .plan import Run
 def read_results(run: Run) -> list[dict]:
     """Return all results of a run, each with its suite; an empty list if there are none yet."""
     results = [{"suite": suite_of(row["task"]), **row} for row in _results(run.directory / "results.json")]
-    results += _results(run.directory / "evaluation.json")
+    results += _results(run.directory / run.evaluation)
     for row in _results(run.directory / "glue.json"):
         results.append({**row, "suite": GLUE, "task": row["task"].removeprefix("GLUE ")})
     return results + run_costs(run)

@@ -31,6 +31,7 @@ class Run:
         pooling: of a finished plain encoder.
         kind: of a released checkpoint that is converted first, as `csezoo convert --as` takes it.
         serving: of that checkpoint.
+        evaluation: the file in `directory` of what is measured after training.
     """
 
     directory: Path
@@ -40,6 +41,7 @@ class Run:
     pooling: str | None = None
     kind: str | None = None
     serving: str | None = None
+    evaluation: str = "evaluation.json"
 
     def command(self) -> list[str]:
         """Return the arguments of `python -m csezoo.training.train` that make the run."""
@@ -93,8 +95,9 @@ def plan(
     for name in rows:
         if not any(_matches(row, name) for row in item.rows):
             raise UserError(f"rows: no row {name!r} in {item.name}; there are {'; '.join(r.label for r in item.rows)}")
-    named = bool(rows)
-    return [_planned(row, out, list(seeds), overrides or {}, profile or Profile(), named) for row in chosen]
+    named, used = bool(rows), profile or Profile()
+    planned = [_planned(row, out, list(seeds), overrides or {}, used, named) for row in chosen]
+    return [_measured_by(each, item, used) for each in planned]
 
 
 def _matches(row: Row, name: str) -> bool:
@@ -123,6 +126,14 @@ def _planned(
         named_profile = f" ({profile.description})" if profile.description else ""
         notes.append(f"other {', '.join(sorted(changed))} than in the paper{named_profile}")
     return Planned(row, runs, notes)
+
+
+def _measured_by(planned: Planned, item: Item, profile: Profile) -> Planned:
+    """Return a row whose runs keep what is measured on a profile's data apart from what is measured on other data."""
+    runs = [replace(run, evaluation=profile.evaluation_file) for run in planned.runs]
+    limited = profile.transfer_rows and any(column.suite.startswith("transfer") for column in item.columns)
+    few = [f"at most {profile.transfer_rows} rows of each part of a transfer task"] if runs and limited else []
+    return replace(planned, runs=runs, reasons=planned.reasons + few)
 
 
 def run_of(recipe: Recipe, values: dict[str, Any], seed: int, out: Path) -> Run:

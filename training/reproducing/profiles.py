@@ -17,6 +17,8 @@ Paths are relative to the profile.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -41,6 +43,15 @@ class Profile:
     max_updates: int | None = None
     transfer_rows: int | None = None
     set: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def evaluation_file(self) -> str:
+        """The name of the file, in the directory of a run, of what is measured with this profile."""
+        if self.data == "hub" and self.transfer_rows is None:
+            return "evaluation.json"
+        place = self.data if self.data == "hub" else str(Path(self.data).resolve())
+        identity = hashlib.sha256(json.dumps([place, self.transfer_rows]).encode()).hexdigest()[:10]
+        return f"evaluation-{identity}.json"
 
     def overrides(self, recipe: Recipe) -> dict[str, Any]:
         """Return the keys of a recipe that change."""

@@ -166,7 +166,7 @@ def measure(run: Run, columns: Sequence[Column], data: str, transfer_rows: int |
     run.directory.mkdir(parents=True, exist_ok=True)
     if suites := [suite for suite, _ in missing if suite != GLUE]:
         encode, receipt = load_encoder(converted(run), pooling=run.pooling)
-        file = ResultsFile(run.directory / "evaluation.json", run.model, receipt["model_sha256"])
+        file = ResultsFile(run.directory / run.evaluation, run.model, receipt["model_sha256"])
         evaluate(encode, suites, data, receipt=receipt, transfer_rows=transfer_rows, file=file)
     if tasks := [task for suite, task in missing if suite == GLUE and task]:
         seed = run.recipe.seeds[0] if run.recipe else 42

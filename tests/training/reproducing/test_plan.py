@@ -1,5 +1,6 @@
 """From an item to its runs: subsets, seeds, shared runs, profiles, estimates."""
 
+import json
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from csezoo.training.errors import UserError
 from csezoo.training.recipes import load_recipe
 from csezoo.training.reproducing.estimates import estimate
 from csezoo.training.reproducing.manifests import load_item
+from csezoo.training.reproducing.measuring import finished
 from csezoo.training.reproducing.plan import plan
 from csezoo.training.reproducing.profiles import Profile, load_profile
 from csezoo.training.reproducing.reports import describe, unique_runs
@@ -91,6 +93,29 @@ set: {{eval_steps: 10}}
     # The words of the command resolve to the same recipe.
     words = dict(word.removeprefix("--").split("=", 1) for word in row.runs[0].command()[1:])
     assert load_recipe(row.row.recipe, {**words, "output_dir": None}) == recipe
+
+
+def test_fewer_rows_of_transfer_tasks_are_a_reason(tmp_path):
+    limited, cls = Profile(transfer_rows=1000), ["BERT CLS"]
+    (row,) = plan(load_item("diffcse/table-2"), OUT, rows=cls, profile=limited)
+    assert row.reasons[-1] == "at most 1000 rows of each part of a transfer task"
+    (dev,) = plan(load_item("prdsimcse/table-8"), OUT, rows=["length in words"], profile=limited)
+    assert dev.reasons == [], "it has no column of transfer tasks"
+
+
+def test_what_is_measured_on_other_data_is_measured_again(tmp_path):
+    item, made = load_item("diffcse/table-2"), []
+    for profile in (Profile(), Profile(transfer_rows=1000), Profile(data="here"), Profile(data="./here")):
+        (row,) = plan(item, tmp_path, rows=["BERT CLS"], profile=profile)
+        made += row.runs
+    made[0].directory.mkdir(parents=True)
+    results = json.dumps({"results": [{"suite": "transfer", "task": "MR", "value": 80.0}]})
+    states = []
+    for run in made[:3]:
+        (run.directory / run.evaluation).write_text(results, encoding="utf-8")
+        states.append([finished(each, item.columns) for each in made])
+    assert states == [[True, False, False, False], [True, True, False, False], [True, True, True, True]]
+    assert made[0].evaluation == "evaluation.json" and len({run.directory for run in made}) == 1
 
 
 def test_a_profile_keeps_a_recipe_that_trains_nothing():
