@@ -4,12 +4,15 @@ import gc
 import json
 import os
 import shutil
+import socket
 from pathlib import Path
 
 # Set before any library reads them: no test may reach the network.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["OMP_NUM_THREADS"] = "1"  # tests run in parallel, with small models
+# Processes of one test find each other whatever this machine's name and network are.
+os.environ["GLOO_SOCKET_IFNAME"] = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
 
 import pytest
 import torch
