@@ -54,7 +54,7 @@ def tune(options: argparse.Namespace) -> None:
     try:
         import optuna  # noqa: F401
     except ImportError:
-        raise UserError("tune: Optuna is not installed; pip install 'csezoo[tune]'") from None
+        raise UserError("tune needs Optuna: pip install optuna") from None
     from ..tuning.objectives import WITHOUT_LABELS, read_sentences
     from ..tuning.search import Search, make_trial, missing
     from ..tuning.spaces import load_space

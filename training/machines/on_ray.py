@@ -39,7 +39,7 @@ def run_on_ray(work: Callable[[Task], None], tasks: Sequence[Task], launcher: Se
     try:
         import ray
     except ImportError:
-        raise UserError("--on ray: Ray is not installed; pip install 'csezoo[ray]'") from None
+        raise UserError("--on ray needs Ray: pip install ray") from None
     processes, on_cpu = processes_of(launcher)
     ray.init(logging_level=logging.WARNING)
     failed = {}

@@ -22,7 +22,6 @@ TIME = "4:00:00"  # of a task where the options give none
 REQUEUES = 1000  # of a task that is over its time
 # Minutes. Slurm signals a task up to two and a half minutes before its end, and it must have begun by then.
 LEAST_TIME = 5
-INSTALL = "pip install 'csezoo[slurm]'"
 
 
 @dataclass
@@ -77,7 +76,7 @@ def run_on_slurm(
         import submitit
         from submitit.core.utils import FailedJobError, FailedSubmissionError
     except ImportError:
-        raise UserError(f"--on slurm: submitit is not installed; {INSTALL}") from None
+        raise UserError("--on slurm needs submitit: pip install submitit") from None
     folder = folder.resolve()
     full_name = f"{name.replace('/', '-')}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
     try:

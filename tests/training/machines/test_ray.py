@@ -6,7 +6,7 @@ import pytest
 
 from .conftest import assert_same, only_run, training_processes, wait_for_the_middle
 
-pytest.importorskip("ray", reason="RAY NOT TESTED: pip install 'csezoo[ray]'")
+pytest.importorskip("ray", reason="RAY NOT TESTED: pip install ray")
 pytestmark = pytest.mark.slow
 
 

@@ -16,7 +16,7 @@ from tests.interpreters import free_port
 
 from .conftest import ENVIRONMENT, UPDATES, assert_same, only_run, wait_for_the_middle
 
-pytest.importorskip("submitit", reason="SLURM NOT TESTED: pip install 'csezoo[slurm]'")
+pytest.importorskip("submitit", reason="SLURM NOT TESTED: pip install submitit")
 PATH = f"{os.environ['PATH']}:/usr/sbin"
 if missing := [name for name in ("slurmctld", "slurmd", "munged", "srun") if not shutil.which(name, path=PATH)]:
     pytest.skip(f"SLURM NOT TESTED: no {', '.join(missing)} here", allow_module_level=True)

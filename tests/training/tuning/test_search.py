@@ -178,7 +178,7 @@ def test_a_search_that_is_killed_continues_with_the_same_command(command, tmp_pa
 
 @pytest.mark.slow
 def test_a_search_gives_its_trials_to_ray(command, tmp_path):
-    pytest.importorskip("ray", reason="RAY NOT TESTED: pip install 'csezoo[ray]'")
+    pytest.importorskip("ray", reason="RAY NOT TESTED: pip install ray")
     finished_in(
         tmp_path / "out", subprocess.run([*command, "--on", "ray"], check=True, capture_output=True, text=True)
     )
