@@ -111,7 +111,7 @@ def checked_texts(texts: Iterable[str]) -> list[str]:
     """Return the texts as a list.
 
     Raises:
-        TypeError: it is not a list of strings.
+        TypeError: it is not a list of strings, for example a table.
         ValueError: a text has half of a surrogate pair, which no tokenizer can read.
 
     Example:
@@ -123,6 +123,8 @@ def checked_texts(texts: Iterable[str]) -> list[str]:
     """
     if not isinstance(texts, Iterable) or isinstance(texts, dict | bytes):
         raise TypeError(f"texts: expected a string or a list of strings, got {texts!r:.60}")
+    if getattr(texts, "ndim", 1) > 1:  # a table would give the names of its columns
+        raise TypeError(f"texts: expected a list of strings, got {type(texts).__name__}; give one column of it")
     texts = list(texts)
     for number, text in enumerate(texts):
         if not isinstance(text, str):

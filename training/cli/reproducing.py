@@ -55,7 +55,7 @@ def add_machines(added: argparse.ArgumentParser) -> None:
 
 
 def hand_out(
-    options: argparse.Namespace, work: Callable[[Any], None], tasks: Sequence[Any], name: str, folder: Path
+    options: argparse.Namespace, work: Callable[[Any], object], tasks: Sequence[Any], name: str, folder: Path
 ) -> dict[int, str]:
     """Run `work(task)` for each task on Ray or Slurm, and return the numbers of those that failed, with the reason."""
     if options.on == "ray":

@@ -6,6 +6,8 @@ import argparse
 import logging
 import shlex
 import signal
+import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -50,6 +52,7 @@ def add_commands(command: Command) -> None:
 def tune(options: argparse.Namespace) -> None:
     from ..recipes import load_recipe
     from ..reproducing.profiles import load_profile
+    from ..reproducing.runs import WAIT
 
     try:
         import optuna  # noqa: F401
@@ -63,6 +66,8 @@ def tune(options: argparse.Namespace) -> None:
     if options.trials < 1:
         raise UserError(f"--trials: {options.trials} must be 1 or more")
     profile, given = load_profile(options.profile), key_values(options.set)
+    if options.data:
+        profile = replace(profile, data=options.data)
     overrides = {**profile.overrides(load_recipe(options.recipe, given)), **given}
     sentences: list[str] = []
     if options.objective == "unlabelled":
@@ -78,7 +83,7 @@ def tune(options: argparse.Namespace) -> None:
         out=Path(options.out or f"tuned/{Path(options.recipe).stem}"),
         overrides=overrides,
         seed=options.trial_seed,
-        data=options.data or profile.data,
+        data=profile.data,
         sentences=tuple(sentences),
         launcher=tuple(shlex.split(options.launch or "")),
         prune=not options.no_pruning,
@@ -87,13 +92,17 @@ def tune(options: argparse.Namespace) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("csezoo").setLevel(logging.INFO)
     quiet_transformers()
-    trials, name = range(missing(search)), search.out.name
-    if options.on == "here":
-        for number in trials:
-            make_trial(search, number)
-    elif trials and (failed := hand_out(options, partial(make_trial, search), trials, name, search.out)):
-        number, reason = next(iter(failed.items()))
-        raise UserError(f"{len(failed)} of {len(trials)} tasks failed, the first is {number}: {reason}")
+    name, ours = search.out.name, True
+    while trials := range(missing(search)):
+        if not ours:
+            time.sleep(WAIT)  # for trials that other machines are making
+        if options.on == "here":
+            ours = make_trial(search)
+        elif failed := hand_out(options, partial(make_trial, search), trials, name, search.out):
+            number, reason = next(iter(failed.items()))
+            raise UserError(f"{len(failed)} of {len(trials)} tasks failed, the first is {number}: {reason}")
+        else:
+            ours = False
     winner = winner_of(search, seeds)
     if options.on == "here":
         make_winner(search, winner)

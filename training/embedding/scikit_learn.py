@@ -32,7 +32,7 @@ class SentenceEncoderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     Raises:
         UserError: the model cannot be loaded.
-        TypeError, ValueError: `X` is one string, or an item is not a string.
+        TypeError, ValueError: `X` is one string or a table, an item is not a string, or `truncate_dim` is below 1.
 
     Example:
         ```python
@@ -70,11 +70,17 @@ class SentenceEncoderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMix
         _load(self.model, self.pooling, self.batch_size)
         return self
 
+    def fit_transform(self, X: Iterable[str], y: object = None) -> np.ndarray:
+        """Return the vectors of texts, which are read once: they may come from a generator."""
+        return self.transform(X)
+
     def transform(self, X: Iterable[str]) -> np.ndarray:
         """Return the vectors of texts, `(n, d)` of float32."""
         return self._embed(documents(X))
 
     def _embed(self, texts: list[str]) -> np.ndarray:
+        if self.truncate_dim is not None and self.truncate_dim < 1:
+            raise ValueError(f"truncate_dim: {self.truncate_dim} must be at least 1")
         encode = _load(self.model, self.pooling, self.batch_size)
         vectors = check_vectors(np.asarray(encode(texts), dtype=np.float32), texts)[:, : self.truncate_dim]
         return unit_vectors(vectors).astype(np.float32) if self.normalize_embeddings else vectors
@@ -105,7 +111,7 @@ def documents(X: Any) -> list[str]:
 
     Raises:
         ValueError: it is one string.
-        TypeError: an item is not a string.
+        TypeError: it is a table, or an item is not a string.
 
     Example:
         >>> documents(np.array(["a cat", "a dog"]))

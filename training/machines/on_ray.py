@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from ..errors import UserError, one_line
@@ -16,7 +17,7 @@ Task = TypeVar("Task")
 RETRIES = 20
 
 
-def run_on_ray(work: Callable[[Task], None], tasks: Sequence[Task], launcher: Sequence[str] = ()) -> dict[int, str]:
+def run_on_ray(work: Callable[[Task], object], tasks: Sequence[Task], launcher: Sequence[str] = ()) -> dict[int, str]:
     """Run `work(task)` for each task on a Ray cluster, in the directory of this process.
 
     The cluster is that of `RAY_ADDRESS`, or one that `ray start` has started here, or a new one on this machine. All
@@ -65,7 +66,7 @@ def _reason(error: Exception) -> str:
     return one_line(getattr(error, "cause", None) or error)
 
 
-def _in_directory(work: Callable[[Task], None], task: Task, directory: str) -> None:
+def _in_directory(work: Callable[[Task], object], task: Task, directory: str) -> None:
     os.chdir(directory)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", force=True)
     logging.getLogger("csezoo").setLevel(logging.INFO)
@@ -79,10 +80,12 @@ def processes_of(launcher: Sequence[str]) -> tuple[int, bool]:
         >>> processes_of(["--num_processes", "2"])
         (2, False)
     """
-    from accelerate.commands.config.config_args import load_config_from_file
+    from accelerate.commands.config.config_args import default_config_file, load_config_from_file
     from accelerate.commands.launch import launch_command_parser
 
     options, _ = launch_command_parser().parse_known_args([*launcher, "script"])
-    file = load_config_from_file(options.config_file) if options.config_file else None
+    default = default_config_file if Path(default_config_file).is_file() and not options.cpu else None
+    path = options.config_file or default  # as `accelerate launch` chooses it
+    file = load_config_from_file(path) if path else None
     processes = options.num_processes or (file.num_processes // (file.num_machines or 1) if file else 1)
     return processes, options.cpu or bool(file and file.use_cpu)

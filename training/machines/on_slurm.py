@@ -28,7 +28,7 @@ LEAST_TIME = 5
 class Resuming(Generic[Task]):
     """What a job runs. submitit calls `checkpoint` when the job gets a signal, and queues the job again."""
 
-    work: Callable[[Task], None]
+    work: Callable[[Task], object]
     directory: str
 
     def __call__(self, task: Task) -> str | None:
@@ -50,7 +50,7 @@ class Resuming(Generic[Task]):
 
 
 def run_on_slurm(
-    work: Callable[[Task], None], tasks: Sequence[Task], folder: Path, *, name: str, options: Sequence[str] = ()
+    work: Callable[[Task], object], tasks: Sequence[Task], folder: Path, *, name: str, options: Sequence[str] = ()
 ) -> dict[int, str]:
     """Submit `work(task)` for each task as one job array, and wait until the queue has none of them.
 

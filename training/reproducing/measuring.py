@@ -8,27 +8,47 @@ from pathlib import Path
 
 from safetensors import safe_open
 
+from ..files import read_json, write_json
 from .columns import GLUE, PAPER, RUN, Column, suite_of
 from .plan import Run
+
+COMPLETE = "complete"  # in the file of a run's evaluation: the suites of which all tasks are measured
 
 
 def read_results(run: Run) -> list[dict]:
     """Return all results of a run, each with its suite; an empty list if there are none yet."""
-    results = [{"suite": suite_of(row["task"]), **row} for row in _results(run.directory / "results.json")]
-    results += _results(run.directory / run.evaluation)
-    for row in _results(run.directory / "glue.json"):
+    results = [{"suite": suite_of(row["task"]), **row} for row in _read(run.directory / "results.json")["results"]]
+    measured = _read(run.directory / run.evaluation)
+    results += [row for row in measured["results"] if row["suite"] in measured.get(COMPLETE, [])]
+    for row in _read(run.directory / run.glue)["results"]:
         results.append({**row, "suite": GLUE, "task": row["task"].removeprefix("GLUE ")})
     return results + run_costs(run)
 
 
-def _results(path: Path) -> list[dict]:
-    return json.loads(path.read_text(encoding="utf-8"))["results"] if path.is_file() else []
+def write_complete(run: Run, suites: Sequence[str], results: list[dict]) -> None:
+    """Write that all tasks of suites are measured, with their results. A suite that was begun does not count."""
+    content = _read(run.directory / run.evaluation)
+    others = [row for row in content["results"] if row["suite"] not in suites]
+    complete = sorted({*content.get(COMPLETE, []), *suites})
+    write_json(run.directory / run.evaluation, {**content, COMPLETE: complete, "results": others + results})
+
+
+def _read(path: Path) -> dict:
+    return read_json(path) if path.is_file() else {"results": []}
 
 
 def finished(run: Run, columns: Sequence[Column]) -> bool:
     """Return whether a run is trained, and everything measured that the columns need."""
-    trained = run.recipe is None or (run.directory / "results.json").is_file()
-    return trained and not missing_suites(run, columns)
+    return is_trained(run) and not missing_suites(run, columns)
+
+
+def is_trained(run: Run) -> bool:
+    """Return whether a run is trained on all its seeds; a finished model is."""
+    if run.recipe is None:
+        return True
+    results = _read(run.directory / "results.json")
+    seeds = results.get("seeds") or [results.get("seed")]
+    return (run.directory / "results.json").is_file() and not set(run.recipe.seeds) - set(seeds)
 
 
 def missing_suites(run: Run, columns: Sequence[Column]) -> list[tuple[str, str | None]]:
@@ -53,7 +73,7 @@ def run_costs(run: Run) -> list[dict]:
     file = run.directory / "results.json"
     if run.recipe is None or not file.is_file():
         return []
-    training = json.loads(file.read_text(encoding="utf-8"))["training"]
+    training = read_json(file)["training"]
     costs = {
         "minutes": training["seconds"] / 60,
         "memory": (training["peak_device_bytes"] or training["peak_rss_bytes"]) / 1e9,

@@ -26,27 +26,30 @@ class Run:
     Args:
         directory: of the run; the same for the same resolved recipe and seed, whatever table asks for it.
         recipe: with its seed; None for a finished model.
-        overrides: what the command sets beside the recipe's name.
+        source: the recipe's name, or the path of its file.
+        overrides: what the command sets beside it.
         model: what is evaluated: `best/` of the run, or the finished model.
         pooling: of a finished plain encoder.
         kind: of a released checkpoint that is converted first, as `csezoo convert --as` takes it.
         serving: of that checkpoint.
-        evaluation: the file in `directory` of what is measured after training.
+        evaluation, glue: the files in `directory` of what is measured after training.
     """
 
     directory: Path
     model: str
     recipe: Recipe | None = None
+    source: str = ""
     overrides: tuple[tuple[str, str], ...] = ()
     pooling: str | None = None
     kind: str | None = None
     serving: str | None = None
     evaluation: str = "evaluation.json"
+    glue: str = "glue.json"
 
     def command(self) -> list[str]:
         """Return the arguments of `python -m csezoo.training.train` that make the run."""
         assert self.recipe is not None
-        words = [str(self.recipe.recipe)]
+        words = [self.source]
         for key, value in self.overrides:
             words.append(f"--{key}={value}")
         return [*words, f"--seeds={_word(self.recipe.seeds)}", f"--output_dir={self.directory}"]
@@ -121,7 +124,7 @@ def _planned(
         recipe = load_recipe(row.recipe, {**row.set, **drawn, **mine}) if mine else paper
         changed |= set(differences(recipe, paper))
         for seed in seeds or row.seeds or recipe.seeds:
-            runs.append(run_of(recipe, {**row.set, **drawn, **mine}, seed, out))
+            runs.append(run_of(row.recipe, recipe, {**row.set, **drawn, **mine}, seed, out))
     if changed:
         named_profile = f" ({profile.description})" if profile.description else ""
         notes.append(f"other {', '.join(sorted(changed))} than in the paper{named_profile}")
@@ -129,26 +132,36 @@ def _planned(
 
 
 def _measured_by(planned: Planned, item: Item, profile: Profile) -> Planned:
-    """Return a row whose runs keep what is measured on a profile's data apart from what is measured on other data."""
-    runs = [replace(run, evaluation=profile.evaluation_file) for run in planned.runs]
-    limited = profile.transfer_rows and any(column.suite.startswith("transfer") for column in item.columns)
+    """Return a row whose runs keep what is measured in one way apart from what is measured in another."""
+    evaluation, glue = _file("evaluation", profile.measuring), _file("glue", item.glue)
+    runs = [replace(run, evaluation=evaluation, glue=glue) for run in planned.runs]
+    limited = profile.transfer_rows and any(column.suite.startswith(("transfer", "trec")) for column in item.columns)
     few = [f"at most {profile.transfer_rows} rows of each part of a transfer task"] if runs and limited else []
     return replace(planned, runs=runs, reasons=planned.reasons + few)
 
 
-def run_of(recipe: Recipe, values: dict[str, Any], seed: int, out: Path) -> Run:
+def _file(kind: str, settings: dict[str, Any]) -> str:
+    return f"{kind}-{identity(settings)}.json" if settings else f"{kind}.json"
+
+
+def run_of(source: str, recipe: Recipe, values: dict[str, Any], seed: int, out: Path) -> Run:
     """Return the run of a recipe with a seed, in a directory that is named after all keys that its numbers depend on.
 
     Args:
+        source: the recipe's name, or the path of its file.
         recipe: with the values.
-        values: what its command sets beside the recipe's name.
+        values: what its command sets beside the source.
         seed: of the run.
         out: of everything that is made.
     """
-    identity = hashlib.sha256(json.dumps(deciding_keys(recipe), sort_keys=True).encode()).hexdigest()[:10]
-    directory = out / "runs" / f"{recipe.name}-{identity}" / f"seed-{seed}"
+    directory = out / "runs" / f"{recipe.name}-{identity(deciding_keys(recipe))}" / f"seed-{seed}"
     words = tuple((key, _word(value)) for key, value in values.items())
-    return Run(directory, str(directory / "best"), replace(recipe, seeds=[seed]), words)
+    return Run(directory, str(directory / "best"), replace(recipe, seeds=[seed]), source, words)
+
+
+def identity(values: dict[str, Any]) -> str:
+    """Return a short name of these values: ten characters that other values do not have."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def _finished(row: Row, out: Path, profile: Profile) -> Run:

@@ -17,8 +17,6 @@ Paths are relative to the profile.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -45,13 +43,10 @@ class Profile:
     set: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def evaluation_file(self) -> str:
-        """The name of the file, in the directory of a run, of what is measured with this profile."""
-        if self.data == "hub" and self.transfer_rows is None:
-            return "evaluation.json"
-        place = self.data if self.data == "hub" else str(Path(self.data).resolve())
-        identity = hashlib.sha256(json.dumps([place, self.transfer_rows]).encode()).hexdigest()[:10]
-        return f"evaluation-{identity}.json"
+    def measuring(self) -> dict[str, Any]:
+        """What this profile changes in the evaluation."""
+        place = {} if self.data == "hub" else {"data": str(Path(self.data).resolve())}
+        return place if self.transfer_rows is None else {**place, "transfer_rows": self.transfer_rows}
 
     def overrides(self, recipe: Recipe) -> dict[str, Any]:
         """Return the keys of a recipe that change."""

@@ -24,7 +24,7 @@ from ..evaluation.results import ResultsFile
 from ..evaluation.suites import evaluate
 from ..files import locked_elsewhere
 from .columns import GLUE, Column
-from .measuring import finished, missing_suites
+from .measuring import finished, is_trained, missing_suites, write_complete
 from .plan import Run
 
 logger = logging.getLogger(__name__)
@@ -65,6 +65,7 @@ def train(run: Run, launcher: Sequence[str] = (), watch: Callable[[], None] | No
     run.directory.mkdir(parents=True, exist_ok=True)
     log = run.directory / "train.log"
     with log.open("a", encoding="utf-8") as output:
+        before = output.tell()
         output.write(f"$ {shlex.join(launch(run, launcher))}\n")
         output.flush()
         # A group of its own, because accelerate does not pass signals to the processes that it starts.
@@ -81,7 +82,7 @@ def train(run: Run, launcher: Sequence[str] = (), watch: Callable[[], None] | No
             process.wait()
             raise
     if not (run.directory / "results.json").is_file():
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = log.read_bytes()[before:].decode(errors="replace").splitlines()
         errors = [line for line in lines if line.startswith("error: ")] or lines
         raise UserError(f"exit code {code}: {errors[-1].removeprefix('error: ')} ({log})")
 
@@ -118,7 +119,7 @@ def make(
                 elif not finished(run, columns):
                     logger.info("%s", run.directory)
                     try:
-                        if run.recipe and not (run.directory / "results.json").is_file():
+                        if not is_trained(run):
                             train(run)
                         measure(run, columns, data, transfer_rows, glue or {})
                     except UserError as error:
@@ -167,11 +168,12 @@ def measure(run: Run, columns: Sequence[Column], data: str, transfer_rows: int |
     if suites := [suite for suite, _ in missing if suite != GLUE]:
         encode, receipt = load_encoder(converted(run), pooling=run.pooling)
         file = ResultsFile(run.directory / run.evaluation, run.model, receipt["model_sha256"])
-        evaluate(encode, suites, data, receipt=receipt, transfer_rows=transfer_rows, file=file)
+        found = evaluate(encode, suites, data, receipt=receipt, transfer_rows=transfer_rows, file=file)
+        write_complete(run, suites, found["results"])
     if tasks := [task for suite, task in missing if suite == GLUE and task]:
         seed = run.recipe.seeds[0] if run.recipe else 42
         settings, where = FineTuning(**{k: v for k, v in glue.items() if k != "data"}), glue.get("data", "hub")
-        run_glue(run.model, tasks, where, seeds=[seed], settings=settings, out=run.directory / "glue.json")
+        run_glue(run.model, tasks, where, seeds=[seed], settings=settings, out=run.directory / run.glue)
 
 
 def converted(run: Run) -> str:

@@ -23,8 +23,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from ..errors import UserError
 from ..files import locked
-from ..recipes import load_recipe
-from ..reproducing.plan import Run, run_of
+from ..recipes import deciding_keys, load_recipe, recipe_names
+from ..reproducing.plan import Run, identity, run_of
 from ..reproducing.runs import make_one, train
 from .objectives import COLUMNS, UNLABELLED, score
 from .spaces import Space, points
@@ -81,10 +81,15 @@ class Search:
         study.sampler = TPESampler(seed=self.seed + len(study.trials))
         distributions = {key: optuna.distributions.distribution_to_json(each) for key, each in self.space.items()}
         mine = {"recipe": self.recipe, "objective": self.objective, "seed": self.seed, "space": distributions}
-        mine = json.loads(json.dumps({**mine, "overrides": self.overrides, "data": self.data}, default=str))
-        if study.user_attrs.get("search", mine) != mine:
-            changed = [key for key in mine if study.user_attrs["search"].get(key) != mine[key]]
-            raise UserError(f"--out: {self.out} has a search with another {', '.join(changed)}; choose another one")
+        mine |= {"overrides": self.overrides, "data": self.data}
+        # By content, because a file may change: the recipe of a path, the sentences.
+        mine["recipe's content"] = identity(deciding_keys(load_recipe(self.recipe, self.overrides)))
+        mine |= {"sentences": identity({"sentences": self.sentences})} if self.sentences else {}
+        mine = json.loads(json.dumps(mine, default=str))
+        begun_as = study.user_attrs.get("search", mine)  # one of an older version has fewer items
+        if changed := [key for key in mine.keys() & begun_as.keys() if begun_as[key] != mine[key]]:
+            names = ", ".join(sorted(changed))
+            raise UserError(f"--out: {self.out} has a search with another {names}; choose another one")
         study.set_user_attr("search", mine)
         return study
 
@@ -95,7 +100,8 @@ class Search:
             choices = [each.choices for each in self.space.values()]  # type: ignore[attr-defined]
             grid = [dict(zip(self.space, values, strict=True)) for values in itertools.product(*choices)]
             random.Random(self.seed).shuffle(grid)
-            study.enqueue_trial(next(point for point in grid if point not in tried), skip_if_exists=True)
+            if not study.get_trials(states=[TrialState.WAITING]):  # left by a process that ended here
+                study.enqueue_trial(next(point for point in grid if point not in tried))
         return study.ask(self.space)
 
     @property
@@ -106,10 +112,11 @@ class Search:
     def _pruner(self) -> BasePruner:
         return MedianPruner(STARTUP) if self.prune and self.objective != UNLABELLED else NopPruner()
 
-    def run(self, values: dict[str, Any], seed: int | None = None) -> Run:
+    def run(self, values: dict[str, Any]) -> Run:
         """Return the run with these values of the space."""
         changed = {**self.overrides, **values}
-        return run_of(load_recipe(self.recipe, changed), changed, self.seed if seed is None else seed, self.out)
+        source = self.recipe if self.recipe in recipe_names() else str(Path(self.recipe).resolve())
+        return run_of(source, load_recipe(self.recipe, changed), changed, self.seed, self.out)
 
 
 def _drop_half_a_line(journal: Path) -> None:
@@ -130,17 +137,20 @@ def _drop_half_a_line(journal: Path) -> None:
         lock.release()
 
 
-def make_trial(search: Search, number: int = 0, *, train: Callable[..., None] = train) -> None:
+def make_trial(search: Search, number: int = 0, *, train: Callable[..., None] = train) -> bool:
     """Make the next trial: one that an ended process left, or a new one. If there are enough, do nothing.
 
     Args:
         search: that the trial is of.
         number: of the task; not used.
         train: trains one run.
+
+    Returns:
+        Whether there was one to make.
     """
     with _next_trial(search) as trial:
         if trial is None:
-            return
+            return False
         run = search.run(trial.params)
         logger.info("trial %d: %s", trial.number, _shown(trial.params))
         options = {"columns": COLUMNS[search.objective], "data": search.data}
@@ -158,6 +168,7 @@ def make_trial(search: Search, number: int = 0, *, train: Callable[..., None] = 
         else:
             trial.study.tell(trial, value)
             logger.info("trial %d: %s %.4f", trial.number, search.objective, value)
+    return True
 
 
 @contextmanager

@@ -88,11 +88,20 @@ def test_it_works_in_a_pipeline_a_grid_search_and_a_column_transformer(model):
     assert columns.fit_transform(table).shape == (24, 5)
 
 
+def test_texts_may_come_from_a_generator(model):
+    transformer = SentenceEncoderTransformer(model)
+    assert np.array_equal(transformer.fit_transform(text for text in TEXTS), transformer.transform(TEXTS))
+
+
 def test_what_is_no_list_of_texts_or_no_model_is_refused(model):
     transformer = SentenceEncoderTransformer(model)
     with pytest.raises(ValueError, match="X: expected texts, got one string"):
         transformer.transform("the cat")
     with pytest.raises(TypeError, match="texts: item 1 is 3, not a string"):
         transformer.fit(["the cat", 3])
+    with pytest.raises(TypeError, match="got DataFrame; give one column of it"):
+        transformer.transform(pd.DataFrame({"text": ["the cat"]}))
+    with pytest.raises(ValueError, match="truncate_dim: -1 must be at least 1"):
+        SentenceEncoderTransformer(model, truncate_dim=-1).transform(["the cat"])
     with pytest.raises(UserError, match="nothing/here"):
         SentenceEncoderTransformer("./nothing/here").fit(TEXTS)

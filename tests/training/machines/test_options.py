@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from accelerate.commands.config import config_args
 
 from csezoo.training.errors import UserError
 from csezoo.training.machines.on_ray import processes_of
@@ -23,6 +24,13 @@ LAUNCH = Path(__file__).parents[3] / "examples" / "launch"
 )
 def test_a_task_on_ray_gets_what_the_launch_file_asks_for(launcher, expected):
     assert processes_of(launcher) == expected
+
+
+def test_a_task_on_ray_gets_what_the_default_launch_file_asks_for(tmp_path, monkeypatch):
+    default = tmp_path / "default_config.yaml"
+    default.write_text((LAUNCH / "fsdp.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr(config_args, "default_config_file", str(default))
+    assert processes_of([]) == (2, False)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from csezoo.training.errors import UserError
 from csezoo.training.recipes import load_recipe
 from csezoo.training.reproducing.estimates import estimate
 from csezoo.training.reproducing.manifests import load_item
-from csezoo.training.reproducing.measuring import finished
+from csezoo.training.reproducing.measuring import finished, read_results, write_complete
 from csezoo.training.reproducing.plan import plan
 from csezoo.training.reproducing.profiles import Profile, load_profile
 from csezoo.training.reproducing.reports import describe, unique_runs
@@ -99,6 +99,8 @@ def test_fewer_rows_of_transfer_tasks_are_a_reason(tmp_path):
     limited, cls = Profile(transfer_rows=1000), ["BERT CLS"]
     (row,) = plan(load_item("diffcse/table-2"), OUT, rows=cls, profile=limited)
     assert row.reasons[-1] == "at most 1000 rows of each part of a transfer task"
+    (questions,) = plan(load_item("prdsimcse/table-12"), OUT, rows=["PrdSimCSE"], profile=limited)[:1]
+    assert questions.reasons == row.reasons, "TREC's questions by their length"
     (dev,) = plan(load_item("prdsimcse/table-8"), OUT, rows=["length in words"], profile=limited)
     assert dev.reasons == [], "it has no column of transfer tasks"
 
@@ -109,13 +111,32 @@ def test_what_is_measured_on_other_data_is_measured_again(tmp_path):
         (row,) = plan(item, tmp_path, rows=["BERT CLS"], profile=profile)
         made += row.runs
     made[0].directory.mkdir(parents=True)
-    results = json.dumps({"results": [{"suite": "transfer", "task": "MR", "value": 80.0}]})
     states = []
     for run in made[:3]:
-        (run.directory / run.evaluation).write_text(results, encoding="utf-8")
+        write_complete(run, ["transfer"], [{"suite": "transfer", "task": "MR", "value": 80.0}])
         states.append([finished(each, item.columns) for each in made])
     assert states == [[True, False, False, False], [True, True, False, False], [True, True, True, True]]
     assert made[0].evaluation == "evaluation.json" and len({run.directory for run in made}) == 1
+
+
+def test_a_suite_that_was_begun_is_measured_to_its_end(tmp_path):
+    """An interrupted evaluation leaves the first tasks of a suite in the file. Their mean is not that of the suite."""
+    item = load_item("diffcse/table-2")
+    ((run,),) = (row.runs for row in plan(item, tmp_path, rows=["BERT CLS"]))
+    run.directory.mkdir(parents=True)
+    begun = [{"suite": "transfer", "task": "MR", "value": 80.0}]
+    (run.directory / run.evaluation).write_text(json.dumps({"model": "m", "results": begun}), encoding="utf-8")
+    assert not finished(run, item.columns) and read_results(run) == []
+    later = [{"suite": "transfer", "task": task, "value": 70.0} for task in ("MR", "CR")]
+    write_complete(run, ["transfer"], later)
+    assert finished(run, item.columns) and read_results(run) == later, "each task once"
+
+
+def test_fine_tuning_with_other_settings_is_another_result():
+    (first,) = plan(load_item("l2pcsr/table-4"), OUT, rows=["BERT-base"])
+    (second,) = plan(load_item("sgopt/table-10"), OUT, rows=["BERT-base"])
+    assert first.runs[0].directory == second.runs[0].directory
+    assert first.runs[0].glue != second.runs[0].glue
 
 
 def test_a_profile_keeps_a_recipe_that_trains_nothing():

@@ -228,6 +228,17 @@ def test_a_run_is_trained_in_a_process_of_its_own(tmp_path, profile):
         train(broken)
 
 
+def test_a_failed_run_is_named_after_its_last_attempt(tmp_path, profile, monkeypatch):
+    (run, _) = unique_runs(planned(tmp_path, profile)[:1])
+    for attempt, reason in (
+        ("print('error: no data'); exit(2)", "no data"),
+        ("exit('out of memory')", "out of memory"),
+    ):
+        monkeypatch.setattr(making, "launch", lambda run, launcher, attempt=attempt: [sys.executable, "-c", attempt])
+        with pytest.raises(UserError, match=f"exit code .: {reason}"):
+            train(run)
+
+
 @pytest.mark.slow
 def test_a_stopped_table_stops_its_training(tmp_path, profile):
     content = yaml.safe_load(Path(profile).read_text(encoding="utf-8")) | {"max_updates": 100_000}

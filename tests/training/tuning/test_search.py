@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 from csezoo.training.errors import UserError
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe
+from csezoo.training.reproducing.measuring import is_trained
 from csezoo.training.tuning.objectives import WITHOUT_LABELS, read_sentences
 from csezoo.training.tuning.search import Search, begun, best, make_trial, missing
 from csezoo.training.tuning.winner import winner_of, write_report
@@ -90,12 +91,66 @@ def test_the_winner_is_a_run_of_the_best_values_on_seeds_that_no_trial_had(grid)
     assert written["results"]["seeds"] == [1, 2] and written["trials"] == {"COMPLETE": 3}
     assert "on fresh seeds" in text and "dev " in text
     assert len((grid.out / "trials.csv").read_text(encoding="utf-8").splitlines()) == 4
+    assert is_trained(winner) and not is_trained(winner_of(grid, [1, 2, 3])), "a seed is added"
 
 
 def test_another_search_in_the_same_directory_is_refused(grid):
     with pytest.raises(UserError, match="has a search with another objective, seed"):
         replace(grid, objective="sts-sickr-dev", seed=1).study()
     assert len(replace(grid, trials=9).study().trials) == 3  # more trials are no other search
+
+
+def test_a_search_with_other_sentences_or_another_file_is_refused(keys, tmp_path):
+    search = search_in(tmp_path / "out", keys, objective="unlabelled", sentences=("a", "b"))
+    search.study()
+    with pytest.raises(UserError, match="has a search with another sentences"):
+        replace(search, sentences=("a", "c")).study()
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("method: simcse\ntemperature: 0.1\n", encoding="utf-8")
+    search = search_in(tmp_path / "file", keys, recipe=str(recipe))
+    search.study()
+    recipe.write_text("method: simcse\ntemperature: 0.2\n", encoding="utf-8")
+    with pytest.raises(UserError, match="has a search with another recipe's content"):
+        search.study()
+
+
+def test_the_trials_of_a_file_train_what_it_says(keys, tmp_path, monkeypatch):
+    """Also if the file was written by a run, and names the recipe of the zoo that this run began with."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("recipe: simcse-bert-base-uncased\nmethod: simcse\ntemperature: 0.1\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    command = search_in(tmp_path / "out", keys, recipe="recipe.yaml").run({"learning_rate": 1e-4}).command()
+    assert command[0] == str(recipe)
+
+
+def test_a_grid_is_completed_after_a_kill_between_two_values(keys, tmp_path):
+    """The point of that trial is tried again, and no other point is left out."""
+    space = {"learning_rate": CategoricalDistribution(RATES), "temperature": CategoricalDistribution([0.05, 0.1])}
+    search = search_in(tmp_path, keys, space=space, trials=6, seed=1)
+    study = search.study()
+    trial = search.ask(study)  # its first value is in the journal, and its second is not
+    lost = study._storage.get_trial(trial._trial_id)
+    assert lost.params.keys() == space.keys()
+    study.tell(trial, state=TrialState.FAIL)
+
+    def tried():
+        study = search.study()
+        trial = search.ask(study)
+        study.tell(trial, 1.0)
+        return tuple(trial.params.values())
+
+    assert len({tried() for _ in range(6)}) == 6
+
+
+def test_a_machine_waits_for_the_trials_of_others(keys, tmp_path):
+    search = search_in(tmp_path, keys, trials=1)
+
+    def beside(run, launcher=(), watch=None):
+        assert missing(search) == 1 and not make_trial(search, train=None), "nothing to make, and not at the end"
+        raise UserError("enough")
+
+    assert make_trial(search, train=beside)
+    assert missing(search) == 0
 
 
 def test_a_trial_of_a_process_that_lives_is_left_to_it(keys, tmp_path):
@@ -130,7 +185,7 @@ def test_a_trial_whose_dev_curve_is_below_the_median_is_pruned(keys, tmp_path):
                 watch()
             result = {"task": "dev", "metric": "spearman", "value": max(scores)}
             training = {"seconds": 1, "peak_device_bytes": 1}
-            content = {"results": [result], "training": training}
+            content = {"seed": 42, "results": [result], "training": training}
             (run.directory / "best").mkdir(exist_ok=True)
             save_file({"backbone.weight": np.zeros((2, 2))}, run.directory / "best" / "model.safetensors")
             (run.directory / "results.json").write_text(json.dumps(content), encoding="utf-8")
