@@ -43,7 +43,10 @@ class Whitening(nn.Module):
         directions, variances, _ = torch.linalg.svd(vectors.T.cov(correction=0))
         size = self.kernel.shape[1]
         negligible = variances[0] * torch.finfo(torch.float64).eps * len(variances)
-        if len(vectors) <= size or variances[size - 1] <= negligible:
-            raise ValueError(f"whitening to {size} dimensions needs more than {size} different vectors to fit")
+        spanned = min(len(vectors) - 1, int((variances > negligible).sum()))
+        if spanned < size:
+            raise ValueError(
+                f"whitening to {size} dimensions needs vectors in as many directions; these have {spanned}"
+            )
         self.mean.copy_(vectors.mean(0))
         self.kernel.copy_(directions[:, :size] * variances[:size].rsqrt())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
 from ..errors import UserError
-from .options import SENTEVAL, Command
+from .options import SENTEVAL, Command, check_out
 
 SENTENCES = "one sentence per line or row; or stsb-sentences, the sentences of STS-B, from --data"
 
@@ -71,10 +71,11 @@ def make_neighbours(options: argparse.Namespace) -> None:
     from ..data.pairs import neighbours
     from ..data.texts import stream_lines
 
+    _check_target(options)
     pairs = list(neighbours(stream_lines(options.file), split=not options.lines))
     if not pairs:
         raise UserError(f"{options.file} has no two sentences of one text; blank lines end a text")
-    _write(options, "next", lambda done: [pairs[done:]])
+    _write(options, "next", pairs, lambda done: [pairs[done:]])
 
 
 def backtranslate(options: argparse.Namespace) -> None:
@@ -82,6 +83,10 @@ def backtranslate(options: argparse.Namespace) -> None:
 
     from ..data.translation import round_trip, translator
 
+    _check_target(options)
+    for name in ("beams", "batch_size", "max_length"):
+        if (value := getattr(options, name)) < 1:
+            raise UserError(f"{name}: {value} must be at least 1")
     sentences = _sentences(options)
     sizes = {"beams": options.beams, "max_length": options.max_length}
     there, back = options.languages or (None, None), (options.languages or (None, None))[::-1]
@@ -96,12 +101,13 @@ def backtranslate(options: argparse.Namespace) -> None:
             batch = sentences[first : first + options.batch_size]
             yield list(zip(batch, other(batch), strict=True))
 
-    _write(options, "back_translation", batches)
+    _write(options, "back_translation", sentences, batches)
 
 
 def replace_synonyms(options: argparse.Namespace) -> None:
     from ..data.pairs import read_thesaurus, with_synonyms
 
+    _check_target(options)
     synonyms: dict[str, list[str]] = {}
     for file in options.thesaurus:
         if not Path(file).is_file():
@@ -114,15 +120,28 @@ def replace_synonyms(options: argparse.Namespace) -> None:
 
     # The choice depends on seed and sentence only.
     changed = [with_synonyms(text, synonyms, options.share, Random(f"{options.seed} {text}")) for text in sentences]
-    _write(options, "synonyms", lambda done: [list(zip(sentences, changed, strict=True))[done:]])
+    pairs = list(zip(sentences, changed, strict=True))
+    _write(options, "synonyms", pairs, lambda done: [pairs[done:]])
+
+
+def _check_target(options: argparse.Namespace) -> None:
+    from ..data.pairs import refuse_existing
+
+    check_out(options.to)
+    refuse_existing(Path(options.to))
 
 
 def _write(
-    options: argparse.Namespace, column: str, batches: Callable[[int], Iterable[list[tuple[str, str]]]]
+    options: argparse.Namespace,
+    column: str,
+    source: Sequence[object],
+    batches: Callable[[int], Iterable[list[tuple[str, str]]]],
 ) -> None:
     from ..data.pairs import write_pairs
 
-    count = write_pairs(Path(options.to), ("text", column), batches)
+    given = {name: value for name, value in vars(options).items() if isinstance(value, str | int | float | list)}
+    decisive = [{**given, "to": None, "batch_size": None}, source]
+    count = write_pairs(Path(options.to), ("text", column), batches, decisive=decisive)
     print(f"{count} pairs in {options.to}")
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 
@@ -63,6 +65,8 @@ def read_thesaurus(path: Path) -> dict[str, list[str]]:
     """
     synonyms: dict[str, dict[str, None]] = {}
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        if re.match(r"  \d+ ", line):  # of WordNet's licence, at the top of its files
+            continue
         cells = line.split(" ")
         if re.fullmatch(r"\d{8}", cells[0]) and len(cells) > 4:  # WordNet: offset, file, kind, count, words with ids
             words = [re.sub(r"\(\w+\)$", "", word) for word in cells[4 : 4 + 2 * int(cells[3], 16) : 2]]
@@ -95,13 +99,26 @@ def with_synonyms(sentence: str, synonyms: dict[str, list[str]], share: float, d
     return " ".join(words)
 
 
-def write_pairs(to: Path, header: tuple[str, str], batches: Callable[[int], Iterable[list[tuple[str, str]]]]) -> int:
+def refuse_existing(to: Path) -> None:
+    """Refuse to write over a file."""
+    if to.exists():
+        raise UserError(f"{to} exists; delete it or give another file")
+
+
+def write_pairs(
+    to: Path,
+    header: tuple[str, str],
+    batches: Callable[[int], Iterable[list[tuple[str, str]]]],
+    *,
+    decisive: object = None,
+) -> int:
     """Write pairs to a CSV file. The pairs that an interrupted call has written are kept.
 
     Args:
-        to: the file; until it is complete, its name ends in `.partial`.
+        to: the file; until it is complete, it has another name, which ends in `.partial`.
         header: of the two columns.
         batches: returns the pairs from a number on, in batches; the same ones in every call.
+        decisive: what the pairs depend on, as JSON can write it. A call with other ones keeps none of the pairs.
 
     Returns:
         The number of pairs.
@@ -109,16 +126,17 @@ def write_pairs(to: Path, header: tuple[str, str], batches: Callable[[int], Iter
     Raises:
         UserError: the file exists.
     """
-    if to.exists():
-        raise UserError(f"{to} exists; delete it or give another file")
-    partial, rows = to.with_name(f"{to.name}.partial"), list[list[str]]()
+    refuse_existing(to)
+    identity = sha256(json.dumps([header, decisive]).encode()).hexdigest()[:10]
+    partial, rows = to.with_name(f"{to.name}.{identity}.partial"), list[list[str]]()
     if partial.is_file():
-        with partial.open(encoding="utf-8", newline="") as file:
+        with partial.open(encoding="utf-8", errors="replace", newline="") as file:  # it may end within a character
             rows = [row for row in csv.reader(file) if len(row) == 2][1:-1]  # the last one may be incomplete
     done = len(rows)
     with report_full_disk(to.parent):
         with partial.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
+            # All in quotes: a carriage return in a text would end the row.
+            writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
             writer.writerows([header, *rows])
             for pairs in batches(done):
                 writer.writerows(pairs)

@@ -86,7 +86,7 @@ def model_meta(model: str, receipt: dict, encode: Encode, name: str | None) -> A
     directory = Path(model)
     known = {
         "name": name or (f"local/{directory.absolute().name}" if directory.is_dir() else model),
-        "revision": receipt["model_revision"] or f"sha256-{receipt['model_sha256'][:16]}",
+        "revision": revision_of(receipt),
         "loader": lambda *_, **__: mteb_encoder(encode, meta),
         "framework": ["PyTorch", "Transformers"],
         "similarity_fn_name": ScoringFunction.COSINE,
@@ -98,6 +98,22 @@ def model_meta(model: str, receipt: dict, encode: Encode, name: str | None) -> A
         raise UserError(f"name: {known['name']!r} must be ORG/NAME")
     meta: ModelMeta = ModelMeta.create_empty(known)
     return meta
+
+
+def revision_of(receipt: dict) -> str:
+    """Return the revision of a model for MTEB, which does not run a task again that has a result of the same one.
+
+    It names all that changes the vectors: the model, the pooling of a plain encoder, and another type than float32.
+
+    Example:
+        >>> receipt = {"model_revision": "abc", "kind": "transformers", "pooling": "mean", "dtype": "bfloat16"}
+        >>> revision_of(receipt)
+        'abc-mean-bfloat16'
+    """
+    parts = [receipt["model_revision"] or f"sha256-{receipt['model_sha256'][:16]}"]
+    parts += [receipt["pooling"]] if receipt["kind"] == "transformers" else []
+    parts += [receipt["dtype"]] if receipt["dtype"] != "float32" else []
+    return "-".join(parts)
 
 
 def mteb_encoder(encode: Encode, meta: Any) -> Any:

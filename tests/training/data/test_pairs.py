@@ -8,7 +8,9 @@ import torch
 from transformers import BartConfig, BartForConditionalGeneration
 
 from csezoo.training.cli.parser import main
-from csezoo.training.data.pairs import neighbours, read_thesaurus, with_synonyms
+from csezoo.training.data import translation
+from csezoo.training.data.pairs import neighbours, read_thesaurus, with_synonyms, write_pairs
+from csezoo.training.data.translation import round_trip
 from csezoo.training.errors import UserError
 from tests.conftest import SENTENCES, tiny_tokenizer
 
@@ -38,7 +40,10 @@ def test_the_command_writes_neighbours_and_never_over_a_file(tmp_path, capsys):
 
 def test_wordnet_and_lists_of_synonyms_are_read(tmp_path):
     path = tmp_path / "data.adj"
-    path.write_text("00001 junk\n00001740 00 a 04 big 0 large(a) 1 huge_thing 0 vast 0 001 ! 0 | glad\nfine, nice\n")
+    licence = "  1 This database is being provided to you, the LICENSEE, by\n  2 the authors, free\n00001 junk\n"
+    path.write_text(
+        licence + "00001 junk\n00001740 00 a 04 big 0 large(a) 1 huge_thing 0 vast 0 001 ! 0 | glad\nfine, nice\n"
+    )
     assert read_thesaurus(path) == {
         "big": ["large", "huge thing", "vast"],
         "large": ["big", "huge thing", "vast"],
@@ -79,7 +84,7 @@ def translators(tmp_path_factory):
     return names
 
 
-def test_back_translation_continues_where_it_was_interrupted(translators, tmp_path):
+def test_back_translation_continues_where_it_was_interrupted(translators, tmp_path, monkeypatch):
     (tmp_path / "text.txt").write_text("\n".join(SENTENCES[:7]) + "\n", encoding="utf-8")
     command = ["backtranslate", str(tmp_path / "text.txt"), "--forward", translators[0], "--back", translators[1]]
     command += ["--beams", "2", "--batch_size", "2", "--max_length", "12"]
@@ -87,13 +92,73 @@ def test_back_translation_continues_where_it_was_interrupted(translators, tmp_pa
     whole = rows(tmp_path / "whole.csv")
     assert whole[0] == ["text", "back_translation"] and [first for first, _ in whole[1:]] == SENTENCES[:7]
     assert all(second and second != first and "[CLS]" not in second for first, second in whole[1:])
-    lines = (tmp_path / "whole.csv").read_text(encoding="utf-8").splitlines(keepends=True)
-    marked = [*lines[:2], "kept,kept\n", *lines[3:5], lines[5][:9]]  # a row of its own, and half a row
-    (tmp_path / "again.csv.partial").write_text("".join(marked), encoding="utf-8")
+    interrupted = interrupt(command, tmp_path / "again.csv", monkeypatch)
+    lines = interrupted.read_bytes().splitlines(keepends=True)
+    # A row of its own, and half a row that ends within a character.
+    interrupted.write_bytes(b"".join([*lines[:2], b'"kept","kept"\n', *lines[3:5], "é".encode()[:1]]))
     main([*command, "--to", str(tmp_path / "again.csv")])
     whole[2] = ["kept", "kept"]
     assert rows(tmp_path / "again.csv") == whole
-    assert not (tmp_path / "again.csv.partial").exists()
+    assert not interrupted.exists()
+
+
+def test_pairs_of_other_sentences_or_another_model_are_not_continued(translators, tmp_path, monkeypatch):
+    for name, sentences in (("a", SENTENCES[:7]), ("b", SENTENCES[7:14])):
+        (tmp_path / f"{name}.txt").write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    there, back = (["--forward", translators[0], "--back", translators[1]], ["--back", translators[0]])
+    sizes = ["--beams", "2", "--batch_size", "2", "--max_length", "12"]
+    interrupt(["backtranslate", str(tmp_path / "a.txt"), *there, *sizes], tmp_path / "pairs.csv", monkeypatch)
+    main(["backtranslate", str(tmp_path / "b.txt"), *there, *sizes, "--to", str(tmp_path / "pairs.csv")])
+    assert [text for text, _ in rows(tmp_path / "pairs.csv")[1:]] == SENTENCES[7:14]
+    (tmp_path / "pairs.csv").unlink()
+    other = ["backtranslate", str(tmp_path / "a.txt"), *there, *back, *sizes]
+    main([*other, "--to", str(tmp_path / "alone.csv")])
+    main([*other, "--to", str(tmp_path / "pairs.csv")])
+    assert rows(tmp_path / "pairs.csv") == rows(tmp_path / "alone.csv")
+
+
+def interrupt(command, to, monkeypatch):
+    """Stop a translation in its third batch, and return the file with the pairs so far."""
+    calls = []
+
+    def stopping(*steps):
+        other = round_trip(*steps)
+
+        def translate(batch):
+            calls.append(batch)
+            if len(calls) == 3:
+                raise KeyboardInterrupt
+            return other(batch)
+
+        return translate
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(translation, "round_trip", stopping)
+        main([*command, "--to", str(to)])
+    (partial,) = to.parent.glob(f"{to.name}.*.partial")
+    return partial
+
+
+@pytest.mark.parametrize(
+    "words, line",
+    [
+        (["--batch_size", "0"], "batch_size: 0 must be at least 1"),
+        (["--beams", "0"], "beams: 0 must be at least 1"),
+        (["--to", "nowhere/pairs.csv"], "nowhere is not a directory"),
+    ],
+)
+def test_a_mistake_of_the_command_is_found_before_the_models_are_loaded(words, line, tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("the cat\n", encoding="utf-8")
+    command = ["backtranslate", str(tmp_path / "text.txt"), "--forward", "none", "--back", "none"]
+    with pytest.raises(SystemExit):
+        main([*command, "--to", str(tmp_path / "pairs.csv"), *words])
+    assert line in capsys.readouterr().err
+
+
+def test_a_carriage_return_in_a_text_ends_no_row(tmp_path):
+    pairs = [("one\rtwo", "three"), ('a "b", c', "d")]
+    write_pairs(tmp_path / "pairs.csv", ("text", "next"), lambda done: [pairs[done:]])
+    assert rows(tmp_path / "pairs.csv")[1:] == [list(pair) for pair in pairs]
 
 
 def test_a_language_that_a_model_lacks_is_named(translators, tmp_path, capsys):

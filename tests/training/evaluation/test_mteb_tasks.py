@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from csezoo.training.cli.parser import main
+from csezoo.training.evaluation.mteb_tasks import revision_of
 from csezoo.training.evaluation.tasks.names import ROWS
 from tests.conftest import SENTENCES
 from tests.interpreters import run_python
@@ -53,6 +54,20 @@ def folders(tmp_path_factory):
         done = run_python(*arguments, cwd=directory, HF_HOME=str(directory / "hf"))
         assert done.returncode == 0, done.stderr
     return directory
+
+
+@pytest.mark.parametrize(
+    "kind, pooling, dtype, ending",
+    [
+        ("csezoo", "cls", "float32", ""),
+        ("csezoo", "cls", "bfloat16", "-bfloat16"),
+        ("transformers", "mean", "float32", "-mean"),
+    ],
+)
+def test_what_changes_the_vectors_is_in_the_revision(kind, pooling, dtype, ending):
+    """MTEB does not run a task again for the same revision."""
+    receipt = {"model_revision": None, "model_sha256": "a" * 64, "kind": kind, "pooling": pooling, "dtype": dtype}
+    assert revision_of(receipt) == f"sha256-{'a' * 16}{ending}"
 
 
 def score(folder) -> dict:
