@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 from pathlib import Path
+from statistics import mean, stdev
 
 import pytest
 from huggingface_hub import ModelCard
@@ -291,7 +292,7 @@ def test_a_damaged_results_file_is_named(tmp_path, capsys):
 
 
 REPORTS = sorted((ROOT / "model_cards" / "benchmarks").glob("*.json"))
-RACES = [path for path in REPORTS if path.stem not in ("scaling", "soak")]
+RACES = [path for path in REPORTS if path.stem not in ("scaling", "short", "soak")]
 
 
 @pytest.mark.parametrize("report", RACES, ids=lambda path: path.stem)
@@ -308,6 +309,18 @@ def test_the_page_of_speed_quotes_the_benchmarks(report):
         processor = measured["cpu_ratio"]
         assert f"| {processor:.3f} |" in rows[0]
         assert f"| {against['speedup']:.2f} | {against['limit']:.2f} |" in rows[0]
+
+
+def test_the_page_of_results_quotes_the_short_vectors():
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    rows: dict[tuple[str, int], list[str]] = {}
+    for point in json.loads((ROOT / "model_cards/benchmarks/short.json").read_text(encoding="utf-8"))["points"]:
+        scores, recall = point["spearman"], point["recall@10"]
+        cell = f"{mean(scores):.2f} ± {stdev(scores):.2f} / {mean(recall):.1f}"
+        rows.setdefault((point["label"], point["dimensions"]), []).append(cell)
+    assert len(rows) == 12
+    for (label, dimensions), cells in rows.items():
+        assert f"| {label} | {dimensions} | {' | '.join(cells)} |" in page
 
 
 def test_the_page_of_speed_quotes_the_scaling():
