@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from accelerate import Accelerator, PartialState
+from accelerate.state import AcceleratorState
 from accelerate.utils import set_seed
 
 from ..environment import device, processor, versions
@@ -52,7 +53,7 @@ from .training_loop import train
 logger = logging.getLogger(__name__)
 
 
-def run_recipe(recipe: Recipe, *, show: bool = True) -> dict:
+def run_recipe(recipe: Recipe, *, show: bool = True, another: bool = False) -> dict:
     """Train every seed of a recipe, evaluate the best models, aggregate the seeds and print a summary.
 
     Seeds that the run already has are kept. Another process may train other seeds of the same run at the same time:
@@ -60,6 +61,8 @@ def run_recipe(recipe: Recipe, *, show: bool = True) -> dict:
 
     Args:
         show: whether to print the summary.
+        another: whether this process makes another run after it. Its group of processes then stays together: a new
+            one at the same address could meet what is left of the old one.
 
     Returns:
         The content of the run's `results.json`.
@@ -69,6 +72,12 @@ def run_recipe(recipe: Recipe, *, show: bool = True) -> dict:
     accelerator = make_accelerator(recipe, output)
     with report_full_disk(output):
         results = _run_seeds(recipe, output, accelerator)
+    if another:
+        for tracker in accelerator.trackers:
+            tracker.finish()
+        AcceleratorState._reset_state()
+    else:
+        accelerator.end_training()
     if show and accelerator.is_main_process:
         print(summary(results, best_directory(output, results)), flush=True)
     return results
@@ -95,7 +104,6 @@ def _run_seeds(recipe: Recipe, output: Path, accelerator: Accelerator) -> dict:
                 run_seed(replace(recipe, seeds=seeds), seed, run, accelerator, dev, tests, finished)
     results = on_main(accelerator, partial(conclude, recipe, output))
     accelerator.wait_for_everyone()  # no process may leave while another still talks to it
-    accelerator.end_training()
     return results
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import ModuleType
 
 from accelerate import PartialState
-from accelerate.state import AcceleratorState
 from accelerate.utils import parse_flag_from_env
 
 from csezoo.modeling import masked_language_modeling
@@ -64,10 +63,8 @@ def quickstart(name: str, overrides: dict[str, object], **sizes: int) -> None:
         state.wait_for_everyone()
         trained: list[Trained] = []
         for one in recipes:
-            if trained:
-                AcceleratorState._reset_state(reset_partial_state=True)  # a run ends its process group
             logger.info("training %s in %s", one.method, one.output_dir)
-            results = run_recipe(one, show=False)
+            results = run_recipe(one, show=False, another=one is not recipes[-1])
             trained.append(Trained(one, results, best_directory(Path(one.output_dir or ""), results)))
         if main:
             logger.info("comparing all rows on the test pairs")

@@ -23,6 +23,16 @@ RUN = f"""
 from csezoo.training.quickstart.run import quickstart
 quickstart("quickstart", {FAST | {"nli_steps": "1", "output_dir": "run"}}, **{SIZES})
 """
+# The first process takes longer to leave a group of processes.
+LATE = """
+import os, time
+from accelerate.state import PartialState
+leave = PartialState.destroy_process_group
+def late(state, group=None):
+    time.sleep(3 if os.environ["RANK"] == "0" else 0)
+    leave(state, group)
+PartialState.destroy_process_group = late
+"""
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +100,8 @@ def test_without_labels_only_the_sentences_are_used(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_two_processes_train_both_models(tmp_path):
-    shown, _ = run_two("-c", RUN.replace("'run'", repr(str(tmp_path / "run"))))
+    """Also if one of them leaves a run seconds after the other."""
+    shown, _ = run_two("-c", LATE + RUN.replace("'run'", repr(str(tmp_path / "run"))))
     assert shown.count("diffaug, labels: 3 updates") == 1, "one process reports"
 
 
