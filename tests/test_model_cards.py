@@ -189,7 +189,7 @@ def test_a_stand_in_encoder_or_other_pairs_are_not_compared_with_the_paper():
 
 RUN = {
     "training": {"seconds": 90.0, "rows_per_second": 512.4, "processes": 2, "precision": "bf16"},
-    "machine": {"device": "NVIDIA H100", "processor": "AMD EPYC 9654"},
+    "machine": {"device": "NVIDIA H100", "processor": "AMD EPYC 9654", "threads": 8},
 }
 RUN["training"] |= {"peak_rss_bytes": 3 * 2**30, "peak_device_bytes": 5 * 2**30}
 
@@ -200,7 +200,8 @@ def test_the_card_shows_cost_and_launch_options_of_the_results():
     assert "| speed | 512 training rows per second |" in card
     assert "| peak memory | 3.0 GiB (process), 5.0 GiB (GPU) |" in card
     assert "accelerate launch --multi_gpu --num_processes 2 --mixed_precision bf16 -m" in card
-    assert "| machine | NVIDIA H100, processes: 2, precision: bf16 |\n| processor | AMD EPYC 9654 |" in card
+    assert "| machine | NVIDIA H100, processes: 2, precision: bf16, threads: 8 |" in card
+    assert "| processor | AMD EPYC 9654 |" in card
     assert "were not recorded" in measured(), "older results have no cost"
 
 

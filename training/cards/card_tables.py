@@ -217,6 +217,8 @@ def cost_table(runs: list[dict]) -> str:
             memory.append(f"{max(training[key] for training in trainings) / 2**30:.1f} GiB ({name})")
     machine = runs[0]["machine"]
     where = f"{machine['device']}, processes: {first['processes']}, precision: {first['precision']}"
+    if "threads" in machine:  # older code did not record them
+        where += f", threads: {machine['threads']}"
     rows += [["peak memory", ", ".join(memory)], ["machine", plain(where)]]
     rows.append(["processor", plain(machine.get("processor", "its name was not recorded for this run"))])
     return markdown_table(["", ""], *rows)

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import set_seed
@@ -188,6 +189,7 @@ def evaluate_best(
             "device": device(),
             "processor": processor(),
             "cpus": os.cpu_count(),
+            "threads": torch.get_num_threads(),
             **versions(),
         },
     }
