@@ -4,6 +4,22 @@ import torch
 from torch import nn
 
 
+def principal_directions(vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the directions U `(H, d)` that `(n, H)` vectors span around their mean, and their variances Λ `(d,)`.
+
+    Directions of large variance come first. Both are float64.
+
+    Example:
+        >>> directions, variances = principal_directions(torch.tensor([[0.0, 3.0], [2.0, 3.0]]))  # on a line
+        >>> directions.abs().tolist(), variances.tolist()
+        ([[1.0], [0.0]], [1.0])
+    """
+    directions, variances, _ = torch.linalg.svd(vectors.double().T.cov(correction=0))
+    negligible = variances[0] * torch.finfo(torch.float64).eps * len(variances)
+    spanned = min(len(vectors) - 1, int((variances > negligible).sum()))
+    return directions[:, :spanned], variances[:spanned]
+
+
 class Whitening(nn.Module):
     r"""y = (x - μ) W, W the leading columns of U Λ^(-1/2), where U Λ Uᵀ is the covariance of the fitted vectors.
 
@@ -33,20 +49,20 @@ class Whitening(nn.Module):
         return (vectors - self.mean) @ self.kernel
 
     @torch.no_grad()
-    def fit(self, vectors: torch.Tensor) -> None:
+    def fit(self, vectors: torch.Tensor, power: float = 1.0) -> None:
         """Fit to `(n, H)` vectors, computed in float64.
+
+        Args:
+            power: p in W = U Λ^(-p/2). 1 makes all variances 1; 0 keeps them, as principal component analysis does.
 
         Raises:
             ValueError: there are fewer independent vectors than dimensions to keep.
         """
-        vectors = vectors.double()
-        directions, variances, _ = torch.linalg.svd(vectors.T.cov(correction=0))
+        directions, variances = principal_directions(vectors)
         size = self.kernel.shape[1]
-        negligible = variances[0] * torch.finfo(torch.float64).eps * len(variances)
-        spanned = min(len(vectors) - 1, int((variances > negligible).sum()))
-        if spanned < size:
+        if len(variances) < size:
             raise ValueError(
-                f"whitening to {size} dimensions needs vectors in as many directions; these have {spanned}"
+                f"whitening to {size} dimensions needs vectors in as many directions; these have {len(variances)}"
             )
-        self.mean.copy_(vectors.mean(0))
-        self.kernel.copy_(directions[:, :size] * variances[:size].rsqrt())
+        self.mean.copy_(vectors.double().mean(0))
+        self.kernel.copy_(directions[:, :size] * variances[:size] ** (-power / 2))

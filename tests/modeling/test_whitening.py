@@ -14,9 +14,9 @@ def vectors(n, hidden_size=5, rank=5):
     return torch.from_numpy(spread + 7)
 
 
-def fitted(fitted_to, size):
+def fitted(fitted_to, size, power=1.0):
     whitening = Whitening(fitted_to.shape[1], size).double()
-    whitening.fit(fitted_to)
+    whitening.fit(fitted_to, power)
     return whitening
 
 
@@ -27,6 +27,21 @@ def test_whitening_keeps_the_largest_directions_with_variance_1(size):
     expected = (x.numpy() - x.numpy().mean(0)) @ (directions / np.sqrt(variances))[:, ::-1][:, :size]
     made = fitted(x, size)(x).numpy()
     np.testing.assert_allclose(abs(made), abs(expected), atol=1e-9)  # the sign of a direction is free
+
+
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
+def test_the_power_keeps_a_part_of_the_variances(power):
+    x = vectors(40)
+    covariance = np.cov(fitted(x, 5, power)(x).numpy().T, bias=True)
+    variances = np.linalg.eigvalsh(np.cov(x.numpy().T, bias=True))[::-1]
+    np.testing.assert_allclose(covariance, np.diag(variances ** (1 - power)), atol=1e-9)
+
+
+def test_with_power_0_and_all_dimensions_it_only_centres_and_rotates():
+    x = vectors(40)
+    centred = x - x.mean(0)
+    made = fitted(x, 5, power=0.0)(x)
+    torch.testing.assert_close(made @ made.T, centred @ centred.T)
 
 
 def test_before_fitting_it_only_drops_dimensions():

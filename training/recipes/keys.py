@@ -23,6 +23,7 @@ FREE_KEYS = {"output_dir", "overwrite", "force", "report_to", "log_steps", "reci
 # Keys added since receipts were first written. At its default, such a key does not change the receipt of a run.
 LATER_KEYS = {"optimizer", "teachers", "teacher_share", "dropout", "fraction_seed", "soup", "padded"}
 LATER_KEYS |= {"stream_shards", "select_by", "flow", "flow_sentences", "flow_epochs", "flow_learning_rate"}
+LATER_KEYS |= {"whitening_power", "whitening_updates"}
 # The recipes whose data and base model are made in the run's directory: with labels, without.
 QUICKSTARTS = ("quickstart", "quickstart-simcse")
 FRACTION = "(0, 1]"
@@ -245,6 +246,15 @@ class Recipe:
     )
     whitening_sentences: int = evaluation_key(
         10_000, "Training sentences that the whitening is fitted on.", ROWS, "sentences"
+    )
+    whitening_power: float = evaluation_key(
+        1.0, "1 gives all dimensions the same variance. 0 keeps their variances, as principal components do.", "[0, 1]"
+    )
+    whitening_updates: int = evaluation_key(
+        0,
+        "Updates that teach the kept dimensions to rank sentences as all dimensions do. They follow the fit.",
+        ANY_UPDATES,
+        "updates",
     )
     flow: bool = evaluation_key(False, "Fit a flow after training (BERT-flow): an invertible map to a Gaussian.")
     flow_sentences: int | None = evaluation_key(

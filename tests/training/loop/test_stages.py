@@ -234,6 +234,19 @@ def test_whitening_is_fitted_to_the_best_model_and_saved_with_it(bases, train_fi
     assert len(verify_repository(str(tmp_path / "run" / "best"))) == 3
 
 
+def test_a_whitening_may_keep_a_part_of_the_variances_and_be_refined(bases, train_file, dev_file, tmp_path):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=0, whitening=4)
+    run_recipe(make_recipe({**recipe, "whitening_power": 0.5}))
+    fitted = AutoModel.from_pretrained(tmp_path / "run" / "best").whitening
+    changed = {**recipe, "output_dir": str(tmp_path / "refined"), "whitening_power": 0.5, "whitening_updates": 5}
+    run_recipe(make_recipe(changed))
+    refined = AutoModel.from_pretrained(tmp_path / "refined" / "best").whitening
+    scales = fitted.kernel.norm(dim=0)  # Λ^(-1/4), so they grow as the variances fall
+    assert torch.equal(scales, scales.sort().values) and scales[-1] < scales[0] * 100
+    assert torch.equal(refined.mean, fitted.mean) and not torch.equal(refined.kernel, fitted.kernel)
+    assert len(verify_repository(str(tmp_path / "refined" / "best"))) == 3
+
+
 def test_a_flow_is_fitted_to_the_best_model_and_saved_with_it(bases, train_file, dev_file, tmp_path):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=1, flow=True, flow_epochs=10)
     run_recipe(make_recipe(recipe))
