@@ -33,7 +33,7 @@ def benchmark_short_vectors(
     Args:
         models: pairs of a label and a directory or Hub id. The scores of models with the same label are averaged.
         data: as for `evaluate`.
-        dims: lengths below the complete one, which is always scored.
+        dims: lengths below the complete one, which is always scored. A model is scored at those below its own length.
         pooling, batch_size: as for `load_encoder`.
 
     Returns:
@@ -41,7 +41,7 @@ def benchmark_short_vectors(
         the STS tasks and recall@10, both × 100; the receipts of the models; the machine.
 
     Raises:
-        UserError: a model cannot be loaded, the data is missing, or a model's vectors are not longer than `dims`.
+        UserError: a model cannot be loaded, the data is missing, or a length is below 1.
     """
     tasks: list[Task] = [*LOADERS["sts"](data), *LOADERS["retrieval"](data)]
     points: dict[tuple[str, int, str], dict] = {}
@@ -61,12 +61,12 @@ def benchmark_short_vectors(
 
 def score_short_vectors(encode: Encode, tasks: list[Task], dims: list[int]) -> list[dict]:
     """Return a point for each length and precision, the complete vectors first; arguments as above."""
+    if min(dims, default=1) < 1:
+        raise UserError(f"dims: {min(dims)} must be at least 1")
     complete = encode_once(encode, tasks)
     width = len(next(iter(complete.rows.values())))
-    if too_long := [dim for dim in dims if not 1 <= dim < width]:
-        raise UserError(f"dims: {too_long[0]} must be at least 1 and below {width}, the dimensions of the model")
     points = []
-    for dim in (width, *sorted(dims, reverse=True)):
+    for dim in (width, *sorted((dim for dim in dims if dim < width), reverse=True)):
         for precision, bits in BITS.items():
             results = score(tasks, shortened(complete, dim, precision), None)
             values = {

@@ -70,7 +70,7 @@ def add_commands(command: Command) -> None:
     chosen.add_argument("--models", nargs="+", required=True, metavar="LABEL=MODEL", help=models)
     chosen.add_argument("--pooling", help="pooling of plain transformers encoders, such as cls or mean")
     chosen.add_argument("--data", **SENTEVAL)
-    dims = "lengths below the complete one (default: 128 64 32)"
+    dims = "lengths to cut the vectors to, where they are longer (default: 128 64 32)"
     chosen.add_argument("--dims", nargs="+", type=int, default=[128, 64, 32], metavar="K", help=dims)
     chosen.add_argument("--picture", metavar="FILE.png", help="draw quality against bytes to this file")
 
