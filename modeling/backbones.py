@@ -52,7 +52,7 @@ def hidden_layers(backbone: PreTrainedModel) -> list[nn.Module]:
 
 
 def _without_group(layer: nn.Module) -> nn.Module:
-    """Return the one layer of a group (ALBERT), whose output transformers records; any other layer as it is."""
+    """Return the only layer of a group (ALBERT), whose output transformers records. Other layers stay as they are."""
     children = list(layer.children())
     if len(children) == 1 and isinstance(children[0], nn.ModuleList) and len(children[0]) == 1:
         return children[0][0]

@@ -74,9 +74,10 @@ class SentenceEncoderConfig(PretrainedConfig):
         pooling: `cls`, `mean`, `max`, `first_last_mean`, `embeddings_last_mean`, `last2_mean`, `last`, `wk` (see
             `pooling.pool`) or `prompt`: the vector at the mask token of a template. A causal model has no `cls`: its
             first token sees no other.
-        projection: layers applied to the pooled vector, after its bias was subtracted: `tanh` (SimCSE's MLP),
-            `batchnorm` (DiffCSE's projector), `gelu` (SG-OPT's head) or `none`; or `mlm_transform` (the transform of
-            BERT's masked-LM head, in supervised PromptBERT), applied to vector and bias before the subtraction.
+        projection: layers applied to the pooled vector, after the template's bias was subtracted (`denoise`): `tanh`
+            (SimCSE's MLP), `batchnorm` (DiffCSE's projector), `gelu` (SG-OPT's head) or `none`; or `mlm_transform`
+            (the transform of BERT's masked-LM head, in supervised PromptBERT), applied to vector and bias before the
+            subtraction.
         projection_size: width of the `gelu` projection.
         projection_at_test: whether the projection stays in the serving model. Unsupervised SimCSE trains with it and
             tests without.
@@ -87,7 +88,7 @@ class SentenceEncoderConfig(PretrainedConfig):
             tokenizer when a model is built.
         denoise: when to subtract the template's bias (PromptBERT): `none`, only in `train` (its unsupervised setting),
             or `always` (its supervised setting).
-        denoise_position_offset: first position id of the bias, see `prompts.template_bias`.
+        denoise_position_offset: first position id of the template's bias, see `prompts.template_bias`.
         full_stop: whether the serving tokenizer adds a full stop to a sentence that ends without one, see
             `templates.FULL_STOP`; PromptBERT's evaluation does.
         mask_token_id, special_token_ids: ids of the tokenizer, set when a model is built.

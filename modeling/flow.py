@@ -56,7 +56,7 @@ class FlowStep(nn.Module):
 
 
 class Flow(nn.Module):
-    r"""z = f(x), f invertible, such that z is distributed as a standard Gaussian.
+    r"""z = f(u), f invertible, such that z is distributed as a standard Gaussian.
 
     f is a Glow: three levels of three steps. Each level passes the first half of its features to the next one, and the
     second half is a part of z. f is fitted to vectors u of the frozen encoder by maximising their likelihood:

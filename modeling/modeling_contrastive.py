@@ -181,7 +181,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
     def learned_token_masks(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Return how much each token of views `(B, V, T)` is weakened in each of K layers, `(K, B, V, T)`.
 
-        0 is not weakened. Only methods whose configuration has `learns_token_masks` implement this.
+        0 means not weakened. Only methods whose configuration has `learns_token_masks` implement this.
         """
         raise NotImplementedError
 

@@ -262,9 +262,9 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Edit rows `(N, T)`, and return ids, attention mask and labels (1 at an edit), wider after insertions.
 
-        `replace`: the label is 1 if a token differs. `insert`: mask tokens before a share of the tokens, which the
-        generator fills without changing the others. `delete`: the label is 1 after a deleted token. Special tokens,
-        and the mask token of a template, are neither masked nor deleted. With `generator_positions` `all` the
+        `replace`: the label is 1 if a token differs. `insert`: mask tokens are put before a share of the tokens, and
+        the generator fills them without changing the others. `delete`: the label is 1 after a deleted token. Special
+        tokens, and the mask token of a template, are neither masked nor deleted. With `generator_positions` `all` the
         generator may still change every token except the first one and masks of the text (release: [SEP] is not
         restored).
         """

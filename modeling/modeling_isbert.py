@@ -23,7 +23,7 @@ References:
 
 Relations:
     It does not extend SimCSE: no setting makes the two the same. It needs one view of a sentence, and changes data,
-    views and objective, so that it combines with no other method.
+    views and objective, so it combines with no other method.
 """
 
 from typing import Any

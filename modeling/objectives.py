@@ -129,7 +129,7 @@ def prefix_contrastive(
     The paper (section 2, eq. 2) uses "other samples in the batch" and the negative prefix as negatives, and does not
     say which vectors those are. `denominator` selects a reading of D:
 
-    * `batch`: all positives and all negatives of the batch (SimCSE's loss on triplets, whose code the authors used);
+    * `batch`: all positives and all negatives of the batch (SimCSE's loss on triplets; the authors used its code);
     * `own`: all positives, and the anchor's own negative;
     * `all`: all positives, all negatives, and all other anchors (the paper prints N - 2 negatives among N vectors).
 

@@ -211,8 +211,8 @@ def packing_of(encoder: PreTrainedModel, attention_mask: torch.Tensor) -> Packin
     """Return how an encoder leaves out the padding of a batch `(R, T)`, or None if it must or should compute it.
 
     It should if there is little of it, if a compiler would compile every batch anew, or on another device than a CPU,
-    where many small passes have not been measured. It must read whole rows if a hook changes its embedding layer's
-    output and it cannot read packed tokens.
+    where many small passes have not been measured. It must if it cannot read packed tokens and a hook changes its
+    embedding layer's output.
     """
     if torch.compiler.is_compiling() or attention_mask.device.type != "cpu":
         return None

@@ -113,7 +113,7 @@ def test_quickstart_ends_with_lines_that_load_what_it_made(quickstart, tmp_path)
 def test_a_second_quickstart_uses_what_did_not_change(quickstart):
     _, (first, _, seconds), (second, log, again) = quickstart
     assert second == first
-    assert "is there and unchanged" in log and "is finished" in log
+    assert "exists and is unchanged" in log and "is finished" in log
     assert again < seconds / 3
 
 

@@ -78,7 +78,7 @@ def score_short_vectors(encode: Encode, tasks: list[Task], dims: list[int]) -> l
 
 
 def shortened(vectors: SentenceVectors, dim: int, precision: str) -> SentenceVectors:
-    """Return the vectors truncated and quantised, as numbers whose cosines order them as that precision compares them.
+    """Return truncated and quantised vectors as numbers whose cosines rank them as that precision does.
 
     A bit becomes 1 or -1, so that a cosine is 1 - 2 d / n for d different bits of n.
 

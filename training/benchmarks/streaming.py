@@ -1,4 +1,4 @@
-"""Benchmark of streams: how fast batches are read, and how fast a resumed run is back at its place."""
+"""Benchmark of streams: how fast batches are read, and how fast a resumed run finds its place again."""
 
 from __future__ import annotations
 

@@ -194,8 +194,10 @@ def neighbours_table(neighbours: Sequence[dict]) -> str:
         [plain(row["query"]), *(f"{row[side]['cosine']:.2f} {plain(row[side]['sentence'])}" for side in SIDES)]
         for row in neighbours
     ]
-    about = "The nearest sentence among all sentences of the test, with its cosine: of the encoder before training"
-    return f"{about}, and of these weights.\n\n{markdown_table(['sentence', *SIDES], *rows)}"
+    about = (
+        "The nearest of all test sentences, with its cosine: for the encoder before training, and for these weights."
+    )
+    return f"{about}\n\n{markdown_table(['sentence', *SIDES], *rows)}"
 
 
 def cost_table(runs: list[dict]) -> str:

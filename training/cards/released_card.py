@@ -89,7 +89,8 @@ def _conversion(conversion: Conversion) -> str:
     if receipt["transform_from"]:
         rows.append(["masked-LM transform of", receipt["transform_from"]])
     counts = Counter((old.split(".")[0], why) for old, why in receipt["dropped"].items())
-    rows += [["dropped", f"`{head}` ({count} tensors): {why}"] for (head, why), count in counts.items()]
+    for (head, why), count in counts.items():
+        rows.append(["dropped", f"`{head}` ({count} {'tensor' if count == 1 else 'tensors'}): {why}"])
     notes = "".join(f"* {note[:1].upper()}{note[1:]}.\n" for note in receipt["notes"])
     text = f"## Conversion\n\n{markdown_table(['', ''], *rows)}\n\n`conversion.json` names every tensor."
     return f"{text}\n\n{notes}".rstrip()

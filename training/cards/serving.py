@@ -46,11 +46,19 @@ class Shape(NamedTuple):
 def shape_of(base_model: str, method: str, model: dict[str, Any], whitening: int | None = None) -> Shape:
     """Return the shape of a recipe's model at test.
 
+    A model with other layers of its own (IS-BERT's convolutions) has no base here, so that it is not measured as if it
+    were without them.
+
     Args:
         base_model: of the recipe, like the other arguments.
     """
+    from csezoo.modeling.combination import method as classes_of  # imports torch, as `method_keys` does
+    from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+
     values = {name: key.default for name, key in method_keys(method).items()} | model
     prefixes = "diffaug" in method.split("+") and values["views_module"] == "prefix"
+    if not prefixes and classes_of(method)[1].__init__ is not SentenceEncoderModel.__init__:
+        base_model = ""
     template = (values["prompts"] or [""])[0].replace("{sentence}", "")
     return Shape(
         file_name(base_model),

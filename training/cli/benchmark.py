@@ -122,7 +122,7 @@ def add_commands(command: Command) -> None:
     chosen = kind(
         "stream",
         stream,
-        "time how fast batches of a stream are read, and how fast a resumed run is back at its place; keys of the "
+        "time how fast batches of a stream are read, and how fast a resumed run finds its place again; keys of the "
         "recipe can follow",
         "simcse-bert-base-uncased --dataset shards --dataset_file '*.parquet'",
         takes_keys=True,

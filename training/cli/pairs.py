@@ -74,7 +74,7 @@ def make_neighbours(options: argparse.Namespace) -> None:
     _check_target(options)
     pairs = list(neighbours(stream_lines(options.file), split=not options.lines))
     if not pairs:
-        raise UserError(f"{options.file} has no two sentences of one text; blank lines end a text")
+        raise UserError(f"{options.file} has no text of two sentences; remove blank lines, which end a text")
     _write(options, "next", pairs, lambda done: [pairs[done:]])
 
 

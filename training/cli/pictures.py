@@ -53,7 +53,7 @@ def weakened(options: argparse.Namespace) -> None:
 
     check_picture(options.out)
     if not 0 <= options.seed < 2**32:
-        raise UserError(f"seed: {options.seed} must be from 0 to below 2**32")
+        raise UserError(f"seed: {options.seed} must be at least 0 and below 2**32")
     quiet_transformers()  # else it warns about the base model, whose weights the checkpoint replaces
     draw_weakened_tokens(weakened_tokens(options.run_directory, options.sentences, seed=options.seed), options.out)
     print(options.out)

@@ -107,7 +107,7 @@ def reproduce(options: argparse.Namespace) -> None:
         print(path)
     if failed:
         where, reason = next(iter(failed.items()))
-        raise UserError(f"{len(failed)} of {len(runs)} runs failed, the first is {where}: {reason}")
+        raise UserError(f"{len(failed)} of {len(runs)} runs failed; the first is {where}: {reason}")
 
 
 def key_values(words: list[str]) -> dict[str, object]:

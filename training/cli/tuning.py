@@ -100,7 +100,7 @@ def tune(options: argparse.Namespace) -> None:
             ours = make_trial(search)
         elif failed := hand_out(options, partial(make_trial, search), trials, name, search.out):
             number, reason = next(iter(failed.items()))
-            raise UserError(f"{len(failed)} of {len(trials)} tasks failed, the first is {number}: {reason}")
+            raise UserError(f"{len(failed)} of {len(trials)} tasks failed; the first is {number}: {reason}")
         else:
             ours = False
     winner = winner_of(search, seeds)

@@ -1,4 +1,4 @@
 """Convert checkpoints that other code wrote into repositories of the zoo. The only place that reads pickles.
 
-May import `publishing`; trains nothing.
+May import `cards`, `loading` and `publishing`; trains nothing.
 """

@@ -78,7 +78,7 @@ def convert(
         receipt = _write(partial, source, rules, keys)
         receipt = {"as": name, "serving": serving, **receipt, "notes": source.notes, "versions": versions()}
         write_json(partial / RECEIPT, receipt)
-        # Of a model loaded from the new files, because the one that was written is freed by now.
+        # The fingerprint is that of a model loaded from the new files: the one that was written is freed by now.
         saved = METHODS[rules.method][1].from_pretrained(partial, dtype=torch.float32)
         write_json(partial / FINGERPRINT_NAME, new_fingerprint(saved, load_tokenizer(saved)))
         add_checksums(partial)
@@ -90,7 +90,7 @@ def convert(
     report(f"kept      {len(kept)} tensors")
     for why, count in Counter(dropped.values()).items():
         heads = sorted({old.split(".")[0] for old, reason in dropped.items() if reason == why})
-        report(f"dropped   {count} tensors of {', '.join(heads)}: {why}")
+        report(f"dropped   {count} {'tensor' if count == 1 else 'tensors'} of {', '.join(heads)}: {why}")
     report(f"written   {to}")
 
 

@@ -45,7 +45,7 @@ def sort_tensors(names: Iterable[str], kind: Kind) -> tuple[dict[str, str], dict
         head = "mlp" if head == "pooler" and renamed else head
         if head in ENCODER and name.startswith(prefix):
             if bare == POSITIONS:
-                dropped[name] = "counts positions, as the encoder does itself"
+                dropped[name] = "is not needed, because the encoder counts positions itself"
             else:
                 kept[name] = f"backbone.{bare}"
         elif head in kind.kept:
@@ -86,7 +86,7 @@ def check_state(state: Mapping[str, torch.Tensor], model: torch.nn.Module) -> No
     for name, tensor in state.items():
         first = places.setdefault(tensor.untyped_storage().data_ptr(), name)
         if first != name:
-            raise UserError(f"{first} and {name} are tied: they share their numbers, which an encoder's do not")
+            raise UserError(f"{first} and {name} are tied: they share their numbers, but an encoder has both")
 
 
 def listed(names: list[str]) -> str:

@@ -102,8 +102,8 @@ class StreamedBatches(torch.utils.data.IterableDataset):
         own_shards: each process reads only its shards (every `world`-th), and fills its share of a batch from them.
             Otherwise every process reads the complete stream.
 
-    The other arguments are those of `Batches`. An item has `place` too, that of the block of its batch. What stops the
-    stream is an item that has only `error`, because an exception from a worker would be several lines.
+    The other arguments are those of `Batches`. An item has `place` too, that of the block of its batch. An error
+    that stops the stream is an item with `error` alone, because an exception from a worker would be several lines.
 
     Raises:
         UserError: fewer shards than processes that divide them, or a place of another number of processes.

@@ -101,7 +101,7 @@ def model_meta(model: str, receipt: dict, encode: Encode, name: str | None) -> A
 
 
 def revision_of(receipt: dict) -> str:
-    """Return the revision of a model for MTEB, which does not run a task again that has a result of the same one.
+    """Return the revision of a model for MTEB. A task that has a result of this revision is not run again.
 
     It names all that changes the vectors: the model, the pooling of a plain encoder, and another type than float32.
 

@@ -8,7 +8,7 @@ AVERAGE = "average of the tests"
 
 
 def tests_only(results: list[dict]) -> list[dict]:
-    """Return the results without those on dev: dev chooses models, so that it is not part of an average."""
+    """Return the results without those on dev: dev chooses models, so it is not part of an average."""
     return [result for result in results if result["task"] != "dev" and not result["task"].endswith("-dev")]
 
 

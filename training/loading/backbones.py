@@ -70,7 +70,7 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
     backbone = model.backbone if model.config.model_type in METHODS else model
     if backbone.config.is_encoder_decoder or backbone.config.to_dict().get("max_position_embeddings", 0) < 1:
         raise UserError(
-            f"base_model: {base_model!r} ({backbone.config.model_type}) is not an encoder or a decoder alone, or its "
+            f"base_model: {base_model!r} ({backbone.config.model_type}) is not a single encoder or decoder, or its "
             "configuration has no max_position_embeddings; give one such as google-bert/bert-base-uncased"
         )
     if is_causal(backbone):

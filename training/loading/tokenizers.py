@@ -60,7 +60,7 @@ def check_vocabulary(model: str, tokenizer: PreTrainedTokenizerBase, vocab_size:
     """Check that a model has an embedding for each token of its tokenizer.
 
     Raises:
-        UserError: it has not, or the tokenizer has no token for padding.
+        UserError: a token has no embedding, or the tokenizer has no token for padding.
     """
     if tokenizer.pad_token_id is None:
         raise UserError(

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 def refuse_one_sentence(sentences: int) -> None:
     """Refuse a single sentence: the others are its negatives, and without any the loss is 0."""
     if sentences == 1:
-        raise UserError("the training data has one sentence; give at least two, they are each other's negatives")
+        raise UserError("the training data has one sentence; give two or more, which are each other's negatives")
 
 
 class RunData:
@@ -64,7 +64,7 @@ class RunData:
         self.sentences: Callable[[int, int], Iterable[dict[str, Any]]]
         self.labelled: Callable[[int, int], DataLoader]
         self.numbered: dict[str, Batches] = {}
-        # Where the block of a stream begins that training has reached.
+        # The beginning of the block that training has reached, if the data are a stream.
         self.place: Place | None = None
         if recipe.max_steps != 0:
             self._load_sentences(built, cut, accelerator)

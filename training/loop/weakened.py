@@ -34,7 +34,7 @@ def weakened_tokens(run: str | Path, sentences: list[str], *, seed: int = 0) -> 
     """
     run, sentences = Path(run), list(dict.fromkeys(sentences))
     if len(sentences) < 2:
-        raise UserError("sentences: give at least two different ones, they are each other's negatives")
+        raise UserError("sentences: give two or more different ones, which are each other's negatives")
     recipe = _recipe(run)
     built = build(recipe)
     model = built.model

@@ -72,7 +72,7 @@ def export(
         `export("runs/quickstart", "quickstart-plain")`
     """
     if quantize and not onnx:
-        raise UserError("quantize: it is the ONNX file that is quantised; give --onnx too")
+        raise UserError("quantize: it quantises the ONNX file; give --onnx too")
     if data and not quantize:
         raise UserError("data: it measures the cost of --quantize; give --quantize int8 too")
     if openvino and not quantize:
@@ -138,8 +138,8 @@ def _load(source: Path) -> tuple[SentenceEncoderModel, PreTrainedTokenizerFast]:
     encoder = load_checkpoint(str(source)).eval()
     if not isinstance(encoder, SentenceEncoderModel):
         raise UserError(
-            f"{source}: expected a checkpoint of the zoo, got a {type(encoder).__name__}; it needs no export, it has "
-            "no custom code"
+            f"{source}: expected a checkpoint of the zoo, got a {type(encoder).__name__}; it needs no export, "
+            "because it has no custom code"
         )
     return encoder, cast(PreTrainedTokenizerFast, checkpoint_tokenizer(encoder, str(source)))
 

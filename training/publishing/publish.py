@@ -23,11 +23,11 @@ from .staging import check_as_a_stranger, check_files, stage
 Operation = CommitOperationAdd | CommitOperationDelete
 
 WAYS_OUT = {
-    401: "the token is not valid, log in again with `hf auth login` or set HF_TOKEN",
-    403: "the token has no write access, create one that has it at https://huggingface.co/settings/tokens",
+    401: "the token is not valid; log in again with `hf auth login` or set HF_TOKEN",
+    403: "the token has no write access; create one with write access at https://huggingface.co/settings/tokens",
     404: "check the spelling, and whether the token can see the repository",
-    412: "somebody else changed it in the meantime, check it and publish again",
-    429: "too many requests, wait and publish again",
+    412: "somebody else changed it in the meantime; check it and publish again",
+    429: "too many requests; wait and publish again",
 }
 # What the client raises; HTTPError belongs to the HTTP library it uses. Their messages may quote the token, so only
 # `_explain` turns them into text.
@@ -192,7 +192,7 @@ def _read_back(to: str, staged: Path, sha: str, revision: str, cache: Path) -> s
     there = Path(snapshot_download(to, revision=revision, cache_dir=cache, token=True))
     if there.name != sha:
         raise UserError(
-            f"{to}: expected commit {sha}, downloaded {there.name}; somebody else changed the repository, check it"
+            f"{to}: expected commit {sha}, downloaded {there.name}: somebody else changed the repository; check it"
         )
     files = {path.relative_to(staged).as_posix(): sha256(path) for path in staged.rglob("*") if path.is_file()}
     if problems := differing_files(there, files):

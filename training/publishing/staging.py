@@ -79,8 +79,8 @@ def finished_repository(run: str) -> Path:
     missing = [name for name in OF_THE_RUN if not Path(run, name).is_file()]
     if missing and directory != Path(run):
         raise UserError(
-            f"{run} is not finished: it has no {', '.join(missing)}; run its training command again, it continues "
-            "where it stopped"
+            f"{run} is not finished: it has no {', '.join(missing)}; run its training command again, "
+            "which resumes where it stopped"
         )
     return directory
 

@@ -29,7 +29,7 @@ from .world import make_world, write_world
 
 logger = logging.getLogger(__name__)
 LABELLED, UNLABELLED = QUICKSTARTS
-# What is given for the run with labels and applies to the one without, too.
+# Keys of the run with labels that the run without labels takes over.
 SHARED = (FREE_KEYS - {"recipe", "output_dir"}) | {"seeds", "max_steps", "mixed_precision", "base_model"}
 SHARED |= {"dev_file", "test_file"}
 
@@ -105,7 +105,7 @@ def _once(directory: Path, cause: dict[str, object], make: Callable[[Path], None
     """Make a directory unless the same cause already made it. Return whether it was made."""
     marker = directory / "made_from.json"
     if marker.is_file() and json.loads(marker.read_text(encoding="utf-8")) == cause:
-        logger.info("%s is there and unchanged", directory)
+        logger.info("%s exists and is unchanged", directory)
         return False
     if directory.exists() and not marker.is_file():
         raise UserError(f"{directory} exists and was not made by the quickstart; give another --output_dir")

@@ -101,7 +101,7 @@ class Recipe:
     dataset: str | None = data_key(
         None, f"Hub id of a data set, or `{STSB_SENTENCES}`: both sides of all pairs of STS-B, from `eval_data`."
     )
-    dataset_file: str | None = data_key(None, "The one file of `dataset` to read, if it has several.")
+    dataset_file: str | None = data_key(None, "The file of `dataset` to read, or a pattern such as `*.parquet`.")
     dataset_revision: str | None = data_key(None, "Pinned revision of `dataset` on the Hub.")
     train_file: str | None = data_key(
         None,
@@ -112,7 +112,9 @@ class Recipe:
         "One column (each sentence is its own positive), two (anchor, positive) or three (and a hard negative). "
         "By default the only column, or `text`.",
     )
-    max_train_sentences: int | None = data_key(None, "Use only this many rows, the first ones.", ROWS, "rows")
+    max_train_sentences: int | None = data_key(
+        None, "How many rows to use, from the first on; by default all.", ROWS, "rows"
+    )
     train_fraction: float = data_key(
         1.0, "Keep each row with this probability. Every seed keeps the same rows.", FRACTION
     )
@@ -144,7 +146,9 @@ class Recipe:
         None, "A local file of labelled pairs, for a first stage (`nli_steps`, `nli_epochs`) and for `nli_weight`."
     )
     nli_dataset: str | None = pairs_key(None, "Hub id of a data set of labelled pairs.")
-    nli_dataset_file: str | None = pairs_key(None, "The one file of `nli_dataset` to read.")
+    nli_dataset_file: str | None = pairs_key(
+        None, "The file of `nli_dataset` to read, or a pattern such as `train-*.parquet`."
+    )
     nli_dataset_revision: str | None = pairs_key(None, "Pinned revision of `nli_dataset` on the Hub.")
     nli_columns: list[str] | None = pairs_key(
         None, "Premise, entailed and contradicted hypothesis; or premise, hypothesis and label."

@@ -132,7 +132,7 @@ def _planned(
 
 
 def _measured_by(planned: Planned, item: Item, profile: Profile) -> Planned:
-    """Return a row whose runs keep what is measured in one way apart from what is measured in another."""
+    """Return a row whose runs have a file of results for each way of measuring: profile and settings of GLUE."""
     evaluation, glue = _file("evaluation", profile.measuring), _file("glue", item.glue)
     runs = [replace(run, evaluation=evaluation, glue=glue) for run in planned.runs]
     limited = profile.transfer_rows and any(column.suite.startswith(("transfer", "trec")) for column in item.columns)

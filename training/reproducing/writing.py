@@ -31,7 +31,7 @@ MARK = "†"
 
 
 def table_rows(lines: list[Line]) -> list[tuple[str, dict[str, str]]]:
-    """Return the rows of a table as text: ours, the paper's, the difference and z. A mark: not comparable."""
+    """Return the rows of a table as text: ours, the paper's, the difference and z. A marked row has a remark."""
     rows = []
     for line in lines:
         mark = f" {MARK}" if line.reasons else ""

@@ -30,7 +30,7 @@ def score(run: Run, objective: str, sentences: Sequence[str]) -> float:
     Args:
         run: trained and measured.
         objective: one of `COLUMNS`.
-        sentences: that no run was trained on, for the objective that needs no labels.
+        sentences: sentences that no run was trained on, for the objective that needs no labels.
     """
     if objective == UNLABELLED:
         encode, _ = load_encoder(run.model)

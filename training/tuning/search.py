@@ -141,7 +141,7 @@ def make_trial(search: Search, number: int = 0, *, train: Callable[..., None] = 
     """Make the next trial: one that an ended process left, or a new one. If there are enough, do nothing.
 
     Args:
-        search: that the trial is of.
+        search: the search that the trial belongs to.
         number: of the task; not used.
         train: trains one run.
 
@@ -201,7 +201,7 @@ def _left(search: Search, study: optuna.Study) -> tuple[Trial | None, FileLock |
     for frozen in study.get_trials(states=[TrialState.RUNNING]):
         if claim := _claim(search, frozen.number):
             if frozen.params.keys() == search.space.keys():
-                # Optuna has no other way back from a trial in the journal to one that reports.
+                # Optuna has no other way to report to a trial that is in the journal already.
                 return Trial(study, frozen._trial_id), claim
             study.tell(frozen.number, state=TrialState.FAIL)  # the process ended between two of its values
             claim.release()

@@ -40,7 +40,7 @@ def load_space(name: str, recipe: str, overrides: dict[str, Any]) -> Space:
 
     Args:
         name: of a paper's space, or the path of a YAML file.
-        recipe: that is tuned.
+        recipe: the tuned recipe.
         overrides: what else is set.
 
     Raises:
@@ -69,7 +69,7 @@ def _distribution(where: str, allowed: Any) -> BaseDistribution:
     if not isinstance(allowed, dict) or not {"low", "high"} <= allowed.keys() <= set(INTERVAL):
         raise UserError(f"{where}: {quoted(allowed)} must be a list, or {{low: …, high: …}}, perhaps with log or step")
     if wrong := [each for each in INTERVAL if each in allowed and not isinstance(allowed[each], int | float)]:
-        raise UserError(f"{where}: {wrong[0]}: {quoted(allowed[wrong[0]])} is no number; write 1.0e-5, not 1e-5")
+        raise UserError(f"{where}: {wrong[0]}: {quoted(allowed[wrong[0]])} is not a number; write 1.0e-5, not 1e-5")
     integers = all(isinstance(allowed[end], int) for end in ("low", "high"))
     try:
         return IntDistribution(**allowed) if integers else FloatDistribution(**allowed)

@@ -135,7 +135,7 @@ def test_one_training_sentence_is_refused(tmp_path, bases, train_file, keys):
     file.write_text("a cat sits\n", encoding="utf-8")
     recipe = {"base_model": str(bases["bert"]), "eval_data": "none", "max_steps": 1, "report_to": "none", **keys}
     recipe |= {"train_file": str(train_file if "max_train_sentences" in keys else file)}
-    with pytest.raises(UserError, match="the training data has one sentence; give at least two"):
+    with pytest.raises(UserError, match="the training data has one sentence; give two or more"):
         run_recipe(make_recipe({**recipe, "output_dir": str(tmp_path / "run")}))
 
 

@@ -71,7 +71,7 @@ def test_the_joint_training_of_consert_has_the_values_of_its_release(name):
         ("sgopt", "adam_betas", "paper, table 8"),
         ("sgopt", "eval_steps", "paper, table 8"),
         ("sgopt", "endurance", "paper, table 8"),
-        ("sgopt", "regularizer_weight", "the release's sum has the poolers too"),
+        ("sgopt", "regularizer_weight", "the release's sum includes the poolers"),
         ("diffcse", "epochs", "the release's script trains 1"),
     ],
 )

@@ -47,7 +47,7 @@ def test_a_key_has_choices_or_an_interval(tmp_path):
         ("learning_rat: [1.0e-5]", "did you mean learning_rate"),
         ("learning_rate: [-1.0]", "learning_rate"),
         ("learning_rate: 1.0e-5", "must be a list, or {low"),
-        ("learning_rate: {low: 1e-5, high: 1.0}", "'1e-5' is no number; write 1.0e-5"),
+        ("learning_rate: {low: 1e-5, high: 1.0}", "'1e-5' is not a number; write 1.0e-5"),
         ("learning_rate: {low: 1.0, high: 0.1}", "learning_rate: "),
         ("batch_size: [8]", "batch_size is in the space and set too"),
         ("", "the space is empty"),

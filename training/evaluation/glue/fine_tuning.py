@@ -135,7 +135,7 @@ def pair_tokenizer(model: str, config: PretrainedConfig) -> PreTrainedTokenizerB
         if None in (tokenizer.sep_token, tokenizer.cls_token):
             raise UserError(f"{model}: its tokenizer has no tokens before and between texts; give an encoder")
         backend = tokenizer.backend_tokenizer
-        # RoBERTa and its relatives, who name the token so, put it twice between two texts.
+        # RoBERTa and its relatives call the token </s>, and put it twice between two texts.
         doubled = tokenizer.sep_token == "</s>"
         backend.post_processor = (RobertaProcessing if doubled else BertProcessing)(*special_tokens)
         if isinstance(backend.pre_tokenizer, ByteLevel):  # inside a prompt, a space precedes the first word
@@ -286,7 +286,7 @@ def run_glue(
     """
     settings = settings or FineTuning()
     if wrong := [seed for seed in seeds if not 0 <= seed < 2**32]:
-        raise UserError(f"seeds: {wrong[0]} must be from 0 to below 2**32")
+        raise UserError(f"seeds: {wrong[0]} must be at least 0 and below 2**32")
     if not progress:
         datasets.disable_progress_bars()
     tasks = [load_glue_task(name, data) for name in dict.fromkeys(names)]

@@ -1,6 +1,6 @@
 """Which clients of other people load an export, and why the others do not: what `tests/foreign_clients` measured.
 
-May import from its wing only `errors`, `files` and `hub`; loads no model.
+May import `files`, and nothing else of training; loads no model.
 """
 
 from .table import RESULTS, filled, works_with
