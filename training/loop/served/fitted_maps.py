@@ -33,15 +33,14 @@ def fit_map(repository: Path, recipe: Recipe, seed: int) -> float:
         seed: of the run. A whitening does not depend on it.
 
     Returns:
-        The seconds that it took; 0 if the repository has the map already.
+        The seconds that it took.
 
     Raises:
         UserError: there are too few different sentences for so many dimensions.
     """
     start = time.perf_counter()
     model = AutoModel.from_pretrained(repository, **SAFELY).to("cuda" if torch.cuda.is_available() else "cpu")
-    if model.config.whitening_size or model.config.flow_width:
-        return 0.0  # already done before the run was interrupted
+    _remove_maps(model)  # of an attempt that was interrupted
     rows = load_sentences(recipe)
     most = recipe.flow_sentences if recipe.flow else recipe.whitening_sentences
     sentences = [row["0"] for row in (rows.take(most) if most else rows)]
@@ -56,6 +55,11 @@ def fit_map(repository: Path, recipe: Recipe, seed: int) -> float:
     logger.info("%s fitted on %d sentences", "flow" if recipe.flow else "whitening", len(sentences))
     save_repository(repository, model, model.tokenizer, recipe, [])
     return time.perf_counter() - start
+
+
+def _remove_maps(model: SentenceEncoderModel) -> None:
+    model.config.whitening_size = model.config.flow_width = None
+    model.whitening, model.flow = torch.nn.Identity(), torch.nn.Identity()
 
 
 def _whiten(model: SentenceEncoderModel, vectors: torch.Tensor, recipe: Recipe) -> None:
