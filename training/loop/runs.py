@@ -144,7 +144,7 @@ def run_seed(
         logger.info("%s is finished", run)
         return
     try:
-        training = train(recipe, seed, run, accelerator, dev, finished)
+        training = train(recipe, seed, run, accelerator, dev, tests, finished)
     except Terminated:
         written = sorted(run.glob("checkpoints/step-*"))
         where = f"resumes from {written[-1]}" if written else "starts again, there was no checkpoint yet"

@@ -123,6 +123,7 @@ def train(
     directory: Path,
     accelerator: Accelerator,
     dev: Sequence[Task],
+    tests: Sequence[Task],
     finished: dict[int, dict],
 ) -> dict:
     """Train one seed to the end, from the newest complete checkpoint if there is one.
@@ -130,6 +131,7 @@ def train(
     Args:
         directory: for `metrics.jsonl`, `checkpoints/` and `best/`.
         dev: tasks to select the best model with. Without them, the last model is the best.
+        tests: tasks that score the best model in the end.
         finished: the receipts of the finished seeds of the run, by seed.
 
     Returns:
@@ -149,7 +151,7 @@ def train(
     choose_layout(recipe, built.model, accelerator, begun)
     data = RunData(recipe, seed, built, accelerator)
     stages = plan_stages(recipe, data)
-    receipt = run_receipt(recipe, seed, built, data, accelerator, dev)
+    receipt = run_receipt(recipe, seed, built, data, accelerator, dev, tests)
     refuse_mixed_seeds({**finished, seed: receipt}, force=recipe.force)
     checkpoint = on_main(accelerator, partial(newest, directory / "checkpoints", receipt, force=recipe.force))
     if checkpoint and step_of(checkpoint) > stages[-1].stop:
