@@ -105,7 +105,7 @@ def remove(path: Path) -> None:
 
 LITTER = (
     ".*.partial",
-    "soup/.*.partial",
+    "best_weights/.*.partial",
     "non_finite/*/.*.partial",
     "best.partial",
     "best.old",

@@ -54,6 +54,20 @@ def read_rows(path: str) -> list[Row]:
         raise UserError(f"{path} is not a results file ({one_line(error)})") from error
 
 
+def different_data(paths: Sequence[str]) -> list[str]:
+    """Return the headings of the columns whose scores are not of the same data in all results files.
+
+    Args:
+        paths: files that `read_rows` can read.
+    """
+    data: dict[str, set[str]] = {}
+    for path in paths:
+        newest = {column(result): result for result in read_json(Path(path))["results"] if "sha256" in result}
+        for name, result in newest.items():
+            data.setdefault(name, set()).add(result["sha256"])
+    return [name for name, checksums in data.items() if len(checksums) > 1]
+
+
 def model_name(model: str) -> str:
     """Return the last part of a Hub id or a path; for the `best/` of a run, the run and its seed.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from ..errors import UserError
@@ -65,9 +66,11 @@ def models(options: argparse.Namespace) -> None:
 
 
 def table(options: argparse.Namespace) -> None:
-    from ..cards.tables import format_rows, read_rows
+    from ..cards.tables import different_data, format_rows, read_rows
 
     print(format_rows([row for file in options.files for row in read_rows(file)], options.format))
+    if columns := different_data(options.files):
+        print(f"warning: not measured on the same data in all files: {', '.join(columns)}", file=sys.stderr)
 
 
 def cards(options: argparse.Namespace) -> None:

@@ -82,6 +82,7 @@ def backtranslate(options: argparse.Namespace) -> None:
     from tqdm.auto import trange
 
     from ..data.translation import round_trip, translator
+    from ..evaluation.encoders import model_receipt
 
     _check_target(options)
     for name in ("beams", "batch_size", "max_length"):
@@ -101,7 +102,8 @@ def backtranslate(options: argparse.Namespace) -> None:
             batch = sentences[first : first + options.batch_size]
             yield list(zip(batch, other(batch), strict=True))
 
-    _write(options, "back_translation", sentences, batches)
+    models = [model_receipt(name)["model_sha256"] for name in (options.forward, options.back)]
+    _write(options, "back_translation", [sentences, models], batches)
 
 
 def replace_synonyms(options: argparse.Namespace) -> None:

@@ -67,7 +67,6 @@ def reproduce(options: argparse.Namespace) -> None:
     from ..reproducing.manifests import load_item
     from ..reproducing.measuring import finished
     from ..reproducing.plan import plan
-    from ..reproducing.pooling import pool
     from ..reproducing.profiles import load_profile
     from ..reproducing.reports import describe, list_items, unique_runs
 
@@ -84,6 +83,7 @@ def reproduce(options: argparse.Namespace) -> None:
         print(describe(item, planned))
         return
 
+    from ..reproducing.pooling import pool
     from ..reproducing.runs import make, make_one, train
     from ..reproducing.writing import write_item
 

@@ -61,7 +61,8 @@ def embed_file(
         The number of rows and the number of shards.
 
     Raises:
-        UserError: a row cannot be read, the directory contains other embeddings, or a vector is not finite.
+        UserError: a row cannot be read, the directory contains other embeddings, a vector is not finite, or it has
+            fewer dimensions than `truncate_dim`.
     """
     rows, text_sha256 = survey(stream_texts(file, column))
     if rows == 0:
@@ -88,7 +89,11 @@ def embed_file(
             calibrates = number == 0 and bool(missing) and precision in ("int8", "uint8")
             if number not in missing and not calibrates:
                 continue
-            embeddings = check_vectors(np.asarray(encode(texts), dtype=np.float32), texts)[:, :truncate_dim]
+            embeddings = check_vectors(np.asarray(encode(texts), dtype=np.float32), texts)
+            if truncate_dim is not None and truncate_dim > embeddings.shape[1]:
+                most = embeddings.shape[1]
+                raise UserError(f"truncate_dim: {truncate_dim} must be at most {most}, the dimensions of the model")
+            embeddings = embeddings[:, :truncate_dim]
             if normalize:
                 embeddings = unit_vectors(embeddings).astype(np.float32)
             if calibrates:

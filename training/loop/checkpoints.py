@@ -14,7 +14,7 @@ from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.utils import DistributedType
 from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file, save_model
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LambdaLR
 
 from ..data.streams import Place
 from ..errors import UserError, one_line
@@ -47,7 +47,7 @@ class TrainingState:
         model: torch.nn.Module,
         trained: torch.nn.Module,
         optimizer: AcceleratedOptimizer,
-        scheduler: LRScheduler,
+        scheduler: LambdaLR,
         receipt: dict[str, object],
     ):
         self.accelerator = accelerator
@@ -97,14 +97,14 @@ class TrainingState:
                 discard(old)
         accelerator.wait_for_everyone()
 
-    def load(self, checkpoint: Path) -> dict:
-        """Restore everything and return the counters, which include `step`.
+    def load(self, checkpoint: Path) -> None:
+        """Restore everything but the counters.
 
         Raises:
             UserError: its files are damaged, or belong to another model.
         """
         try:
-            state = _state(checkpoint)
+            state = read_state(checkpoint)
             load_model(self.model, checkpoint / "model.safetensors")
             slots = load_file(checkpoint / "optimizer.safetensors")
             random_state = checkpoint / f"random-{self.accelerator.process_index}.safetensors"
@@ -120,13 +120,20 @@ class TrainingState:
         for key, tensor in slots.items():
             index, name = key.split(".")
             moments.setdefault(int(index), {})[name] = tensor
-        self.scheduler.load_state_dict(state.pop("scheduler"))
-        for group, rate in zip(self.optimizer.param_groups, self.scheduler.get_last_lr(), strict=True):
-            group["lr"] = rate
+        self._restore_schedule(state["scheduler"])
         self.shards.scatter_moments(self.optimizer, moments)
-        if (scaler := state.pop("scaler")) and self.accelerator.scaler:
-            self.accelerator.scaler.load_state_dict(scaler)
-        return state
+        if state["scaler"] and self.accelerator.scaler:
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+
+    def _restore_schedule(self, written: dict) -> None:
+        """Continue where a schedule was. The rates are those of the recipe now: `force` may have changed them."""
+        scheduler = self.scheduler
+        scheduler.load_state_dict({name: value for name, value in written.items() if name != "base_lrs"})
+        factors = [factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
+        rates = [base * factor for base, factor in zip(scheduler.base_lrs, factors, strict=True)]
+        scheduler._last_lr = rates
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
 
 
 def place_in_stream(checkpoint: Path, process: int) -> Place | None:
@@ -174,7 +181,7 @@ def newest(directory: Path, receipt: dict[str, object], *, force: bool = False) 
         )
     if found is None:
         return None
-    written = _state(found).get(RECEIPT, {})
+    written = read_state(found).get(RECEIPT, {})
     names = [name for name in receipt if name in written or name not in LATER]
     if changed := [] if force else [name for name in names if written.get(name) != receipt[name]]:
         raise UserError(
@@ -194,7 +201,7 @@ def layout_so_far(directory: Path, *, seed: int) -> str | None:
     Runs that began before receipts named it computed their padding.
     """
     found = checkpoints(directory, {"seed": seed})
-    return _state(found[-1]).get(RECEIPT, {}).get("layout", "padded") if found else None
+    return read_state(found[-1]).get(RECEIPT, {}).get("layout", "padded") if found else None
 
 
 def checkpoints(directory: Path, receipt: dict[str, object]) -> list[Path]:
@@ -221,7 +228,7 @@ def _all(directory: Path) -> list[Path]:
 def _incomplete(checkpoint: Path) -> str | None:
     """Return what a checkpoint lacks, without reading its tensors, or None if it is complete."""
     try:
-        state = _state(checkpoint)
+        state = read_state(checkpoint)
     except (OSError, ValueError):
         return f"{STATE} cannot be read"
     for name, size in state.get("files", {}).items():
@@ -233,7 +240,7 @@ def _incomplete(checkpoint: Path) -> str | None:
 
 def _damage(checkpoint: Path) -> str | None:
     """Return which file of a checkpoint is not the one that was written, or None. Older code wrote no checksums."""
-    state = _state(checkpoint)
+    state = read_state(checkpoint)
     if state.get("step") not in (None, step_of(checkpoint)):
         return f"it is of step {state['step']}"
     if not (checkpoint / CHECKSUMS).is_file():
@@ -249,12 +256,17 @@ def _damage(checkpoint: Path) -> str | None:
 
 def _other_run(checkpoint: Path, receipt: dict[str, object]) -> str | None:
     """Return why a checkpoint belongs to another run, or None if it does not. Receipts of older code are shorter."""
-    written = _state(checkpoint).get(RECEIPT, {})
+    written = read_state(checkpoint).get(RECEIPT, {})
     other = [name for name in SAME_RUN if name in written and written[name] != receipt.get(name, written[name])]
     return f"it belongs to another {', '.join(other)}" if other else None
 
 
-def _state(checkpoint: Path) -> dict:
+def read_state(checkpoint: Path) -> dict:
+    """Return what `state.json` of a checkpoint contains: the run's counters, with `step`, and its receipt.
+
+    Raises:
+        OSError, ValueError: it cannot be read, or is not JSON.
+    """
     try:
         state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
     except RecursionError as error:
@@ -274,7 +286,7 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
-def _plain(scheduler: LRScheduler) -> dict:
+def _plain(scheduler: LambdaLR) -> dict:
     return {name: value for name, value in scheduler.state_dict().items() if name != "lr_lambdas"} | {
         "lr_lambdas": [None for _ in scheduler.base_lrs]
     }

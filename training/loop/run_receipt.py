@@ -33,11 +33,17 @@ CODE += ("loop/training_loop.py",)
 # A checkpoint in which one of these differs belongs to another run.
 SAME_RUN = ("recipe", "seed")
 # Entries that receipts of older code lack. Such a receipt also differs in `code`, which is what an error then names.
-LATER = {"special tokens", "base_model", "generator", "dataset", "nli_dataset", "layout"}
+LATER = {"special tokens", "base_model", "generator", "dataset", "nli_dataset", "layout", "test pairs"}
 
 
 def run_receipt(
-    recipe: Recipe, seed: int, built: Build, data: RunData, accelerator: Accelerator, dev: Sequence[Task]
+    recipe: Recipe,
+    seed: int,
+    built: Build,
+    data: RunData,
+    accelerator: Accelerator,
+    dev: Sequence[Task],
+    tests: Sequence[Task],
 ) -> dict[str, object]:
     """Return everything that must not change before a run resumes, by the name that errors use.
 
@@ -65,8 +71,13 @@ def run_receipt(
         **libraries,
         **{key: sha256(file) for key, file in files.items() if file.is_file()},
         **{f"teacher {directory}": _files_sha256(shards_of(directory)) for directory in recipe.teachers or []},
-        "dev pairs": "+".join(str(task.receipt()["sha256"]) for task in dev) or None,
+        "dev pairs": _tasks_sha256(dev),
+        "test pairs": _tasks_sha256(tests),
     }
+
+
+def _tasks_sha256(tasks: Sequence[Task]) -> str | None:
+    return "+".join(str(task.receipt()["sha256"]) for task in tasks) or None
 
 
 def _files_sha256(files: list[str]) -> str:

@@ -16,7 +16,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.utils import set_seed
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
 from transformers import PreTrainedModel, get_scheduler
 
@@ -30,7 +30,16 @@ from ..pictures.curves import draw_prefix_tuning, draw_training_curves
 from ..recipes import Recipe
 from .best_model import BestModel
 from .building import Build, build, choose_layout, is_compiled
-from .checkpoints import RECEIPT, TrainingState, checkpoints, layout_so_far, newest, place_in_stream, step_of
+from .checkpoints import (
+    RECEIPT,
+    TrainingState,
+    checkpoints,
+    layout_so_far,
+    newest,
+    place_in_stream,
+    read_state,
+    step_of,
+)
 from .distributed.fsdp import full_tensor, gather_weights, model_to_train
 from .distributed.launch import on_main
 from .health import refuse_equal_views, refuse_padding_dependence
@@ -87,18 +96,25 @@ class Run:
     best: BestModel
 
     def save(self, state: TrainingState) -> None:
-        """Write a checkpoint. The metrics logged before it reach the disk first."""
+        """Write a checkpoint, and delete the weights that no checkpoint needs any more.
+
+        The metrics that were logged before reach the disk first.
+        """
         log, counters = self.log, {**self.log.counters(), **self.best.counters()}
         if self.accelerator.is_main_process:
             flush(log.metrics)
-        state.save(self.directory / "checkpoints", log.step, counters, log.metrics, self.data.place)
+        directory = self.directory / "checkpoints"
+        state.save(directory, log.step, counters, log.metrics, self.data.place)
+        if self.accelerator.is_main_process:
+            self.best.delete_weights(map(read_state, checkpoints(directory, {})))
 
     def restore(self, state: TrainingState, checkpoint: Path) -> None:
         """Continue where a checkpoint was written."""
-        counters = state.load(checkpoint)
+        counters = read_state(checkpoint)
+        self.best.restore(counters)  # before the weights, because it changes those of the model
+        state.load(checkpoint)
         self.data.place = place_in_stream(checkpoint, self.accelerator.process_index)
         self.log.restore(checkpoint, counters)
-        self.best.restore(counters)
 
 
 def train(
@@ -107,6 +123,7 @@ def train(
     directory: Path,
     accelerator: Accelerator,
     dev: Sequence[Task],
+    tests: Sequence[Task],
     finished: dict[int, dict],
 ) -> dict:
     """Train one seed to the end, from the newest complete checkpoint if there is one.
@@ -114,6 +131,7 @@ def train(
     Args:
         directory: for `metrics.jsonl`, `checkpoints/` and `best/`.
         dev: tasks to select the best model with. Without them, the last model is the best.
+        tests: tasks that score the best model in the end.
         finished: the receipts of the finished seeds of the run, by seed.
 
     Returns:
@@ -133,9 +151,14 @@ def train(
     choose_layout(recipe, built.model, accelerator, begun)
     data = RunData(recipe, seed, built, accelerator)
     stages = plan_stages(recipe, data)
-    receipt = run_receipt(recipe, seed, built, data, accelerator, dev)
+    receipt = run_receipt(recipe, seed, built, data, accelerator, dev, tests)
     refuse_mixed_seeds({**finished, seed: receipt}, force=recipe.force)
     checkpoint = on_main(accelerator, partial(newest, directory / "checkpoints", receipt, force=recipe.force))
+    if checkpoint and step_of(checkpoint) > stages[-1].stop:
+        raise UserError(
+            f"{checkpoint} has more updates than the {stages[-1].stop} that the recipe asks for; give more, or choose "
+            "another --output_dir"
+        )
     log = TrainingLog(directory, accelerator)
     best = BestModel(directory, built, recipe, dev, log)
     run = Run(directory, recipe, seed, built, data, accelerator, receipt, log, best)
@@ -260,7 +283,7 @@ def train_stage(
 
 def start_stage(
     stage: Stage, recipe: Recipe, model: ForContrastiveLearning, accelerator: Accelerator
-) -> tuple[torch.nn.Module, AcceleratedOptimizer, LRScheduler]:
+) -> tuple[torch.nn.Module, AcceleratedOptimizer, LambdaLR]:
     """Freeze what the stage does not train, wrap the model, and make the stage's optimizer and schedule."""
     for parameter in model.frozen_parameters(stage.name):
         parameter.requires_grad_(False)

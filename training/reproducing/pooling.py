@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from ..files import read_json
+from ..loop.checkpoints import RECEIPT
 from .columns import Column
 from .measuring import read_results
 from .plan import Planned
@@ -96,9 +98,34 @@ def pool(planned: Planned, columns: Sequence[Column], source: str, failed: dict[
         there = [value for value in values if value is not None]
         paper, paper_sd = row.values.get(column.name), row.deviations.get(column.name)
         cells[column.name] = compare(there, paper, paper_sd, row.runs)
-    reasons = list(planned.reasons)
+    reasons = planned.reasons + _differences([run.directory for run in planned.runs])
     reasons += dict.fromkeys(f"a run failed: {reason}" for run, reason in failed.items() if run in results)
     if planned.runs and not any(results.values()) and not any(run in failed for run in results):
         reasons.append("not made yet")
     receipts = [{"run": str(directory), "results": found} for directory, found in results.items()]
     return Line(row.label, cells, row.source or source, reasons, receipts, row.x, row.group)
+
+
+def _differences(runs: Sequence[Path]) -> list[str]:
+    """Return a reason for each thing in which runs of one recipe differ beside the seed, such as the training file."""
+    names: dict[str, None] = {}
+    first: dict[object, dict] = {}
+    for file in (run / "results.json" for run in runs):
+        receipt = read_json(file).get("training", {}).get(RECEIPT, {}) if file.is_file() else {}
+        other = first.setdefault(receipt.get("recipe"), receipt)
+        names |= dict.fromkeys(name for name in {**other, **receipt} if other.get(name) != receipt.get(name))
+    return [f"its runs have different {name}" for name in names if name != "seed"]
+
+
+def mark_other_data(lines: Sequence[Line]) -> list[Line]:
+    """Mark the rows of a table in which a task was measured on other data than in the first row that has it."""
+    first: dict[tuple[str, str], tuple[str, str]] = {}
+    marked = []
+    for line in lines:
+        reasons: dict[str, None] = {}
+        for result in (result for run in line.runs for result in run["results"] if "sha256" in result):
+            name, sha256 = first.setdefault((result["suite"], result["task"]), (line.name, result["sha256"]))
+            if sha256 != result["sha256"]:
+                reasons[f"{result['task']} is measured on other data than before in {name}"] = None
+        marked.append(replace(line, reasons=[*line.reasons, *reasons]))
+    return marked

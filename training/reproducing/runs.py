@@ -22,7 +22,7 @@ from ..evaluation.encoders import load_encoder
 from ..evaluation.glue.fine_tuning import FineTuning, run_glue
 from ..evaluation.results import ResultsFile
 from ..evaluation.suites import evaluate
-from ..files import locked_elsewhere
+from ..files import locked_elsewhere, remove
 from .columns import GLUE, Column
 from .measuring import finished, is_trained, missing_suites, write_complete
 from .plan import Run
@@ -120,6 +120,8 @@ def make(
                     logger.info("%s", run.directory)
                     try:
                         if not is_trained(run):
+                            for measured in (run.evaluation, run.glue):  # of weights that are not those of now
+                                remove(run.directory / measured)
                             train(run)
                         measure(run, columns, data, transfer_rows, glue or {})
                     except UserError as error:

@@ -18,7 +18,7 @@ from ..pictures.portraits import PORTRAITS
 from ..pictures.weakened_tokens import draw_weakened_tokens
 from .manifests import Item
 from .plan import Planned, Run
-from .pooling import Cell, Line
+from .pooling import Cell, Line, mark_other_data
 
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 PAGE = """<!doctype html>
@@ -77,6 +77,7 @@ def write_item(item: Item, planned: list[Planned], lines: list[Line], directory:
         What was written.
     """
     directory.mkdir(parents=True, exist_ok=True)
+    lines = mark_other_data(lines)
     rows = table_rows(lines)
     text = markdown(item, lines)
     contents = {

@@ -23,6 +23,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from ..errors import UserError
 from ..files import locked
+from ..hub import sha256
 from ..recipes import deciding_keys, load_recipe, recipe_names
 from ..reproducing.plan import Run, identity, run_of
 from ..reproducing.runs import make_one, train
@@ -31,6 +32,7 @@ from .spaces import Space, points
 
 logger = logging.getLogger(__name__)
 ASKING = ".asking.lock"
+FILES = ("train_file", "nli_file", "dev_file", "test_file")
 STARTUP = 4  # finished trials before one is pruned
 
 
@@ -82,8 +84,11 @@ class Search:
         distributions = {key: optuna.distributions.distribution_to_json(each) for key, each in self.space.items()}
         mine = {"recipe": self.recipe, "objective": self.objective, "seed": self.seed, "space": distributions}
         mine |= {"overrides": self.overrides, "data": self.data}
-        # By content, because a file may change: the recipe of a path, the sentences.
-        mine["recipe's content"] = identity(deciding_keys(load_recipe(self.recipe, self.overrides)))
+        # By content, because a file may change: the recipe of a path, its data, the sentences.
+        recipe = load_recipe(self.recipe, self.overrides)
+        mine["recipe's content"] = identity(deciding_keys(recipe))
+        files = {key: Path(str(getattr(recipe, key) or "")) for key in FILES}
+        mine |= {f"{key}'s content": sha256(file) for key, file in files.items() if file.is_file()}
         mine |= {"sentences": identity({"sentences": self.sentences})} if self.sentences else {}
         mine = json.loads(json.dumps(mine, default=str))
         begun_as = study.user_attrs.get("search", mine)  # one of an older version has fewer items

@@ -1,6 +1,8 @@
 """Files of sentence pairs: neighbours in running text, synonyms, and translations there and back again."""
 
 import csv
+import shutil
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -114,6 +116,18 @@ def test_pairs_of_other_sentences_or_another_model_are_not_continued(translators
     other = ["backtranslate", str(tmp_path / "a.txt"), *there, *back, *sizes]
     main([*other, "--to", str(tmp_path / "alone.csv")])
     main([*other, "--to", str(tmp_path / "pairs.csv")])
+    assert rows(tmp_path / "pairs.csv") == rows(tmp_path / "alone.csv")
+
+
+def test_pairs_of_a_model_whose_weights_have_changed_are_not_continued(translators, tmp_path, monkeypatch):
+    (tmp_path / "text.txt").write_text("\n".join(SENTENCES[:7]) + "\n", encoding="utf-8")
+    shutil.copytree(translators[0], tmp_path / "model")
+    command = ["backtranslate", str(tmp_path / "text.txt"), "--forward", str(tmp_path / "model")]
+    command += ["--back", translators[1], "--beams", "2", "--batch_size", "2", "--max_length", "12"]
+    interrupt(command, tmp_path / "pairs.csv", monkeypatch)
+    shutil.copy(Path(translators[1], "model.safetensors"), tmp_path / "model")
+    for name in ("pairs.csv", "alone.csv"):
+        main([*command, "--to", str(tmp_path / name)])
     assert rows(tmp_path / "pairs.csv") == rows(tmp_path / "alone.csv")
 
 

@@ -274,3 +274,5 @@ def test_what_cannot_be_truncated_or_quantised_is_refused(model, file, tmp_path)
         embed_file(letters, RECEIPT, str(file), tmp_path / "out", precision="int8", shard_size=1)
     with pytest.raises(SystemExit):
         main(["encode", str(model), str(file), "--to", str(tmp_path / "out"), "--truncate_dim", "0"])
+    with pytest.raises(UserError, match="truncate_dim: 8 must be at most 7, the dimensions of the model"):
+        embed_file(letters, RECEIPT, str(file), tmp_path / "out", truncate_dim=8)

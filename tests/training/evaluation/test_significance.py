@@ -110,6 +110,19 @@ def test_the_command_prints_a_table_and_refuses_other_files(files, tmp_path, cap
         read_rows(str(tmp_path / "other.json"))
 
 
+def test_a_column_of_different_data_is_named(files, tmp_path, capsys):
+    """Two models that were scored on test files of the same name, or on raw and on tokenised pairs."""
+    for name, sha256 in (("a", "x"), ("b", "x"), ("c", "y")):
+        scored = {"task": "test", "metric": "spearman", "value": 70.0, "sha256": sha256}
+        content = {"model": name, "results": [scored, {**scored, "task": "STS12", "sha256": "z"}]}
+        (tmp_path / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+    a, b, c = (str(tmp_path / f"{name}.json") for name in "abc")
+    main(["table", a, b])
+    assert not capsys.readouterr().err
+    main(["table", a, b, c])
+    assert capsys.readouterr().err == "warning: not measured on the same data in all files: test\n"
+
+
 def test_distance_to_a_published_number_is_in_standard_deviations():
     assert distance(77.0, 0.25, 76.25) == pytest.approx(3.0)
     assert distance(77.0, 0.0, 76.25) == np.inf

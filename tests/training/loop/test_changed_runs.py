@@ -19,26 +19,6 @@ from tests.training.loop.test_resume import same_run
 from tests.training.loop.test_train import lines, values
 
 
-@pytest.fixture(scope="module")
-def whole(bases, dev_file, tmp_path_factory):
-    """A finished run and its recipe."""
-    directory = tmp_path_factory.mktemp("runs")
-    train_file = directory / "sentences.txt"
-    train_file.write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
-    recipe = values(bases["bert"], train_file, shutil.copy(dev_file, directory), directory / "whole")
-    run_recipe(make_recipe(recipe))
-    return directory / "whole", recipe
-
-
-@pytest.fixture
-def broken(whole, tmp_path):
-    """A copy of that run without results, as if it had been killed at its end."""
-    run, recipe = whole
-    shutil.copytree(run, tmp_path / "run")
-    (tmp_path / "run" / "results.json").unlink()
-    return tmp_path / "run", {**recipe, "output_dir": str(tmp_path / "run")}
-
-
 def newest(run):
     return run / "checkpoints" / "step-00000006"
 
@@ -285,7 +265,7 @@ def test_the_tokenizer_checksum_ignores_truncation_and_padding(bases):
     assert tokenizer_sha256(tokenizer) != before
 
 
-@pytest.mark.parametrize("name", ["code", "tokenizer", "torch", "processes", "dev pairs"])
+@pytest.mark.parametrize("name", ["code", "tokenizer", "torch", "processes", "dev pairs", "test pairs"])
 def test_resume_refuses_changed_code_or_launch_unless_forced(broken, name):
     run, recipe = broken
     change_state(run, **{name: "of another time"})
@@ -302,6 +282,22 @@ def test_resume_refuses_a_changed_batch_size_unless_forced(broken):
         run_recipe(make_recipe(recipe))
     assert run_recipe(make_recipe({**recipe, "force": True}))["training"]["updates"] == 8
     assert [line["step"] for line in lines(run) if "loss" in line] == list(range(1, 9))
+
+
+def test_a_forced_learning_rate_is_used_from_the_first_update_on(broken):
+    run, recipe = broken
+    run_recipe(make_recipe({**recipe, "learning_rate": 5e-4, "max_steps": 8, "force": True}))
+    rates = [line["learning_rate"] for line in lines(run) if "loss" in line]
+    assert rates[:6] == pytest.approx([1e-3 * (7 - step) / 6 for step in range(1, 7)])
+    assert rates[6:] == pytest.approx([5e-4 * 2 / 8, 5e-4 * 1 / 8])
+
+
+def test_a_run_with_more_updates_than_the_recipe_asks_for_is_refused(broken):
+    """It would be evaluated as if the updates had never been made."""
+    run, recipe = broken
+    line = "step-00000006 has more updates than the 4 that the recipe asks for"
+    with pytest.raises(UserError, match=line):
+        run_recipe(make_recipe({**recipe, "max_steps": 4, "force": True}))
 
 
 def test_a_finished_run_can_be_forced_to_resume(whole, tmp_path):

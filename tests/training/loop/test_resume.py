@@ -82,7 +82,8 @@ def test_resume_continues_only_the_interrupted_seed(bases, train_file, dev_file,
 @pytest.mark.slow
 def test_a_run_killed_many_times_ends_like_the_uninterrupted_one(bases, train_file, dev_file, tmp_path):
     """SIGKILL before changes of file names in the run's directory: in saves, prunings, `best/`, whitening, results."""
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", max_steps=4, eval_steps=1, whitening=8)
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", max_steps=4, eval_steps=1)
+    recipe |= {"whitening": 8, "soup": 2}
     run_recipe(make_recipe(recipe))
     broken = {**recipe, "output_dir": str(tmp_path / "broken")}
     code, kills = -signal.SIGKILL, 0

@@ -224,6 +224,17 @@ def test_a_seed_of_another_experiment_is_refused_before_it_is_trained(recipe, wh
     assert not (tmp_path / "run" / "seed-4" / "metrics.jsonl").exists()
 
 
+def test_seeds_that_are_tested_on_other_pairs_are_refused(bases, train_file, dev_file, tmp_path):
+    """The file has the same name as before, and other pairs."""
+    pairs = tmp_path / "test.csv"
+    shutil.copy(dev_file, pairs)
+    recipe = keys(bases["bert"], train_file, dev_file, tmp_path / "run", test_file=str(pairs), seeds=[1])
+    run_recipe(make_recipe(recipe))
+    pairs.write_text("".join(pairs.read_text(encoding="utf-8").splitlines(keepends=True)[:30]), encoding="utf-8")
+    with pytest.raises(UserError, match="seeds: seed 2 has another test pairs than seed 1; "):
+        run_recipe(make_recipe({**recipe, "seeds": [1, 2]}))
+
+
 def test_seeds_of_older_code_have_no_receipt_and_are_averaged(recipe, whole, tmp_path):
     shutil.copytree(whole, tmp_path / "run")
     for seed in (1, 2, 3):
@@ -265,7 +276,7 @@ def test_a_move_that_was_interrupted_is_finished(recipe, tmp_path):
     (run / "results.json").rename(run / "seed-1" / "results.json")
     with seeds_locked(run):
         assert seed_directory(run, [1, 2], 1) == run / "seed-1"
-    moved = set(OF_SEED) - {"non_finite", "prefix_tuning.png", "soup"}
+    moved = set(OF_SEED) - {"non_finite", "prefix_tuning.png"}
     assert moved <= {path.name for path in (run / "seed-1").iterdir()}
     assert not moved & {path.name for path in run.iterdir()} and set(OF_SEED) < set(RUN_FILES)
 

@@ -6,9 +6,12 @@ import torch
 from safetensors.torch import load_file
 
 from csezoo.training.errors import UserError
-from csezoo.training.loop import runs
+from csezoo.training.loop.checkpoints import read_state
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.loop.served.best_weights import BestWeights
 from csezoo.training.loop.served.soup import Soup, average_weights
 from csezoo.training.recipes import make_recipe
+from tests.methods import run_keys
 from tests.training.loop.test_train import lines, values
 
 
@@ -24,38 +27,43 @@ def test_the_average_is_the_mean_in_float64():
     assert mean["count"].item() == 4
 
 
-class Weight(torch.nn.Module):
-    def __init__(self, value):
-        super().__init__()
-        self.value = torch.nn.Parameter(torch.tensor([value]))
-
-
 @pytest.mark.parametrize(("size", "kept"), [(1, [1]), (2, [1]), (3, [1, 3]), (4, [1, 3])])
-def test_weights_are_added_from_the_best_on_unless_they_lower_the_score(size, kept, tmp_path):
+def test_weights_are_added_from_the_best_on_unless_they_lower_the_score(size, kept):
     """The score is best at 2.0: the mean of 1.0 and 3.0, but the second best weights are on the side of the first."""
-    soup = Soup(tmp_path / "soup", size)
-    for step, value in ((1, 1.0), (2, 0.8), (3, 3.3), (4, -9.0)):
-        soup.add(-abs(value - 2.0), step, Weight(value), write=True)
-    assert len(list((tmp_path / "soup").iterdir())) == size
-    weights, steps, score = soup.cook(lambda state: -abs(state["value"].item() - 2.0))
+    soup = Soup(size)
+    values_of_steps = {1: 1.0, 2: 0.8, 3: 3.3, 4: -9.0}
+    for step, value in values_of_steps.items():
+        soup.rank(-abs(value - 2.0), step)
+    weights, steps, score = soup.cook(
+        lambda step: {"value": torch.tensor([values_of_steps[step]])},
+        lambda state: -abs(state["value"].item() - 2.0),
+    )
     assert steps == kept and score == pytest.approx(-abs(weights["value"].item() - 2.0))
     assert weights["value"].item() == pytest.approx(np.mean([{1: 1.0, 3: 3.3}[step] for step in kept]))
 
 
-def test_a_step_that_is_repeated_after_a_resume_counts_once(tmp_path):
-    soup = Soup(tmp_path / "soup", 2)
-    for step in (1, 2, 2):
-        soup.add(50.0 + step, step, Weight(float(step)), write=True)
-    assert soup.ranked == [(52.0, 2), (51.0, 1)]
+def test_a_score_that_is_no_number_ranks_last():
+    soup = Soup(2)
+    for step, score in ((0, float("nan")), (1, 50.0), (2, 51.0)):
+        soup.rank(score, step)
+    assert soup.ranked == [(51.0, 2), (50.0, 1)]
 
 
-def test_the_best_repository_of_a_run_is_the_mean_of_its_soup(bases, train_file, dev_file, tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "remove", lambda path: None)  # the run would delete the single weights
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", soup=4, eval_steps=1, max_steps=6)
-    results = runs.run_recipe(make_recipe({**recipe, "learning_rate": 1e-3}))
+@pytest.mark.parametrize("method", ["simcse", "diffaug"])
+def test_the_best_repository_of_a_run_is_the_mean_of_its_soup(
+    bases, train_file, dev_file, tmp_path, triplets, monkeypatch, method
+):
+    """DiffAug computes the prefixes that it serves from other weights; those of the soup are their mean too."""
+    monkeypatch.setattr(BestWeights, "delete_others", lambda *_: None)  # the run would delete the single weights
+    changes = {"soup": 4, "eval_steps": 1}
+    if method == "diffaug":
+        stage = {"nli_learning_rate": 3e-2, "nli_steps": 4, "max_steps": 4}
+        changes |= run_keys(method, bases["bert"], triplets) | stage
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", **changes)
+    results = run_recipe(make_recipe(recipe))
     steps = results["training"]["soup"]
     assert len(steps) > 1, "else nothing is tested"
-    single = [load_file(tmp_path / "run" / "soup" / f"step-{step:08d}.safetensors") for step in steps]
+    single = [load_file(tmp_path / "run" / "best_weights" / f"step-{step:08d}.safetensors") for step in steps]
     best = load_file(tmp_path / "run" / "best" / "model.safetensors")
     for name, tensor in best.items():
         mean = np.mean([state[name].double().numpy() for state in single], axis=0)
@@ -68,8 +76,10 @@ def test_the_best_repository_of_a_run_is_the_mean_of_its_soup(bases, train_file,
 
 def test_a_finished_run_does_not_keep_the_single_weights(bases, train_file, dev_file, tmp_path):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", soup=2, eval_steps=1, max_steps=2)
-    runs.run_recipe(make_recipe(recipe))
-    assert not (tmp_path / "run" / "soup").exists()
+    run_recipe(make_recipe(recipe))
+    best = {state["best_step"] for state in map(read_state, (tmp_path / "run" / "checkpoints").iterdir())}
+    kept = {file.name for file in (tmp_path / "run" / "best_weights").iterdir()}
+    assert kept == {f"step-{step:08d}.safetensors" for step in best}, "those from which best/ is made again"
 
 
 def test_a_soup_needs_dev_pairs():

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from csezoo.training.reproducing.columns import COLUMN_SETS, Column
-from csezoo.training.reproducing.pooling import compare
+from csezoo.training.reproducing.pooling import Line, compare, mark_other_data
 
 
 def test_z_has_the_deviations_of_both_sides():
@@ -24,6 +24,15 @@ def test_a_side_without_deviation_is_assumed_to_have_the_others():
 def test_without_runs_only_the_paper_is_shown():
     cell = compare([], 78.0, 2.0, 8)
     assert (cell.mean, cell.paper, cell.difference, cell.z) == (None, 78.0, None, None)
+
+
+def test_rows_that_were_measured_on_other_data_are_marked():
+    def line(name, **sha256):
+        results = [{"suite": "sts", "task": task, "value": 70.0, "sha256": data} for task, data in sha256.items()]
+        return Line(name, {}, "", runs=[{"run": name, "results": results}])
+
+    lines = mark_other_data([line("a", STS12="x"), line("b", STS12="x", STS13="y"), line("c", STS12="z", STS13="y")])
+    assert [each.reasons for each in lines] == [[], [], ["STS12 is measured on other data than before in a"]]
 
 
 def test_an_average_is_over_the_tasks_of_its_suite():

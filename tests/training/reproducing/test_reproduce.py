@@ -18,6 +18,7 @@ from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe
 from csezoo.training.reproducing import runs as making
 from csezoo.training.reproducing.manifests import load_item
+from csezoo.training.reproducing.measuring import read_results
 from csezoo.training.reproducing.plan import plan
 from csezoo.training.reproducing.pooling import pool
 from csezoo.training.reproducing.profiles import load_profile
@@ -114,6 +115,29 @@ def test_every_format_has_the_same_rows(made):
     assert "82.30" in (directory / "table.tex").read_text(encoding="utf-8")
     assert "<td>82.30</td>" in (directory / "table.html").read_text(encoding="utf-8")
     assert (directory / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_runs_of_a_row_that_were_trained_on_different_sentences_are_marked(made, profile, tmp_path):
+    shutil.copytree(made[0], tmp_path / "made")
+    (row, _) = planned(tmp_path / "made", profile)
+    item = load_item(ITEM)
+    assert not any("different" in reason for reason in pool(row, item.columns, "", {}).reasons)
+    path = row.runs[1].directory / "results.json"
+    results = json.loads(path.read_text(encoding="utf-8"))
+    results["training"]["origin"]["train_file"] = "of another time"
+    path.write_text(json.dumps(results), encoding="utf-8")
+    assert "its runs have different train_file" in pool(row, item.columns, "", {}).reasons
+
+
+def test_what_was_measured_of_a_run_that_is_trained_again_is_measured_again(made, profile, tmp_path):
+    shutil.copytree(made[0], tmp_path / "made")
+    run = planned(tmp_path / "made", profile)[0].runs[0]
+    (run.directory / "results.json").unlink()
+    old = {"suite": "sts", "task": "STS12", "metric": "spearman", "value": 1.0}
+    content = json.dumps({"model": "old", "complete": ["sts"], "results": [old]})
+    (run.directory / run.evaluation).write_text(content, encoding="utf-8")
+    assert not make([run], load_item(ITEM).columns, train=here)
+    assert old not in read_results(run)
 
 
 def test_the_state_of_an_item_counts_its_finished_runs(made, profile):

@@ -1,6 +1,7 @@
 """A search: its trials are runs, it continues where it was stopped, and its winner is trained on fresh seeds."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -111,6 +112,17 @@ def test_a_search_with_other_sentences_or_another_file_is_refused(keys, tmp_path
     search.study()
     recipe.write_text("method: simcse\ntemperature: 0.2\n", encoding="utf-8")
     with pytest.raises(UserError, match="has a search with another recipe's content"):
+        search.study()
+
+
+def test_a_search_whose_training_file_has_changed_is_refused(keys, tmp_path):
+    """Trials on different sentences cannot be compared."""
+    file = tmp_path / "train.txt"
+    shutil.copy(keys["train_file"], file)
+    search = search_in(tmp_path / "out", {**keys, "train_file": str(file)})
+    search.study()
+    file.write_text(file.read_text(encoding="utf-8") + "one sentence more .\n", encoding="utf-8")
+    with pytest.raises(UserError, match="has a search with another train_file's content"):
         search.study()
 
 

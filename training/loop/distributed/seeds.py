@@ -18,7 +18,7 @@ METRICS = "metrics.jsonl"
 # Files of one seed. When seeds are added to a run with one seed, these move into that seed's directory, in this order.
 # While the metrics are in the run's directory, the move is not finished.
 OF_SEED: tuple[str, ...] = ("results.json", "checkpoints", "best", "non_finite", "prefix_tuning.png")
-OF_SEED += ("training_curves.png", "similarities.png", "soup", METRICS)
+OF_SEED += ("training_curves.png", "similarities.png", "best_weights", METRICS)
 RUN_FILES: tuple[str, ...] = ("recipe.yaml", "tracker", *OF_SEED)
 # This lock is held while the seeds are divided or averaged. The lock of a directory is held while a seed is trained in
 # it.

@@ -1,4 +1,4 @@
-"""What is computed from the weights after the last update: an average of checkpoints, a whitening, a flow.
+"""What `best/` is made from: the best weights, an average of them, a whitening or a flow after the last update.
 
 May import what the loop may, and nothing of the loop itself.
 """

@@ -1,0 +1,119 @@
+"""`best/` of a resumed run has the weights, the update and the score that the checkpoint remembers."""
+
+import json
+import shutil
+
+import pytest
+from safetensors.torch import load_file
+
+from csezoo.training.errors import UserError
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.recipes import make_recipe
+from tests.training.loop.test_changed_runs import flip_a_bit, newest
+from tests.training.loop.test_resume import same_run
+from tests.training.loop.test_train import values
+
+
+def served(run):
+    return load_file(run / "best" / "model.safetensors")
+
+
+def same_weights(one, other):
+    return one.keys() == other.keys() and all(one[name].equal(other[name]) for name in one)
+
+
+def check_score(results):
+    """The score that chose `best/` is the score of what is in it."""
+    (dev,) = [result["value"] for result in results["results"] if result["task"] == "dev"]
+    assert results["training"]["dev"] == pytest.approx(dev, abs=1e-4)
+
+
+def lose_the_last_evaluation(run):
+    """As a kill between the last evaluation, which replaces `best/`, and its checkpoint."""
+    results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    assert results["training"]["best_step"] == 6, "else nothing is tested"
+    (run / "results.json").unlink()
+    shutil.rmtree(newest(run))
+
+
+def test_best_is_what_the_checkpoint_remembers_though_the_repeated_update_is_another(whole, tmp_path):
+    """A GPU, other processes or another precision change the scores; here it is the learning rate."""
+    run = shutil.copytree(whole[0], tmp_path / "run")
+    lose_the_last_evaluation(run)
+    recipe = {**whole[1], "output_dir": str(run), "learning_rate": 0.3, "force": True}
+    results = run_recipe(make_recipe(recipe))
+    assert results["training"]["best_step"] == 4
+    check_score(results)
+    kept = load_file(run / "best_weights" / "step-00000004.safetensors")
+    assert same_weights(served(run), kept)
+
+
+def test_best_that_is_damaged_is_made_again(whole, tmp_path):
+    run = shutil.copytree(whole[0], tmp_path / "run")
+    (run / "results.json").unlink()
+    flip_a_bit(run / "best" / "model.safetensors")
+    run_recipe(make_recipe({**whole[1], "output_dir": str(run)}))
+    same_run(whole[0], run)
+
+
+def test_a_whitening_that_is_changed_or_left_out_is_that_of_the_recipe(whole, tmp_path):
+    recipe = {**whole[1], "output_dir": str(tmp_path / "run"), "force": True}
+    for size in (8, 4, None):
+        results = run_recipe(make_recipe({**recipe, "whitening": size}))
+        config = json.loads((tmp_path / "run" / "best" / "config.json").read_text(encoding="utf-8"))
+        assert config["whitening_size"] == size
+    check_score(results)
+    assert same_weights(served(tmp_path / "run"), served(whole[0]))
+
+
+def test_a_soup_that_is_left_out_later_leaves_the_best_weights(whole, tmp_path):
+    recipe = {**whole[1], "output_dir": str(tmp_path / "run"), "eval_steps": 1}
+    assert len(run_recipe(make_recipe({**recipe, "soup": 4}))["training"]["soup"]) > 1, "else nothing is tested"
+    with pytest.raises(UserError, match=r"soup: .*best_weights/step-0.* is missing; .* --soup 0 --force"):
+        run_recipe(make_recipe({**recipe, "soup": 4, "max_steps": 7, "force": True}))
+    check_score(run_recipe(make_recipe({**recipe, "soup": 0, "force": True})))
+
+
+def test_a_soup_that_is_added_later_begins_with_the_best_weights_so_far(whole, tmp_path):
+    run = shutil.copytree(whole[0], tmp_path / "run")
+    recipe = {**whole[1], "output_dir": str(run), "soup": 2, "force": True}
+    results = run_recipe(make_recipe(recipe))
+    assert results["training"]["soup"] == [6]
+    check_score(results)
+
+
+def test_other_dev_pairs_score_the_best_weights_again(whole, tmp_path):
+    run = shutil.copytree(whole[0], tmp_path / "run")
+    pairs = (tmp_path / "dev.csv", whole[1]["dev_file"])
+    with open(pairs[1], encoding="utf-8") as file:
+        pairs[0].write_text("".join(file.readlines()[:40]), encoding="utf-8")
+    recipe = {**whole[1], "output_dir": str(run), "dev_file": str(pairs[0]), "force": True}
+    check_score(run_recipe(make_recipe(recipe)))
+
+
+@pytest.mark.parametrize("damage", [lambda file: file.unlink(), flip_a_bit], ids=["missing", "changed"])
+def test_best_weights_that_are_lost_are_named_and_force_keeps_best(broken, capsys, damage):
+    run, recipe = broken
+    damage(run / "best_weights" / "step-00000006.safetensors")
+    with pytest.raises(UserError, match="step-00000006.safetensors (is missing|has another checksum); put a copy of"):
+        run_recipe(make_recipe(recipe))
+    before = served(run)
+    run_recipe(make_recipe({**recipe, "force": True}))
+    assert "best/ stays as it is, and may be of another update than 6" in capsys.readouterr().err
+    assert same_weights(served(run), before)
+
+
+def test_a_soup_of_older_code_is_taken_over(bases, train_file, dev_file, tmp_path):
+    """It kept the weights in `soup/`, without checksums."""
+    run = tmp_path / "run"
+    recipe = values(bases["bert"], train_file, dev_file, run, soup=1)
+    before = run_recipe(make_recipe(recipe))["training"]
+    (run / "results.json").unlink()
+    (run / "best_weights").rename(run / "soup")
+    for path in run.glob("checkpoints/*/state.json"):
+        state = json.loads(path.read_text(encoding="utf-8"))
+        del state["best_weights"]
+        path.write_text(json.dumps(state), encoding="utf-8")
+        path.with_name("checksums.json").unlink()
+    after = run_recipe(make_recipe({**recipe, "force": True}))["training"]
+    assert (after["soup"], after["dev"]) == (before["soup"], pytest.approx(before["dev"]))
