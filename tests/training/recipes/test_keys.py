@@ -188,7 +188,7 @@ def test_a_run_begun_before_has_the_recipe_it_wrote(file):
     [
         ("diffaug-bert-base-uncased-semi", "b7a7eaa8ee0e13e2b52b211cb0103396bd5c7d3390c79bea5f330a790a0aa079"),
         (
-            str(ROOT / "model_cards/sgopt-minilm/recipe.yaml"),
+            str(ROOT / "docs/stand-in/similar-lengths/sgopt-minilm/recipe.yaml"),
             "ebcc8e0f5679ba181fe6bccaa9da4b0271faf7351e07bd92b47541e9e79a9c79",
         ),
     ],
