@@ -120,7 +120,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             if tensors and tensors <= missing:
                 lost[head] = tensors
         for head in sorted(lost.keys() - self.recover_heads(set(lost))):
-            logger.warning(f"{type(self).__name__}: the checkpoint has no {head}, training starts with a new one")
+            logger.warning(f"{type(self).__name__}: the checkpoint has no {head}; training starts with a new one")
         return missing - set().union(*lost.values()), unexpected
 
     def recover_heads(self, lost: set[str]) -> set[str]:

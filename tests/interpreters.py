@@ -68,7 +68,7 @@ class Python:
     """A process as `python` with these arguments starts it.
 
     Args:
-        arguments: `-c CODE`, `-m MODULE` or a file, and what it is given; `-W ignore` may stand before them.
+        arguments: `-c CODE`, `-m MODULE` or a file, and what it is given; `-W ignore` may come before them.
         cwd: its directory; else the one of this process.
         environment: variables beside those of this process.
     """

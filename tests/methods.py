@@ -33,6 +33,7 @@ class Tested:
         views: rows of a sentence in the batches of `exact`.
         passes: the encoder passes that an update on 8 sentences needs.
         combinations: other methods that it is trained and resumed with, each as `--method` takes it.
+        own_code: the names of the settings that have no plain export; `""` is that of `settings`.
     """
 
     settings: Keys = field(default_factory=dict)
@@ -43,6 +44,7 @@ class Tested:
     views: int = 2
     passes: tuple[tuple[str, str, int], ...] = (PASS,)
     combinations: tuple[str, ...] = ()
+    own_code: tuple[str, ...] = ()
 
 
 TESTED = {
@@ -61,6 +63,7 @@ TESTED = {
             "matryoshka": {"matryoshka_dims": [4, 16], "matryoshka_weights": [0.5, 1.0]},
         },
         neutral={},
+        own_code=("mlm-transform", "flow"),
     ),
     "prdsimcse": Tested(
         neutral={"negative_prefix": "none", "positive_prefix": "none", "denominator": "own"},
@@ -81,6 +84,7 @@ TESTED = {
         neutral=None,
         views=1,
         passes=(("BertModel", "parameters", 8),),
+        own_code=("", "unigrams"),
     ),
     "sgopt": Tested(
         {"projection_size": 48},
@@ -126,6 +130,7 @@ TESTED = {
         neutral={"prefix_length": 0, "nli_classes": 0},
         recipe={"nli_steps": 3, "max_steps": 3, "nli_weight": 0.1},
         combinations=("diffaug+diffcse",),
+        own_code=("", "same", "adapter"),
     ),
 }
 # The settings of the matrix, by method or method-name.
@@ -133,6 +138,9 @@ CONFIGS = {name: tested.settings for name, tested in TESTED.items()} | {
     f"{name}-{other}": {**tested.settings, **changes}
     for name, tested in TESTED.items()
     for other, changes in tested.others.items()
+}
+WITHOUT_PLAIN_FORM = {
+    f"{name}-{other}" if other else name for name, tested in TESTED.items() for other in tested.own_code
 }
 COMBINATIONS = [name for tested in TESTED.values() for name in tested.combinations]
 RUNS = [*TESTED, *COMBINATIONS]

@@ -1,4 +1,4 @@
-"""README's commands, as they stand there."""
+"""README's commands, as they are written there."""
 
 import json
 import os

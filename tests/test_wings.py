@@ -11,7 +11,7 @@ import csezoo.training
 
 MODELING = Path(csezoo.modeling.__file__).parent
 TRAINING = Path(csezoo.training.__file__).parent
-# In order: a wing may import itself and every wing before it. Beside them all stand the modules of the top level.
+# In order: a wing may import itself and every wing before it. The modules of the top level are beside them.
 WINGS = ["recipes", "loading", "evaluation", "data", "pictures", "cards", "publishing", "converting", "embedding"]
 WINGS += ["loop", "machines", "reproducing", "tuning", "quickstart", "benchmarks", "cli"]
 # What is imported from everywhere, and imports no wing.

@@ -223,7 +223,7 @@ def read_json(path: Path, kind: type = dict) -> Any:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({one_line(error)})") from error
+        raise UserError(f"{path} cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON ({one_line(error)})") from error
     if not isinstance(content, kind):

@@ -19,7 +19,7 @@ NEEDS_MODULES = ("prompt", *OF_TWO_LAYERS)
 
 @dataclass(frozen=True)
 class Limit:
-    """What a client cannot do, and why. An empty condition holds for every setting.
+    """What a client cannot do, and why. An empty condition is true for every setting.
 
     Args:
         because: the reason, as a card says it: what the client does instead.

@@ -6,7 +6,7 @@ import torch
 from csezoo.modeling import METHODS, mini_batches
 from tests.modeling.test_methods import CONFIGS, batch, configure
 
-# L2P-CSR and masked language modelling take the whole batch: `test_building` has their refusals.
+# L2P-CSR and masked language modelling take the complete batch: `test_building` has their refusals.
 ALLOWED = [name for name in CONFIGS if configure(name, "bert").needs_whole_batch is None]
 
 

@@ -67,7 +67,7 @@ def test_the_error_names_an_unknown_pooling(hidden_states, attention_mask):
 
 def test_prompt_pooling_takes_the_last_mask_token():
     hidden = torch.arange(8.0).view(2, 4, 1)
-    input_ids = torch.tensor([[1, 5, 5, 9], [5, 1, 9, 0]])  # tokens of smaller and of larger ids stand after it
+    input_ids = torch.tensor([[1, 5, 5, 9], [5, 1, 9, 0]])  # tokens of smaller and of larger ids come after it
     assert pool_mask_token(hidden, input_ids, mask_token_id=5).flatten().tolist() == [2.0, 4.0]
 
 

@@ -34,8 +34,8 @@ def read_rows(path: str) -> list[Row]:
     Raises:
         UserError: it is not a results file.
     """
+    report = read_json(Path(path))
     try:
-        report = read_json(Path(path))
         name = model_name(report["model"])
         if "summary" in report:
             cells = {entry["task"]: f"{entry['mean']:.2f} ± {entry['sd']:.2f}" for entry in report["summary"]}

@@ -29,7 +29,7 @@ def add_commands(command: Command) -> None:
     added.add_argument("recipe", metavar="RECIPE", help="a recipe of the zoo, or the path of a YAML file")
     space = "YAML file with choices or an interval for each key, or a paper's: diffcse/appendix-a, prdsimcse/table-3"
     added.add_argument("--space", required=True, metavar="FILE", help=space)
-    trials = "number of runs; a space of choices that has no more points is tried completely"
+    trials = "number of runs; if a space of choices has no more points than this, each is tried once"
     added.add_argument("--trials", required=True, type=int, metavar="N", help=trials)
     objective = "what is maximised: STS-B dev (default), its mean with SICK-R dev, the mean of the transfer tasks "
     objective += "on dev, or a criterion that needs no labels"

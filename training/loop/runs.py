@@ -147,7 +147,7 @@ def run_seed(
         training = train(recipe, seed, run, accelerator, dev, tests, finished)
     except Terminated:
         written = sorted(run.glob("checkpoints/step-*"))
-        where = f"resumes from {written[-1]}" if written else "starts again, there was no checkpoint yet"
+        where = f"resumes from {written[-1]}" if written else "starts again, because there was no checkpoint yet"
         logger.warning("stopped by a signal: the same command %s", where)
         raise
     accelerator.free_memory()  # the next seed needs the memory

@@ -71,7 +71,7 @@ def lengths(tmp_path):
 
 
 def test_a_repeated_pass_of_packed_tokens_has_the_positions_of_the_recorded_one(recipe, lengths):
-    """Packed prefixes lie in one row. Together they can be longer than the table of positions."""
+    """Packed prefixes are in one row. Together they can be longer than the table of positions."""
     updates = Updates(recipe("diffaug", prefix_length=8, train_file=lengths), steps=1)
     (batch,) = (on_device(batch, updates.accelerator.device) for batch in updates.batches())
     backbone = updates.built.model.encoders()[0]

@@ -48,7 +48,7 @@ def norm(name: str, size: int) -> dict[str, torch.Tensor]:
 
 
 def heads(kind: str, family: str, encoder: dict[str, torch.Tensor], size: int, layers: int) -> dict[str, torch.Tensor]:
-    """What stands beside the encoder in a file, by the authors' names."""
+    """What a file has beside the encoder, by the authors' names."""
     own = f"{family}.pooler.dense"
     if kind.startswith("simcse"):
         return linear("pooler.dense", size, size)

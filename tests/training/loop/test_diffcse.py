@@ -88,7 +88,7 @@ def test_a_conditional_language_model_starts_from_the_base_models_head(base):
     model = build(make_recipe({"method": "diffcse", "base_model": str(base), "prediction": "masked_lm"})).model.eval()
     ids = torch.tensor([[2, 10, 11, 12, 3]])
     ones = torch.ones_like(ids)
-    vectors = model.discriminator.embeddings(input_ids=ids)[:, 0]  # conditioned on what would stand there anyway
+    vectors = model.discriminator.embeddings(input_ids=ids)[:, 0]  # conditioned on what would be there anyway
     hidden = model.discriminate(ids, ones, vectors)
     logits = model.discriminator_lm_head(hidden, model.discriminator.get_input_embeddings().weight)
     expected = AutoModelForMaskedLM.from_pretrained(base).eval()(input_ids=ids).logits

@@ -115,7 +115,7 @@ def test_sigterm_exits_with_143_and_says_where_the_run_resumes(bases, train_file
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run")
     code, err = train_in_child(command_line(recipe), tmp_path, AtRecord("step 1", terminate))
     assert (code, "Traceback" in err) == (143, False)
-    assert err.strip().splitlines()[-1].endswith("the same command starts again, there was no checkpoint yet")
+    assert err.strip().splitlines()[-1].endswith("the same command starts again, because there was no checkpoint yet")
     code, err = train_in_child(command_line(recipe), tmp_path, AtRecord("step 3", terminate))
     newest = tmp_path / "run" / "checkpoints" / "step-00000002"
     assert (code, "Traceback" in err) == (143, False)

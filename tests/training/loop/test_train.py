@@ -116,7 +116,7 @@ def test_results_have_the_cost_of_training(run):
     training = json.loads((run / "results.json").read_text(encoding="utf-8"))["training"]
     assert 0 < training["update_seconds"] <= training["seconds"]
     assert training["rows_per_second"] == pytest.approx(6 * 16 / training["update_seconds"], rel=0.01)
-    assert training["peak_rss_bytes"] > 2**27 and training["peak_device_bytes"] is None, "torch alone holds more"
+    assert training["peak_rss_bytes"] > 2**27 and training["peak_device_bytes"] is None, "torch alone needs more"
 
 
 def test_pictures_are_in_the_run_and_in_the_repository(run):

@@ -26,6 +26,7 @@ from csezoo.training.publishing.onnx_graph import Graph, largest_difference
 from csezoo.training.publishing.plain import TEMPLATE_MASK, separate_template_mask, write_plain_model
 from csezoo.training.publishing.repository import save_repository
 from csezoo.training.recipes import make_recipe
+from tests import methods
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES, tiny_tokenizer
 from tests.families import family_config
@@ -47,17 +48,7 @@ VARIANTS = {
     "full-stop": {"pooling": "prompt", "prompts": [PROMPT], "full_stop": True},
     "denoised": {"pooling": "prompt", "prompts": [PROMPT], "denoise": "always"},
 }
-WITHOUT_PLAIN_FORM = {
-    "diffaug",
-    "diffaug-same",
-    "diffaug-adapter",
-    "denoised",
-    "simcse-mlm-transform",
-    "wk",
-    "simcse-flow",
-    "isbert",
-    "isbert-unigrams",
-}
+WITHOUT_PLAIN_FORM = {*methods.WITHOUT_PLAIN_FORM, "denoised", "wk"}
 TEXTS = [*SENTENCES[:3], "cat", "", "the small cat " * 40]
 
 
@@ -132,6 +123,8 @@ def test_a_plain_model_fits_the_class_of_its_backbone_and_has_no_custom_code(pla
 @pytest.mark.parametrize("name", sorted(WITHOUT_PLAIN_FORM))
 def test_the_reason_for_having_no_plain_form_is_named(name):
     words = {
+        "diffaug": "prefixes",
+        "diffaug-same": "prefixes",
         "diffaug-adapter": "adapters",
         "denoised": "bias",
         "simcse-mlm-transform": "layer norm",
@@ -140,8 +133,7 @@ def test_the_reason_for_having_no_plain_form_is_named(name):
         "isbert": "n-gram",
         "isbert-unigrams": "n-gram",
     }
-    word = words.get(name, "prefixes")
-    assert word in config_of(name, "bert").needs_own_code
+    assert words.get(name, "") in config_of(name, "bert").needs_own_code
 
 
 def test_a_mask_token_in_a_text_is_not_taken_for_that_of_the_template(plain, kind):

@@ -174,7 +174,7 @@ def test_a_name_written_and_read_again_is_the_same(name, tmp_path):
 
 @pytest.mark.parametrize("file", sorted(ROOT.glob("model_cards/*/recipe.yaml")), ids=lambda file: file.parent.name)
 def test_a_run_begun_before_has_the_recipe_it_wrote(file):
-    """Its values decide its numbers as they stand there; keys added since then had their defaults."""
+    """Its values decide its numbers as they are written there; keys added since then had their defaults."""
     written = yaml.safe_load(file.read_text(encoding="utf-8"))
     deciding = deciding_keys(load_recipe(str(file)))
     assert {name: value for name, value in deciding.items() if name in written} == {
