@@ -30,6 +30,10 @@ class ContrastiveTensionConfig(SentenceEncoderConfig):
             raise ValueError("denoise: contrastive_tension has two encoders with different biases; set denoise: none")
 
     @property
+    def encoders_in_training(self) -> tuple[int, int]:
+        return 2, 0
+
+    @property
     def needs_whole_batch(self) -> str | None:
         return "Contrastive Tension needs the gradients of two encoders, which mini-batches do not compute"
 

@@ -123,6 +123,16 @@ class DiffCSEConfig(SentenceEncoderConfig):
         return (read or self.edited_view != "none") and self.edit != "delete"
 
     @property
+    def passes_per_text(self) -> float:
+        discriminator, generator = 1 / 2, 1 / 2 * 1 / 2 * 1 / 3  # of one text of two; half the layers, forward alone
+        return super().passes_per_text + discriminator + (generator if self.needs_generator else 0)
+
+    @property
+    def encoders_in_training(self) -> tuple[int, int]:
+        trained, frozen = super().encoders_in_training
+        return trained + 1, frozen  # the discriminator
+
+    @property
     def encoded_views(self) -> int | None:
         return None if self.predicted_sentence == "same" else 2
 

@@ -99,6 +99,10 @@ class L2PCSRConfig(SentenceEncoderConfig):
             raise ValueError("token_mask, feature_mask: if both are false, nothing is weakened; set one to true")
 
     @property
+    def passes_per_text(self) -> float:
+        return super().passes_per_text + self.inner_steps
+
+    @property
     def learns_token_masks(self) -> bool:
         return self.token_mask and self.weakening != "noise"
 

@@ -316,6 +316,16 @@ class SentenceEncoderConfig(PretrainedConfig):
         return None
 
     @property
+    def passes_per_text(self) -> float:
+        """How many forward and backward passes training makes for a text. A forward pass alone counts a third."""
+        return 1.0
+
+    @property
+    def encoders_in_training(self) -> tuple[int, int]:
+        """How many encoders of the backbone's size the training model has: trained ones, frozen ones."""
+        return 1, 0
+
+    @property
     def needs_generator(self) -> bool:
         """Whether the method edits sentences with a masked language model, the training model's `generator`."""
         return False

@@ -85,6 +85,14 @@ class SGOPTConfig(SentenceEncoderConfig):
     def has_twin(self) -> bool:
         return self.guide == "twin" or self.regularizer_weight > 0
 
+    @property
+    def passes_per_text(self) -> float:
+        return super().passes_per_text + (1 / 3 if self.guide == "twin" else 0)
+
+    @property
+    def encoders_in_training(self) -> tuple[int, int]:
+        return 1, int(self.has_twin)
+
     def view_columns(self, columns: int) -> list[int]:
         """Return the columns of the sentence and of its guide: the twin reads the sentence or the second column."""
         if columns > 2:

@@ -56,7 +56,7 @@ def shape_of(base_model: str, method: str, model: dict[str, Any], whitening: int
     from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 
     values = {name: key.default for name, key in method_keys(method).items()} | model
-    prefixes = "diffaug" in method.split("+") and values["views_module"] == "prefix"
+    prefixes = values.get("views_module") == "prefix"
     if not prefixes and classes_of(method)[1].__init__ is not SentenceEncoderModel.__init__:
         base_model = ""
     template = (values["prompts"] or [""])[0].replace("{sentence}", "")

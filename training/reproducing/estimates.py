@@ -11,9 +11,13 @@ import functools
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..recipes import Recipe
 from ..recipes.keys import STSB_SENTENCES
+
+if TYPE_CHECKING:
+    from csezoo.modeling import SentenceEncoderConfig
 
 # Rows of the data sets in the recipes.
 ROWS = {
@@ -51,19 +55,20 @@ def estimate(recipe: Recipe) -> Estimate:
     contrastive, labelled = _updates(recipe)
     layers, width, parameters = shape(recipe.base_model)
     # A text costs a forward pass and a backward pass of twice its size. Other passes are counted in these units.
-    views = _views(recipe) * _passes(recipe)
+    config = _configuration(recipe, layers, width)
+    views = len(config.view_columns(len(recipe.text_columns or [""])))
     per_text = layers * width**2 * recipe.max_length
     anchor = ANCHOR_SECONDS / (ANCHOR_TEXTS * BASE[0] * BASE[1] ** 2 * ANCHOR_LENGTH)
     batch = recipe.batch_size * recipe.gradient_accumulation_steps
     hours = None
     if contrastive is not None and labelled is not None:
-        texts = contrastive * batch * views
+        texts = contrastive * batch * views * config.passes_per_text
         texts += (labelled + (contrastive if recipe.model.get("nli_weight") else 0)) * recipe.nli_batch_size * 2
         hours = texts * per_text * anchor / 3600
     activation = (ANCHOR_BYTES - BASE[2] * TRAINED) / (128 * 3 * ANCHOR_LENGTH * BASE[0] * BASE[1])
-    rows = (recipe.mini_batch_size or recipe.batch_size) * _views(recipe) * (2 if recipe.generator else 1)
-    trained = 2 if recipe.generator or recipe.method == "contrastive_tension" else 1
-    weights = parameters * (TRAINED * trained + (FROZEN if "sgopt" in recipe.method else 0))
+    trained, frozen = config.encoders_in_training
+    rows = (recipe.mini_batch_size or recipe.batch_size) * views * (2 if recipe.generator else 1)
+    weights = parameters * (TRAINED * trained + FROZEN * frozen)
     memory = weights + activation * rows * recipe.max_length * layers * width
     return Estimate(None if contrastive is None or labelled is None else contrastive + labelled, hours, memory / 1e9)
 
@@ -96,24 +101,14 @@ def _lines(file: str) -> int:
         return sum(1 for _ in lines)
 
 
-def _views(recipe: Recipe) -> int:
-    """Return how many texts of a row are encoded."""
-    if recipe.method == "isbert":
-        return 1
-    negative = "prdsimcse" in recipe.method and recipe.model.get("negative_prefix") != "none"
-    return max(len(recipe.text_columns or []), 3 if negative else 2)
+def _configuration(recipe: Recipe, layers: int, width: int) -> SentenceEncoderConfig:
+    """Return the method's configuration, on a backbone of this size. It says what training has to compute."""
+    from transformers import BertConfig  # takes seconds, like the next one
 
+    from csezoo.modeling import method
 
-def _passes(recipe: Recipe) -> float:
-    """Return how many forward and backward passes of the encoder a text needs, 1 or more."""
-    passes = 1.0
-    if "diffcse" in recipe.method:
-        passes += 1 / 2 + 1 / 12  # the discriminator reads one text of two, the generator has half the layers
-    if "l2pcsr" in recipe.method:
-        passes += float(recipe.model.get("inner_steps", 4))
-    if "sgopt" in recipe.method:
-        passes += 1 / 3  # the frozen twin, without a backward pass
-    return passes
+    backbone = BertConfig(num_hidden_layers=layers, hidden_size=width)
+    return method(recipe.method)[0](backbone_config=backbone, **recipe.model)
 
 
 @functools.cache

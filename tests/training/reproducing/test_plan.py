@@ -183,6 +183,20 @@ def test_estimates_count_the_updates_of_both_stages():
     assert estimate(load_recipe("contrastive-bt-bert-base-uncased")).updates is None  # its file is not given
 
 
+def test_estimates_count_the_passes_and_encoders_that_a_method_says_it_needs():
+    def of(method, **keys):
+        return estimate(load_recipe("simcse-bert-base-uncased", {"method": method, **keys}))
+
+    simcse, l2pcsr = of("simcse"), of("l2pcsr", inner_steps="2")
+    assert l2pcsr.hours == pytest.approx(3 * simcse.hours), "two inner steps and the update"
+    both = of("l2pcsr+diffcse", inner_steps="2", generator="distilbert/distilbert-base-uncased")
+    assert both.hours == pytest.approx((3 + 1 / 2 + 1 / 12) * simcse.hours)
+    weights = 110e6 * 4 / 1e9
+    assert of("contrastive_tension").gigabytes == pytest.approx(simcse.gigabytes + 4 * weights), "a second encoder"
+    one_text = of("isbert", pooling="mean", projection="none").gigabytes
+    assert of("sgopt").gigabytes == pytest.approx(one_text + weights), "the frozen twin; one text of a row is trained"
+
+
 def test_a_dry_run_shows_each_command_with_its_cost():
     item = load_item("diffcse/table-5")
     text = describe(item, plan(item, OUT, rows=["SimCSE without BatchNorm"]))
