@@ -187,10 +187,8 @@ The command names files and directories without their paths. The run's `recipe.y
 
 def _forced(runs: list[dict]) -> str:
     """Say which runs were resumed by force: the command does not make them again."""
-    changed = {run["seed"]: run["training"].get("resumed_with_another") for run in runs}
+    changed = [(run, run["training"].get("resumed_with_another")) for run in runs]
     lines = [
-        f"Seed {seed} was resumed by force with another {', '.join(names)}."
-        for seed, names in changed.items()
-        if names
+        f"Seed {run['seed']} was resumed by force with another {', '.join(names)}." for run, names in changed if names
     ]
     return "\n".join([*lines, "", ""]) if lines else ""
