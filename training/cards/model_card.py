@@ -182,4 +182,13 @@ def _training(recipe: Recipe, runs: list[dict]) -> str:
 
 The command names files and directories without their paths. The run's `recipe.yaml` contains every key.
 
-{settings_table(recipe)}"""
+{_forced(runs)}{settings_table(recipe)}"""
+
+
+def _forced(runs: list[dict]) -> str:
+    """Say which runs were resumed by force: the command does not make them again."""
+    changed = [(run, run["training"].get("resumed_with_another")) for run in runs]
+    lines = [
+        f"Seed {run['seed']} was resumed by force with another {', '.join(names)}." for run, names in changed if names
+    ]
+    return "\n".join([*lines, "", ""]) if lines else ""

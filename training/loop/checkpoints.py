@@ -181,9 +181,7 @@ def newest(directory: Path, receipt: dict[str, object], *, force: bool = False) 
         )
     if found is None:
         return None
-    written = read_state(found).get(RECEIPT, {})
-    names = [name for name in receipt if name in written or name not in LATER]
-    if changed := [] if force else [name for name in names if written.get(name) != receipt[name]]:
+    if not force and (changed := changed_since(found, receipt)):
         raise UserError(
             f"{found} was written with another {', '.join(changed)}; undo the change, choose another "
             "--output_dir, or use --force to resume with the change"
@@ -193,6 +191,13 @@ def newest(directory: Path, receipt: dict[str, object], *, force: bool = False) 
             raise UserError(f"{found} has no {CHECKSUMS}; put it back, or use --force to resume without checking")
         logger.warning("%s has no checksums, so its files cannot be checked", found)
     return found
+
+
+def changed_since(checkpoint: Path, receipt: dict[str, object]) -> list[str]:
+    """Return the names in the receipt of a run that have another value in a checkpoint. Older receipts are shorter."""
+    written = read_state(checkpoint).get(RECEIPT, {})
+    names = [name for name in receipt if name in written or name not in LATER]
+    return [name for name in names if written.get(name) != receipt[name]]
 
 
 def layout_so_far(directory: Path, *, seed: int) -> str | None:

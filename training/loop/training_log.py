@@ -44,10 +44,11 @@ class TrainingLog:
         self.metrics = run / "metrics.jsonl"
         self.step, self.seconds = 0, 0.0
         self.rows, self.update_seconds = 0, 0.0
+        self.changed: list[str] = []  # what was another when the run was resumed by force
         self.losses: list[dict[str, torch.Tensor]] = []
         self.prefix = f"{run.name}/" if run.name.startswith("seed-") else ""  # all seeds share one tracker
 
-    COUNTERS: tuple[str, ...] = ("step", "seconds", "rows", "update_seconds")
+    COUNTERS: tuple[str, ...] = ("step", "seconds", "rows", "update_seconds", "changed")
 
     def counters(self) -> dict:
         return {name: getattr(self, name) for name in self.COUNTERS}

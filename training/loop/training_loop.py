@@ -33,6 +33,7 @@ from .building import Build, build, choose_layout, is_compiled
 from .checkpoints import (
     RECEIPT,
     TrainingState,
+    changed_since,
     checkpoints,
     layout_so_far,
     newest,
@@ -115,6 +116,9 @@ class Run:
         state.load(checkpoint)
         self.data.place = place_in_stream(checkpoint, self.accelerator.process_index)
         self.log.restore(checkpoint, counters)
+        if changed := changed_since(checkpoint, self.receipt):
+            logger.warning("resumed with another %s", ", ".join(changed))
+            self.log.changed = list(dict.fromkeys([*self.log.changed, *changed]))
 
 
 def train(
@@ -191,6 +195,7 @@ def train(
         "processes": accelerator.num_processes,
         "precision": precision_of(accelerator),
         **log.cost(),
+        **({"resumed_with_another": log.changed} if log.changed else {}),
         RECEIPT: receipt,
     }
 

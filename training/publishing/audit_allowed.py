@@ -180,6 +180,7 @@ REASONS = {
     for why, names in {
         "runs text as code": "eval exec get_type_hints ForwardRef get_annotations singledispatch make_dataclass",
         "turns text into code": "compile",
+        "makes a type from values": "__class_getitem__ __prepare__ __mro_entries__",
         "imports without an import statement": "__import__ exec_module load_module import_module run_module run_path",
         "opens files": "open fdopen",
         "reads files": """read_text read_bytes fromfile memmap from_file from_json_file _dict_from_json_file load_file

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 
 from ..errors import one_line
 from .audit_allowed import ATTRIBUTES, BUILTINS, MODULES, OPTIONS, OWN_ATTENTION, REASONS, SETTINGS, pattern
-from .audit_origins import LOADERS, PLACED, Function, of_the_checkpoint
+from .audit_origins import LOADERS, PLACED, Function, is_type, of_the_checkpoint, own_nodes, untyped_names
 
 IMPORTABLE = [(re.compile(module), pattern(names)) for module, names in MODULES.items()]
 HARMLESS = pattern(ATTRIBUTES)
@@ -28,6 +28,12 @@ CALLED = {
     "vars": "reaches interpreter internals",
     "type": "makes a class from values",
 }
+# Imported names that are safe only in one place, and what is wrong elsewhere: see `_in_their_place`.
+PLACES = {
+    "functools.wraps": "copies attributes, which it can be told by text",
+    **dict.fromkeys(("abc.ABCMeta", "typing.NamedTuple", "typing.TypedDict"), CALLED["type"]),
+}
+SHOWING = {"isinstance", "issubclass", "getattr", "hasattr", "str", "repr"}  # these may be given a class
 CONTROLS = re.compile("[\u202a-\u202e\u2066-\u2069]")  # they show code in another order
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*[A-Za-z0-9](:\w+)?")  # OWNER/NAME on the Hub
 OUTSIDE = re.compile(r"(~|\.\.)?/\w.*|.*/\.\./.*")
@@ -63,8 +69,9 @@ def audit_sources(sources: Mapping[str, bytes]) -> Iterator[tuple[str, int | Non
             yield name, None, f"is not valid Python ({one_line(error)})"
     defined = {attribute for tree in trees.values() for attribute in _defined(tree)}
     imports = {name: list(_imports(tree)) for name, tree in trees.items()}
+    untyped = untyped_names(trees, {name: {bound for bound, _ in found} for name, found in imports.items()})
     for name in trees:
-        reader = _Reader(name, trees[name], imports, defined, unbound[name])
+        reader = _Reader(name, trees[name], imports, defined, unbound[name], untyped)
         try:
             reader.visit(trees[name])
         except RecursionError:
@@ -132,10 +139,13 @@ class _Reader(ast.NodeVisitor):
         imports: the imports of all files.
         defined: the attributes that all files define.
         unbound: the names that may be builtins.
+        untyped: the names of all files that may be something else than a type.
     """
 
-    def __init__(self, file: str, tree: ast.AST, imports: Imports, defined: set[str], unbound: set[str]):
-        self.file, self.imports, self.defined, self.unbound = file, imports, defined, unbound
+    def __init__(
+        self, file: str, tree: ast.AST, imports: Imports, defined: set[str], unbound: set[str], untyped: set[str]
+    ):
+        self.file, self.imports, self.defined, self.unbound, self.untyped = file, imports, defined, unbound, untyped
         self.findings: list[tuple[int, str]] = []
         self.annotation = False  # whether an annotation is read
         self.functions: list[Function] = []  # around the node that is read
@@ -143,6 +153,8 @@ class _Reader(ast.NodeVisitor):
         for bound, dotted in imports[file]:
             self.imported.setdefault(bound, set()).add(dotted)
         nodes = list(ast.walk(tree))
+        self.in_place = {id(part) for node in nodes for part in _in_their_place(node)}
+        self.classes = {id(part) for node in nodes for part in _classes_in_use(node)}
         self.methods = {item for node in nodes if isinstance(node, ast.ClassDef) for item in node.body}
         self.assigned = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         self.assigned |= {node.arg for node in nodes if isinstance(node, ast.arg)}
@@ -183,6 +195,9 @@ class _Reader(ast.NodeVisitor):
         imported = self.imported.get(node.id, set())
         if any(map(_is_module, imported)):
             self.report(node, f"{node.id}: a module as a value hides which of its functions are used")
+        for dotted in imported & PLACES.keys():
+            if id(node) not in self.in_place:
+                self.report(node, f"{node.id}: {PLACES[dotted]}")
         if node.id in PLACED or any(dotted.rpartition(".")[2] in LOADERS for dotted in imported):
             self.report(node, f"{node.id}: {UNKNOWN}")
         dunder = node.id.startswith("__") and node.id.endswith("__")
@@ -213,6 +228,10 @@ class _Reader(ast.NodeVisitor):
                 self.report(node, f"{dotted}: a module as a value hides which of its functions are used")
             else:
                 self.attributes(node, rest)
+            if dotted in PLACES and (rest or id(node) not in self.in_place):
+                self.report(node, f"{dotted}: {PLACES[dotted]}")
+        if names[-1] == "__class__" and id(node) not in self.classes:
+            self.report(node, f".__class__: {CALLED['type']}")
         if isinstance(root, ast.Name) and imported:
             if root.id in self.assigned:  # elsewhere in the file it may be any object
                 self.attributes(node, names)
@@ -272,7 +291,7 @@ class _Reader(ast.NodeVisitor):
             ):
                 self.visit(ast.copy_location(ast.Attribute(of, key, ast.Load()), node))
                 skipped = [node.func, node.args[0]]
-            case ast.Call(func=ast.Name("type"), args=[ast.expr() as value], keywords=[]):
+            case ast.Call(func=ast.Name("type"), args=[ast.expr() as value], keywords=[]) if id(node) in self.classes:
                 skipped = [node.func, *([value] if isinstance(value, ast.Starred) else [])]
             case ast.Call(func=ast.Name("isinstance" | "issubclass"), args=[_, ast.Name("type")]):
                 skipped = [node.args[1]]
@@ -338,6 +357,17 @@ class _Reader(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        libraries = {bound for bound, _ in self.imports[self.file]}
+        for keyword in node.keywords:
+            module, _, name = f".{ast.unparse(keyword.value)}".rpartition(".")
+            known = {f"{one}.{name}" for one in self.imported.get(module[1:], ())} | self.imported.get(name, set())
+            if keyword.arg in (None, "metaclass") and "abc.ABCMeta" not in known:
+                self.report(node, f"metaclass: {CALLED['type']}")
+        for statement in own_nodes(node):
+            if isinstance(statement, ast.AnnAssign) and not is_type(statement.annotation, self.untyped, libraries):
+                self.report(
+                    statement, f"{ast.unparse(statement.annotation)}: an annotation that may be text, run as code"
+                )
         for statement in node.body:
             match statement:
                 case ast.AnnAssign(ast.Name(name), value=value) if value and not isinstance(value, ast.Constant):
@@ -373,6 +403,35 @@ class _Reader(ast.NodeVisitor):
         self.annotation = False
 
     visit_AsyncFunctionDef = visit_FunctionDef
+
+
+def _in_their_place(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the parts of a node where a name of `PLACES` is safe: decorators, and what a class is derived from."""
+    match node:
+        case ast.FunctionDef(decorator_list=decorators):
+            calls = (one for one in decorators if isinstance(one, ast.Call))
+            yield from (call.func for call in calls if len(call.args) == 1 and not call.keywords)
+        case ast.ClassDef(bases=bases, keywords=keywords):
+            yield from bases
+            yield from (keyword.value for keyword in keywords)
+
+
+def _classes_in_use(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the parts of a node where the class of an object is safe.
+
+    If the object is a class, its class makes classes from values. It may be called with one or two arguments, compared
+    and shown.
+    """
+    match node:
+        case ast.Attribute(value=value) | ast.FormattedValue(value=value) | ast.Subscript(slice=value):
+            yield value
+        case ast.Compare(left=left, comparators=others):
+            yield from (left, *others)
+        case ast.Call(func=function, args=arguments):
+            if len(arguments) < 3 and not any(isinstance(one, ast.Starred) for one in arguments):
+                yield function
+            if isinstance(function, ast.Name) and function.id in SHOWING:
+                yield from arguments
 
 
 def _plain(text: str) -> bool:

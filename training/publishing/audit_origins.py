@@ -1,8 +1,13 @@
-"""Whether code of a checkpoint loads and saves the checkpoint itself, or something else."""
+"""Where values in the code of a checkpoint come from.
+
+It may load and save the checkpoint itself, but nothing else. Its annotations are types, and not texts: libraries run
+such texts as code.
+"""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator, Mapping
 
 # Functions of a checkpoint whose first argument is the directory or the repository that it is saved to or loaded from.
 PLACED = {"_complete", "from_pretrained", "save_pretrained", "save_tokenizer", "_upload_modified_files"}
@@ -86,4 +91,87 @@ def _is_file_name(part: ast.expr) -> bool:
             return ".." not in text
         case ast.FormattedValue(ast.Name(name)):
             return name.isupper()
+    return False
+
+
+def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a class or a module, without those of functions that define neither a class nor a global."""
+    for child in ast.iter_child_nodes(node):
+        inner = isinstance(child, Function | ast.Lambda) and not any(
+            isinstance(each, ast.ClassDef | ast.Global | ast.Nonlocal) for each in ast.walk(child)
+        )
+        if not inner:
+            yield child
+            yield from own_nodes(child)
+
+
+def untyped_names(trees: Mapping[str, ast.AST], libraries: Mapping[str, set[str]]) -> set[str]:
+    """Return the names that may be something else than a type, wherever in the files.
+
+    Args:
+        trees: of all files.
+        libraries: the names that each file imports from a library.
+    """
+    untyped: set[str] = set()
+    aliases: list[tuple[str, ast.expr, set[str]]] = []
+    for file, tree in trees.items():
+        nodes, seen = list(own_nodes(tree)), set()
+        for node in nodes:
+            match node:
+                case ast.Assign([ast.Name(name) as target], value):
+                    aliases.append((name, value, libraries[file]))
+                    seen.add(id(target))
+                case ast.ImportFrom(names=names, level=1):
+                    aliases += [(one.asname, ast.Name(one.name), libraries[file]) for one in names if one.asname]
+        stored = (node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+        untyped |= {node.id for node in stored if id(node) not in seen}
+        untyped |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    while new := {name for name, value, known in aliases if not _makes_type(value, untyped, known)} - untyped:
+        untyped |= new
+    return untyped
+
+
+def _makes_type(value: ast.expr, untyped: set[str], libraries: set[str]) -> bool:
+    match value:
+        case ast.Call(func=ast.Name("TypeVar" | "ParamSpec" as name)):
+            return name in libraries
+    return is_type(value, untyped, libraries)
+
+
+def is_type(node: ast.expr, untyped: set[str], libraries: set[str]) -> bool:
+    """Return whether an annotation is a type, written down as such.
+
+    Args:
+        node: the annotation.
+        untyped: see `untyped_names`.
+        libraries: the names that the file imports from a library.
+
+    Example:
+        >>> [is_type(ast.parse(text, mode="eval").body, set(), {"nn"}) for text in ("nn.Module | None", "x[::-1]")]
+        [True, False]
+    """
+    match node:
+        case ast.Constant(str(text)):
+            try:
+                return is_type(ast.parse(text.strip(), mode="eval").body, untyped, libraries)
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                return False
+        case ast.Constant():
+            return True
+        case ast.Name(name):
+            return name not in untyped
+        case ast.Attribute(ast.Name() | ast.Attribute() as of):
+            root: ast.expr = of
+            while isinstance(root, ast.Attribute):
+                root = root.value
+            return isinstance(root, ast.Name) and root.id in libraries and root.id not in untyped
+        case ast.Subscript(ast.Name("Literal" as name) | ast.Attribute(ast.Name(name), "Literal"), of):
+            parts = of.elts if isinstance(of, ast.Tuple) else [of]
+            return name in libraries and all(isinstance(part, ast.Constant | ast.UnaryOp) for part in parts)
+        case ast.Subscript(value=value, slice=of):
+            return is_type(value, untyped, libraries) and is_type(of, untyped, libraries)
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return is_type(left, untyped, libraries) and is_type(right, untyped, libraries)
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return all(is_type(part, untyped, libraries) for part in parts)
     return False

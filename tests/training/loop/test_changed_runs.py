@@ -292,6 +292,17 @@ def test_a_forced_learning_rate_is_used_from_the_first_update_on(broken):
     assert rates[6:] == pytest.approx([5e-4 * 2 / 8, 5e-4 * 1 / 8])
 
 
+def test_results_and_card_name_what_a_run_was_resumed_with(broken):
+    """The command on the card does not make such a run again."""
+    run, recipe = broken
+    for steps in (7, 8):
+        recipe = {**recipe, "learning_rate": 5e-4, "max_steps": steps, "force": True}
+        results = run_recipe(make_recipe(recipe))
+    assert results["training"]["resumed_with_another"] == ["recipe"]
+    card = (run / "best" / "README.md").read_text(encoding="utf-8")
+    assert "Seed 42 was resumed by force with another recipe.\n" in card
+
+
 def test_a_run_with_more_updates_than_the_recipe_asks_for_is_refused(broken):
     """It would be evaluated as if the updates had never been made."""
     run, recipe = broken

@@ -49,7 +49,9 @@ def test_a_method_that_needs_dropout_refuses_an_encoder_without(recipe, kind, tm
     line = "the two views of every sentence are equal: simcse makes them with dropout, .* give --dropout 0.1, or"
     with pytest.raises(UserError, match=line):
         run_recipe(recipe(kind))
-    assert not [line for line in lines(tmp_path / "run") if "loss" in line] and not list(tmp_path.rglob("step-*"))
+    assert not [line for line in lines(tmp_path / "run") if "loss" in line] and not list(
+        tmp_path.rglob("checkpoints/step-*")
+    )
 
 
 @pytest.mark.parametrize("kind", WITHOUT_DROPOUT)

@@ -63,6 +63,11 @@ def test_code_that_modelling_does_not_need_is_a_finding_with_its_line(source, li
     assert any(why in reason for reason in reasons(source).get(line, [])), reasons(source)
 
 
+def test_an_annotation_that_another_file_computes_is_a_finding():
+    files = {"m.py": b"from .other import P as T\nclass A:\n    x: T", "other.py": b"P = 'a'[::-1]"}
+    assert list(audit_sources(files)) == [("m.py", 3, "T: an annotation that may be text, run as code")]
+
+
 # Ways around the audit, each found by attacking it.
 @pytest.mark.parametrize(
     ("source", "line", "why"),
@@ -186,6 +191,63 @@ def test_code_that_modelling_does_not_need_is_a_finding_with_its_line(source, li
         ("X = type('X', (), {'__annot' + 'ations__': {}})", 1, "type: makes a class from values"),
         ("class M(type):\n    pass", 1, "type: makes a class from values"),
         ("t = type\nt('X', (), {})", 1, "type: makes a class from values"),
+        # The class of a class is `type`: it makes classes, with annotations whose texts transformers runs.
+        ("class A: pass\nX = type(A)('X', (), {})", 2, "type: makes a class from values"),
+        ("class A: pass\nX = A.__class__('X', (), {})", 2, ".__class__: makes a class from values"),
+        ("class A: pass\nt = type(A)\nt('X', (), {})", 2, "type: makes a class from values"),
+        ("from abc import ABCMeta\nX = ABCMeta('X', (), {})", 2, "ABCMeta: makes a class from values"),
+        ("import abc\nX = abc.ABCMeta('X', (), {})", 2, "abc.ABCMeta: makes a class from values"),
+        (
+            "from abc import ABCMeta\nclass M(ABCMeta): pass\nclass A(metaclass=M): pass",
+            3,
+            "metaclass: makes a class from values",
+        ),
+        (
+            "class abc:\n    ABCMeta = 1\nclass A(metaclass=abc.ABCMeta): pass",
+            3,
+            "metaclass: makes a class from values",
+        ),
+        ("from typing import NamedTuple as N\nX = N('X', [('a', 'b'[::-1])])", 2, "N: makes a class from values"),
+        ("class A:\n    def __prepare__(name, bases): pass", 2, "__prepare__: makes a type from values"),
+        # `wraps` copies annotations to a class, and with its options whatever a text names.
+        (
+            "from functools import wraps\nclass A: pass\nwraps(f)(A)",
+            3,
+            "wraps: copies attributes, which it can be told by text",
+        ),
+        (
+            "from functools import wraps\n@wraps(f, updated=['__glo' + 'bals__'])\ndef g(): pass",
+            2,
+            "wraps: copies attributes, which it can be told by text",
+        ),
+        (
+            "import functools\n@functools.wraps(f)\nclass A: pass",
+            2,
+            "functools.wraps: copies attributes, which it can be told by text",
+        ),
+        # Annotations of classes, which transformers runs if they are text.
+        ("class A:\n    x: f'__imp'", 2, "f'__imp': an annotation that may be text, run as code"),
+        ("class A:\n    x: ')1(cexe'[::-1]", 2, "')1(cexe'[::-1]: an annotation that may be text, run as code"),
+        ("p = ')1(cexe'[::-1]\nclass A:\n    x: p", 3, "p: an annotation that may be text, run as code"),
+        (
+            "p = ')1(cexe'[::-1]\nq = p\nclass A:\n    x: list[q]",
+            4,
+            "list[q]: an annotation that may be text, run as code",
+        ),
+        ("def f(p):\n    class A:\n        x: p", 3, "p: an annotation that may be text, run as code"),
+        (
+            "def f():\n    global p\n    p = 'a'[::-1]\nclass A:\n    x: p",
+            5,
+            "p: an annotation that may be text, run as code",
+        ),
+        ("class B:\n    t = 'a'[::-1]\nclass A:\n    x: B.t", 4, "B.t: an annotation that may be text, run as code"),
+        ("class A:\n    if True:\n        x: 'a'[::-1]", 3, "'a'[::-1]: an annotation that may be text, run as code"),
+        (
+            "class Literal: pass\nclass A:\n    x: Literal['f(1)']",
+            3,
+            "Literal['f(1)']: an annotation that may be text, run as code",
+        ),
+        ("class A:\n    def __class_getitem__(cls, x): pass", 2, "__class_getitem__: makes a type from values"),
         ("import torch\ntorch.jit.script(f)", 2, "torch.jit.script: a model does not need it"),
         ("import torch.utils.cpp_extension", 1, "imports torch.utils.cpp_extension, which compiles and loads code"),
         ("import torch\ntorch.ops.load_library('x')", 2, "torch.ops: a model does not need it"),
@@ -350,7 +412,7 @@ def test_code_that_hides_what_it_does_is_a_finding_with_its_line(source, line, w
         "def f(open, vars):\n    return open + vars",
         "class A:\n    def f(self, x):\n        self.made_up = x\n        return self.made_up",
         "raise ValueError('{}: {!r}'.format(1, 2))",
-        "def f(x: type[int], y: 'list[int]') -> type:\n    return type(x)",
+        "def f(x: type[int], y: 'list[int]') -> type:\n    return type(x)(1)",
         "class A:\n    def from_pretrained(c, p, *a):\n        return super().from_pretrained(p, *a)",
         "class A:\n    def save_pretrained(self, *args):\n        super().save_pretrained(*args)",
         "from transformers import AutoTokenizer\ndef f(m):\n    return AutoTokenizer.from_pretrained(**m.loaded_from)",
