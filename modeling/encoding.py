@@ -50,7 +50,7 @@ def encode_texts(
     order, batches = read_batches(model, texts, tokenizer, batch_size, show_progress_bar)
     with evaluating(model), torch.inference_mode():
         for rows, batch in batches:
-            embeddings[rows] = model(**batch).pooler_output[:, :dimensions]
+            embeddings[rows] = model(**batch, pooled_only=True).pooler_output[:, :dimensions]
     return embeddings[torch.tensor(order, dtype=torch.long).argsort().to(model.device)]
 
 

@@ -273,16 +273,21 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         """Encode token ids `(B, V, T)` to pooled vectors `(B, V, H)`, without subtracting a prompt's bias."""
 
         def pool(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-            _, pooled = self.encode_views(input_ids, attention_mask)
+            _, pooled = self.encode_views(input_ids, attention_mask, pooled_only=True)
             return pooled.unflatten(0, input_ids.shape[:2])
 
         return in_mini_batches(pool, self.mini_batch_size, input_ids, attention_mask)
 
     def encode_views(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **inputs: Any
     ) -> tuple[BackboneOutput, torch.Tensor]:
-        """Return the backbone's outputs and pooled vectors `(B * V, H)` of token ids `(B, V, T)`, one row per view."""
-        return self.model.encode_tokens(input_ids.flatten(0, 1), attention_mask.flatten(0, 1))
+        """Return the backbone's outputs and pooled vectors `(B * V, H)` of token ids `(B, V, T)`, one row per view.
+
+        Args:
+            input_ids, attention_mask: `(B, V, T)`.
+            inputs: further arguments of `encode_tokens`.
+        """
+        return self.model.encode_tokens(input_ids.flatten(0, 1), attention_mask.flatten(0, 1), **inputs)
 
     def project(self, pooled: torch.Tensor) -> torch.Tensor:
         """Project pooled vectors `(B, V, H)` for the objective. A projection may use batch statistics."""

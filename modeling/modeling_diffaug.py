@@ -151,15 +151,21 @@ class DiffAugModel(SentenceEncoderModel):
             self.view_adapters.merge_into(backbone)
 
     def packing(
-        self, encoder: PreTrainedModel, attention_mask: torch.Tensor, whole: bool = False
+        self,
+        encoder: PreTrainedModel,
+        attention_mask: torch.Tensor,
+        whole: bool = False,
+        pooled: torch.Tensor | None = None,
     ) -> Packing | Parts | None:
         """Compute padding if prefixes are in slots, which are extra tokens of each row, or if rows must stay together.
 
         The prefixes, or the modules, of a row are those of its view. An encoder that cannot read packed tokens would
-        need them for its parts.
+        need them for its parts. The other modules read all tokens, each with its share of the sets.
         """
-        slots = self.config.prefix_positions > 0 and self.config.views_module == "prefix" and not self.cached
-        return super().packing(encoder, attention_mask, whole or slots or not can_pack(encoder))
+        prefix = self.config.views_module == "prefix"
+        slots = self.config.prefix_positions > 0 and prefix and not self.cached
+        whole = whole or slots or not can_pack(encoder)
+        return super().packing(encoder, attention_mask, whole, pooled if prefix else None)
 
     def run_backbone(
         self,

@@ -38,6 +38,7 @@ from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
 from .packing import Packing
 from .perturbations import Perturbation, perturbed
+from .pooling import BackboneOutput
 
 # The inner steps use only the direction of a gradient. In half precision small gradients would become 0; scaling by a
 # power of two avoids that without rounding.
@@ -181,6 +182,13 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
             attention_mask = torch.ones_like(attention_mask)
         with perturbed(self.model.backbone, self.perturbations):
             return super().pool_rows(input_ids, attention_mask)
+
+    def encode_views(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **inputs: Any
+    ) -> tuple[BackboneOutput, torch.Tensor]:
+        if self.perturbations and len(self.perturbations) > self.config.num_hidden_layers:
+            inputs["pooled_only"] = False  # the mask of the last layer is for all tokens
+        return super().encode_views(input_ids, attention_mask, **inputs)
 
     def learn_views(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> None:
         self.learn_weakening(input_ids, attention_mask)

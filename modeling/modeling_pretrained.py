@@ -28,7 +28,11 @@ class SentenceEncoderPreTrainedModel(SavedCompletely):
     padding_tokens: int | torch.Tensor = 0  # tokens of padding computed so far
 
     def packing(
-        self, encoder: PreTrainedModel, attention_mask: torch.Tensor, whole: bool = False
+        self,
+        encoder: PreTrainedModel,
+        attention_mask: torch.Tensor,
+        whole: bool = False,
+        pooled: torch.Tensor | None = None,
     ) -> Packing | Parts | None:
         """Return how an encoder pass leaves out the padding of rows `(R, T)`, or None if it computes it.
 
@@ -38,8 +42,9 @@ class SentenceEncoderPreTrainedModel(SavedCompletely):
             encoder: one of this model's.
             attention_mask: `(R, T)`.
             whole: whether the pass needs the padding.
+            pooled: `(R,)`, the position of the only token of each row whose last vector is read, if there is one.
         """
-        packing = None if whole or self.computes_padding else packing_of(encoder, attention_mask)
+        packing = None if whole or self.computes_padding else packing_of(encoder, attention_mask, pooled)
         if not (torch.compiler.is_compiling() or torch.is_inference_mode_enabled()):
             padding = attention_mask.numel() - attention_mask.sum() if packing is None else packing.padding
             self.padding_tokens = self.padding_tokens + padding

@@ -27,6 +27,7 @@ from .pooling import (
     pool_mask_token,
     require_mask_token,
     require_right_padding,
+    token_places,
 )
 from .prompts import template_bias
 from .quantization import check_precision, quantize_embeddings
@@ -104,6 +105,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
+        pooled_only: bool = False,
     ) -> BaseModelOutputWithPooling | tuple:
         """Encode a batch.
 
@@ -112,6 +114,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
                 padded on the right. A causal model may also be padded on the left.
             inputs_embeds: `(B, T, H)`, instead of `input_ids`; not with `prompt` pooling.
             output_hidden_states, output_attentions, return_dict: as in every transformers encoder.
+            pooled_only: see `encode_tokens`.
 
         Returns:
             `pooler_output` `(B, H)`, the sentence embeddings (with fewer dimensions if there is a whitening);
@@ -133,6 +136,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             inputs_embeds=inputs_embeds,
             output_hidden_states=output_hidden_states,
             output_attentions=output_attentions,
+            pooled_only=pooled_only,
         )
         if self.config.denoise == "always":
             # `encode_tokens` refuses `inputs_embeds`.
@@ -187,6 +191,7 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         input_ids: torch.Tensor | None,
         attention_mask: torch.Tensor | None = None,
         output_hidden_states: bool | None = None,
+        pooled_only: bool = False,
         **inputs: Any,
     ) -> tuple[BackboneOutput, torch.Tensor]:
         """Return the backbone's outputs and the pooled vectors `(B, H)`, before any bias or projection.
@@ -196,6 +201,8 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         Args:
             input_ids, attention_mask: `(B, T)`.
             output_hidden_states: whether to return those of all layers.
+            pooled_only: nothing but the pooled vectors is read. If pooling reads one token of each row, the last layer
+                may then leave out the others. The last hidden state has zeros there.
             inputs: further arguments of `run_backbone`.
         """
         rows = input_ids if input_ids is not None else inputs["inputs_embeds"]
@@ -211,10 +218,11 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         pooling = self.config.pooling
         # Attentions and a cache are of padded rows; `wk` divides by the norms of token vectors, at padding too.
         whole = bool(inputs.get("output_attentions")) or "cache" in inputs or pooling == "wk"
+        places = token_places(pooling, input_ids, attention_mask, self.config.mask_token_id) if pooled_only else None
         outputs = self.run_backbone(
             input_ids=input_ids,
             attention_mask=attention_mask,
-            packing=self.packing(self.backbone, attention_mask, whole),
+            packing=self.packing(self.backbone, attention_mask, whole, places),
             output_hidden_states=output_hidden_states or pooling in ALL_LAYERS,
             **{name: value for name, value in inputs.items() if value is not None},
         )

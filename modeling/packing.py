@@ -8,13 +8,15 @@ The embedding layer still reads the padded batch, because positions are counted 
 output of the last layer is unpacked again. Dropout is drawn for real tokens only; without dropout every number is that
 of the padded batch.
 
+If pooling reads one token of each row, the last layer computes only that one. It reads the keys and values of all.
+
 An encoder that cannot read such a sequence reads the batch in parts with rows of similar length. Each part is padded
 to its own longest row.
 """
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from threading import get_ident
 from typing import Any, cast
@@ -23,10 +25,20 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import ModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .backbones import embedding_layer, embedding_output, is_causal, position_tables
+from .backbones import (
+    KEY,
+    VALUE,
+    embedding_layer,
+    embedding_output,
+    hidden_layers,
+    is_causal,
+    position_tables,
+    projections_of,
+)
 
 # The attention implementation below. The audit of checkpoints knows this name and allows code to set it.
 PACKED = "csezoo_packed"
@@ -43,6 +55,8 @@ class Packing:
 
     Args:
         attention_mask: `(R, T)`, 1 for real tokens; every row has one.
+        pooled: `(R,)`, the position of the only token of each row that the last layer computes, which is a real one;
+            all by default.
 
     Example:
         >>> packing = Packing(torch.tensor([[1, 1, 1], [1, 0, 0]]))
@@ -55,7 +69,7 @@ class Packing:
 
     padding = 0  # tokens of padding that the encoder still reads
 
-    def __init__(self, attention_mask: torch.Tensor):
+    def __init__(self, attention_mask: torch.Tensor, pooled: torch.Tensor | None = None):
         real = attention_mask.bool()
         lengths = real.sum(1)
         self.shape = real.shape
@@ -64,6 +78,9 @@ class Packing:
         self.places = numbers[self.order][real[self.order]]  # (N,), of each token in the flat padded batch
         sizes, counts = lengths[self.order].unique_consecutive(return_counts=True)
         self.groups = list(zip(counts.tolist(), sizes.tolist(), strict=True))  # rows and tokens of each
+        self.pooled_places = None if pooled is None else self.order * self.shape[1] + pooled[self.order]  # (R,)
+        # In the last layer, the keys and values `(1, N, H)` of all tokens, if it computes only the pooled ones.
+        self.all_tokens: list[torch.Tensor] = []
         self.attended = False  # set by `attend`
 
     @property
@@ -75,34 +92,53 @@ class Packing:
         """Return the real tokens of `(R, T, …)` as `(1, N, …)`."""
         return padded.flatten(0, 1)[self.places][None]
 
+    def pack_pooled(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the pooled tokens of `(1, N, …)` as `(1, R, …)`."""
+        numbers = torch.empty(self.shape.numel(), dtype=torch.long, device=tokens.device)
+        numbers[self.places] = torch.arange(len(self.places), device=tokens.device)
+        return tokens[:, numbers[self.pooled_places]]
+
     def unpack(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return tokens `(1, N, …)` as `(R, T, …)`, with zeros at padding."""
+        """Return all tokens `(1, N, …)`, or the pooled ones `(1, R, …)`, as `(R, T, …)`, with zeros elsewhere."""
+        places = self.places if self.has_all(tokens.shape[1]) else self.pooled_places
         rest = tokens.shape[2:]
-        padded = tokens.new_zeros(self.shape.numel(), *rest).index_put((self.places,), tokens[0])
+        padded = tokens.new_zeros(self.shape.numel(), *rest).index_put((places,), tokens[0])
         return padded.view(*self.shape, *rest)
 
+    def has_all(self, tokens: int) -> bool:
+        """Return whether a sequence of so many tokens is that of all, and not of the pooled ones."""
+        return tokens >= len(self.places)
+
     def split(self, tokens: torch.Tensor) -> list[torch.Tensor]:
-        """Split `(1, heads, S, d)` into groups `(rows, heads, tokens, d)`.
+        """Split `(1, heads, S, d)` into groups `(rows, heads, tokens, d)`. With S < N, they are the pooled tokens.
 
         With S > N, the first S - N are those before the sentences (DiffAug's prefixes), row by row in `order`.
         """
         flat = tokens.transpose(1, 2)[0]  # (S, heads, d)
-        sizes = [rows * length for rows, length in self.groups]
+        shapes = self.groups if self.has_all(len(flat)) else [(rows, 1) for rows, _ in self.groups]
+        sizes = [rows * length for rows, length in shapes]
         before, *groups = flat.split([len(flat) - sum(sizes), *sizes])
-        groups = [part.unflatten(0, group) for part, group in zip(groups, self.groups, strict=True)]
+        groups = [part.unflatten(0, shape) for part, shape in zip(groups, shapes, strict=True)]
         if len(before):
             prefixes = before.unflatten(0, (self.shape[0], -1)).split([rows for rows, _ in self.groups])
             groups = [torch.cat(pair, dim=1) for pair in zip(prefixes, groups, strict=True)]
         return [group.transpose(1, 2) for group in groups]
 
     def attend(self, *states: torch.Tensor, dropout: float, scale: float | None) -> torch.Tensor:
-        """Return the attention of query, key and value `(1, heads, S, d)` within each row, `(1, N, heads, d)`."""
+        """Return the attention of query, key and value `(1, heads, S, d)` within each row, `(1, N or R, heads, d)`."""
         self.attended = True
+        query, *seen = states
+        for number, tokens in enumerate(self.all_tokens):
+            state = seen[number]
+            before = state[:, :, : state.shape[2] - query.shape[2]]
+            tokens = tokens.unflatten(-1, (state.shape[1], state.shape[3])).transpose(1, 2)
+            seen[number] = torch.cat([before, tokens], dim=2)
+        self.all_tokens = []
         groups = [
             F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, scale=scale)
             .transpose(1, 2)
             .flatten(0, 1)
-            for query, key, value in zip(*map(self.split, states), strict=True)
+            for query, key, value in zip(*map(self.split, (query, *seen)), strict=True)
         ]
         return torch.cat(groups)[None]
 
@@ -207,24 +243,94 @@ def can_pack(encoder: PreTrainedModel) -> bool:
     )
 
 
-def packing_of(encoder: PreTrainedModel, attention_mask: torch.Tensor) -> Packing | Parts | None:
+def can_pool_early(encoder: PreTrainedModel) -> bool:
+    """Return whether the last layer of an encoder that packs can compute single tokens.
+
+    It must run once, be built like the first one, and have one projection to keys and one to values.
+    """
+    *others, last = hidden_layers(_without_head(encoder))
+    alike = bool(others) and type(others[0]) is type(last)
+    return alike and last not in others and all(len(projections_of(last, ends)) == 1 for ends in (KEY, VALUE))
+
+
+def packing_of(
+    encoder: PreTrainedModel, attention_mask: torch.Tensor, pooled: torch.Tensor | None = None
+) -> Packing | Parts | None:
     """Return how an encoder leaves out the padding of a batch `(R, T)`, or None if it must or should compute it.
 
-    It should if there is little of it, if a compiler would compile every batch anew, or on another device than a CPU,
-    where many small passes have not been measured. It must if it cannot read packed tokens and a hook changes its
-    embedding layer's output.
+    It should if there is little of it and all tokens are read, if a compiler would compile every batch anew, or on
+    another device than a CPU, where many small passes have not been measured. It must if it cannot read packed tokens
+    and a hook changes its embedding layer's output.
+
+    Args:
+        encoder: of any family.
+        attention_mask: `(R, T)`.
+        pooled: `(R,)`, the position of the only token of each row whose last vector is read, if there is one.
     """
     if torch.compiler.is_compiling() or attention_mask.device.type != "cpu":
         return None
     lengths, tokens = attention_mask.sum(1), attention_mask.numel()
-    if not lengths.all() or lengths.sum() > (1 - LEAST_PADDING) * tokens:
+    little = bool(lengths.sum() > (1 - LEAST_PADDING) * tokens)
+    if not lengths.all() or little and pooled is None:
         return None
     if can_pack(encoder):  # looked up late: it goes through all modules
-        return Packing(attention_mask)
+        if pooled is None or not (attention_mask.gather(1, pooled[:, None]).all() and can_pool_early(encoder)):
+            return None if little else Packing(attention_mask)
+        return Packing(attention_mask, pooled)
     if len(attention_mask) < 2 * LEAST_ROWS or embedding_output(_without_head(encoder))._forward_hooks:
         return None
     parts = Parts(attention_mask)
     return parts if parts.padding + lengths.sum() <= (1 - LEAST_PADDING) * tokens else None
+
+
+def _in_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a hook that does nothing in other threads."""
+    thread = get_ident()
+    return lambda *arguments: hook(*arguments) if get_ident() == thread else None
+
+
+@contextmanager
+def _pooling_early(backbone: PreTrainedModel, packing: Packing) -> Iterator[None]:
+    """Let the last layer of a backbone compute only the pooled tokens of a packing, inside the context.
+
+    The layer gets only these tokens. The keys and values of all tokens are made from what it would have got, so its
+    projections must read that itself, and not a norm of it. What those of the first layer read shows whether they do.
+    """
+    first, *_, last = hidden_layers(backbone)
+    entered, direct = None, False
+
+    @_in_this_thread
+    def enter(layer: torch.nn.Module, inputs: tuple) -> None:
+        nonlocal entered
+        entered = inputs[0]
+
+    @_in_this_thread
+    def project(linear: torch.nn.Module, inputs: tuple) -> None:
+        nonlocal direct
+        direct = inputs[0] is entered
+
+    @_in_this_thread
+    def pool(layer: torch.nn.Module, inputs: tuple) -> tuple | None:
+        if not direct:
+            return None
+        tokens, *others = inputs
+        packing.all_tokens = [projections_of(layer, ends)[0][1](tokens) for ends in (KEY, VALUE)]
+        return (packing.pack_pooled(tokens), *others)
+
+    hooks = {first: enter, projections_of(first, KEY)[0][1]: project, last: pool}
+    handles = [module.register_forward_pre_hook(hook) for module, hook in hooks.items()]
+    # It would run again in the backward pass, without its hook. It keeps its few tokens instead.
+    checkpointed = [layer for layer in [last] if isinstance(layer, GradientCheckpointingLayer)]
+    before = [layer.gradient_checkpointing for layer in checkpointed]
+    try:
+        for layer in checkpointed:
+            layer.gradient_checkpointing = False
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        for layer, was in zip(checkpointed, before, strict=True):
+            layer.gradient_checkpointing = was
 
 
 @contextmanager
@@ -256,14 +362,16 @@ def packed(
     # Not only inside the context: checkpointed layers run again in the backward pass.
     encoder.config._attn_implementation = "csezoo_packed"  # a literal, which the audit allows
     packing.attended = False
-    this_thread = get_ident()
+    backbone = _without_head(encoder)
 
+    @_in_this_thread
     def pack(module: torch.nn.Module, inputs: tuple, output: torch.Tensor) -> torch.Tensor:
-        return packing.pack(output) if get_ident() == this_thread else output
+        return packing.pack(output)
 
-    handle = embedding_output(_without_head(encoder)).register_forward_hook(pack)
+    handle = embedding_output(backbone).register_forward_hook(pack)
     try:
-        yield partial(encoder, packing=packing)
+        with nullcontext() if packing.pooled_places is None else _pooling_early(backbone, packing):
+            yield partial(encoder, packing=packing)
     finally:
         handle.remove()
     if not packing.attended:

@@ -34,6 +34,43 @@ def _mean(hidden_state: torch.Tensor, attention_mask: torch.Tensor) -> torch.Ten
     return (hidden_state * mask).sum(1) / mask.sum(1).clamp(min=1)
 
 
+def last_place(marked: torch.Tensor) -> torch.Tensor:
+    """Return the position of the last marked token of each row, `(B,)`, or 0 if none is marked.
+
+    Example:
+        >>> last_place(torch.tensor([[True, True, False], [False, False, False]]))
+        tensor([1, 0])
+    """
+    return torch.where(marked, torch.arange(marked.shape[1], device=marked.device), 0).amax(1)
+
+
+def token_places(
+    mode: str, input_ids: torch.Tensor | None, attention_mask: torch.Tensor, mask_token_id: int
+) -> torch.Tensor | None:
+    """Return the position of the only token of each row whose last vector a pooling reads, `(B,)`.
+
+    Args:
+        mode: see `pool`, or `prompt`.
+        input_ids: `(B, T)`, or None if the batch has embeddings instead.
+        attention_mask: `(B, T)`.
+        mask_token_id: of the tokenizer; only `prompt` needs it.
+
+    Returns:
+        None if the pooling reads more than one token.
+
+    Example:
+        >>> token_places("last", None, torch.tensor([[1, 1, 0], [1, 1, 1]]), 4)
+        tensor([1, 2])
+    """
+    if mode == "cls":
+        return attention_mask.new_zeros(len(attention_mask), dtype=torch.long)
+    if mode == "last":
+        return last_place(attention_mask > 0)
+    if mode == "prompt" and input_ids is not None:
+        return last_place(input_ids == mask_token_id)
+    return None
+
+
 def pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tensor, mode: str) -> torch.Tensor:
     """Pool the token vectors of a batch to one vector per sentence.
 
@@ -65,9 +102,7 @@ def pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tensor, 
     if mode in OTHER_LAYER:
         return _mean((hidden_states[OTHER_LAYER[mode]] + last) / 2, attention_mask)
     if mode == "last":
-        positions = torch.arange(last.shape[1], device=last.device)
-        places = torch.where(attention_mask > 0, positions, 0).amax(1)  # (B,)
-        return last[torch.arange(len(last), device=last.device), places]
+        return last[torch.arange(len(last), device=last.device), last_place(attention_mask > 0)]
     if mode == "wk":
         return wk_pool(hidden_states, attention_mask)
     raise ValueError(f"pooling: {mode!r} must be one of cls, mean, max, last, {', '.join(ALL_LAYERS)}")
@@ -89,9 +124,8 @@ def pool_mask_token(last_hidden_state: torch.Tensor, input_ids: torch.Tensor, ma
         >>> pool_mask_token(hidden, torch.tensor([[5, 103, 103, 7]]), 103)
         tensor([[2.]])
     """
-    positions = torch.arange(input_ids.shape[1], device=input_ids.device)
-    last = torch.where(input_ids == mask_token_id, positions, 0).amax(1)  # (B,)
-    return last_hidden_state[torch.arange(len(last), device=last.device), last]
+    rows = torch.arange(len(input_ids), device=input_ids.device)
+    return last_hidden_state[rows, last_place(input_ids == mask_token_id)]
 
 
 def require_mask_token(input_ids: torch.Tensor, mask_token_id: int) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import (
     AlbertConfig,
+    AutoConfig,
     AutoModel,
     AutoModelForPreTraining,
     DebertaV2Config,
@@ -17,6 +18,7 @@ from transformers import (
 )
 
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel, method
+from csezoo.modeling.backbones import first_output, hidden_layers
 from csezoo.modeling.configuration_sentence_encoder import POOLING_MODES
 from csezoo.modeling.packing import Packing, can_pack
 from tests.conftest import tiny_config, tiny_tokenizer
@@ -146,6 +148,94 @@ def test_labelled_pairs_and_adapters_of_views_are_packed_too():
     assert_same(both(config, rows))
 
 
+def last_layer_tokens(model, rows, **options):
+    """How many tokens the last layer returns, and the outputs."""
+    counted = []
+    layer = hidden_layers(model.backbone)[-1]
+    handle = layer.register_forward_hook(lambda module, inputs, output: counted.append(first_output(output).shape[1]))
+    outputs = model(**rows, **options)
+    handle.remove()
+    return counted[-1], outputs
+
+
+@pytest.mark.parametrize("pooling", sorted(set(POOLING_MODES) - {"prompt"}))
+def test_the_last_layer_computes_only_the_tokens_that_pooling_reads(pooling):
+    model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert"), pooling=pooling)).double().eval()
+    rows = {name: value.flatten(0, 1) for name, value in batch().items()}
+    all_tokens, expected = last_layer_tokens(model, rows)
+    tokens, outputs = last_layer_tokens(model, rows, pooled_only=True)
+    torch.testing.assert_close(outputs.pooler_output, expected.pooler_output, rtol=1e-9, atol=1e-12)
+    assert tokens == (len(rows["input_ids"]) if pooling in ("cls", "last") else all_tokens)
+    if pooling == "cls":
+        assert not outputs.last_hidden_state[:, 1:].any() and outputs.last_hidden_state[:, 0].all()
+
+
+def test_the_last_layer_computes_only_the_mask_token_of_a_prompt_and_all_tokens_for_a_user():
+    model = METHODS["simcse"][1](configured("simcse", "bert", **PROMPT)).double().eval()
+    rows = {name: value.flatten(0, 1) for name, value in batch(prompt=True).items()}
+    tokens, outputs = last_layer_tokens(model, rows, pooled_only=True)
+    all_tokens, expected = last_layer_tokens(model, rows)
+    assert tokens == len(rows["input_ids"]) and all_tokens == rows["attention_mask"].sum()
+    torch.testing.assert_close(outputs.pooler_output, expected.pooler_output, rtol=1e-9, atol=1e-12)
+
+
+def test_the_last_layer_computes_only_pooled_tokens_in_batches_without_padding_too():
+    model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert"))).double().eval()
+    rows = {"input_ids": torch.randint(10, 40, (4, 7)), "attention_mask": torch.ones(4, 7, dtype=torch.long)}
+    tokens, outputs = last_layer_tokens(model, rows, pooled_only=True)
+    model.compute_padding()
+    padded, expected = last_layer_tokens(model, rows, pooled_only=True)
+    assert (tokens, padded) == (4, 7)
+    torch.testing.assert_close(outputs.pooler_output, expected.pooler_output, rtol=1e-9, atol=1e-12)
+
+
+def test_all_tokens_are_computed_if_a_pooled_one_is_padding():
+    model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert"))).train()
+    rows = {name: value.flatten(0, 1).flip(1) for name, value in batch().items()}
+    assert last_layer_tokens(model, rows, pooled_only=True)[0] == rows["attention_mask"].sum()
+
+
+def test_the_numbers_with_a_mask_on_the_last_layer_are_those_of_the_padded_batch():
+    assert_same(both(configured("l2pcsr", "bert", weakened_layers=4), batch()))
+
+
+# In layers with the norm first, keys and values read the norm of the layer's input.
+@pytest.mark.parametrize("norm_first", ["roberta-prelayernorm", "xlm-roberta-xl"])
+def test_layers_that_normalise_their_input_compute_all_tokens(norm_first):
+    torch.manual_seed(0)
+    config = SimCSEConfig(backbone_config=AutoConfig.for_model(norm_first, **SMALL, pad_token_id=1))
+    model = SimCSEModel(config).double().eval()
+    rows = {name: value.flatten(0, 1) for name, value in batch().items()}
+    tokens, outputs = last_layer_tokens(model, rows, pooled_only=True)
+    assert tokens == rows["attention_mask"].sum()
+    model.compute_padding()
+    torch.testing.assert_close(outputs.pooler_output, model(**rows).pooler_output, rtol=1e-9, atol=1e-12)
+
+
+def test_an_update_of_each_paper_computes_only_pooled_tokens_in_the_last_layer_of_its_encoder():
+    """But not with masks on the last layer, nor with modules of two views in every layer."""
+
+    def tokens(name, checkpoint=False, **changes):
+        config = configured(name, "bert", **changes)
+        model = METHODS[config.model_type][2](config).train()
+        if checkpoint:
+            model.gradient_checkpointing_enable()
+        counted = []
+        layer = hidden_layers(model.model.backbone)[-1]
+        layer.register_forward_hook(lambda module, inputs, output: counted.append(first_output(output).shape[1]))
+        model(**rows)
+        return counted[-1]
+
+    rows = batch()
+    everything = int(rows["attention_mask"].sum())
+    for name in ("simcse", "prdsimcse", "l2pcsr", "diffcse", "diffaug"):
+        assert tokens(name) == 12
+    assert tokens("sgopt") == 6  # its twin makes the other views
+    assert tokens("l2pcsr", weakened_layers=4) == everything
+    assert tokens("diffaug-lora") == everything
+    assert tokens("simcse", checkpoint=True) == 12
+
+
 SMALL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64, **NO_DROPOUT}
 SMALL |= {"vocab_size": 60}
 FAMILIES = {
@@ -169,7 +259,7 @@ def test_other_families_give_the_same_vectors_packed_or_not(family):
     model = SimCSEModel(SimCSEConfig(backbone_config=FAMILIES[family])).double().eval()
     assert can_pack(model.backbone) == (family not in COUNT_POSITIONS_IN_LAYERS)
     rows = {name: value.flatten(0, 1) for name, value in batch().items()}
-    vectors = model(**rows).pooler_output
+    vectors = model(**rows, pooled_only=True).pooler_output
     left = model.take_padding_tokens()
     model.compute_padding()
     torch.testing.assert_close(vectors, model(**rows).pooler_output, rtol=1e-9, atol=1e-12)
@@ -232,7 +322,7 @@ def test_threads_that_share_a_model_get_the_vectors_of_one_thread(name, family):
 
     @torch.no_grad()
     def vectors(rows):
-        return model(**rows).pooler_output
+        return model(**rows, pooled_only=True).pooler_output
 
     alone = [vectors(rows) for rows in batches]
     with ThreadPoolExecutor(4) as threads:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from csezoo.modeling.encoding import load_tokenizer
+from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 
 from ..errors import UserError
 from ..evaluation.encoders import load_checkpoint, load_encoder, plain_encoder
@@ -54,7 +56,7 @@ def benchmark_sts(
     encode, receipt = load_encoder(model, pooling=pooling, batch_size=SENTEVAL_BATCH)
     if receipt["kind"] == "sentence-transformers":
         raise UserError(f"{model} is a sentence-transformers model; give a model of the zoo or a plain encoder")
-    encode_batch = plain_pass(model, pooling)
+    encode_batch = plain_pass(*padded_encoder(model, pooling))
     for warm in (encode, encode_batch):
         warm(sorted(suite[0].sentences())[:SENTEVAL_BATCH])  # the first forward pass of a process is the slowest
     scores: dict[str, list[float]] = {}
@@ -77,14 +79,20 @@ def benchmark_sts(
     }
 
 
-def plain_pass(model: str, pooling: str | None) -> Encode:
-    """Return a function that encodes a batch as evaluation scripts do: padded, in its order, in one forward pass."""
+def padded_encoder(model: str, pooling: str | None) -> tuple[SentenceEncoderModel, PreTrainedTokenizerBase]:
+    """Load an encoder that computes the padding of a batch, and its tokenizer."""
     if pooling is None:
         encoder = load_checkpoint(model).eval()
         tokenizer = load_tokenizer(encoder)
     else:
         encoder, tokenizer = plain_encoder(model, pooling)
     encoder.to("cuda" if torch.cuda.is_available() else "cpu")
+    encoder.compute_padding()
+    return encoder, tokenizer
+
+
+def plain_pass(encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase) -> Encode:
+    """Return a function that encodes a batch as evaluation scripts do: padded, in its order, in one forward pass."""
 
     @torch.inference_mode()
     def encode(texts: list[str]) -> np.ndarray:

@@ -52,7 +52,7 @@ class EncoderPass:
     needs: str
 
     def run(self) -> None:
-        """Repeat the call, and run a backward pass from the first position of the last layer."""
+        """Repeat the call, and run a backward pass from the pooled, or else the first, position of the last layer."""
         with torch.set_grad_enabled(self.needs != "nothing"):
             packing = self.inputs.get("packing")
             with (
@@ -64,10 +64,12 @@ class EncoderPass:
                     cache.update(*prefix, layer)
                 hidden = self.encoder(**self.inputs, **({"past_key_values": cache} if self.prefixes else {}))[0]
                 if self.needs != "nothing":
-                    hidden = packing.unpack(hidden) if packing else hidden
+                    if packing and packing.pooled_places is not None:
+                        read = hidden[0]
+                    else:
+                        read = (packing.unpack(hidden) if packing else hidden)[:, 0]
                     # Not a constant gradient: a layer norm would turn it into zeros.
-                    first = hidden[:, 0]
-                    first.backward(torch.linspace(-1, 1, first.shape[-1]).to(first).expand_as(first))
+                    read.backward(torch.linspace(-1, 1, read.shape[-1]).to(read).expand_as(read))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from sentence_transformers import SentenceTransformer
 
 from csezoo.training.benchmarks.encoding import benchmark_encoding, race_encoders
 from csezoo.training.benchmarks.race import race
-from csezoo.training.benchmarks.sts import score_as_senteval, senteval_order
+from csezoo.training.benchmarks.sts import padded_encoder, score_as_senteval, senteval_order
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.suites import evaluate_tasks
@@ -47,6 +47,11 @@ def test_senteval_s_order_has_small_batches_and_the_same_score(senteval, name): 
     assert len(batches) == 2 * sum(-(-size // 128) for size in sizes) and max(map(len, batches)) == 128
     (result,) = evaluate_tasks(letters, [task])
     assert score == pytest.approx(result["value"], abs=1e-9)
+
+
+def test_evaluation_scripts_compute_the_padding_of_a_batch(bases, tmp_path):
+    assert padded_encoder(str(bases["bert"]), "cls")[0].computes_padding
+    assert padded_encoder(str(tiny_repository(tmp_path / "model")), None)[0].computes_padding
 
 
 def test_the_command_writes_a_report(senteval, bases, tmp_path, capsys):  # noqa: F811

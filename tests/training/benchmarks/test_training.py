@@ -52,7 +52,7 @@ def test_an_update_needs_these_encoder_passes(recipe, method):
 
 
 def test_a_repeated_pass_has_the_prefixes_of_the_recorded_one(recipe):
-    updates = Updates(recipe("diffaug", prefix_length=3), steps=1)
+    updates = Updates(recipe("diffaug", prefix_length=3, padded=True), steps=1)
     (batch,) = (on_device(batch, updates.accelerator.device) for batch in updates.batches())
     (encoder_pass,) = needed_passes(updates.built.model, batch)
     assert [keys.shape[2] for keys, _ in encoder_pass.prefixes] == [3] * len(encoder_pass.prefixes)
