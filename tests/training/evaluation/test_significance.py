@@ -106,7 +106,7 @@ def test_the_command_prints_a_table_and_refuses_other_files(files, tmp_path, cap
     main(["table", *files, "--format", "csv"])
     assert capsys.readouterr().out.startswith("model,STS12")
     (tmp_path / "other.json").write_text("[]")
-    with pytest.raises(UserError, match="other.json is not a results file"):
+    with pytest.raises(UserError, match="other.json: expected a JSON object, got list"):
         read_rows(str(tmp_path / "other.json"))
 
 

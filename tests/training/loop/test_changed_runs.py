@@ -288,7 +288,7 @@ def test_a_forced_learning_rate_is_used_from_the_first_update_on(broken):
     run, recipe = broken
     run_recipe(make_recipe({**recipe, "learning_rate": 5e-4, "max_steps": 8, "force": True}))
     rates = [line["learning_rate"] for line in lines(run) if "loss" in line]
-    assert rates[:6] == pytest.approx([1e-3 * (7 - step) / 6 for step in range(1, 7)])
+    assert rates[:6] == pytest.approx([3e-4 * (7 - step) / 6 for step in range(1, 7)])
     assert rates[6:] == pytest.approx([5e-4 * 2 / 8, 5e-4 * 1 / 8])
 
 
