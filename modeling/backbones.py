@@ -5,11 +5,13 @@ names, so that a new family works if it is built like the others. If a part is n
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 # How the names of projections end: BERT and its relatives, DistilBERT, MPNet, DeBERTa, and all that follow Llama.
 QUERY: tuple[str, ...] = (".query", ".q_lin", ".attn.q", ".query_proj", ".q_proj")
@@ -197,3 +199,21 @@ def position_tables(backbone: nn.Module) -> Iterator[nn.Embedding]:
     for name, module in backbone.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
             yield module
+
+
+@contextmanager
+def without_checkpointing(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Let modules keep their activations inside the context, although the backbone checkpoints its gradients.
+
+    A layer that is checkpointed runs again in the backward pass, when hooks of the forward pass are removed.
+    transformers 5.20 runs a layer's hooks inside its checkpoint.
+    """
+    layers = [module for module in modules if isinstance(module, GradientCheckpointingLayer)]
+    before = [layer.gradient_checkpointing for layer in layers]
+    try:
+        for layer in layers:
+            layer.gradient_checkpointing = False
+        yield
+    finally:
+        for layer, was in zip(layers, before, strict=True):
+            layer.gradient_checkpointing = was

@@ -25,7 +25,6 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import ModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -38,6 +37,7 @@ from .backbones import (
     is_causal,
     position_tables,
     projections_of,
+    without_checkpointing,
 )
 
 # The attention implementation below. The audit of checkpoints knows this name and allows code to set it.
@@ -319,18 +319,12 @@ def _pooling_early(backbone: PreTrainedModel, packing: Packing) -> Iterator[None
 
     hooks = {first: enter, projections_of(first, KEY)[0][1]: project, last: pool}
     handles = [module.register_forward_pre_hook(hook) for module, hook in hooks.items()]
-    # It would run again in the backward pass, without its hook. It keeps its few tokens instead.
-    checkpointed = [layer for layer in [last] if isinstance(layer, GradientCheckpointingLayer)]
-    before = [layer.gradient_checkpointing for layer in checkpointed]
     try:
-        for layer in checkpointed:
-            layer.gradient_checkpointing = False
-        yield
+        with without_checkpointing([last]):  # it keeps only a few tokens
+            yield
     finally:
         for handle in handles:
             handle.remove()
-        for layer, was in zip(checkpointed, before, strict=True):
-            layer.gradient_checkpointing = was
 
 
 @contextmanager

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
 
-from .backbones import embedding_output, first_output, hidden_layers, with_first_output
+from .backbones import embedding_output, first_output, hidden_layers, with_first_output, without_checkpointing
 from .packing import Packing
 
 # Changes a layer's output `(R, T, H)`, or with a packing `(1, N, H)`.
@@ -29,24 +28,17 @@ def perturbed(backbone: PreTrainedModel, perturbations: list[Perturbation]) -> I
     places = [embedding_output(backbone), *hidden_layers(backbone)[: len(perturbations) - 1]]
     # A layer that runs several times has a perturbation for each time.
     of_module = {module: [p for m, p in zip(places, perturbations, strict=True) if m is module] for module in places}
-    checkpointed = [module for module in of_module if isinstance(module, GradientCheckpointingLayer)]
-    before = [layer.gradient_checkpointing for layer in checkpointed]
     handles = []
     try:
-        for layer in checkpointed:
-            # transformers 5.20 runs a layer's hooks inside its checkpoint, and so again in the backward pass, when
-            # these hooks are removed. The few perturbed layers keep their activations instead.
-            layer.gradient_checkpointing = False
         for module, in_turn in of_module.items():
             hook = partial(_perturb_output, in_turn[0]) if len(in_turn) == 1 else _PerturbInTurn(in_turn)
             # Run before the hooks that record hidden states.
             handles.append(module.register_forward_hook(hook, prepend=True, with_kwargs=True))
-        yield
+        with without_checkpointing(of_module):
+            yield
     finally:
         for handle in handles:
             handle.remove()
-        for layer, was in zip(checkpointed, before, strict=True):
-            layer.gradient_checkpointing = was
 
 
 def _perturb_output(

@@ -6,7 +6,9 @@ programs, run text as code, or return an object that can. Names are patterns, se
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 
 # Operations on tensors, as functions of torch and as methods. A method may also end in `_` (in place).
 TENSOR_OPERATIONS = """
@@ -232,8 +234,50 @@ SETTINGS = {
 }
 # The one attention that code may choose: the zoo's own, which `modeling/packing.py` registers.
 OWN_ATTENTION = "csezoo_packed"
+# Builtins that are safe only with some arguments, and what is wrong with other arguments.
+CALLED = {
+    "getattr": "hides which attribute it reads",
+    "setattr": "hides which attribute it sets",
+    "vars": "reaches interpreter internals",
+    "type": "makes a class from values",
+}
+# Imported names that are safe only in one place, and what is wrong elsewhere: see `in_their_place`.
+PLACES = {
+    "functools.wraps": "copies attributes, which it can be told by text",
+    **dict.fromkeys(("abc.ABCMeta", "typing.NamedTuple", "typing.TypedDict"), CALLED["type"]),
+}
+SHOWING = {"isinstance", "issubclass", "getattr", "hasattr", "str", "repr"}  # these may be given a class
 
 
 def pattern(names: str) -> re.Pattern[str]:
     """Return a pattern that matches each of these names."""
     return re.compile("|".join(names.split()) or "(?!)")
+
+
+def in_their_place(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the parts of a node where a name of `PLACES` is safe: decorators, and what a class is derived from."""
+    match node:
+        case ast.FunctionDef(decorator_list=decorators):
+            calls = (one for one in decorators if isinstance(one, ast.Call))
+            yield from (call.func for call in calls if len(call.args) == 1 and not call.keywords)
+        case ast.ClassDef(bases=bases, keywords=keywords):
+            yield from bases
+            yield from (keyword.value for keyword in keywords)
+
+
+def classes_in_use(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the parts of a node where the class of an object is safe.
+
+    If the object is a class, its class makes classes from values. It may be called with one or two arguments, compared
+    and shown.
+    """
+    match node:
+        case ast.Attribute(value=value) | ast.FormattedValue(value=value) | ast.Subscript(slice=value):
+            yield value
+        case ast.Compare(left=left, comparators=others):
+            yield from (left, *others)
+        case ast.Call(func=function, args=arguments):
+            if len(arguments) < 3 and not any(isinstance(one, ast.Starred) for one in arguments):
+                yield function
+            if isinstance(function, ast.Name) and function.id in SHOWING:
+                yield from arguments

@@ -13,32 +13,42 @@ from io import BytesIO
 from pathlib import PurePosixPath
 
 from ..errors import one_line
-from .audit_allowed import ATTRIBUTES, BUILTINS, MODULES, OPTIONS, OWN_ATTENTION, REASONS, SETTINGS, pattern
-from .audit_origins import LOADERS, PLACED, Function, is_type, of_the_checkpoint, own_nodes, untyped_names
+from .audit_allowed import (
+    ATTRIBUTES,
+    BUILTINS,
+    CALLED,
+    MODULES,
+    OPTIONS,
+    OWN_ATTENTION,
+    PLACES,
+    REASONS,
+    SETTINGS,
+    classes_in_use,
+    in_their_place,
+    pattern,
+)
+from .audit_origins import (
+    LOADERS,
+    PLACED,
+    Function,
+    Imports,
+    defined_attributes,
+    imported_names,
+    is_type,
+    of_the_checkpoint,
+    own_nodes,
+    unbound_names,
+    untyped_names,
+)
 
 IMPORTABLE = [(re.compile(module), pattern(names)) for module, names in MODULES.items()]
 HARMLESS = pattern(ATTRIBUTES)
 FUNCTIONS = pattern(BUILTINS)
 UNNEEDED = "a model does not need it"
 UNKNOWN = "may load or save something other than the checkpoint"
-# Builtins that are safe only with some arguments, and what is wrong with other arguments.
-CALLED = {
-    "getattr": "hides which attribute it reads",
-    "setattr": "hides which attribute it sets",
-    "vars": "reaches interpreter internals",
-    "type": "makes a class from values",
-}
-# Imported names that are safe only in one place, and what is wrong elsewhere: see `_in_their_place`.
-PLACES = {
-    "functools.wraps": "copies attributes, which it can be told by text",
-    **dict.fromkeys(("abc.ABCMeta", "typing.NamedTuple", "typing.TypedDict"), CALLED["type"]),
-}
-SHOWING = {"isinstance", "issubclass", "getattr", "hasattr", "str", "repr"}  # these may be given a class
 CONTROLS = re.compile("[\u202a-\u202e\u2066-\u2069]")  # they show code in another order
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*[A-Za-z0-9](:\w+)?")  # OWNER/NAME on the Hub
 OUTSIDE = re.compile(r"(~|\.\.)?/\w.*|.*/\.\./.*")
-
-Imports = Mapping[str, list[tuple[str, str]]]
 
 
 def audit_sources(sources: Mapping[str, bytes]) -> Iterator[tuple[str, int | None, str]]:
@@ -63,12 +73,12 @@ def audit_sources(sources: Mapping[str, bytes]) -> Iterator[tuple[str, int | Non
             if CONTROLS.search(source.decode("utf-8", "replace")):
                 yield name, None, "has invisible characters that show the code in another order"
             tree = ast.parse(source)
-            unbound[name] = _unbound(symtable.symtable(source.decode("utf-8-sig"), name, "exec"))
+            unbound[name] = unbound_names(symtable.symtable(source.decode("utf-8-sig"), name, "exec"))
             trees[name] = tree
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             yield name, None, f"is not valid Python ({one_line(error)})"
-    defined = {attribute for tree in trees.values() for attribute in _defined(tree)}
-    imports = {name: list(_imports(tree)) for name, tree in trees.items()}
+    defined = {attribute for tree in trees.values() for attribute in defined_attributes(tree)}
+    imports = {name: list(imported_names(tree)) for name, tree in trees.items()}
     untyped = untyped_names(trees, {name: {bound for bound, _ in found} for name, found in imports.items()})
     for name in trees:
         reader = _Reader(name, trees[name], imports, defined, unbound[name], untyped)
@@ -77,45 +87,6 @@ def audit_sources(sources: Mapping[str, bytes]) -> Iterator[tuple[str, int | Non
         except RecursionError:
             yield name, None, "is nested too deeply to be read"
         yield from ((name, line, why) for line, why in dict.fromkeys(reader.findings))
-
-
-def _defined(tree: ast.AST) -> Iterator[str]:
-    """Yield the attributes that a file defines: methods, buffers, and what is assigned to an object or in a class."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Attribute(attr=name, ctx=ast.Store()) | ast.FunctionDef(name=name):
-                yield name
-            case ast.Call(func=ast.Attribute(attr="register_buffer"), args=[ast.Constant(str(name)), *_]):
-                yield name
-            case ast.ClassDef(body=body):
-                stored = (inner for statement in body for inner in ast.walk(statement))
-                yield from (name.id for name in stored if isinstance(name, ast.Name))
-
-
-def _unbound(table: symtable.SymbolTable) -> set[str]:
-    """Return the names that a file may look up among the builtins.
-
-    A variable of a function is never looked up there. A variable of a module or a class is, until it is assigned.
-    """
-    function = table.get_type() == "function"
-    names = {
-        symbol.get_name()
-        for symbol in table.get_symbols()
-        if symbol.is_referenced() and (symbol.is_global() or not function)
-    }
-    return names.union(*map(_unbound, table.get_children()))
-
-
-def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield for each import of a library the name that it binds, and the full name of what it imports."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                top = alias.name.split(".")[0]
-                yield (alias.asname, alias.name) if alias.asname else (top, top)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            for alias in node.names:
-                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
 
 
 def _is_module(dotted: str) -> bool:
@@ -153,8 +124,8 @@ class _Reader(ast.NodeVisitor):
         for bound, dotted in imports[file]:
             self.imported.setdefault(bound, set()).add(dotted)
         nodes = list(ast.walk(tree))
-        self.in_place = {id(part) for node in nodes for part in _in_their_place(node)}
-        self.classes = {id(part) for node in nodes for part in _classes_in_use(node)}
+        self.in_place = {id(part) for node in nodes for part in in_their_place(node)}
+        self.classes = {id(part) for node in nodes for part in classes_in_use(node)}
         self.methods = {item for node in nodes if isinstance(node, ast.ClassDef) for item in node.body}
         self.assigned = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         self.assigned |= {node.arg for node in nodes if isinstance(node, ast.arg)}
@@ -403,35 +374,6 @@ class _Reader(ast.NodeVisitor):
         self.annotation = False
 
     visit_AsyncFunctionDef = visit_FunctionDef
-
-
-def _in_their_place(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield the parts of a node where a name of `PLACES` is safe: decorators, and what a class is derived from."""
-    match node:
-        case ast.FunctionDef(decorator_list=decorators):
-            calls = (one for one in decorators if isinstance(one, ast.Call))
-            yield from (call.func for call in calls if len(call.args) == 1 and not call.keywords)
-        case ast.ClassDef(bases=bases, keywords=keywords):
-            yield from bases
-            yield from (keyword.value for keyword in keywords)
-
-
-def _classes_in_use(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield the parts of a node where the class of an object is safe.
-
-    If the object is a class, its class makes classes from values. It may be called with one or two arguments, compared
-    and shown.
-    """
-    match node:
-        case ast.Attribute(value=value) | ast.FormattedValue(value=value) | ast.Subscript(slice=value):
-            yield value
-        case ast.Compare(left=left, comparators=others):
-            yield from (left, *others)
-        case ast.Call(func=function, args=arguments):
-            if len(arguments) < 3 and not any(isinstance(one, ast.Starred) for one in arguments):
-                yield function
-            if isinstance(function, ast.Name) and function.id in SHOWING:
-                yield from arguments
 
 
 def _plain(text: str) -> bool:

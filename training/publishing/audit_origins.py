@@ -1,4 +1,4 @@
-"""Where values in the code of a checkpoint come from.
+"""Where names and values in the code of a checkpoint come from.
 
 It may load and save the checkpoint itself, but nothing else. Its annotations are types, and not texts: libraries run
 such texts as code.
@@ -7,6 +7,7 @@ such texts as code.
 from __future__ import annotations
 
 import ast
+import symtable
 from collections.abc import Iterator, Mapping
 
 # Functions of a checkpoint whose first argument is the directory or the repository that it is saved to or loaded from.
@@ -16,6 +17,47 @@ PLACED |= {"write_sentence_transformers_files"}
 LOADERS = PLACED | {"cached_file", "get_config_dict", "to_json_file"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+# For each file, the names that its imports of libraries bind, and the full names of what they import.
+Imports = Mapping[str, list[tuple[str, str]]]
+
+
+def defined_attributes(tree: ast.AST) -> Iterator[str]:
+    """Yield the attributes that a file defines: methods, buffers, and what is assigned to an object or in a class."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(attr=name, ctx=ast.Store()) | ast.FunctionDef(name=name):
+                yield name
+            case ast.Call(func=ast.Attribute(attr="register_buffer"), args=[ast.Constant(str(name)), *_]):
+                yield name
+            case ast.ClassDef(body=body):
+                stored = (inner for statement in body for inner in ast.walk(statement))
+                yield from (name.id for name in stored if isinstance(name, ast.Name))
+
+
+def unbound_names(table: symtable.SymbolTable) -> set[str]:
+    """Return the names that a file may look up among the builtins.
+
+    A variable of a function is never looked up there. A variable of a module or a class is, until it is assigned.
+    """
+    function = table.get_type() == "function"
+    names = {
+        symbol.get_name()
+        for symbol in table.get_symbols()
+        if symbol.is_referenced() and (symbol.is_global() or not function)
+    }
+    return names.union(*map(unbound_names, table.get_children()))
+
+
+def imported_names(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield for each import of a library the name that it binds, and the full name of what it imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.split(".")[0]
+                yield (alias.asname, alias.name) if alias.asname else (top, top)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
 
 
 def of_the_checkpoint(node: ast.Call, function: Function | None, method: bool) -> bool:
