@@ -157,22 +157,27 @@ class DiffAugModel(SentenceEncoderModel):
         prefixes = self.prefixes if prefixes is None else prefixes
         mask = attention_mask
         seen = mask.new_ones(mask.shape[0], config.prefix_positions)
+        order = packing.order if isinstance(packing, Packing) else None
+        # The prefixes of all packed rows come before the tokens of all rows, see `Packing.split`. So the heads come
+        # first, and no copy is needed to join the rows.
+        place = 2 if order is None else 3  # of the rows
         if views is None:
-            prefixes = prefixes.unsqueeze(2)
+            prefixes = prefixes.unsqueeze(place)
         elif self.cached and not self.causal:
             # A row does not see the prefix of the other view, so it is left out.
-            prefixes = prefixes.unflatten(3, (2, -1)).movedim(3, 2).index_select(2, views)
+            chosen = views if order is None else views.expand(len(order))[order]
+            prefixes = prefixes.unflatten(3, (2, -1)).movedim(3, place).index_select(place, chosen)
             seen = seen[:, : config.prefix_length]
         else:  # the places of tokens count, so the prefix of the other view stays, and is masked
-            prefixes = prefixes.unsqueeze(2)
+            prefixes = prefixes.unsqueeze(place)
             seen = F.one_hot(views, 2).to(mask).repeat_interleave(config.prefix_length, 1).expand(mask.shape[0], -1)
-        prefixes = prefixes.expand(-1, -1, mask.shape[0], -1, -1, -1)  # (M, 2, rows, heads, l or 2l, size)
+        shape = list(prefixes.shape)
+        shape[place] = mask.shape[0]
         dropout = config.prefix_dropout
         dropout = hidden_dropout(config.backbone_config) if dropout is None else dropout
-        prefixes = F.dropout(prefixes, dropout, self.training)
-        if isinstance(packing, Packing):
-            # The prefixes of all rows come before the tokens of all rows, see `Packing.split`.
-            prefixes = prefixes[:, :, packing.order].transpose(2, 3).flatten(3, 4).unsqueeze(2)
+        prefixes = F.dropout(prefixes.expand(shape), dropout, self.training)  # (M, 2, rows, heads, l or 2l, size)
+        if order is not None:
+            prefixes = prefixes.flatten(3, 4).unsqueeze(2)
         mask = torch.cat([seen, mask], dim=1)
         # A new one, because each forward appends to it.
         cache = PrefixCache(config.prefix_positions) if cache is None else cache

@@ -27,10 +27,11 @@ Relations:
 """
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 from .configuration_l2pcsr import L2PCSRConfig
 from .distributed import gather_rows, largest
@@ -113,10 +114,16 @@ def _or_one(size: torch.Tensor) -> torch.Tensor:
 def _multiply(
     token: torch.Tensor, feature: torch.Tensor, hidden: torch.Tensor, packing: Packing | None
 ) -> torch.Tensor:
-    factors = _average(token, feature)
+    token, feature = token.unsqueeze(-1) / 2, feature.unsqueeze(-2) / 2  # (R or 1, T or 1, 1) and (R or 1, 1, H or 1)
     if packing is not None:
-        factors = packing.pack(factors.expand(*packing.shape, -1))
-    return hidden * factors.to(hidden.dtype)
+        token = packing.pack(token.expand(*packing.shape, 1))
+        feature = feature.expand(packing.shape[0], -1, -1)[packing.rows].transpose(0, 1)
+    return hidden * (token + feature).to(hidden.dtype)
+
+
+def _weakened(*states: Any) -> torch.Tensor:
+    # The factors are as large as the layer's output. They are computed again in the backward pass, and not kept.
+    return cast(torch.Tensor, checkpoint(_multiply, *states, use_reentrant=False, preserve_rng_state=False))
 
 
 def _add(noise: torch.Tensor, hidden: torch.Tensor, packing: Packing | None) -> torch.Tensor:
@@ -298,7 +305,7 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
         else:
             absent = torch.ones(self.config.weakened_layers, 1, 1, device=input_ids.device)
             layers = zip(masks.get("token", absent), masks.get("feature", absent), strict=True)
-            self.perturbations = [partial(_multiply, token, feature) for token, feature in layers]
+            self.perturbations = [partial(_weakened, token, feature) for token, feature in layers]
         try:
             return super().pool_views(input_ids, attention_mask, rows)
         finally:

@@ -294,7 +294,10 @@ def test_a_damaged_results_file_is_named(tmp_path, capsys):
 
 
 REPORTS = sorted((ROOT / "model_cards" / "benchmarks").glob("*.json"))
-RACES = [path for path in REPORTS if path.stem not in ("scaling", "short", "short-refined", "soak")]
+MEMORY = [path for path in REPORTS if path.stem.startswith("memory-")]
+RACES = [
+    path for path in REPORTS if path.stem not in ("scaling", "short", "short-refined", "soak") and path not in MEMORY
+]
 
 
 @pytest.mark.parametrize("report", RACES, ids=lambda path: path.stem)
@@ -311,6 +314,15 @@ def test_the_page_of_speed_quotes_the_benchmarks(report):
         processor = measured["cpu_ratio"]
         assert f"| {processor:.3f} |" in rows[0]
         assert f"| {against['speedup']:.2f} | {against['limit']:.2f} |" in rows[0]
+
+
+@pytest.mark.parametrize("report", MEMORY, ids=lambda path: path.stem)
+def test_the_page_of_speed_quotes_the_memory_of_updates(report):
+    (row,) = (line for line in SPEED.splitlines() if f"(../model_cards/benchmarks/{report.name})" in line)
+    measured = json.loads(report.read_text(encoding="utf-8"))
+    ours, usual = (size / 1e6 for size in measured["peak bytes"].values())
+    quoted = f"{measured['memory ratio']:.3f} | {ours:,.0f} MB against {usual:,.0f} MB | {measured['floor']:.3f} |"
+    assert row.endswith(f"| {quoted}")
 
 
 @pytest.mark.parametrize(("report", "lines"), [("short.json", 12), ("short-refined.json", 9)])

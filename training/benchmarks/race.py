@@ -80,6 +80,12 @@ def format_benchmark(report: dict) -> str:
             f"{name}: {shape['bytes'] / 1e6:.0f} MB, {shape['cpu_ms_per_sentence']:.2f} ms of processor time each"
             for name, shape in report["shapes"].items()
         )
+    if "memory ratio" in report:
+        ours, usual = (size / 1e6 for size in report["peak bytes"].values())
+        return (
+            f"{report['benchmark']}: {ours:,.0f} MB against {usual:,.0f} MB, ratio {report['memory ratio']:.3f} "
+            f"({report['floor']:.3f} with the gradients of the heads only)"
+        )
     if "programs" in report:
         return "\n".join(_format_program(name, program) for name, program in report["programs"].items())
     median, turns = report["median"], len(report["seconds"]["ours"])

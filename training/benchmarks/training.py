@@ -51,25 +51,26 @@ class EncoderPass:
     positions: int
     needs: str
 
-    def run(self) -> None:
-        """Repeat the call, and run a backward pass from the pooled, or else the first, position of the last layer."""
-        with torch.set_grad_enabled(self.needs != "nothing"):
-            packing = self.inputs.get("packing")
-            with (
-                embeddings_alone(self.encoder) if self.needs == "masks" else nullcontext(),
-                packed(cast(PreTrainedModel, self.encoder), None, packing) if packing else nullcontext(),
-            ):
-                cache = PrefixCache(self.positions)
-                for layer, prefix in enumerate(self.prefixes):
-                    cache.update(*prefix, layer)
-                hidden = self.encoder(**self.inputs, **({"past_key_values": cache} if self.prefixes else {}))[0]
-                if self.needs != "nothing":
-                    if packing and packing.pooled_places is not None:
-                        read = hidden[0]
-                    else:
-                        read = (packing.unpack(hidden) if packing else hidden)[:, 0]
-                    # Not a constant gradient: a layer norm would turn it into zeros.
-                    read.backward(torch.linspace(-1, 1, read.shape[-1]).to(read).expand_as(read))
+    def forward(self) -> Callable[[], None]:
+        """Repeat the call. Return its backward pass, from the last vector of the pooled (or else first) token."""
+        packing = self.inputs.get("packing")
+        with (
+            torch.set_grad_enabled(self.needs != "nothing"),
+            embeddings_alone(self.encoder) if self.needs == "masks" else nullcontext(),
+            packed(cast(PreTrainedModel, self.encoder), None, packing) if packing else nullcontext(),
+        ):
+            cache = PrefixCache(self.positions)
+            for layer, prefix in enumerate(self.prefixes):
+                cache.update(*prefix, layer)
+            hidden = self.encoder(**self.inputs, **({"past_key_values": cache} if self.prefixes else {}))[0]
+        if self.needs == "nothing":
+            return lambda: None
+        if packing and packing.pooled_places is not None:
+            read = hidden[0]
+        else:
+            read = (packing.unpack(hidden) if packing else hidden)[:, 0]
+        # Not a constant gradient: a layer norm would turn it into zeros.
+        return partial(read.backward, torch.linspace(-1, 1, read.shape[-1]).to(read).expand_as(read))
 
 
 @contextmanager
@@ -186,6 +187,30 @@ class Updates:
             self.padding_tokens += int(losses[PADDING])
         losses["loss"].item()  # waits for the device
 
+    def needed_passes(self) -> list[list[EncoderPass]]:
+        """Return the encoder passes of each step."""
+        device = self.accelerator.device
+        with self.accelerator.autocast():
+            return [needed_passes(self.built.model, on_device(batch, device)) for batch in self.batches()]
+
+    def run_passes(self, passes: list[list[EncoderPass]]) -> None:
+        """Repeat the passes of each step. Their gradients are dropped after each step.
+
+        The backward passes to the weights come last, as in a step, which has one loss.
+        """
+        for step in passes:
+            backward = []
+            for encoder_pass in step:
+                with self.accelerator.autocast():
+                    backward.append(encoder_pass.forward())
+                if encoder_pass.needs != "parameters":
+                    backward.pop()()
+            while backward:
+                backward.pop()()
+            self.built.model.zero_grad()
+        if self.accelerator.device.type == "cuda":
+            torch.cuda.synchronize()
+
 
 def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> dict[str, object]:
     """Time optimizer steps of the contrastive stage against the encoder passes they need.
@@ -214,20 +239,10 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
         UserError: the recipe cannot be trained, or fewer than one step or repeat.
     """
     updates = Updates(recipe, steps)
-    model, accelerator = updates.built.model, updates.accelerator
-    batches = [on_device(batch, accelerator.device) for batch in updates.batches()]
-    with accelerator.autocast():
-        passes = [needed_passes(model, batch) for batch in batches]
-
-    def run_passes() -> None:
-        for step in passes:
-            with accelerator.autocast():
-                for encoder_pass in step:
-                    encoder_pass.run()
-            model.zero_grad()
-        if accelerator.device.type == "cuda":
-            torch.cuda.synchronize()
-
+    accelerator = updates.accelerator
+    batches = list(updates.batches())
+    passes = updates.needed_passes()
+    run_passes = partial(updates.run_passes, passes)
     updates.run()  # the first run is the slowest
     padding = updates.padding_tokens
     peak = peak_device_bytes() or peak_rss_bytes()

@@ -89,6 +89,13 @@ def add_commands(command: Command) -> None:
         5,
     )
     add_repeats(chosen)
+    training_kind(
+        "memory",
+        memory,
+        "measure the peak memory of optimizer steps against that of the encoder passes that the method needs",
+        "l2pcsr-bert-base-uncased --train_file sentences.txt",
+        1,
+    )
     chosen = training_kind(
         "trainer",
         trainer,
@@ -182,6 +189,13 @@ def training(options: argparse.Namespace) -> None:
 
     keep_freed_memory()  # as a run does
     _report(options, benchmark_training, recipe, steps=options.steps, repeats=options.repeats)
+
+
+def memory(options: argparse.Namespace) -> None:
+    recipe = _recipe(options)
+    from ..benchmarks.memory import benchmark_memory
+
+    _report(options, benchmark_memory, recipe, steps=options.steps)
 
 
 def trainer(options: argparse.Namespace) -> None:

@@ -43,7 +43,7 @@ def test_an_update_needs_these_encoder_passes(recipe, method):
     trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
     for encoder_pass in passes:
         model.zero_grad()
-        encoder_pass.run()
+        encoder_pass.forward()()
         named = [(name, weight) for name, weight in encoder_pass.encoder.named_parameters() if "pooler" not in name]
         with_gradient = [name for name, weight in named if weight.grad is not None]
         trainable = [name for name, weight in named if weight.requires_grad]
@@ -57,8 +57,8 @@ def test_a_repeated_pass_has_the_prefixes_of_the_recorded_one(recipe):
     (encoder_pass,) = needed_passes(updates.built.model, batch)
     assert [keys.shape[2] for keys, _ in encoder_pass.prefixes] == [3] * len(encoder_pass.prefixes)
     assert encoder_pass.prefixes
-    encoder_pass.run()
-    encoder_pass.run()  # a cache would grow and fail
+    encoder_pass.forward()()
+    encoder_pass.forward()()  # a cache would grow and fail
     assert all(keys.grad is not None for keys, _ in encoder_pass.prefixes)
 
 
@@ -78,7 +78,7 @@ def test_a_repeated_pass_of_packed_tokens_has_the_positions_of_the_recorded_one(
     outputs = []
     handle = backbone.register_forward_hook(lambda module, inputs, output: outputs.append(output[0].shape))
     (encoder_pass,) = needed_passes(updates.built.model, batch)
-    encoder_pass.run()
+    encoder_pass.forward()()
     handle.remove()
     assert encoder_pass.prefixes[0][0].shape[2] > backbone.config.max_position_embeddings
     assert outputs[0] == outputs[1]
