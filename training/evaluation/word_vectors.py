@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.feature_extraction.text import HashingVectorizer
 from tqdm.auto import tqdm
 
 from ..environment import device
@@ -74,6 +73,8 @@ def load_bag_of_words() -> tuple[CountingEncoder, dict[str, Any]]:
         >>> float(a @ b), float(a @ a)
         (2.0, 4.0)
     """
+    from sklearn.feature_extraction.text import HashingVectorizer  # a second of processor time
+
     words = HashingVectorizer(
         n_features=DIMENSIONS, binary=True, norm=None, alternate_sign=False, token_pattern=WORD, dtype=np.float32
     )

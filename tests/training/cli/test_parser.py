@@ -191,3 +191,10 @@ def test_mistakes_are_one_line_and_exit_code_2(arguments, line, capsys):
     assert stop.value.code == 2
     error = capsys.readouterr().err.strip()
     assert error.startswith("error: ") and line in error and "\n" not in error
+
+
+@pytest.mark.parametrize("command", ["compare no-such no-such", "portrait no-such --of layers --out layers.png"])
+def test_a_command_imports_no_library_that_only_other_tasks_need(command):
+    _, imported, shown = started([*command.split(), "--data", "SentEval"])
+    assert "error: " in shown and "torch" in imported
+    assert not {"sklearn", "mteb", "sentence_transformers"} & imported

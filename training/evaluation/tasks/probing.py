@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
-from sklearn.model_selection import StratifiedKFold
 from tqdm.auto import trange
 
 SEED = 1111
@@ -56,6 +55,8 @@ PROTOCOLS = {
 
 def stratified_folds(labels: np.ndarray, folds: int) -> list[Split]:
     """Return SentEval's folds: shuffled with a fixed seed, and stratified."""
+    from sklearn.model_selection import StratifiedKFold  # a second of processor time, also for other tasks
+
     splitter = StratifiedKFold(n_splits=folds, shuffle=True, random_state=SEED)
     return list(splitter.split(np.zeros(len(labels)), labels))
 
