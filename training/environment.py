@@ -59,12 +59,21 @@ def keep_freed_memory() -> None:
     """Keep the memory that this process frees, for its next allocations. Only the programs of the zoo call this.
 
     By default glibc returns large blocks to the system, which fills them with zeros when the next update asks for them
-    again. The peak memory is about the same. Other C libraries are left as they are.
+    again. Call `return_freed_memory` from time to time. Other C libraries are left as they are.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
         libc.mallopt(M_MMAP_MAX, 0)
         libc.mallopt(M_TRIM_THRESHOLD, -1)
+
+
+def return_freed_memory() -> None:
+    """Return the memory that this process has freed to the system. Only glibc keeps it.
+
+    Batches of many sizes leave more and more gaps in the memory that `keep_freed_memory` keeps.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def peak_device_bytes() -> int | None:

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel, get_scheduler
 
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
-from ..environment import progress_bar
+from ..environment import progress_bar, return_freed_memory
 from ..errors import UserError
 from ..evaluation.suites import Task
 from ..files import flush
@@ -281,6 +281,7 @@ def train_stage(
             log.seconds += time.perf_counter() - started
             started = time.perf_counter()
             run.save(state)
+            return_freed_memory()
             wrapped.train()
     accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
     accelerator.free_memory()  # the next stage trains other parameters and wraps the model again
