@@ -57,7 +57,9 @@ def test_the_best_repository_of_a_run_is_the_mean_of_its_soup(
     monkeypatch.setattr(BestWeights, "delete_others", lambda *_: None)  # the run would delete the single weights
     changes = {"soup": 4, "eval_steps": 1}
     if method == "diffaug":
-        stage = {"nli_learning_rate": 3e-2, "nli_steps": 4, "max_steps": 4, "learning_rate": 1e-4, "seeds": [4]}
+        # `padded`, because the draws of packed rows depend on how they are packed, and the soup on the draws.
+        stage = {"nli_learning_rate": 3e-2, "nli_steps": 4, "max_steps": 4, "learning_rate": 1e-4, "padded": True}
+        stage |= {"seeds": [1]}
         changes |= run_keys(method, bases["bert"], triplets) | stage
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", **changes)
     results = run_recipe(make_recipe(recipe))
