@@ -22,7 +22,7 @@ def test_tensors_that_exist_at_different_times_are_not_added():
 
 # Of a tiny encoder, where vectors, masks and prefixes are large beside its activations.
 @pytest.mark.parametrize(
-    ("method", "most"), {"simcse": 1.01, "prdsimcse": 1.03, "diffcse": 1.01, "sgopt": 1.02, "l2pcsr": 1.13}.items()
+    ("method", "most"), {"simcse": 1.01, "prdsimcse": 1.03, "diffcse": 1.01, "sgopt": 1.09, "l2pcsr": 1.13}.items()
 )
 def test_an_update_takes_little_more_memory_than_its_encoder_passes(recipe, method, most):  # noqa: F811
     report = benchmark_memory(recipe(method))
