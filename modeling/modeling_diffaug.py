@@ -171,11 +171,12 @@ class DiffAugModel(SentenceEncoderModel):
         else:  # the places of tokens count, so the prefix of the other view stays, and is masked
             prefixes = prefixes.unsqueeze(place)
             seen = F.one_hot(views, 2).to(mask).repeat_interleave(config.prefix_length, 1).expand(mask.shape[0], -1)
-        shape = list(prefixes.shape)
+        # (M, 2, rows, heads, l or 2l, size), packed (M, 2, heads, rows, l or 2l, size)
+        shape = [-1] * prefixes.dim()
         shape[place] = mask.shape[0]
         dropout = config.prefix_dropout
         dropout = hidden_dropout(config.backbone_config) if dropout is None else dropout
-        prefixes = F.dropout(prefixes.expand(shape), dropout, self.training)  # (M, 2, rows, heads, l or 2l, size)
+        prefixes = F.dropout(prefixes.expand(shape), dropout, self.training)
         if order is not None:
             prefixes = prefixes.flatten(3, 4).unsqueeze(2)
         mask = torch.cat([seen, mask], dim=1)

@@ -64,7 +64,8 @@ def weakening_mask(
         tensor([[[0.5000, 1.0000, 1.0000],
                  [0.0000, 0.5000, 0.5000]]])
     """
-    return _average(_bits(token_probability, threshold), _bits(feature_probability, threshold))
+    token, feature = _halves(_bits(token_probability, threshold), _bits(feature_probability, threshold))
+    return token + feature
 
 
 def ascend(probability: torch.Tensor, gradient: torch.Tensor, *, step_size: float, mode: str = "l2") -> torch.Tensor:
@@ -96,8 +97,9 @@ def _bits(probability: torch.Tensor, threshold: float) -> torch.Tensor:
     return (probability >= threshold).to(probability.dtype)
 
 
-def _average(token: torch.Tensor, feature: torch.Tensor) -> torch.Tensor:
-    return (token.unsqueeze(-1) + feature.unsqueeze(-2)) / 2
+def _halves(token: torch.Tensor, feature: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    # Their sum is the mask (eq. 3).
+    return token.unsqueeze(-1) / 2, feature.unsqueeze(-2) / 2
 
 
 def _unit(gradient: torch.Tensor) -> torch.Tensor:
@@ -114,7 +116,7 @@ def _or_one(size: torch.Tensor) -> torch.Tensor:
 def _multiply(
     token: torch.Tensor, feature: torch.Tensor, hidden: torch.Tensor, packing: Packing | None
 ) -> torch.Tensor:
-    token, feature = token.unsqueeze(-1) / 2, feature.unsqueeze(-2) / 2  # (R or 1, T or 1, 1) and (R or 1, 1, H or 1)
+    token, feature = _halves(token, feature)  # (R or 1, T or 1, 1) and (R or 1, 1, H or 1)
     if packing is not None:
         token = packing.pack(token.expand(*packing.shape, 1))
         feature = feature.expand(packing.shape[0], -1, -1)[packing.rows].transpose(0, 1)

@@ -61,8 +61,7 @@ def keep_freed_memory() -> None:
     By default glibc returns large blocks to the system, which fills them with zeros when the next update asks for them
     again. Call `return_freed_memory` from time to time. Other C libraries are left as they are.
     """
-    if platform.libc_ver()[0] == "glibc":
-        libc = ctypes.CDLL(None)
+    if libc := _glibc():
         libc.mallopt(M_MMAP_MAX, 0)
         libc.mallopt(M_TRIM_THRESHOLD, -1)
 
@@ -72,8 +71,13 @@ def return_freed_memory() -> None:
 
     Batches of many sizes leave more and more gaps in the memory that `keep_freed_memory` keeps.
     """
-    if platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL(None).malloc_trim(0)
+    if libc := _glibc():
+        libc.malloc_trim(0)
+
+
+@functools.cache
+def _glibc() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None  # reads the interpreter's file
 
 
 def peak_device_bytes() -> int | None:

@@ -37,9 +37,9 @@ def benchmark_memory(recipe: Recipe, *, steps: int = 1) -> dict[str, object]:
     updates = Updates(recipe, steps)
     updates.run()  # makes the moments
     model = updates.built.model
-    passes = updates.needed_passes()
+    passes = updates.needed_passes(updates.batches())
     moments = [value for state in updates.optimizer.state.values() for value in state.values()]
-    kept = sum(map(_bytes, (*model.parameters(), *model.buffers(), *filter(torch.is_tensor, moments))))
+    kept = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers(), *filter(torch.is_tensor, moments)))
     inside = {id(parameter) for encoder in encoders(model) for parameter in encoder.parameters()}
     heads = [weight for weight in model.parameters() if weight.requires_grad and id(weight) not in inside]
     peaks = {}
@@ -48,17 +48,11 @@ def benchmark_memory(recipe: Recipe, *, steps: int = 1) -> dict[str, object]:
         peaks[name] = kept + allocated_at_most(run)
     return {
         "benchmark": "memory",
-        "recipe": recipe.recipe,
-        "method": recipe.method,
-        "precision": updates.accelerator.mixed_precision,
-        "batch_size": recipe.batch_size,
-        "max_length": recipe.max_length,
-        "steps": steps,
-        "layout": updates.layout,
+        **updates.settings(),
         "kept bytes": kept,
         "peak bytes": peaks,
         "memory ratio": peaks["ours"] / peaks["usual"],
-        "floor": 1 + sum(map(_bytes, heads)) / peaks["usual"],
+        "floor": 1 + sum(weight.nbytes for weight in heads) / peaks["usual"],
         "machine": machine(),
     }
 
@@ -82,7 +76,3 @@ def allocated_at_most(run: Callable[[], object]) -> int:
         profiler.export_chrome_trace(str(trace))
         events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
     return max(event["args"]["Total Allocated"] for event in events if event.get("name") == "[memory]")
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()

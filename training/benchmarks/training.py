@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -187,11 +187,23 @@ class Updates:
             self.padding_tokens += int(losses[PADDING])
         losses["loss"].item()  # waits for the device
 
-    def needed_passes(self) -> list[list[EncoderPass]]:
-        """Return the encoder passes of each step."""
+    def settings(self) -> dict[str, object]:
+        """Return what was measured, for the report."""
+        return {
+            "recipe": self.recipe.recipe,
+            "method": self.recipe.method,
+            "precision": self.accelerator.mixed_precision,
+            "batch_size": self.recipe.batch_size,
+            "max_length": self.recipe.max_length,
+            "steps": self.steps,
+            "layout": self.layout,
+        }
+
+    def needed_passes(self, batches: Iterable[dict[str, Any]]) -> list[list[EncoderPass]]:
+        """Return the encoder passes of each batch."""
         device = self.accelerator.device
         with self.accelerator.autocast():
-            return [needed_passes(self.built.model, on_device(batch, device)) for batch in self.batches()]
+            return [needed_passes(self.built.model, on_device(batch, device)) for batch in batches]
 
     def run_passes(self, passes: list[list[EncoderPass]]) -> None:
         """Repeat the passes of each step. Their gradients are dropped after each step.
@@ -199,14 +211,14 @@ class Updates:
         The backward passes to the weights come last, as in a step, which has one loss.
         """
         for step in passes:
-            backward = []
+            pending = []  # backward passes
             for encoder_pass in step:
                 with self.accelerator.autocast():
-                    backward.append(encoder_pass.forward())
+                    pending.append(encoder_pass.forward())
                 if encoder_pass.needs != "parameters":
-                    backward.pop()()
-            while backward:
-                backward.pop()()
+                    pending.pop()()
+            while pending:
+                pending.pop()()
             self.built.model.zero_grad()
         if self.accelerator.device.type == "cuda":
             torch.cuda.synchronize()
@@ -239,9 +251,8 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
         UserError: the recipe cannot be trained, or fewer than one step or repeat.
     """
     updates = Updates(recipe, steps)
-    accelerator = updates.accelerator
     batches = list(updates.batches())
-    passes = updates.needed_passes()
+    passes = updates.needed_passes(batches)
     run_passes = partial(updates.run_passes, passes)
     updates.run()  # the first run is the slowest
     padding = updates.padding_tokens
@@ -258,13 +269,7 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
         against["against padded"] = {**against_padded(updates, repeats), "limit": tokens / real}
     return {
         "benchmark": "training",
-        "recipe": recipe.recipe,
-        "method": recipe.method,
-        "precision": accelerator.mixed_precision,
-        "batch_size": recipe.batch_size,
-        "max_length": recipe.max_length,
-        "steps": steps,
-        "layout": updates.layout,
+        **updates.settings(),
         **figures,
         **against,
         "floor": floor,
@@ -276,7 +281,7 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
         "sentences per second": sentences / seconds,
         "padded tokens per second": tokens / seconds,
         "operations per second": counted / seconds,
-        "share of a matrix product's": counted / seconds / matmul_rate(accelerator),
+        "share of a matrix product's": counted / seconds / matmul_rate(updates.accelerator),
         "seconds for 10^6 sentences": 1e6 / sentences * seconds,
         "peak bytes": peak,
         "machine": machine(),
