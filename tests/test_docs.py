@@ -54,6 +54,7 @@ NOT_RUN = {
     r"csezoo publish .*": "training/publishing/test_publish.py publishes to a Hub on this machine",
     r"csezoo convert .*": "training/converting/ converts checkpoints in the released layouts",
     r"examples/continue_training.sh .*": "test_examples.py runs it",
+    r"python examples/pretrain_further.py .*": "test_examples.py runs it",
     rf"{TRAIN} quickstart.*": "test_readme.py and training/quickstart/test_run.py run it",
     r"csezoo export .* --onnx.*": "training/publishing/test_export.py and test_quantized.py run it",
     r"csezoo mteb .*": "training/evaluation/test_mteb_tasks.py runs it",

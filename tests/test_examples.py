@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from transformers import AutoModelForMaskedLM, AutoTokenizer
 
+from csezoo.training.files import read_json
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
@@ -73,6 +75,22 @@ def test_continue_training_leaves_a_repository(repository, train_file, dev_file,
     keys = ["--dev_file", dev_file, "--eval_data", "none", "--max_steps", 1, "--report_to", "none"]
     run(EXAMPLES / "continue_training.sh", repository, train_file, tmp_path / "further", *keys)
     assert (tmp_path / "further" / "best" / "model.safetensors").is_file()
+
+
+def test_pretrain_further_leaves_a_base_and_continues_when_started_again(bases, train_file, tmp_path):
+    def log(*options) -> list[float]:
+        """The loss of each update, as the last checkpoint remembers it."""
+        example("pretrain_further.py", bases["bert"], train_file, tmp_path / "base", "--logging_steps=1", *options)
+        last = max(tmp_path.glob("base/checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+        return [row["loss"] for row in read_json(last / "trainer_state.json")["log_history"] if "loss" in row]
+
+    first = log("--max_steps=2")
+    assert len(first) == 2
+    second = log("--max_steps=3")
+    assert second[:2] == first
+    assert len(second) == 3
+    AutoModelForMaskedLM.from_pretrained(tmp_path / "base")
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "base")) > 0
 
 
 @pytest.fixture(scope="module")
