@@ -83,6 +83,8 @@ def reproduce(options: argparse.Namespace) -> None:
         print(describe(item, planned))
         return
 
+    from ..evaluation.suites import load_suites
+    from ..reproducing.against import compared
     from ..reproducing.pooling import pool
     from ..reproducing.runs import make, make_one, train
     from ..reproducing.writing import write_item
@@ -103,6 +105,8 @@ def reproduce(options: argparse.Namespace) -> None:
         reasons = hand_out(options, work, missing, item.name, out / item.name) if missing else {}
         failed = {missing[number].directory: reason for number, reason in reasons.items()}
     lines = [pool(row, item.columns, item.source, failed) for row in planned]
+    if item.against:
+        lines = compared(item, planned, lines, load_suites(["sts"], profile.data)["sts"])
     for path in write_item(item, planned, lines, out / item.name, profile.data):
         print(path)
     if failed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import rankdata
@@ -38,28 +39,46 @@ def spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 CORRELATIONS = {"spearman": spearman, "pearson": pearson}
 
 
-def paired_bootstrap(
-    first: np.ndarray,
-    second: np.ndarray,
-    gold: np.ndarray,
-    *,
-    metric: str = "spearman",
-    resamples: int = 1000,
-    seed: int = 0,
-) -> dict[str, float]:
-    """Estimate how certain the difference of two encoders' scores on the same pairs is.
-
-    The pairs are resampled with replacement, and both encoders are scored on each resample.
+@dataclass(frozen=True)
+class Similarities:
+    """The pairs of a task with the cosines of one or more models of each of two encoders.
 
     Args:
-        first, second: `(n,)` similarities of the pairs by the two encoders.
         gold: `(n,)` gold scores.
+        first, second: `(n,)` cosines, or `(s, n)` for `s` seeds.
         metric: `spearman` or `pearson`.
+    """
+
+    gold: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+    metric: str = "spearman"
+
+    def difference(self, draws: np.ndarray) -> np.ndarray:
+        """Return the first correlation minus the second, × 100, on each draw of pairs `(r, n)`.
+
+        With several seeds, a correlation is the mean over them.
+        """
+        first, second = (self._correlation(cosines, draws) for cosines in (self.first, self.second))
+        return first - second
+
+    def _correlation(self, cosines: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        correlation = CORRELATIONS[self.metric]
+        return np.mean([correlation(row[draws], self.gold[draws]) for row in np.atleast_2d(cosines)], axis=0)
+
+
+def paired_bootstrap(tasks: Sequence[Similarities], *, resamples: int = 1000, seed: int = 0) -> dict[str, float]:
+    """Estimate how certain the difference of two encoders' average scores on the same pairs is.
+
+    The pairs of each task are resampled with replacement, and both encoders are scored on each resample.
+
+    Args:
+        tasks: over which the scores are averaged.
         resamples: number of resamples.
         seed: of the resampling.
 
     Returns:
-        `difference`, the first correlation minus the second, × 100; `low` and `high`, the middle 95 % of it over the
+        `difference`, the first average minus the second, × 100; `low` and `high`, the middle 95 % of it over the
         resamples; and `p`, twice the share of resamples on the other side of zero (at least 1 / resamples).
 
     References:
@@ -67,17 +86,17 @@ def paired_bootstrap(
 
     Example:
         >>> gold = np.arange(50.0)
-        >>> paired_bootstrap(gold, -gold, gold, resamples=100)["difference"]
+        >>> paired_bootstrap([Similarities(gold, gold, -gold)], resamples=100)["difference"]
         200.0
     """
-    correlation = CORRELATIONS[metric]
-    generator = np.random.default_rng(seed)
-    drawn = []
-    for start in range(0, resamples, 100):  # a hundred at a time
-        draws = generator.integers(len(gold), size=(min(100, resamples - start), len(gold)))
-        drawn.append(correlation(first[draws], gold[draws]) - correlation(second[draws], gold[draws]))
-    differences = np.concatenate(drawn)
-    exact = correlation(first[None], gold[None])[0] - correlation(second[None], gold[None])[0]
+    generator, drawn = np.random.default_rng(seed), np.zeros(resamples)
+    for task in tasks:
+        pairs = len(task.gold)
+        for start in range(0, resamples, 100):  # a hundred at a time
+            draws = generator.integers(pairs, size=(min(100, resamples - start), pairs))
+            drawn[start : start + 100] += task.difference(draws)
+    differences = drawn / len(tasks)
+    exact = np.mean([task.difference(np.arange(len(task.gold))[None])[0] for task in tasks])
     low, high = np.percentile(differences, (2.5, 97.5))
     p = 2 * min((differences <= 0).mean(), (differences >= 0).mean())
     return {
@@ -114,6 +133,6 @@ def compare(
         gold = np.array(task.scores)
         one, other = (task.similarities(vectors) for vectors in tables)
         scores = [float(CORRELATIONS[task.metric](values[None], gold[None])[0]) for values in (one, other)]
-        figures = paired_bootstrap(one, other, gold, metric=task.metric, resamples=resamples)
+        figures = paired_bootstrap([Similarities(gold, one, other, task.metric)], resamples=resamples)
         compared.append({"task": task.name, "first": scores[0], "second": scores[1], **figures})
     return compared

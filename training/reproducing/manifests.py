@@ -4,6 +4,7 @@ A manifest has these keys:
 
 * `title`, `source` (paper and table), `columns`, `rows`;
 * `seeds`: those of every run, by default the recipe's; `runs`: how many runs the paper averages, 1 by default;
+* `against`: a row with which the others are compared, see `against.py`;
 * `figure`: of a figure, how it is drawn (see `FIGURES`); `glue`: settings of fine-tuning;
 * `notes`: what the paper leaves open; `needs`: what is not public, or not in the zoo.
 
@@ -37,7 +38,8 @@ from .names import item_file
 
 # How a figure is drawn: points of the rows, the picture that each run draws itself, or a portrait of each model.
 FIGURES = ("x", "y", "picture", "portrait", "weakened")
-ITEM_KEYS = ("title", "source", "columns", "rows", "seeds", "runs", "figure", "glue", "notes", "needs")
+KEPT = ("title", "source", "figure", "glue", "notes", "needs", "against")  # as they are
+ITEM_KEYS = (*KEPT, "columns", "rows", "seeds", "runs")
 KINDS = ("recipe", "released", "untrained", "quoted")
 # What `like` takes over, beside the numbers.
 TAKEN = (*KINDS, "set", "subsets", "pooling", "serving", "needs", "note", "runs", "seeds")
@@ -84,6 +86,7 @@ class Item:
     glue: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     needs: list[str] = field(default_factory=list)
+    against: str | None = None
 
 
 @functools.cache
@@ -101,7 +104,9 @@ def load_item(name: str) -> Item:
     labels = [row.label for row in rows]
     if double := {label for label in labels if labels.count(label) > 1}:
         raise UserError(f"{name}: two rows are called {min(double)}; rename one")
-    kept = {key: raw[key] for key in ("title", "source", "figure", "glue", "notes", "needs") if key in raw}
+    if raw.get("against") not in (None, *labels):
+        raise UserError(f"{name}: against {raw['against']!r} must be a row")
+    kept = {key: raw[key] for key in KEPT if key in raw}
     return Item(name=name, columns=columns, rows=rows, **kept)
 
 

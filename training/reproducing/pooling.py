@@ -24,6 +24,7 @@ class Cell:
         paper, paper_sd: as printed.
         difference: ours minus the paper's.
         z: the difference in standard errors, see `compare`.
+        low, high, p: of the difference from the row with which the table compares, see `against.py`.
     """
 
     mean: float | None = None
@@ -33,6 +34,9 @@ class Cell:
     paper_sd: float | None = None
     difference: float | None = None
     z: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
 
 
 @dataclass(frozen=True)

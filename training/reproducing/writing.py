@@ -55,11 +55,13 @@ def _paper(cell: Cell) -> str:
 
 
 PAPER = ", paper"
+COMPARED = ", compared"
 SHOWN: dict[str, Callable[[Cell], str]] = {
     "": _ours,
     PAPER: _paper,
     ", difference": lambda cell: "" if cell.difference is None else f"{cell.difference:+.2f}",
     ", z": lambda cell: "" if cell.z is None else f"{cell.z:+.1f}",
+    COMPARED: lambda cell: "" if cell.p is None else f"{cell.low:+.2f} to {cell.high:+.2f}, p {cell.p:.3f}",
 }
 
 
@@ -112,6 +114,11 @@ def markdown(item: Item, lines: list[Line]) -> str:
         parts.append("\n".join(marked))
     if others := [f"* {line.name}, paper: {line.source}" for line in lines if line.source != item.source]:
         parts.append("\n".join(others))
+    if item.against:
+        parts.append(
+            f"Compared: the middle 95 % of the difference from {item.against}, and its p, by a paired bootstrap over "
+            "the pairs of the STS tasks. Scores are averaged over seeds."
+        )
     if item.notes or item.needs:
         parts.append("\n".join([f"* {note}" for note in item.notes] + [f"* Needs {need}" for need in item.needs]))
     return "\n\n".join(parts) + "\n"

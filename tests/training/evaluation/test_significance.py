@@ -9,7 +9,7 @@ from scipy.stats import spearmanr
 from csezoo.training.cards.tables import distance, format_rows, read_rows
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
-from csezoo.training.evaluation.significance import compare, paired_bootstrap, spearman
+from csezoo.training.evaluation.significance import Similarities, compare, paired_bootstrap, spearman
 from csezoo.training.evaluation.tasks.retrieval import RetrievalTask
 from csezoo.training.evaluation.tasks.sts import PairTask
 from tests.conftest import SENTENCES
@@ -30,7 +30,7 @@ def test_spearman_equals_scipys_with_ties(scores):
 
 def test_the_bootstrap_resamples_the_same_pairs_for_both_encoders(scores):
     first, second, gold = scores
-    bootstrap = paired_bootstrap(first, second, gold, resamples=300, seed=3)
+    bootstrap = paired_bootstrap([Similarities(gold, first, second)], resamples=300, seed=3)
     generator, differences = np.random.default_rng(3), []
     for _ in range(3):
         for draw in generator.integers(400, size=(100, 400)):
@@ -44,20 +44,40 @@ def test_the_bootstrap_resamples_the_same_pairs_for_both_encoders(scores):
 
 def test_a_clear_difference_is_significant_and_no_difference_is_not(scores):
     first, second, gold = scores
-    assert paired_bootstrap(first, second, gold)["p"] <= 0.01
-    assert paired_bootstrap(second, first, gold)["p"] <= 0.01
-    assert paired_bootstrap(first, first + 1e-9, gold)["p"] == 1.0
+    assert paired_bootstrap([Similarities(gold, first, second)])["p"] <= 0.01
+    assert paired_bootstrap([Similarities(gold, second, first)])["p"] <= 0.01
+    assert paired_bootstrap([Similarities(gold, first, first + 1e-9)])["p"] == 1.0
 
 
 def test_p_is_twice_the_share_of_draws_beyond_zero_and_no_less_than_one_draw(scores):
     first, second, gold = scores
     near = gold + np.random.default_rng(4).normal(0, 1.05, 400)
-    made = paired_bootstrap(first, near, gold, resamples=100)
+    made = paired_bootstrap([Similarities(gold, first, near)], resamples=100)
     draws = np.random.default_rng(0).integers(400, size=(100, 400))
     beyond = np.mean([spearmanr(first[d], gold[d]).statistic <= spearmanr(near[d], gold[d]).statistic for d in draws])
     assert 0 < beyond < 0.5, "a difference that some draws turn round"
     assert made["p"] == pytest.approx(2 * beyond)
-    assert paired_bootstrap(first, second, gold, resamples=100)["p"] == pytest.approx(1 / 100)
+    assert paired_bootstrap([Similarities(gold, first, second)], resamples=100)["p"] == pytest.approx(1 / 100)
+
+
+def test_averages_over_tasks_and_seeds_are_compared_on_the_same_draws(scores):
+    first, second, gold = scores
+    seeds, few = np.stack([first, np.roll(first, 1)]), slice(0, 60)
+    tasks = [Similarities(gold, seeds, np.stack([second, second])), Similarities(gold[few], first[few], second[few])]
+    made = paired_bootstrap(tasks, resamples=30, seed=5)
+
+    def score(values, gold):
+        return 100 * spearmanr(values, gold).statistic
+
+    def difference(large, small):
+        one = np.mean([score(values[large], gold[large]) for values in seeds]) - score(second[large], gold[large])
+        return (one + score(first[few][small], gold[few][small]) - score(second[few][small], gold[few][small])) / 2
+
+    generator = np.random.default_rng(5)
+    draws = [generator.integers(n, size=(30, n)) for n in (400, 60)]
+    drawn = [difference(*pair) for pair in zip(*draws, strict=True)]
+    assert made["difference"] == pytest.approx(difference(slice(None), slice(None)))
+    assert (made["low"], made["high"]) == pytest.approx(tuple(np.percentile(drawn, (2.5, 97.5))))
 
 
 def letters(texts):

@@ -6,17 +6,25 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 import yaml
 from filelock import FileLock
+from safetensors.torch import load_file, save_file
 
 from csezoo.training.cli import main
 from csezoo.training.errors import UserError
+from csezoo.training.evaluation.significance import Similarities, paired_bootstrap
+from csezoo.training.evaluation.tasks.sts import PairTask
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe
 from csezoo.training.reproducing import runs as making
+from csezoo.training.reproducing.against import compared, similarities
+from csezoo.training.reproducing.columns import Column
 from csezoo.training.reproducing.manifests import load_item
 from csezoo.training.reproducing.measuring import read_results
 from csezoo.training.reproducing.plan import plan
@@ -24,7 +32,8 @@ from csezoo.training.reproducing.pooling import pool
 from csezoo.training.reproducing.profiles import load_profile
 from csezoo.training.reproducing.reports import state, unique_runs
 from csezoo.training.reproducing.runs import make, train
-from csezoo.training.reproducing.writing import write_item
+from csezoo.training.reproducing.writing import table_rows, write_item
+from tests.conftest import SENTENCES
 
 ITEM = "prdsimcse/table-13"  # a figure and a table, of dev alone
 ROWS = ["20 %", "100 %"]
@@ -127,6 +136,55 @@ def test_runs_of_a_row_that_were_trained_on_different_sentences_are_marked(made,
     results["training"]["origin"]["train_file"] = "of another time"
     path.write_text(json.dumps(results), encoding="utf-8")
     assert "its runs have different train_file" in pool(row, item.columns, "", {}).reasons
+
+
+PAIRS = list(zip(SENTENCES[:50], SENTENCES[30:80], strict=True))
+TASKS = [PairTask(name, PAIRS, [float(len(a + b) % n) for a, b in PAIRS], "here") for name, n in (("A", 5), ("B", 7))]
+
+
+@pytest.fixture
+def different(made, profile, tmp_path):
+    """The item, with other weights in each run: two updates change too little to tell its models apart."""
+    shutil.copytree(made[0], tmp_path / "made")
+    rows = planned(tmp_path / "made", profile)
+    for seed, run in enumerate(unique_runs(rows)):
+        file, generator = Path(run.model) / "model.safetensors", torch.Generator().manual_seed(seed)
+        weights = {name: w + 0.1 * torch.randn(w.shape, generator=generator) for name, w in load_file(file).items()}
+        save_file(weights, file, {"format": "pt"})
+    return rows
+
+
+def test_rows_are_compared_with_one_of_them_over_all_seeds(different):
+    rows = different
+    item = replace(load_item(ITEM), columns=[Column("Avg.", "sts")], against="20 %")
+    pooled = [pool(row, item.columns, "", {}) for row in rows]
+    first, second = compared(item, rows, pooled, TASKS)
+    assert first == pooled[0], "the row that the others are compared with"
+    theirs, ours = ([similarities(run, TASKS) for run in row.runs] for row in rows)
+    assert len(theirs) == len(ours) == 2
+    expected = paired_bootstrap(
+        [
+            Similarities(
+                np.array(task.scores), np.stack([run[n] for run in ours]), np.stack([run[n] for run in theirs])
+            )
+            for n, task in enumerate(TASKS)
+        ]
+    )
+    cell = second.cells["Avg."]
+    assert (cell.low, cell.high, cell.p) == (expected["low"], expected["high"], expected["p"])
+    assert cell.low < expected["difference"] < cell.high
+    (text,) = (cells["Avg."] for name, cells in table_rows([second]) if name == "100 %, compared")
+    assert text == f"{cell.low:+.2f} to {cell.high:+.2f}, p {cell.p:.3f}"
+
+
+def test_the_kept_similarities_of_another_model_are_not_used(different):
+    run, other = (row.runs[0] for row in different)
+    kept, again = similarities(run, TASKS), similarities(run, TASKS)
+    assert np.array_equal(kept, again)
+    shutil.rmtree(run.model)
+    shutil.copytree(other.model, run.model)
+    changed = similarities(run, TASKS)
+    assert np.array_equal(changed, similarities(other, TASKS)) and not np.array_equal(changed, kept)
 
 
 def test_what_was_measured_of_a_run_that_is_trained_again_is_measured_again(made, profile, tmp_path):

@@ -1,0 +1,72 @@
+"""Comparing the rows of a table with one of them, by a paired bootstrap over the pairs of the STS tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..environment import progress_bar
+from ..evaluation.encoders import load_encoder
+from ..evaluation.significance import Similarities, paired_bootstrap
+from ..evaluation.suites import encode_once
+from ..evaluation.tasks.sts import PairTask
+from .manifests import Item
+from .measuring import is_trained
+from .plan import Planned, Run
+from .pooling import Line
+from .runs import converted
+
+
+def compared(item: Item, planned: Sequence[Planned], lines: Sequence[Line], tasks: Sequence[PairTask]) -> list[Line]:
+    """Return the lines with the confidence that they differ from the row `against` in the average of the STS tasks.
+
+    All trained seeds of the two rows take part. Their scores are averaged on each resample of the pairs.
+
+    Args:
+        item: with `against`; without it, the lines are returned as they are.
+        planned: the rows.
+        lines: the same rows, pooled.
+        tasks: of the suite `sts`.
+    """
+    columns = [column.name for column in item.columns if (column.suite, column.task) == ("sts", None)]
+    trained = {row.row.label: [run for run in row.runs if is_trained(run)] for row in planned}
+    if not columns or not trained.get(item.against or ""):
+        return list(lines)
+    bar = progress_bar(sum(map(len, trained.values())), "comparing")
+    cosines = {}
+    for label, runs in trained.items():
+        each = []
+        for run in runs:
+            each.append(similarities(run, tasks))
+            bar.update()
+        cosines[label] = [np.stack(rows) for rows in zip(*each, strict=True)]
+    bar.close()
+    golds = [np.array(task.scores) for task in tasks]
+    result = []
+    for line in lines:
+        if line.name != item.against and trained.get(line.name):
+            sides = zip(golds, cosines[line.name], cosines[str(item.against)], strict=True)
+            found = paired_bootstrap([Similarities(*side) for side in sides])
+            cells = {
+                name: replace(line.cells[name], low=found["low"], high=found["high"], p=found["p"]) for name in columns
+            }
+            line = replace(line, cells={**line.cells, **cells})
+        result.append(line)
+    return result
+
+
+def similarities(run: Run, tasks: Sequence[PairTask]) -> list[np.ndarray]:
+    """Return the cosines of the pairs of each task. They are kept beside the evaluation of the run."""
+    file = (run.directory / run.evaluation).with_suffix(".npz")
+    encode, receipt = load_encoder(converted(run), pooling=run.pooling)
+    wanted = [receipt["model_sha256"], *(str(task.receipt()["sha256"]) for task in tasks)]
+    if file.is_file():
+        with np.load(file) as kept:
+            if kept["receipt"].tolist() == wanted:
+                return [kept[task.name] for task in tasks]
+    vectors = encode_once(encode, tasks)
+    found = {task.name: task.similarities(vectors) for task in tasks}
+    np.savez_compressed(file, allow_pickle=False, receipt=np.array(wanted), **found)
+    return list(found.values())
