@@ -25,7 +25,7 @@ def compared(item: Item, planned: Sequence[Planned], lines: Sequence[Line], task
     All trained seeds of the two rows take part. Their scores are averaged on each resample of the pairs.
 
     Args:
-        item: with `against`; without it, the lines are returned as they are.
+        item: with `against`. If that row has no trained run, the lines are returned as they are.
         planned: the rows.
         lines: the same rows, pooled.
         tasks: of the suite `sts`.

@@ -105,7 +105,7 @@ def load_item(name: str) -> Item:
     if double := {label for label in labels if labels.count(label) > 1}:
         raise UserError(f"{name}: two rows are called {min(double)}; rename one")
     if raw.get("against") not in (None, *labels):
-        raise UserError(f"{name}: against {raw['against']!r} must be a row")
+        raise UserError(f"{name}: against {raw['against']!r} must be one of {'; '.join(labels)}")
     kept = {key: raw[key] for key in KEPT if key in raw}
     return Item(name=name, columns=columns, rows=rows, **kept)
 

@@ -55,13 +55,12 @@ def _paper(cell: Cell) -> str:
 
 
 PAPER = ", paper"
-COMPARED = ", compared"
 SHOWN: dict[str, Callable[[Cell], str]] = {
     "": _ours,
     PAPER: _paper,
     ", difference": lambda cell: "" if cell.difference is None else f"{cell.difference:+.2f}",
     ", z": lambda cell: "" if cell.z is None else f"{cell.z:+.1f}",
-    COMPARED: lambda cell: "" if cell.p is None else f"{cell.low:+.2f} to {cell.high:+.2f}, p {cell.p:.3f}",
+    ", compared": lambda cell: "" if cell.p is None else f"{cell.low:+.2f} to {cell.high:+.2f}, p {cell.p:.3f}",
 }
 
 
