@@ -83,7 +83,8 @@ def reproduce(options: argparse.Namespace) -> None:
         print(describe(item, planned))
         return
 
-    from ..evaluation.suites import load_suites
+    from ..evaluation.tasks.names import STS_TASKS
+    from ..evaluation.tasks.sts import load_task
     from ..reproducing.against import compared
     from ..reproducing.pooling import pool
     from ..reproducing.runs import make, make_one, train
@@ -106,7 +107,7 @@ def reproduce(options: argparse.Namespace) -> None:
         failed = {missing[number].directory: reason for number, reason in reasons.items()}
     lines = [pool(row, item.columns, item.source, failed) for row in planned]
     if item.against:
-        lines = compared(item, planned, lines, load_suites(["sts"], profile.data)["sts"])
+        lines = compared(item, planned, lines, [load_task(name, profile.data) for name in STS_TASKS])
     for path in write_item(item, planned, lines, out / item.name, profile.data):
         print(path)
     if failed:

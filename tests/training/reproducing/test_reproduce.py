@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from csezoo.training.evaluation.significance import Similarities, paired_bootstr
 from csezoo.training.evaluation.tasks.sts import PairTask
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe
+from csezoo.training.reproducing import names
 from csezoo.training.reproducing import runs as making
 from csezoo.training.reproducing.against import compared, similarities
 from csezoo.training.reproducing.columns import Column
@@ -282,6 +284,21 @@ def test_an_untrained_model_is_evaluated_and_drawn(tmp_path, bases, real_data):
     assert row["cells"]["STS-B dev."]["n"] == 1 and row["reasons"] == ["another model than in the paper (tiny)"]
     assert row["runs"][0]["results"][0]["pooling"] == "cls"
     assert len(list(directory.glob("BERT-base-*.png"))) == 1
+
+
+@pytest.mark.slow
+def test_the_command_compares_the_rows_of_a_table(tmp_path, bases, real_data, monkeypatch):
+    row = {"untrained": str(bases["bert"])}
+    rows = [{"name": pooling, "pooling": pooling, **row} for pooling in ("cls", "mean")]
+    manifest = {"title": "t", "source": "s", "columns": ["sts-average"], "against": "cls", "rows": rows}
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "poolings.yaml").write_text(yaml.safe_dump(manifest), encoding="utf-8")
+    monkeypatch.setattr(names, "ITEMS", tmp_path)
+    data = str(real_data / "data" / "senteval")
+    main(["reproduce", "zoo/poolings", "--data", data, "--out", str(tmp_path / "out")])
+    table = (tmp_path / "out" / "zoo" / "poolings" / "table.md").read_text(encoding="utf-8")
+    assert re.search(r"^\| mean, compared \| .+ to .+, p [01]\.\d{3} \|$", table, re.MULTILINE)
+    assert "cls, compared" not in table and "the difference from cls" in table
 
 
 def test_a_quoted_row_needs_no_run(tmp_path, capsys):
