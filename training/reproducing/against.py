@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from ..evaluation.encoders import load_encoder
 from ..evaluation.significance import Similarities, paired_bootstrap
 from ..evaluation.suites import encode_once
 from ..evaluation.tasks.sts import PairTask
+from ..files import replace_file
 from .manifests import Item
 from .measuring import is_trained
 from .plan import Planned, Run
@@ -30,9 +32,9 @@ def compared(item: Item, planned: Sequence[Planned], lines: Sequence[Line], task
         lines: the same rows, pooled.
         tasks: of the suite `sts`.
     """
-    columns = [column.name for column in item.columns if (column.suite, column.task) == ("sts", None)]
+    columns = [column.name for column in item.columns if column.averages_sts]
     trained = {row.row.label: [run for run in row.runs if is_trained(run)] for row in planned}
-    if not columns or not trained.get(item.against or ""):
+    if not trained.get(item.against or ""):
         return list(lines)
     bar = progress_bar(sum(map(len, trained.values())), "comparing")
     cosines = {}
@@ -68,5 +70,7 @@ def similarities(run: Run, tasks: Sequence[PairTask]) -> list[np.ndarray]:
                 return [kept[task.name] for task in tasks]
     vectors = encode_once(encode, tasks)
     found = {task.name: task.similarities(vectors) for task in tasks}
-    np.savez_compressed(file, allow_pickle=False, receipt=np.array(wanted), **found)
+    content = io.BytesIO()
+    np.savez_compressed(content, allow_pickle=False, receipt=np.array(wanted), **found)
+    replace_file(file, content.getvalue())
     return list(found.values())

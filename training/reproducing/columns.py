@@ -47,6 +47,11 @@ class Column:
         """The name under which `cards.published` has the papers' numbers; None if it has none for the column."""
         return (self.task or AVERAGES.get(self.suite)) if self.metric is None else None
 
+    @property
+    def averages_sts(self) -> bool:
+        """Whether it has the average of the seven STS tests."""
+        return (self.suite, self.task) == ("sts", None)
+
     def value(self, results: Sequence[dict]) -> float | None:
         """Return the value of the column among the results of one run; None if it is not among them.
 

@@ -106,6 +106,8 @@ def load_item(name: str) -> Item:
         raise UserError(f"{name}: two rows are called {min(double)}; rename one")
     if raw.get("against") not in (None, *labels):
         raise UserError(f"{name}: against {raw['against']!r} must be one of {'; '.join(labels)}")
+    if "against" in raw and not any(column.averages_sts for column in columns):
+        raise UserError(f"{name}: against compares the average of the STS tasks; add sts or sts-average to columns")
     kept = {key: raw[key] for key in KEPT if key in raw}
     return Item(name=name, columns=columns, rows=rows, **kept)
 

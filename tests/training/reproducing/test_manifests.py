@@ -75,6 +75,7 @@ GOOD = {"title": "t", "source": "s", "columns": ["dev"], "rows": [{"name": "a", 
         ({"rows": [{"name": "a", "like": "diffcse/table-1 nothing"}]}, "diffcse/table-1 has 0 rows 'nothing'"),
         ({"figure": {"z": 1}}, "figure: unknown key 'z'"),
         ({"against": "b"}, "against 'b' must be one of a"),
+        ({"against": "a"}, "add sts or sts-average to columns"),
     ],
 )
 def test_a_mistake_in_a_manifest_is_named(tmp_path, monkeypatch, changed, message):
