@@ -12,11 +12,13 @@ transfer_rows: 1000                                      # of each part of a tra
 set: {eval_steps: 50}                                    # keys of every run
 ```
 
-Paths are relative to the profile.
+Paths are relative to the profile. In the commands and results of the runs they are relative to the working directory,
+so that published results say nothing of the machine.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -45,7 +47,7 @@ class Profile:
     @property
     def measuring(self) -> dict[str, Any]:
         """What this profile changes in the evaluation."""
-        place = {} if self.data == "hub" else {"data": str(Path(self.data).resolve())}
+        place = {} if self.data == "hub" else {"data": os.path.relpath(self.data)}
         return place if self.transfer_rows is None else {**place, "transfer_rows": self.transfer_rows}
 
     def overrides(self, recipe: Recipe) -> dict[str, Any]:
@@ -102,7 +104,7 @@ def load_profile(path: str | None) -> Profile:
     def found(name: str) -> str:
         if not (folder / name).exists():
             raise UserError(f"{path}: {name} does not exist in {folder}; give a path relative to the profile")
-        return str((folder / name).resolve())
+        return os.path.relpath(folder / name)
 
     models = _mapping(f"{path}: models", values.get("models", {}), "NAME: DIRECTORY")
     datasets = _mapping(f"{path}: datasets", values.get("datasets", {}), f"NAME: {ENTRY}")
