@@ -15,7 +15,7 @@ from ..evaluation.suites import encode_once
 from ..evaluation.tasks.sts import PairTask
 from ..files import replace_file
 from .manifests import Item
-from .measuring import is_trained
+from .measuring import is_trained, read_results
 from .plan import Planned, Run
 from .pooling import Line
 from .runs import converted
@@ -37,19 +37,19 @@ def compared(item: Item, planned: Sequence[Planned], lines: Sequence[Line], task
     if not trained.get(item.against or ""):
         return list(lines)
     bar = progress_bar(sum(map(len, trained.values())), "comparing")
-    cosines = {}
+    ranked = {}
     for label, runs in trained.items():
         each = []
         for run in runs:
-            each.append(similarities(run, tasks))
+            each.append(ranks(run, tasks))
             bar.update()
-        cosines[label] = [np.stack(rows) for rows in zip(*each, strict=True)]
+        ranked[label] = [np.stack(seeds) for seeds in zip(*each, strict=True)]
     bar.close()
     golds = [np.array(task.scores) for task in tasks]
     result = []
     for line in lines:
         if line.name != item.against and trained.get(line.name):
-            sides = zip(golds, cosines[line.name], cosines[str(item.against)], strict=True)
+            sides = zip(golds, ranked[line.name], ranked[str(item.against)], strict=True)
             found = paired_bootstrap([Similarities(*side) for side in sides])
             cells = {
                 name: replace(line.cells[name], low=found["low"], high=found["high"], p=found["p"]) for name in columns
@@ -59,18 +59,26 @@ def compared(item: Item, planned: Sequence[Planned], lines: Sequence[Line], task
     return result
 
 
-def similarities(run: Run, tasks: Sequence[PairTask]) -> list[np.ndarray]:
-    """Return the cosines of the pairs of each task. They are kept beside the evaluation of the run."""
+def ranks(run: Run, tasks: Sequence[PairTask]) -> list[np.ndarray]:
+    """Return for each task the ranks of the cosines of its pairs, from 0: a Spearman correlation needs no more.
+
+    They are kept beside the evaluation of the run. If it is of the same weights, they are not computed again, so the
+    weights may be deleted.
+    """
     file = (run.directory / run.evaluation).with_suffix(".npz")
-    encode, receipt = load_encoder(converted(run), pooling=run.pooling)
-    wanted = [receipt["model_sha256"], *(str(task.receipt()["sha256"]) for task in tasks)]
+    pairs = [str(task.receipt()["sha256"]) for task in tasks]
+    scored = next((row["model_sha256"] for row in read_results(run) if "model_sha256" in row), None)
     if file.is_file():
         with np.load(file) as kept:
-            if kept["receipt"].tolist() == wanted:
+            if kept["receipt"].tolist() == [scored, *pairs]:
                 return [kept[task.name] for task in tasks]
+    encode, receipt = load_encoder(converted(run), pooling=run.pooling)
     vectors = encode_once(encode, tasks)
-    found = {task.name: task.similarities(vectors) for task in tasks}
+    found = {}
+    for task in tasks:
+        ranked = np.unique(task.similarities(vectors), return_inverse=True)[1]
+        found[task.name] = ranked.astype(np.min_scalar_type(ranked.max()))
     content = io.BytesIO()
-    np.savez_compressed(content, allow_pickle=False, receipt=np.array(wanted), **found)
+    np.savez_compressed(content, allow_pickle=False, receipt=np.array([receipt["model_sha256"], *pairs]), **found)
     replace_file(file, content.getvalue())
     return list(found.values())

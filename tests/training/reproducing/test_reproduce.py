@@ -16,16 +16,19 @@ import torch
 import yaml
 from filelock import FileLock
 from safetensors.torch import load_file, save_file
+from scipy.stats import spearmanr
 
 from csezoo.training.cli import main
 from csezoo.training.errors import UserError
+from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.evaluation.significance import Similarities, paired_bootstrap
+from csezoo.training.evaluation.suites import encode_once
 from csezoo.training.evaluation.tasks.sts import PairTask
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe
 from csezoo.training.reproducing import names
 from csezoo.training.reproducing import runs as making
-from csezoo.training.reproducing.against import compared, similarities
+from csezoo.training.reproducing.against import compared, ranks
 from csezoo.training.reproducing.columns import Column
 from csezoo.training.reproducing.manifests import load_item
 from csezoo.training.reproducing.measuring import read_results
@@ -153,6 +156,11 @@ def different(made, profile, tmp_path):
         file, generator = Path(run.model) / "model.safetensors", torch.Generator().manual_seed(seed)
         weights = {name: w + 0.1 * torch.randn(w.shape, generator=generator) for name, w in load_file(file).items()}
         save_file(weights, file, {"format": "pt"})
+        results = run.directory / "results.json"
+        content = json.loads(results.read_text(encoding="utf-8"))
+        for row in content["results"]:
+            row["model_sha256"] = load_encoder(run.model)[1]["model_sha256"]
+        results.write_text(json.dumps(content), encoding="utf-8")
     return rows
 
 
@@ -162,7 +170,7 @@ def test_rows_are_compared_with_one_of_them_over_all_seeds(different):
     pooled = [pool(row, item.columns, "", {}) for row in rows]
     first, second = compared(item, rows, pooled, TASKS)
     assert first == pooled[0], "the row that the others are compared with"
-    theirs, ours = ([similarities(run, TASKS) for run in row.runs] for row in rows)
+    theirs, ours = ([ranks(run, TASKS) for run in row.runs] for row in rows)
     assert len(theirs) == len(ours) == 2
     expected = paired_bootstrap(
         [
@@ -179,14 +187,24 @@ def test_rows_are_compared_with_one_of_them_over_all_seeds(different):
     assert text == f"{cell.low:+.2f} to {cell.high:+.2f}, p {cell.p:.3f}"
 
 
-def test_the_kept_similarities_of_another_model_are_not_used(different):
+def test_kept_ranks_need_no_weights_and_those_of_other_weights_are_not_used(different):
     run, other = (row.runs[0] for row in different)
-    kept, again = similarities(run, TASKS), similarities(run, TASKS)
-    assert np.array_equal(kept, again)
+    kept = ranks(run, TASKS)
     shutil.rmtree(run.model)
+    assert np.array_equal(kept, ranks(run, TASKS))
     shutil.copytree(other.model, run.model)
-    changed = similarities(run, TASKS)
-    assert np.array_equal(changed, similarities(other, TASKS)) and not np.array_equal(changed, kept)
+    shutil.copy(other.directory / "results.json", run.directory)
+    changed = ranks(run, TASKS)
+    assert np.array_equal(changed, ranks(other, TASKS)) and not np.array_equal(changed, kept)
+
+
+def test_ranks_are_the_order_of_the_cosines_and_lose_nothing_of_a_correlation(different):
+    run = different[0].runs[0]
+    encode, _ = load_encoder(run.model)
+    vectors = encode_once(encode, TASKS)
+    for task, ranked in zip(TASKS, ranks(run, TASKS), strict=True):
+        assert ranked.dtype == np.uint8, "as small as 50 ranks allow"
+        assert spearmanr(ranked, task.scores) == spearmanr(task.similarities(vectors), task.scores)
 
 
 def test_what_was_measured_of_a_run_that_is_trained_again_is_measured_again(made, profile, tmp_path):
