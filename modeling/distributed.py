@@ -25,6 +25,20 @@ def largest(number: int, device: torch.device) -> int:
     return int(numbers)
 
 
+def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the complete tensor, with gradient, if FSDP has sharded it. All processes must call this together.
+
+    Example:
+        >>> full_tensor(torch.ones(2))  # not sharded
+        tensor([1., 1.])
+    """
+    if not dist.is_available():
+        return tensor
+    from torch.distributed.tensor import DTensor
+
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
 class _AllGatherRows(torch.autograd.Function):
     """Concatenates the rows of all processes. Backward sums their gradients and keeps this process's slice."""
 

@@ -68,6 +68,8 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
     serving_class = SGOPTModel
     seams = ("data", "views", "objective", "auxiliary")
     ranked_views = (0, 0)  # the other views are the twin's
+    # From the twin, between `pool_views` and `auxiliary_losses` of a batch.
+    distance: torch.Tensor | None = None
 
     def __init__(self, config: SGOPTConfig):
         super().__init__(config)
@@ -96,6 +98,10 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, rows: int | None = None
     ) -> torch.Tensor:
         """Encode `(B, V, T)` to `(B, 1 + K, H)`: embeddings, then views of all layers (opt3) or a random one."""
+        if self.config.regularizer_weight > 0:
+            # Before the encoder's pass, because a backward pass begins with what was computed last. Its gradient of
+            # all weights would need memory beside the encoder's activations.
+            self.distance = parameter_distance(self.model.backbone, self.twin)
         if self.config.guide == "self":
             return super().pool_views(input_ids, attention_mask, rows)
         embeddings = super().pool_views(input_ids[:, :1], attention_mask[:, :1], rows)  # (B, 1, H)
@@ -131,7 +137,7 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, pooled: torch.Tensor, embeddings: torch.Tensor
     ) -> dict[str, tuple[float, torch.Tensor]]:
         losses = super().auxiliary_losses(input_ids, attention_mask, pooled, embeddings)
-        if self.config.regularizer_weight > 0:
-            distance = parameter_distance(self.model.backbone, self.twin)
-            losses["regularizer"] = (self.config.regularizer_weight, distance)
+        if self.distance is not None:
+            losses["regularizer"] = (self.config.regularizer_weight, self.distance)
+            self.distance = None
         return losses

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from .distributed import full_tensor
+
 REDUCTIONS = ("mean", "nonpad_mean", "sum")
 
 
@@ -261,8 +263,12 @@ def parameter_distance(tuned: nn.Module, fixed: nn.Module) -> torch.Tensor:
     shared = [(value, references[name].detach()) for name, value in tuned.named_parameters() if name in references]
     if not shared:
         raise ValueError("the two modules have no parameter of the same name")
-    pairs = [(at_least_float32(value), at_least_float32(reference)) for value, reference in shared]
-    return cast(torch.Tensor, sum(F.mse_loss(*pair, reduction="sum") for pair in pairs))
+
+    def complete(tensor: torch.Tensor) -> torch.Tensor:
+        return at_least_float32(full_tensor(tensor))
+
+    squares = (F.mse_loss(complete(value), complete(reference), reduction="sum") for value, reference in shared)
+    return cast(torch.Tensor, sum(squares))
 
 
 def replaced_token_detection(

@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
 from transformers import PreTrainedModel, get_scheduler
 
+from csezoo.modeling.distributed import full_tensor
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
 from ..environment import progress_bar, return_freed_memory
@@ -41,7 +42,7 @@ from .checkpoints import (
     read_state,
     step_of,
 )
-from .distributed.fsdp import full_tensor, gather_weights, model_to_train
+from .distributed.fsdp import gather_weights, model_to_train
 from .distributed.launch import on_main
 from .health import refuse_equal_views, refuse_padding_dependence
 from .non_finite import NonFinite, keep_batch

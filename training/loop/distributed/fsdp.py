@@ -12,6 +12,7 @@ from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from csezoo.modeling.distributed import full_tensor
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
 from ...errors import UserError
@@ -85,16 +86,6 @@ def scatter_moments(optimizer: torch.optim.Optimizer, moments: dict[int, dict[st
         for index, slots in moments.items()
     }
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-
-
-def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the complete tensor of a sharded one. All processes must call this together.
-
-    Example:
-        >>> full_tensor(torch.ones(2))  # not sharded
-        tensor([1., 1.])
-    """
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def shard_like(model: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
