@@ -86,6 +86,13 @@ def format_benchmark(report: dict) -> str:
             f"{report['benchmark']}: {ours:,.0f} MB against {usual:,.0f} MB, ratio {report['memory ratio']:.3f} "
             f"({report['floor']:.3f} with the gradients of the heads only)"
         )
+    if "starts" in report:
+        return "\n".join(
+            f"{lines:,} lines, {name} start: first update after {start['seconds']:.1f} s, "
+            f"at most {start['memory'] / 2**20:,.0f} MiB"
+            for lines, both in report["starts"].items()
+            for name, start in both.items()
+        )
     if "programs" in report:
         return "\n".join(_format_program(name, program) for name, program in report["programs"].items())
     median, turns = report["median"], len(report["seconds"]["ours"])

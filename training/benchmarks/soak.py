@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from dataclasses import asdict, dataclass
 from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
+from typing import TextIO
 
 import psutil
 from tqdm.auto import tqdm
@@ -30,11 +32,13 @@ class Sample:
         second: seconds since the program started.
         rss: resident memory in bytes.
         files: open file descriptors.
+        mapped: the part of `rss` that are pages of files, which Linux can drop; 0 on other systems.
     """
 
     second: float
     rss: int
     files: int
+    mapped: int = 0
 
 
 def benchmark_soak(
@@ -78,8 +82,16 @@ def benchmark_soak(
     }
 
 
-def watch(module: list[str], every: float) -> list[Sample]:
+def watch(
+    module: list[str], every: float, *, until: str | None = None, environment: dict[str, str] | None = None
+) -> list[Sample]:
     """Run a module with arguments and sample its memory and open files until it ends.
+
+    Args:
+        module: its name and its arguments.
+        every: seconds between two samples.
+        until: a text that the module prints to stderr. It is stopped then.
+        environment: variables beside those of this process.
 
     Raises:
         UserError: it failed (with the last line it printed).
@@ -87,19 +99,33 @@ def watch(module: list[str], every: float) -> list[Sample]:
     samples: list[Sample] = []
     started = time.perf_counter()
     with TemporaryFile("w+") as errors, tqdm(desc=module[0], unit=" samples", disable=not sys.stderr.isatty()) as bar:
-        program = psutil.Popen([sys.executable, "-m", *module], stdout=subprocess.DEVNULL, stderr=errors)
+        program = psutil.Popen(
+            [sys.executable, "-m", *module],
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            env={**os.environ, **(environment or {})},
+        )
         while program.poll() is None:
             with suppress(psutil.NoSuchProcess):  # the program or a worker has just ended
                 family = [program, *program.children(recursive=True)]
-                rss = sum(process.memory_info().rss for process in family)
+                memory = [process.memory_info()._asdict() for process in family]
+                rss, mapped = (sum(each.get(name, 0) for each in memory) for name in ("rss", "shared"))
                 files = sum(process.num_fds() for process in family)
-                samples.append(Sample(time.perf_counter() - started, rss, files))
+                samples.append(Sample(time.perf_counter() - started, rss, files, mapped))
             bar.update()
+            if until and until in _read(errors):
+                program.kill()
+                program.wait()
+                return samples
             time.sleep(every)
-        if program.returncode != 0:
-            errors.seek(0)
-            raise UserError(f"{module[0]} failed: {errors.read().strip().splitlines()[-1]}")
+        if program.returncode != 0 or until:
+            raise UserError(f"{module[0]} failed: {_read(errors).strip().splitlines()[-1]}")
     return samples
+
+
+def _read(file: TextIO) -> str:
+    """Return what another process has written to a file, without moving the place where it writes."""
+    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
 
 
 def summary(samples: list[Sample]) -> dict[str, object]:

@@ -127,6 +127,16 @@ def add_commands(command: Command) -> None:
     chosen.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help=seconds)
     chosen.add_argument("--picture", metavar="FILE.png", help="draw memory and open files to this file")
     chosen = kind(
+        "start",
+        start,
+        "measure the time and memory from the command to the first update, on a long file; keys of the recipe can "
+        "follow",
+        "simcse-bert-base-uncased --train_file sentences.txt --eval_data none",
+        takes_keys=True,
+    )
+    chosen.add_argument("recipe", metavar="RECIPE", help="name of a recipe, or a YAML file")
+    chosen.add_argument("--lines", type=int, default=1_000_000, help="lines of the file (default: 1000000)")
+    chosen = kind(
         "stream",
         stream,
         "time how fast batches of a stream are read, and how fast a resumed run finds its place again; keys of the "
@@ -219,6 +229,13 @@ def soak(options: argparse.Namespace) -> None:
 
     chosen = {"steps": options.steps, "lines": options.lines, "every": options.every}
     _report_and_draw(options, benchmark_soak, draw_soak, "programs", **chosen)
+
+
+def start(options: argparse.Namespace) -> None:
+    recipe = _recipe(options)
+    from ..benchmarks.starting import benchmark_start
+
+    _report(options, benchmark_start, recipe, lines=options.lines)
 
 
 def stream(options: argparse.Namespace) -> None:

@@ -1,0 +1,65 @@
+"""Benchmark of starting: how long a run takes from its command to its first update, without a cache and with it."""
+
+from __future__ import annotations
+
+from itertools import cycle, islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ..data.texts import load_sentences
+from ..errors import UserError
+from ..recipes import Recipe, dump_recipe, make_recipe
+from .race import machine
+from .soak import watch
+
+SHORT = 10_000  # lines of the short file
+EVERY = 0.05  # seconds between two samples
+
+
+def benchmark_start(recipe: Recipe, *, lines: int = 1_000_000) -> dict[str, object]:
+    """Start `csezoo train` on a short and on a long file, each twice, and stop it after its first update.
+
+    Args:
+        recipe: a recipe of any method. The files consist of its sentences, repeated.
+        lines: of the long file. The short one has 10,000.
+
+    Returns:
+        * `starts`: for each number of lines the `first` start and the `second`, which finds the tokens in the cache:
+          the `seconds` to the first update, and the peak `memory` in bytes, without the pages of mapped files;
+        * the machine.
+
+    Raises:
+        UserError: the run failed (with the last line it printed), or not more lines than the short file has.
+    """
+    if lines <= SHORT:
+        raise UserError(f"lines: {lines} must be more than {SHORT:,}, the lines of the short file")
+    sentences = [" ".join(sentence.split()) for sentence in load_sentences(recipe)["0"]]
+    starts: dict[int, dict[str, Any]] = {}
+    with TemporaryDirectory() as directory:
+        file, text = Path(directory) / "recipe.yaml", Path(directory) / "lines.txt"
+        keys: dict[str, Any] = {
+            "dataset": None,
+            "dataset_file": None,
+            "dataset_revision": None,
+            "train_file": str(text),
+        }
+        keys |= {"max_train_sentences": None, "max_steps": 2, "log_steps": 1, "seeds": recipe.seeds[:1]}
+        for count in (SHORT, lines):
+            with text.open("w", encoding="utf-8") as written:
+                written.writelines(f"{sentence}\n" for sentence in islice(cycle(sentences), count))
+            cache = {"HF_DATASETS_CACHE": str(Path(directory) / "cache")}
+            starts[count] = {}
+            for name in ("first", "second"):
+                keys["output_dir"] = str(Path(directory) / f"{name}-{count}")
+                dump_recipe(make_recipe({**recipe.to_dict(), **keys}), file)
+                samples = watch(["csezoo.training.train", str(file)], EVERY, until="step 1 ", environment=cache)
+                memory = max(sample.rss - sample.mapped for sample in samples)
+                starts[count][name] = {"seconds": samples[-1].second, "memory": memory}
+    return {
+        "benchmark": "start",
+        "recipe": recipe.recipe,
+        "method": recipe.method,
+        "starts": starts,
+        "machine": machine(),
+    }
