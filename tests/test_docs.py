@@ -23,6 +23,7 @@ from csezoo.training.cli.parser import build_parser, main
 from csezoo.training.cli.reference import filled
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe, parse_overrides
+from csezoo.training.reproducing.manifests import load_item
 from csezoo.training.train import main as train
 from tests.conftest import SENTENCES
 from tests.training.evaluation.tasks.test_sts import write_senteval
@@ -222,8 +223,11 @@ def test_every_file_that_a_page_names_exists(page):
         assert (ROOT / name).exists(), name
 
 
+MADE = sorted((ROOT / "docs" / "stand-in").glob("*/results.json"))
+
+
 @pytest.mark.parametrize(
-    "made", sorted((ROOT / "docs" / "stand-in").glob("*/results.json")), ids=lambda p: p.parent.name
+    "made", [path for path in MADE if not path.parent.name.startswith("zoo-")], ids=lambda p: p.parent.name
 )
 def test_the_page_on_tables_quotes_those_made_on_a_stand_in(made):
     page = (ROOT / "docs" / "reproducing.md").read_text(encoding="utf-8")
@@ -235,3 +239,23 @@ def test_the_page_on_tables_quotes_those_made_on_a_stand_in(made):
             continue
         cells = [f"{cell['mean']:.2f} ± {cell['sd']:.2f} ({cell['n']})" for cell in row["cells"].values()]
         assert f"| table {number} | {row['name']} | {' | '.join(cells)} |" in page
+
+
+def test_the_page_of_results_quotes_the_learning_rates():
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    made = json.loads((ROOT / "docs/stand-in/zoo-learning-rates/results.json").read_text(encoding="utf-8"))
+    scores: dict[str, list[float]] = {}
+    for row in made["rows"]:
+        scores.setdefault(row["name"].rpartition(", ")[0], []).append(row["cells"]["STS-B dev."]["mean"])
+    settings = {row.label: row.set for row in load_item("zoo/methods").rows}
+    for method, three in scores.items():
+        name = method.replace(", same", " with the same").replace(", similar", " on similar")
+        rates = ["1e-5", "3e-5", "1e-4"]
+        best = f"{settings[f'400 updates, {name}']['learning_rate']:.0e}".replace("e-0", "e-")
+        assert rates.index(best) == three.index(max(three)), "the manifest has another rate than the best"
+        cells = [
+            f"**{score:.2f}**" if rate == best else f"{score:.2f}" for rate, score in zip(rates, three, strict=True)
+        ]
+        shorter = settings.get(f"SimCSE's time, {name}", {"max_steps": 400})
+        updates = shorter["max_steps"] + shorter.get("nli_steps", 0)
+        assert f"| {name} | {' | '.join(cells)} | {updates} |" in page
