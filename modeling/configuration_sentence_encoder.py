@@ -16,6 +16,7 @@ POOLING_MODES = ("cls", "mean", "max", "first_last_mean", "embeddings_last_mean"
 PROJECTIONS = ("none", "tanh", "batchnorm", "gelu", "mlm_transform")
 DENOISING = ("none", "train", "always")
 RANK_LOSSES = ("listnet", "listmle")
+NLI_OBJECTIVES = ("classifier", "contrastive")
 
 
 def check_prompt(prompt: str, pooling: str = "prompt") -> None:
@@ -103,7 +104,9 @@ class SentenceEncoderConfig(PretrainedConfig):
         mlm_probability: share of tokens masked for `mlm_weight`.
         nli_classes: classes of a softmax classifier on labelled sentence pairs, see `natural_language_inference`: 2
             for entailed and contradicted hypotheses, 3 with neutral ones, 0 for no classifier.
-        nli_weight: weight of the classifier's cross-entropy beside the contrastive loss.
+        nli_objective: what labelled pairs train: `classifier`, or `contrastive`, the loss of supervised SimCSE on
+            triplets, which needs no classifier.
+        nli_weight: weight of the loss of labelled pairs beside the contrastive loss.
         rank_weight: weight of rank distillation from the recipe's `teachers`, see `rank_distillation`; 1 in RankCSE,
             0 for none.
         rank_loss: loss of rank distillation: `listnet` compares distributions, `listmle` compares orders.
@@ -142,6 +145,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         "mlm_weight": WEIGHT,
         "mlm_probability": "(0, 1)",
         "nli_classes": (0, 2, 3),
+        "nli_objective": NLI_OBJECTIVES,
         "nli_weight": WEIGHT,
         "rank_weight": WEIGHT,
         "rank_loss": RANK_LOSSES,
@@ -178,6 +182,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         mlm_weight: float = 0.0,
         mlm_probability: float = 0.15,
         nli_classes: int = 0,
+        nli_objective: str = "classifier",
         nli_weight: float = 0.0,
         rank_weight: float = 0.0,
         rank_loss: str = "listnet",
@@ -217,6 +222,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         self.mlm_weight = mlm_weight
         self.mlm_probability = mlm_probability
         self.nli_classes = nli_classes
+        self.nli_objective = nli_objective
         self.nli_weight = nli_weight
         self.rank_weight = rank_weight
         self.rank_loss = rank_loss
@@ -258,6 +264,8 @@ class SentenceEncoderConfig(PretrainedConfig):
             raise ValueError(f"denoise: {self.denoise} needs pooling: prompt; set it, or denoise: none")
         if self.nli_weight > 0 and self.nli_classes == 0:
             raise ValueError(f"nli_weight: {self.nli_weight} needs nli_classes: 2 (triplets) or 3 (labelled pairs)")
+        if self.nli_objective == "contrastive" and self.nli_classes != 2:
+            raise ValueError("nli_objective: contrastive needs triplets; set nli_classes: 2")
         self._check_matryoshka(self.matryoshka_dims or [], self.matryoshka_weights)
         if self.projection == "gelu" and self.projection_at_test:
             raise ValueError("projection: gelu is only used in training; set projection_at_test: false")
@@ -329,6 +337,11 @@ class SentenceEncoderConfig(PretrainedConfig):
     def needs_generator(self) -> bool:
         """Whether the method edits sentences with a masked language model, the training model's `generator`."""
         return False
+
+    @property
+    def nli_classifies(self) -> bool:
+        """Whether training has a classifier of labelled pairs."""
+        return self.nli_classes > 0 and self.nli_objective == "classifier"
 
     @property
     def needs_labelled_pairs(self) -> str | None:

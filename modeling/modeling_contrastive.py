@@ -102,7 +102,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             self.average = self.serving_class(config).requires_grad_(False)
         if config.mlm_weight > 0:
             self.lm_head = MaskedLMHead.of(self.model.backbone)
-        if config.nli_classes > 0:
+        if config.nli_classifies:
             self.nli_classifier = NLIClassifier(self.projected_size, config.nli_classes)
         self.post_init()
 
@@ -222,7 +222,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             rows: how many leading sentences count (all by default). A process without a share of the last batch passes
                 one sentence and `rows=0`, to take part in the collectives without adding to the loss.
             nli_input_ids, nli_attention_mask: `(N, 2, T)` with `nli_labels` `(N,)`, or `(N, 3, T)` triplets without
-                labels, see `natural_language_inference.nli_loss`. Weighted by `nli_weight` beside the contrastive
+                labels, see `labelled_loss`. Weighted by `nli_weight` beside the contrastive
                 loss, and by 1 without it.
             nli_rows: how many leading labelled rows count, as `rows`.
             teacher_vectors: `(B, K)`, the teachers' vectors of the sentences, for rank distillation. The loss is added
@@ -247,7 +247,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             nli_attention_mask = torch.ones_like(nli_input_ids) if nli_attention_mask is None else nli_attention_mask
             pairs = self.project(self.pool_rows(nli_input_ids, nli_attention_mask)[:nli_rows])
             labels = None if nli_labels is None else nli_labels[:nli_rows]
-            losses["nli"] = nli_loss(self.nli_classifier, pairs, labels)
+            losses["nli"] = self.labelled_loss(pairs, labels)
             weighted.append(losses["nli"] * (1.0 if input_ids is None else self.config.nli_weight))
         if not weighted:
             raise ValueError(
@@ -335,6 +335,16 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             hard_negative_weight=self.config.hard_negative_weight,
             duplicates=duplicates,
         )
+
+    def labelled_loss(self, pairs: torch.Tensor, labels: torch.Tensor | None) -> torch.Tensor:
+        """Compute the loss of labelled pairs `(N, 2, H)`, or of triplets `(N, 3, H)` without labels.
+
+        It is that of a classifier, see `natural_language_inference.nli_loss`, or with `nli_objective="contrastive"`
+        SimCSE's loss of triplets (Gao et al. 2021, eq. 5), whatever the objective of the method is.
+        """
+        if self.config.nli_objective == "contrastive":
+            return ForContrastiveLearning.contrastive_loss(self, pairs)
+        return nli_loss(self.nli_classifier, pairs, labels)
 
     def rank_loss(self, embeddings: torch.Tensor, teacher_vectors: torch.Tensor | None) -> torch.Tensor:
         """Return the loss of rank distillation over the sentences of all processes, see `rank_distillation`.

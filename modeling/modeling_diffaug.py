@@ -306,7 +306,7 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         config = self.config
         modules = {"lora": "view_adapters", "adapter": "view_adapters", "prefix": "prefix_encoder"}
         of_views = [p for name, p in self.named_parameters() if modules[config.views_module] in name.split(".")]
-        classifier = list(self.nli_classifier.parameters()) if config.nli_classes else []
+        classifier = list(self.nli_classifier.parameters()) if config.nli_classifies else []
         if stage == "nli":
             trained = {id(parameter) for parameter in (*of_views, *classifier)}
             return [parameter for parameter in self.parameters() if id(parameter) not in trained]

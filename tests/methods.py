@@ -56,6 +56,7 @@ TESTED = {
             "mlm": {"mlm_weight": 0.1},
             "mean": {"pooling": "mean", "projection": "none"},
             "nli": {"nli_classes": 3},
+            "triplets": {"nli_classes": 2, "nli_objective": "contrastive"},
             "whitening": {"whitening_size": 8},
             "flow": {"flow_width": 4},
             "average": {"ema_decay": 0.5},

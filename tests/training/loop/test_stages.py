@@ -115,6 +115,35 @@ def test_a_run_can_train_on_labelled_pairs_only(bases, dev_file, tmp_path, pairs
     )
 
 
+def test_a_stage_of_the_contrastive_objective_is_supervised_simcse(bases, dev_file, tmp_path, triplets):
+    """Same triplets, same order, same schedule: the same losses and weights."""
+    triplets |= {
+        "nli_objective": "contrastive",
+        "nli_steps": 3,
+        "nli_batch_size": 8,
+        "nli_decay_steps": 3,
+        "max_steps": 0,
+    }
+    stage = values(bases["bert"], None, dev_file, tmp_path / "stage", **triplets)
+    del stage["train_file"]
+    supervised = values(
+        bases["bert"], triplets["nli_file"], dev_file, tmp_path / "supervised", max_steps=3, batch_size=8
+    )
+    supervised |= {"text_columns": triplets["nli_columns"]}
+    for recipe in (stage, supervised):
+        run_recipe(make_recipe(recipe))
+    losses = [[line["loss"] for line in stages(tmp_path / name)] for name in ("stage", "supervised")]
+    assert losses[0] == losses[1] and len(losses[0]) == 3
+    one, other = (load_file(tmp_path / name / "best/model.safetensors") for name in ("stage", "supervised"))
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_contrastive_objective_reads_triplets(bases, train_file, dev_file, tmp_path, pairs):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", nli_objective="contrastive", **pairs)
+    with pytest.raises(UserError, match="nli_objective: contrastive needs triplets; set nli_classes: 2"):
+        run_recipe(make_recipe(recipe | {"nli_steps": 1}))
+
+
 def labelled(path, rows, columns, classes, **keys):
     path.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
     recipe = {"nli_file": str(path), "nli_columns": columns, "nli_steps": 1, **keys}
