@@ -295,9 +295,9 @@ def test_a_damaged_results_file_is_named(tmp_path, capsys):
 
 REPORTS = sorted((ROOT / "model_cards" / "benchmarks").glob("*.json"))
 MEMORY = [path for path in REPORTS if path.stem.startswith("memory-")]
-RACES = [
-    path for path in REPORTS if path.stem not in ("scaling", "short", "short-refined", "soak") and path not in MEMORY
-]
+STARTS = [path for path in REPORTS if path.stem.startswith("start")]
+OTHERS = ("scaling", "short", "short-refined", "soak")
+RACES = [path for path in REPORTS if path.stem not in OTHERS and path not in MEMORY + STARTS]
 
 
 @pytest.mark.parametrize("report", RACES, ids=lambda path: path.stem)
@@ -336,6 +336,16 @@ def test_the_page_of_results_quotes_the_short_vectors(report, lines):
     assert len(rows) == lines
     for (label, dimensions), cells in rows.items():
         assert f"| {label} | {dimensions} | {' | '.join(cells)} |" in page
+
+
+@pytest.mark.parametrize("report", STARTS, ids=lambda path: path.stem)
+def test_the_page_of_speed_quotes_the_starts(report):
+    rows = [line for line in SPEED.splitlines() if f"(../model_cards/benchmarks/{report.name})" in line]
+    lines, made = list(json.loads(report.read_text(encoding="utf-8"))["starts"].items())[-1]
+    seconds = [f"{made[start]['seconds']:.1f} s" for start in ("first", "second")]
+    memory = max(start["memory"] for start in made.values()) / 1e9
+    (row,) = rows
+    assert row.startswith(f"| [{int(lines):,}]") and row.endswith(f"| {' | '.join(seconds)} | {memory:.2f} GB |")
 
 
 def test_the_page_of_speed_quotes_the_scaling():

@@ -77,6 +77,8 @@ def text_names(recipe: Recipe) -> list[str]:
         names.append("promptbert")
     if recipe.model.get("nli_classes") == 3:
         names.append("sbert")
+    if recipe.model.get("nli_objective") == "contrastive":
+        names.append("simcse-sup")
     if recipe.whitening:
         names.append("whitening")
     if recipe.flow:

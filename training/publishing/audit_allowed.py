@@ -73,6 +73,7 @@ MODULES = {
     "torch.cuda": "amp current_device device_count empty_cache is_available",
     "torch.cuda.amp": "autocast custom_bwd custom_fwd",
     "torch.distributed": "ReduceOp all_gather all_reduce barrier broadcast get_rank get_world_size is_\\w+",
+    "torch.distributed.tensor": "DTensor",
     "torch.fft": "i?r?fft[2n]?",
     "torch.jit": "is_scripting is_tracing",
     "torch.linalg": "cholesky det diagonal eigh eigvalsh inv matrix_norm norm pinv qr solve svd svdvals vector_norm",
