@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,17 +35,14 @@ def benchmark_start(recipe: Recipe, *, lines: int = 1_000_000) -> dict[str, obje
     """
     if lines <= SHORT:
         raise UserError(f"lines: {lines} must be more than {SHORT:,}, the lines of the short file")
+    recipe = replace(recipe, streaming=False)
     sentences = [" ".join(sentence.split()) for sentence in load_sentences(recipe)["0"]]
     starts: dict[int, dict[str, Any]] = {}
     with TemporaryDirectory() as directory:
         file, text = Path(directory) / "recipe.yaml", Path(directory) / "lines.txt"
-        keys: dict[str, Any] = {
-            "dataset": None,
-            "dataset_file": None,
-            "dataset_revision": None,
-            "train_file": str(text),
-        }
-        keys |= {"max_train_sentences": None, "max_steps": 2, "log_steps": 1, "seeds": recipe.seeds[:1]}
+        others = ("dataset", "dataset_file", "dataset_revision", "text_columns", "max_train_sentences")
+        keys: dict[str, Any] = dict.fromkeys(others)
+        keys |= {"train_file": str(text), "max_steps": 2, "log_steps": 1, "seeds": recipe.seeds[:1]}
         for count in (SHORT, lines):
             with text.open("w", encoding="utf-8") as written:
                 written.writelines(f"{sentence}\n" for sentence in islice(cycle(sentences), count))

@@ -97,6 +97,7 @@ def reproduce(options: argparse.Namespace) -> None:
     runs, launcher = unique_runs(planned), shlex.split(options.launch or "")
     settings: dict[str, Any] = {"columns": item.columns, "data": profile.data, "glue": item.glue}
     settings["transfer_rows"] = profile.transfer_rows
+    settings["pairs"] = [load_task(name, profile.data) for name in STS_TASKS] if item.against else []
     settings["train"] = partial(train, launcher=launcher)
     if options.on == "here":
         failed = make(runs, **settings)
@@ -107,7 +108,7 @@ def reproduce(options: argparse.Namespace) -> None:
         failed = {missing[number].directory: reason for number, reason in reasons.items()}
     lines = [pool(row, item.columns, item.source, failed) for row in planned]
     if item.against:
-        lines = compared(item, planned, lines, [load_task(name, profile.data) for name in STS_TASKS])
+        lines = compared(item, planned, lines, settings["pairs"])
     for path in write_item(item, planned, lines, out / item.name, profile.data):
         print(path)
     if failed:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from ..environment import progress_bar
-from ..evaluation.encoders import load_encoder
 from ..evaluation.significance import Similarities, paired_bootstrap
-from ..evaluation.suites import encode_once
 from ..evaluation.tasks.sts import PairTask
-from ..files import replace_file
 from .manifests import Item
-from .measuring import is_trained, read_results
-from .plan import Planned, Run
+from .measuring import is_trained
+from .plan import Planned
 from .pooling import Line
-from .runs import converted
+from .runs import ranks
 
 
 def compared(item: Item, planned: Sequence[Planned], lines: Sequence[Line], tasks: Sequence[PairTask]) -> list[Line]:
@@ -57,28 +53,3 @@ def compared(item: Item, planned: Sequence[Planned], lines: Sequence[Line], task
             line = replace(line, cells={**line.cells, **cells})
         result.append(line)
     return result
-
-
-def ranks(run: Run, tasks: Sequence[PairTask]) -> list[np.ndarray]:
-    """Return for each task the ranks of the cosines of its pairs, from 0: a Spearman correlation needs no more.
-
-    They are kept beside the evaluation of the run. If it is of the same weights, they are not computed again, so the
-    weights may be deleted.
-    """
-    file = (run.directory / run.evaluation).with_suffix(".npz")
-    pairs = [str(task.receipt()["sha256"]) for task in tasks]
-    scored = next((row["model_sha256"] for row in read_results(run) if "model_sha256" in row), None)
-    if file.is_file():
-        with np.load(file) as kept:
-            if kept["receipt"].tolist() == [scored, *pairs]:
-                return [kept[task.name] for task in tasks]
-    encode, receipt = load_encoder(converted(run), pooling=run.pooling)
-    vectors = encode_once(encode, tasks)
-    found = {}
-    for task in tasks:
-        ranked = np.unique(task.similarities(vectors), return_inverse=True)[1]
-        found[task.name] = ranked.astype(np.min_scalar_type(ranked.max()))
-    content = io.BytesIO()
-    np.savez_compressed(content, allow_pickle=False, receipt=np.array([receipt["model_sha256"], *pairs]), **found)
-    replace_file(file, content.getvalue())
-    return list(found.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import shlex
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from filelock import FileLock, Timeout
 
 from ..converting.convert import RECEIPT, convert
@@ -21,10 +23,11 @@ from ..errors import UserError
 from ..evaluation.encoders import load_encoder
 from ..evaluation.glue.fine_tuning import FineTuning, run_glue
 from ..evaluation.results import ResultsFile
-from ..evaluation.suites import evaluate
-from ..files import locked_elsewhere, remove
+from ..evaluation.suites import encode_once, evaluate
+from ..evaluation.tasks.sts import PairTask
+from ..files import locked_elsewhere, remove, replace_file
 from .columns import GLUE, Column
-from .measuring import finished, is_trained, missing_suites, write_complete
+from .measuring import finished, is_trained, missing_suites, read_results, write_complete
 from .plan import Run
 
 logger = logging.getLogger(__name__)
@@ -94,6 +97,7 @@ def make(
     data: str = "hub",
     transfer_rows: int | None = None,
     glue: dict[str, Any] | None = None,
+    pairs: Sequence[PairTask] = (),
     train: Callable[[Run], None] = train,
 ) -> dict[Path, str]:
     """Train and evaluate runs. Wait for runs that another process is making, and take them over if it ends too early.
@@ -103,6 +107,7 @@ def make(
         columns: what must be measured of each.
         data, transfer_rows: of the suites, see `evaluate`.
         glue: settings of fine-tuning, see `FineTuning`.
+        pairs: tasks whose `ranks` are kept, so that the row can be compared with another.
         train: trains one run.
 
     Returns:
@@ -124,6 +129,8 @@ def make(
                                 remove(run.directory / measured)
                             train(run)
                         measure(run, columns, data, transfer_rows, glue or {})
+                        if pairs:
+                            ranks(run, pairs)
                     except UserError as error:
                         failed[run.directory] = str(error)
                         logger.warning("%s failed: %s", run.directory, error)
@@ -176,6 +183,31 @@ def measure(run: Run, columns: Sequence[Column], data: str, transfer_rows: int |
         seed = run.recipe.seeds[0] if run.recipe else 42
         settings, where = FineTuning(**{k: v for k, v in glue.items() if k != "data"}), glue.get("data", "hub")
         run_glue(run.model, tasks, where, seeds=[seed], settings=settings, out=run.directory / run.glue)
+
+
+def ranks(run: Run, tasks: Sequence[PairTask]) -> list[np.ndarray]:
+    """Return for each task the ranks of the cosines of its pairs, from 0: a Spearman correlation needs no more.
+
+    They are kept beside the evaluation of the run. If it is of the same weights, they are not computed again, so the
+    weights may be deleted.
+    """
+    file = (run.directory / run.evaluation).with_suffix(".npz")
+    pairs = [str(task.receipt()["sha256"]) for task in tasks]
+    scored = next((row["model_sha256"] for row in read_results(run) if "model_sha256" in row), None)
+    if file.is_file():
+        with np.load(file) as kept:
+            if kept["receipt"].tolist() == [scored, *pairs]:
+                return [kept[task.name] for task in tasks]
+    encode, receipt = load_encoder(converted(run), pooling=run.pooling)
+    vectors = encode_once(encode, tasks)
+    found = {}
+    for task in tasks:
+        ranked = np.unique(task.similarities(vectors), return_inverse=True)[1]
+        found[task.name] = ranked.astype(np.min_scalar_type(ranked.max()))
+    content = io.BytesIO()
+    np.savez_compressed(content, allow_pickle=False, receipt=np.array([receipt["model_sha256"], *pairs]), **found)
+    replace_file(file, content.getvalue())
+    return list(found.values())
 
 
 def converted(run: Run) -> str:

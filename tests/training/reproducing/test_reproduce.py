@@ -28,7 +28,7 @@ from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe
 from csezoo.training.reproducing import names
 from csezoo.training.reproducing import runs as making
-from csezoo.training.reproducing.against import compared, ranks
+from csezoo.training.reproducing.against import compared
 from csezoo.training.reproducing.columns import Column
 from csezoo.training.reproducing.manifests import load_item
 from csezoo.training.reproducing.measuring import read_results
@@ -36,7 +36,7 @@ from csezoo.training.reproducing.plan import plan
 from csezoo.training.reproducing.pooling import pool
 from csezoo.training.reproducing.profiles import load_profile
 from csezoo.training.reproducing.reports import state, unique_runs
-from csezoo.training.reproducing.runs import make, train
+from csezoo.training.reproducing.runs import make, ranks, train
 from csezoo.training.reproducing.writing import table_rows, write_item
 from tests.conftest import SENTENCES
 
@@ -214,8 +214,10 @@ def test_what_was_measured_of_a_run_that_is_trained_again_is_measured_again(made
     old = {"suite": "sts", "task": "STS12", "metric": "spearman", "value": 1.0}
     content = json.dumps({"model": "old", "complete": ["sts"], "results": [old]})
     (run.directory / run.evaluation).write_text(content, encoding="utf-8")
-    assert not make([run], load_item(ITEM).columns, train=here)
+    assert not make([run], load_item(ITEM).columns, pairs=TASKS, train=here)
     assert old not in read_results(run)
+    shutil.rmtree(run.model)
+    assert len(ranks(run, TASKS)) == 2, "they are kept when the run is measured, not when the table is made"
 
 
 def test_the_state_of_an_item_counts_its_finished_runs(made, profile):
