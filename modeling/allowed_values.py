@@ -1,4 +1,4 @@
-"""What a value of a configuration may be: one of several choices, or a number in an interval."""
+"""What a value of a configuration may be: one of several choices, a number in an interval, or a prompt."""
 
 SIZE = "[1, 10_000_000]"  # models larger than memory are refused before they are built
 WEIGHT = "[0, 1_000_000]"
@@ -40,3 +40,26 @@ def in_words(interval: str) -> str:
     least, most = interval[1:-1].replace("_", ",").split(", ")
     above, below = "above" if interval[0] == "(" else "at least", "below" if interval[-1] == ")" else "at most"
     return f"{above} {least} and {below} {most}"
+
+
+def check_prompt(prompt: str, pooling: str = "prompt") -> None:
+    """Refuse a template without exactly one place for the sentence and, after it, one for the mask token.
+
+    Args:
+        prompt: the template. With the pooling `last` it has no mask token, and ends where the model would write on.
+        pooling: `prompt` or `last`.
+
+    Raises:
+        ValueError: the template, and what it must have.
+    """
+    if pooling == "last":
+        if prompt.count("{sentence}") != 1 or "{mask}" in prompt:
+            raise ValueError(
+                f"prompts: {prompt!r} must contain {{sentence}} once and no {{mask}}, because pooling: last reads the "
+                "last token"
+            )
+        return
+    if prompt.count("{sentence}") != 1 or prompt.count("{mask}") != 1:
+        raise ValueError(f"prompts: {prompt!r} must contain {{sentence}} and {{mask}} once each")
+    if prompt.index("{mask}") < prompt.index("{sentence}"):
+        raise ValueError(f"prompts: {prompt!r} must have {{mask}} after {{sentence}}")

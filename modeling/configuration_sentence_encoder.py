@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from transformers import AutoConfig, BertConfig, PretrainedConfig, PreTrainedTokenizerBase
 from transformers.utils.versions import require_version
 
-from .allowed_values import SIZE, WEIGHT, check_value
+from .allowed_values import SIZE, WEIGHT, check_prompt, check_value
 
 require_version("transformers>=4.57")  # checked here because a checkpoint imports this file first
 
@@ -17,29 +17,6 @@ PROJECTIONS = ("none", "tanh", "batchnorm", "gelu", "mlm_transform")
 DENOISING = ("none", "train", "always")
 RANK_LOSSES = ("listnet", "listmle")
 NLI_OBJECTIVES = ("classifier", "contrastive")
-
-
-def check_prompt(prompt: str, pooling: str = "prompt") -> None:
-    """Refuse a template without exactly one place for the sentence and, after it, one for the mask token.
-
-    Args:
-        prompt: the template. With the pooling `last` it has no mask token, and ends where the model would write on.
-        pooling: `prompt` or `last`.
-
-    Raises:
-        ValueError: the template, and what it must have.
-    """
-    if pooling == "last":
-        if prompt.count("{sentence}") != 1 or "{mask}" in prompt:
-            raise ValueError(
-                f"prompts: {prompt!r} must contain {{sentence}} once and no {{mask}}, because pooling: last reads the "
-                "last token"
-            )
-        return
-    if prompt.count("{sentence}") != 1 or prompt.count("{mask}") != 1:
-        raise ValueError(f"prompts: {prompt!r} must contain {{sentence}} and {{mask}} once each")
-    if prompt.index("{mask}") < prompt.index("{sentence}"):
-        raise ValueError(f"prompts: {prompt!r} must have {{mask}} after {{sentence}}")
 
 
 class AutoMap(dict):

@@ -222,8 +222,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             rows: how many leading sentences count (all by default). A process without a share of the last batch passes
                 one sentence and `rows=0`, to take part in the collectives without adding to the loss.
             nli_input_ids, nli_attention_mask: `(N, 2, T)` with `nli_labels` `(N,)`, or `(N, 3, T)` triplets without
-                labels, see `labelled_loss`. Weighted by `nli_weight` beside the contrastive
-                loss, and by 1 without it.
+                labels, see `labelled_loss`. Weighted by `nli_weight` beside the contrastive loss, and by 1 without it.
             nli_rows: how many leading labelled rows count, as `rows`.
             teacher_vectors: `(B, K)`, the teachers' vectors of the sentences, for rank distillation. The loss is added
                 if `rank_weight` is above 0.
@@ -339,8 +338,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
     def labelled_loss(self, pairs: torch.Tensor, labels: torch.Tensor | None) -> torch.Tensor:
         """Compute the loss of labelled pairs `(N, 2, H)`, or of triplets `(N, 3, H)` without labels.
 
-        It is that of a classifier, see `natural_language_inference.nli_loss`, or with `nli_objective="contrastive"`
-        SimCSE's loss of triplets (Gao et al. 2021, eq. 5), whatever the objective of the method is.
+        It is `nli_loss`, or with `nli_objective="contrastive"` that of supervised SimCSE (eq. 5), whatever the method.
         """
         if self.config.nli_objective == "contrastive":
             return ForContrastiveLearning.contrastive_loss(self, pairs)

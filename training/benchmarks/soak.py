@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import cycle, islice
@@ -66,9 +67,7 @@ def benchmark_soak(
         file, run, text = (Path(directory) / name for name in ("recipe.yaml", "run", "lines.txt"))
         dump_recipe(make_recipe({**recipe.to_dict(), **keys, "output_dir": str(run)}), file)
         training = watch(["csezoo.training.train", str(file)], every)
-        with text.open("w", encoding="utf-8") as written:
-            sentences = cycle(load_sentences(recipe)["0"])
-            written.writelines(f"{' '.join(sentence.split())}\n" for sentence in islice(sentences, lines))
+        write_lines(text, load_sentences(recipe)["0"], lines)
         vectors = str(Path(directory) / "vectors")
         encoding = watch(["csezoo.training.cli", "encode", str(run / "best"), str(text), "--to", vectors], every)
     return {
@@ -80,6 +79,12 @@ def benchmark_soak(
         "programs": {"training": summary(training), "encoding": summary(encoding)},
         "machine": machine(),
     }
+
+
+def write_lines(file: Path, sentences: Iterable[str], lines: int) -> None:
+    """Write sentences to a text file, repeated until it has so many lines."""
+    with file.open("w", encoding="utf-8") as written:
+        written.writelines(f"{' '.join(sentence.split())}\n" for sentence in islice(cycle(sentences), lines))
 
 
 def watch(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,7 +11,7 @@ from ..data.texts import load_sentences
 from ..errors import UserError
 from ..recipes import Recipe, dump_recipe, make_recipe
 from .race import machine
-from .soak import watch
+from .soak import watch, write_lines
 
 SHORT = 10_000  # lines of the short file
 EVERY = 0.05  # seconds between two samples
@@ -36,7 +35,7 @@ def benchmark_start(recipe: Recipe, *, lines: int = 1_000_000) -> dict[str, obje
     if lines <= SHORT:
         raise UserError(f"lines: {lines} must be more than {SHORT:,}, the lines of the short file")
     recipe = replace(recipe, streaming=False)
-    sentences = [" ".join(sentence.split()) for sentence in load_sentences(recipe)["0"]]
+    sentences = list(load_sentences(recipe)["0"])
     starts: dict[int, dict[str, Any]] = {}
     with TemporaryDirectory() as directory:
         file, text = Path(directory) / "recipe.yaml", Path(directory) / "lines.txt"
@@ -44,8 +43,7 @@ def benchmark_start(recipe: Recipe, *, lines: int = 1_000_000) -> dict[str, obje
         keys: dict[str, Any] = dict.fromkeys(others)
         keys |= {"train_file": str(text), "max_steps": 2, "log_steps": 1, "seeds": recipe.seeds[:1]}
         for count in (SHORT, lines):
-            with text.open("w", encoding="utf-8") as written:
-                written.writelines(f"{sentence}\n" for sentence in islice(cycle(sentences), count))
+            write_lines(text, sentences, count)
             cache = {"HF_DATASETS_CACHE": str(Path(directory) / "cache")}
             starts[count] = {}
             for name in ("first", "second"):

@@ -13,8 +13,8 @@ from accelerate.utils import DynamoBackend
 from transformers import PreTrainedTokenizerBase
 
 from csezoo.modeling import SentenceEncoderConfig, method
+from csezoo.modeling.allowed_values import check_prompt
 from csezoo.modeling.backbones import longest_input
-from csezoo.modeling.configuration_sentence_encoder import check_prompt
 from csezoo.modeling.flow import LEVELS
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
