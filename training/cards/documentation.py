@@ -102,10 +102,12 @@ def _on_site(link: str, docs: Path, cards: Path) -> str | None:
     if parts.scheme or not parts.path:
         return link
     file = Path(os.path.abspath(docs / parts.path))
+    file = file / INDEX if file.is_dir() else file
+    if not file.is_file():  # such as a directory of data, which has no page
+        return None
     for root, place in ((docs, Path(DOCS)), (cards, Path())):
         if file.is_relative_to(os.path.abspath(root)):
             target = place / file.relative_to(os.path.abspath(root))
-            target = target / INDEX if file.is_dir() else target
             fragment = f"#{parts.fragment}" if parts.fragment else ""
             return f"{os.path.relpath(_html(target), DOCS)}{fragment}"
     return None

@@ -96,8 +96,11 @@ def test_links_of_the_documentation_lead_to_pages_of_the_website(tmp_path):
     for name in ("docs", "cards/run"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "docs" / "README.md").write_text("# Overview\n\n[A page](page.md)\n", encoding="utf-8")
+    (tmp_path / "docs" / "data").mkdir()
+    (tmp_path / "cards" / "run" / "README.md").touch()
     links = (
         "[up](README.md) [run](../cards/run) [heading](page.md#two-words) [web](https://example.org) [code](../x.py)"
+        " [a directory without a page](data)"
     )
     (tmp_path / "docs" / "page.md").write_text(
         f"# A page\n\n<!-- a mark -->\n\n## Two words\n\n{links}\n", encoding="utf-8"
@@ -106,6 +109,7 @@ def test_links_of_the_documentation_lead_to_pages_of_the_website(tmp_path):
     text = (tmp_path / "site" / "docs" / "page.html").read_text(encoding="utf-8")
     for link in ("index.html", "../run/index.html", "page.html#two-words", "https://example.org"):
         assert f'href="{link}"' in text
+    assert "a directory without a page" in text and 'href="data' not in text
     assert "x.py" not in text and " code" in text and "a mark" not in text
     assert '<h2 id="two-words">' in text
 
