@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from ..environment import device, versions
+from ..environment import device, processor, versions
 from ..errors import UserError
 
 
@@ -52,8 +52,8 @@ def race(ours: Callable[[], object], usual: Callable[[], object], *, repeats: in
 
 
 def machine() -> dict[str, object]:
-    """Return device, system, processors, threads and library versions, for the report."""
-    hardware = {"device": device(), "system": platform.platform(), "cpus": os.cpu_count()}
+    """Return device, processor, system, number of processors, threads and library versions, for the report."""
+    hardware = {"device": device(), "processor": processor(), "system": platform.platform(), "cpus": os.cpu_count()}
     return {**hardware, "threads": torch.get_num_threads(), "versions": versions()}
 
 
