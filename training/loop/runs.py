@@ -22,6 +22,7 @@ from accelerate.utils import set_seed
 from ..environment import device, processor, versions
 from ..errors import Terminated, UserError
 from ..evaluation.encoders import load_encoder
+from ..evaluation.ranks import RANKS, save_ranks
 from ..evaluation.report import AVERAGE, average, format_table, tests_only
 from ..evaluation.selection import load_dev_tasks
 from ..evaluation.sentence_vectors import Encode
@@ -174,6 +175,8 @@ def evaluate_best(
         encode, receipt = load_encoder(str(run / "best"), batch_size=recipe.eval_batch_size)
         vectors = encode_once(encode, tasks)
         results = score(tasks, vectors, {**receipt, "seed": seed})
+        if tests:
+            save_ranks(run / RANKS, tests, vectors, receipt["model_sha256"])
         for shown in _pairs_to_show(tasks):
             similarities = shown.similarities(vectors)
             draw_similarities(similarities, np.array(shown.scores), run / "similarities.png", title=shown.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import shlex
@@ -22,10 +21,11 @@ from ..converting.convert import RECEIPT, convert
 from ..errors import UserError
 from ..evaluation.encoders import load_encoder
 from ..evaluation.glue.fine_tuning import FineTuning, run_glue
+from ..evaluation.ranks import RANKS, load_ranks, save_ranks
 from ..evaluation.results import ResultsFile
 from ..evaluation.suites import encode_once, evaluate
 from ..evaluation.tasks.sts import PairTask
-from ..files import locked_elsewhere, remove, replace_file
+from ..files import locked_elsewhere, remove
 from .columns import GLUE, Column
 from .measuring import finished, is_trained, missing_suites, read_results, write_complete
 from .plan import Run
@@ -186,28 +186,17 @@ def measure(run: Run, columns: Sequence[Column], data: str, transfer_rows: int |
 
 
 def ranks(run: Run, tasks: Sequence[PairTask]) -> list[np.ndarray]:
-    """Return for each task the ranks of the cosines of its pairs, from 0: a Spearman correlation needs no more.
+    """Return for each task the ranks of the cosines of its pairs, from 0.
 
-    They are kept beside the evaluation of the run. If it is of the same weights, they are not computed again, so the
-    weights may be deleted.
+    A run writes them with its results. If they are of the same weights, they are not computed again, so the weights
+    may be deleted.
     """
-    file = (run.directory / run.evaluation).with_suffix(".npz")
-    pairs = [str(task.receipt()["sha256"]) for task in tasks]
+    file = run.directory / RANKS
     scored = next((row["model_sha256"] for row in read_results(run) if "model_sha256" in row), None)
-    if file.is_file():
-        with np.load(file) as kept:
-            if kept["receipt"].tolist() == [scored, *pairs]:
-                return [kept[task.name] for task in tasks]
+    if (kept := load_ranks(file, tasks, scored)) is not None:
+        return kept
     encode, receipt = load_encoder(converted(run), pooling=run.pooling)
-    vectors = encode_once(encode, tasks)
-    found = {}
-    for task in tasks:
-        ranked = np.unique(task.similarities(vectors), return_inverse=True)[1]
-        found[task.name] = ranked.astype(np.min_scalar_type(ranked.max()))
-    content = io.BytesIO()
-    np.savez_compressed(content, allow_pickle=False, receipt=np.array([receipt["model_sha256"], *pairs]), **found)
-    replace_file(file, content.getvalue())
-    return list(found.values())
+    return save_ranks(file, tasks, encode_once(encode, tasks), receipt["model_sha256"])
 
 
 def converted(run: Run) -> str:

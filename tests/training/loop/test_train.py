@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,13 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
+from scipy.stats import spearmanr
 from transformers import AutoModel, AutoModelForPreTraining
 
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import load_encoder
-from csezoo.training.evaluation.tasks.sts import unit_vectors
+from csezoo.training.evaluation.ranks import load_ranks
+from csezoo.training.evaluation.tasks.sts import load_pairs_file, unit_vectors
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe
 from csezoo.training.train import main
@@ -81,12 +84,22 @@ def run(bases, train_file, dev_file, tmp_path_factory):
 
 
 def test_a_run_directory_has_the_documented_files(run):
-    assert {"recipe.yaml", "metrics.jsonl", "checkpoints", "best", "results.json"} <= {p.name for p in run.iterdir()}
+    names = {path.name for path in run.iterdir()}
+    assert {"recipe.yaml", "metrics.jsonl", "checkpoints", "best", "results.json", "ranks.npz"} <= names
     steps = [line["step"] for line in lines(run) if "dev" in line]
     assert steps == [0, 2, 4, 6], "dev is scored before training and every eval_steps"
     assert [line["step"] for line in lines(run) if "loss" in line] == [1, 2, 3, 4, 5, 6]
     rates = [line["learning_rate"] for line in lines(run) if "loss" in line]
     assert rates == pytest.approx([1e-3 * (7 - step) / 6 for step in range(1, 7)], abs=1e-12)
+
+
+def test_a_run_keeps_the_ranks_that_its_scores_were_computed_from(run, dev_file):
+    (result,) = [
+        row for row in json.loads((run / "results.json").read_text("utf-8"))["results"] if row["task"] == "test"
+    ]
+    pairs = replace(load_pairs_file(str(dev_file)), name="test")
+    (ranked,) = load_ranks(run / "ranks.npz", [pairs], result["model_sha256"])
+    assert 100 * spearmanr(ranked, pairs.scores).statistic == pytest.approx(result["value"], abs=1e-9)
 
 
 def test_best_is_the_strictly_best_dev_score(run):
