@@ -17,33 +17,42 @@ from ..evaluation.encoders import load_checkpoint, load_encoder, plain_encoder
 from ..evaluation.sentence_vectors import Encode
 from ..evaluation.significance import spearman
 from ..evaluation.suites import evaluate_tasks
-from ..evaluation.tasks.names import STS_TASKS, SUBSETS
+from ..evaluation.tasks.names import DEV_TASK, SICKR_DEV_TASK, STS_TASKS, SUBSETS
 from ..evaluation.tasks.senteval import find_senteval, read_subset
 from ..evaluation.tasks.sts import PairTask, load_task, unit_vectors
 from .race import machine, race
 
 Row = tuple[str, str, float]  # two sentences and their gold score
 SENTEVAL_BATCH = 128  # the batch size of SimCSE's evaluation script, and of those based on it
+# What SentEval encodes beside the test pairs.
+OTHER_SPLITS = {"STSBenchmark": ("STSBenchmark-train", DEV_TASK), "SICK-R": ("SICK-R-train", SICKR_DEV_TASK)}
 
 
 def benchmark_sts(
-    model: str, pooling: str | None, data: str, *, tasks: Sequence[str] = STS_TASKS, repeats: int = 5
+    model: str,
+    pooling: str | None,
+    data: str,
+    *,
+    tasks: Sequence[str] = STS_TASKS,
+    splits: str = "test",
+    repeats: int = 5,
 ) -> dict[str, object]:
     """Time the suite `sts` against the way SentEval encodes the same pairs with the same encoder.
 
     SentEval encodes task by task and sub-set by sub-set, both sides of 128 pairs at a time. It sorts the sub-sets of
-    STS12–16 by length, but not STS-B and SICK-R. SentEval also encodes the train and dev pairs of STS-B and SICK; this
-    benchmark leaves them out, in favour of SentEval.
+    STS12–16 by length, but not STS-B and SICK-R.
 
     Args:
         model, pooling: as for `load_encoder`; a model of the zoo, or a plain encoder.
         data: a directory in SentEval's layout.
         tasks: names of tasks; all of the suite by default.
+        splits: `test` is in favour of SentEval, which also encodes the train and dev pairs of STS-B and SICK-R. `all`
+            lets its side do that.
         repeats: how often each side is timed.
 
     Returns:
-        The figures of `race`; `difference`, the largest between the scores of the two sides; the receipt of the
-        encoder; the machine.
+        The figures of `race`; `sentences`, the number that each side encodes; `difference`, the largest between the
+        scores of the two sides; the receipt of the encoder; the machine.
 
     Raises:
         UserError: the data is missing or damaged, a task is not in the suite, or the model cannot be loaded.
@@ -53,6 +62,9 @@ def benchmark_sts(
     root = find_senteval(data).root
     suite = [load_task(name, data) for name in tasks]
     usual = [senteval_order(task, root) for task in suite]
+    others = [split for name in tasks for split in OTHER_SPLITS.get(name, ()) if splits == "all"]
+    unscored = [senteval_order(load_task(split, data), root) for split in others]
+    pairs = sum(len(rows) for subsets in [*usual, *unscored] for rows in subsets)
     encode, receipt = load_encoder(model, pooling=pooling, batch_size=SENTEVAL_BATCH)
     if receipt["kind"] == "sentence-transformers":
         raise UserError(f"{model} is a sentence-transformers model; give a model of the zoo or a plain encoder")
@@ -66,12 +78,16 @@ def benchmark_sts(
 
     def run_senteval() -> None:
         scores["usual"] = [score_as_senteval(encode_batch, subsets) for subsets in usual]
+        for subsets in unscored:
+            score_as_senteval(encode_batch, subsets)
 
     figures = race(run_suite, run_senteval, repeats=repeats)
     difference = float(np.abs(np.subtract(scores["ours"], scores["usual"])).max())
     return {
         "benchmark": "sts",
         "tasks": list(tasks),
+        "splits": splits,
+        "sentences": {"ours": len(set().union(*(task.sentences() for task in suite))), "usual": 2 * pairs},
         **figures,
         "difference": difference,
         **receipt,

@@ -49,6 +49,10 @@ def add_commands(command: Command) -> None:
     add_model(chosen)
     chosen.add_argument("--data", required=True, metavar="DIR", help="a directory in SentEval's layout")
     chosen.add_argument("--tasks", nargs="+", metavar="TASK", help="tasks of the suite (default: all)")
+    splits = (
+        "what SentEval's side encodes: the test pairs, or also train and dev, as SentEval does (default: %(default)s)"
+    )
+    chosen.add_argument("--splits", choices=["test", "all"], default="test", help=splits)
     chosen = kind(
         "encode",
         encode,
@@ -165,8 +169,8 @@ def sts(options: argparse.Namespace) -> None:
     from ..benchmarks.sts import benchmark_sts
 
     chosen = {"tasks": options.tasks} if options.tasks else {}
-    repeats = options.repeats
-    _report(options, benchmark_sts, options.model, options.pooling, options.data, repeats=repeats, **chosen)
+    chosen |= {"splits": options.splits, "repeats": options.repeats}
+    _report(options, benchmark_sts, options.model, options.pooling, options.data, **chosen)
 
 
 def encode(options: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ from sentence_transformers import SentenceTransformer
 
 from csezoo.training.benchmarks.encoding import benchmark_encoding, race_encoders
 from csezoo.training.benchmarks.race import race
-from csezoo.training.benchmarks.sts import padded_encoder, score_as_senteval, senteval_order
+from csezoo.training.benchmarks.sts import benchmark_sts, padded_encoder, score_as_senteval, senteval_order
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.suites import evaluate_tasks
@@ -65,6 +65,13 @@ def test_the_command_writes_a_report(senteval, bases, tmp_path, capsys):  # noqa
     assert report["command"].startswith("csezoo benchmark sts --model ")
     assert {"device", "cpus", "threads", "versions"} <= report["machine"].keys()
     assert {name: len(seconds) for name, seconds in report["seconds"].items()} == {"ours": 1, "usual": 1}
+
+
+@pytest.mark.parametrize(("splits", "pairs"), [("test", 1379), ("all", 1379 + 5749 + 1500)])
+def test_senteval_s_side_can_encode_train_and_dev_too(splits, pairs, senteval, bases):  # noqa: F811
+    model, data = str(bases["roberta"]), str(senteval)
+    report = benchmark_sts(model, "mean", data, tasks=["STSBenchmark"], splits=splits, repeats=1)
+    assert report["sentences"] == {"ours": len(load_task("STSBenchmark", data).sentences()), "usual": 2 * pairs}
 
 
 @pytest.mark.parametrize("which", ["zoo", "plain"])

@@ -35,5 +35,6 @@ ROWS = {
     SICKR_DEV_TASK: 500,
     DEV_TASK: 1500,
     "STSBenchmark-train": 5749,
+    "SICK-R-train": 4500,
 }
 TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")

@@ -21,7 +21,11 @@ from .senteval import find_senteval, finite, numbered_lines, read_pair, read_sub
 # Looks up the vectors of sentences: `list[str] -> (n, d)`, float32.
 Vectors = Callable[[list[str]], np.ndarray]
 
-SICKR_SPLITS = {"SICK-R": "SICK_test_annotated.txt", SICKR_DEV_TASK: "SICK_trial.txt"}
+SICKR_SPLITS = {
+    "SICK-R-train": "SICK_train.txt",
+    SICKR_DEV_TASK: "SICK_trial.txt",
+    "SICK-R": "SICK_test_annotated.txt",
+}
 STSB_SPLITS = {"STSBenchmark-train": "sts-train.csv", DEV_TASK: "sts-dev.csv", "STSBenchmark": "sts-test.csv"}
 # The revisions that MTEB pins. One split contains all pairs of a year (the "all" setting). MTEB's SICK-R is train,
 # trial and test together; the papers use the 4,927 test pairs, which are therefore read from SentEval's archive.

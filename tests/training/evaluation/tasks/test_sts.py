@@ -62,7 +62,7 @@ def write_senteval(directory):
                 pairs = [f"{pair}\tsource one\tsource two" for pair in pairs]
             write(folder / f"STS.input.{subset}.txt", pairs)
             write(folder / f"STS.gs.{subset}.txt", scores)
-    for part, count in (("dev", 1500), ("test", 1379), ("train", 5)):
+    for part, count in (("dev", 1500), ("test", 1379), ("train", 5749)):
         # Quotes are literal, even if they are not closed.
         pairs = [("genre", "file", "year", str(n), f"{n % 6}.500", f'"{part} {n}', 'a "b" c') for n in range(count)]
         write(root / "STS" / "STSBenchmark" / f"sts-{part}.csv", map("\t".join, pairs))
@@ -70,6 +70,7 @@ def write_senteval(directory):
     header = ("pair_ID", "sentence_A", "sentence_B", "relatedness_score", "entailment_judgment")
     write(root / "SICK" / "SICK_test_annotated.txt", map("\t".join, [header, *rows]))
     write(root / "SICK" / "SICK_trial.txt", map("\t".join, [header, *rows[:500]]))
+    write(root / "SICK" / "SICK_train.txt", map("\t".join, [header, *rows[:4500]]))
     return root.parent
 
 
