@@ -99,7 +99,7 @@ def watch(
         environment: variables beside those of this process.
 
     Raises:
-        UserError: it failed (with the last line it printed).
+        UserError: it failed (with the last line it printed), or ended before it printed the text.
     """
     samples: list[Sample] = []
     started = time.perf_counter()
@@ -123,8 +123,10 @@ def watch(
                 program.wait()
                 return samples
             time.sleep(every)
-        if program.returncode != 0 or until:
-            raise UserError(f"{module[0]} failed: {_read(errors).strip().splitlines()[-1]}")
+        if program.returncode != 0:
+            raise UserError(f"{module[0]} failed: {(_read(errors).strip() or 'it printed nothing').splitlines()[-1]}")
+        if until:
+            raise UserError(f"{module[0]} ended before it printed {until!r}")
     return samples
 
 

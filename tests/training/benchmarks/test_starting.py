@@ -58,6 +58,16 @@ def test_a_program_is_stopped_when_it_prints_a_text_and_its_environment_is_added
     assert samples[-1].second < 30
 
 
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [("", "short ended before it printed 'ready'"), ("raise SystemExit(3)", "short failed: it printed nothing")],
+)
+def test_a_program_that_ends_without_a_word_is_an_error_of_one_line(code, line, tmp_path):
+    (tmp_path / "short.py").write_text(code, encoding="utf-8")
+    with pytest.raises(UserError, match=line):
+        watch(["short"], 0.01, until="ready", environment={"PYTHONPATH": str(tmp_path)})
+
+
 def test_the_report_has_a_line_for_each_start():
     starts = {10_000: {"first": {"seconds": 9.26, "memory": 2**30}}}
     assert format_benchmark({"starts": starts}) == (
