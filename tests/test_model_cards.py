@@ -345,6 +345,8 @@ def test_the_page_of_speed_quotes_the_starts(report):
     seconds = [f"{made[start]['seconds']:.1f} s" for start in ("first", "second")]
     memory = max(start["memory"] for start in made.values()) / 1e9
     (row,) = rows
+    short = json.loads(report.read_text(encoding="utf-8"))["starts"]["10000"]
+    assert f" {made['second']['seconds'] - short['second']['seconds']:.1f} s longer" in SPEED
     assert row.startswith(f"| [{int(lines):,}]") and row.endswith(f"| {' | '.join(seconds)} | {memory:.2f} GB |")
 
 
