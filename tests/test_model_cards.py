@@ -296,7 +296,7 @@ def test_a_damaged_results_file_is_named(tmp_path, capsys):
 REPORTS = sorted((ROOT / "model_cards" / "benchmarks").glob("*.json"))
 MEMORY = [path for path in REPORTS if path.stem.startswith("memory-")]
 STARTS = [path for path in REPORTS if path.stem.startswith("start")]
-OTHERS = ("scaling", "short", "short-refined", "soak")
+OTHERS = ("scaling", "short", "short-refined", "soak", "encode-long")
 RACES = [path for path in REPORTS if path.stem not in OTHERS and path not in MEMORY + STARTS]
 
 
@@ -364,3 +364,12 @@ def test_the_page_of_speed_quotes_the_memory_of_the_soak():
     for name, made in programs.items():
         assert f"{name} {max(made['rss']) / 2**20:.0f} MiB at most, {made['growth']['rss'] / 2**20:+.1f} MiB" in row
         assert made["growth"]["files"] == 0 and "open files +0" in row
+
+
+def test_the_page_of_speed_quotes_the_encoding_of_a_long_file():
+    report = json.loads((ROOT / "model_cards/benchmarks/encode-long.json").read_text(encoding="utf-8"))
+    (line,) = (line for line in SPEED.splitlines() if "(../model_cards/benchmarks/encode-long.json)" in line)
+    encoding = report["programs"]["encoding"]
+    rate, memory = report["lines"] / encoding["second"][-1], max(encoding["rss"]) / 2**20
+    growth = encoding["growth"]["rss"] / 2**20
+    assert line.endswith(f" {rate:,.0f} rows a second, {memory:,.0f} MiB at most, {growth:+.1f} MiB")
