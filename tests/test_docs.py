@@ -259,3 +259,14 @@ def test_the_page_of_results_quotes_the_learning_rates():
         shorter = settings.get(f"SimCSE's time, {name}", {"max_steps": 400})
         updates = shorter["max_steps"] + shorter.get("nli_steps", 0)
         assert f"| {name} | {' | '.join(cells)} | {updates} |" in page
+
+
+def test_the_page_of_results_quotes_the_recipe_of_the_zoo():
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    made = json.loads((ROOT / "docs/stand-in/zoo-nli-then-wiki/results.json").read_text(encoding="utf-8"))
+    for row in made["rows"]:
+        cells = [row["cells"][name] for name in ("STS-B dev.", "Avg.", "Transfer avg.")]
+        scores = " | ".join(f"{cell['mean']:.2f} ± {cell['sd']:.2f}" for cell in cells)
+        average = cells[1]
+        p = "" if average["p"] is None else f"{average['low']:+.2f} to {average['high']:+.2f}, p {average['p']:.3f}"
+        assert f"| {row['name']} | {scores} | {p} |" in page
