@@ -49,9 +49,7 @@ def add_commands(command: Command) -> None:
     add_model(chosen)
     chosen.add_argument("--data", required=True, metavar="DIR", help="a directory in SentEval's layout")
     chosen.add_argument("--tasks", nargs="+", metavar="TASK", help="tasks of the suite (default: all)")
-    splits = (
-        "what SentEval's side encodes: the test pairs, or also train and dev, as SentEval does (default: %(default)s)"
-    )
+    splits = "what SentEval's side encodes: test, or also train and dev, as SentEval does (default: test)"
     chosen.add_argument("--splits", choices=["test", "all"], default="test", help=splits)
     chosen = kind(
         "encode",

@@ -18,7 +18,7 @@ def save_ranks(file: Path, tasks: Sequence[PairTask], vectors: Vectors, model_sh
     """Write the ranks of the cosines of each task, from 0; equal cosines have equal ranks.
 
     Args:
-        file: to be written, or replaced. Thirty kilobytes for the seven STS tasks.
+        file: to be written, or replaced. About 35 kB for the seven STS tasks.
         tasks: their names are all different.
         vectors: of their sentences.
         model_sha256: checksum of the weights.
@@ -41,10 +41,11 @@ def load_ranks(file: Path, tasks: Sequence[PairTask], model_sha256: str | None) 
     """Return the ranks of each task; `None` if the file has not all of these pairs, or is of other weights."""
     if not file.is_file():
         return None
+    keys = [_key(task) for task in tasks]
     with np.load(file) as kept:
-        if kept["model_sha256"] != model_sha256 or not all(_key(task) in kept for task in tasks):
+        if kept["model_sha256"] != model_sha256 or not all(key in kept for key in keys):
             return None
-        return [kept[_key(task)] for task in tasks]
+        return [kept[key] for key in keys]
 
 
 def _key(task: PairTask) -> str:
