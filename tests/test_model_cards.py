@@ -144,6 +144,25 @@ def test_the_card_of_an_untrained_recipe_says_so_and_shows_the_papers_numbers(na
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+def test_the_card_of_a_recipe_links_the_runs_that_change_its_settings(run):
+    card = CARDS / load_recipe(str(run / "recipe.yaml")).recipe / "README.md"
+    text = card.read_text(encoding="utf-8")
+    assert f"[{run.name}](../{run.name}/README.md)" in text and UNTRAINED not in text
+
+
+def test_a_card_says_when_the_labelled_data_are_used():
+    def settings(name: str) -> str:
+        return recipe_card(load_recipe(name), ideas_at="../ideas/").text
+
+    assert "| stage on labelled data | 130 updates, before the other stage |" in settings(
+        "simcse-nli-then-wiki-bert-base-uncased"
+    )
+    assert "| stage on labelled data | epochs: 1 |" in settings("sbert-nli-bert-base-uncased")
+    each_update = settings("consert-joint-bert-base-uncased")
+    assert "| nli_weight | 6.67 |" in each_update and "stage on labelled data" not in each_update
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 def test_the_hub_can_read_the_results_of_a_card(run):
     card = ModelCard.load(run / "README.md")
     results = card.data.eval_results

@@ -5,10 +5,12 @@ from __future__ import annotations
 import shlex
 import statistics
 from collections.abc import Sequence
+from urllib.parse import quote
 
 from ..evaluation.report import AVERAGE, average, tests_only
 from ..recipes import FREE_KEYS, QUICKSTARTS, Recipe, changes, file_name, load_recipe, recipe_names
 from .escaping import code, plain
+from .listing import STS_AVERAGE, Model, shown_score
 from .published import TRANSFER_AVERAGE, PublishedRow, comparable, published, same_pairs
 from .tables import distance, markdown_table
 
@@ -81,6 +83,15 @@ def _paper_lines(
     return []
 
 
+def models_table(models: Sequence[Model]) -> str:
+    """Return a table of measured runs with links to their cards, which are beside the card that shows it."""
+    rows = [
+        [f"[{plain(run.name)}](../{quote(run.card)})", plain(run.base_model), plain(run.data), shown_score(run)]
+        for run in models
+    ]
+    return markdown_table(["run", "base model", "data", STS_AVERAGE], *rows)
+
+
 def published_tables(recipe: str) -> str:
     """Return all rows of the papers for a recipe as tables."""
     rows = published(recipe)
@@ -120,10 +131,19 @@ def settings_table(recipe: Recipe) -> str:
     prompts = enumerate(recipe.model.get("prompts") or [], 1)
     cells |= {f"prompt of view {number}": code(text) for number, text in prompts}
     if recipe.nli_file or recipe.nli_dataset or recipe.nli_steps:
-        cells["labelled data"] = plain(_source(recipe, recipe.nli_file, recipe.nli_dataset_file or recipe.nli_dataset))
-        cells["stage on labelled data"] = f"{recipe.nli_steps} updates" if recipe.nli_steps else str(recipe.nli_epochs)
-        cells["nli_batch_size"], cells["nli_learning_rate"] = str(recipe.nli_batch_size), str(recipe.nli_learning_rate)
+        cells |= _labelled(recipe)
     return markdown_table(["", ""], *map(list, cells.items()))
+
+
+def _labelled(recipe: Recipe) -> dict[str, str]:
+    """Return the settings of the labelled data: those of a stage before all others, or of each update."""
+    cells = {"labelled data": plain(_source(recipe, recipe.nli_file, recipe.nli_dataset_file or recipe.nli_dataset))}
+    if recipe.nli_steps or recipe.nli_epochs:
+        length = f"{recipe.nli_steps} updates" if recipe.nli_steps else f"epochs: {recipe.nli_epochs:g}"
+        cells["stage on labelled data"] = f"{length}, before the other stage" if recipe.max_steps != 0 else length
+        rate = recipe.learning_rate if recipe.nli_learning_rate is None else recipe.nli_learning_rate
+        cells["nli_learning_rate"] = f"{rate:g}"
+    return {**cells, "nli_batch_size": str(recipe.nli_batch_size)}
 
 
 def _source(recipe: Recipe, file: str | None, dataset: str | None, columns: list[str] | None = None) -> str:

@@ -59,12 +59,14 @@ class Entry:
         shape: of the model at test.
         card: None for an encoder that was measured without training.
         lines: its lines of `results.csv`.
+        recipe: the zoo's recipe that a measured run started from, if any.
     """
 
     model: Model
     shape: Shape
     card: ModelCard | None = None
     lines: list[Score] = field(default_factory=list)
+    recipe: str | None = None
 
     def __post_init__(self):
         for task in dict.fromkeys(line.task for line in self.lines):
@@ -88,7 +90,8 @@ def entries(directory: Path) -> list[Entry]:
     known = {entry.model.name for entry in found}
     found += [_encoder(file) for file in sorted(directory.glob("untrained/*.json"))]
     found += [_released(name) for name in released()]
-    found += [_recipe_only(name) for name in recipe_names() if name not in known]
+    runs_of = {name: [entry.model for entry in found if entry.recipe == name] for name in recipe_names()}
+    found += [_recipe_only(name, runs_of[name]) for name in recipe_names() if name not in known]
     sizes = read_serving(directory)
     for entry in found:
         shape = sizes.get(entry.shape.name, {})
@@ -114,7 +117,7 @@ def _measured(run: Path) -> Entry:
         near = report.get("neighbours", [])
         card = model_card(recipe, results, summary, runs=runs, pictures=pictures, ideas_at=IDEAS_AT, neighbours=near)
         model = _described(recipe, run.name, MEASURED, trained=trained(recipe))
-        return Entry(model, _shape(recipe), card, _lines(report["results"]))
+        return Entry(model, _shape(recipe), card, _lines(report["results"]), recipe.recipe)
     except (KeyError, TypeError) as error:
         raise UserError(f"{run / 'results.json'} is not a results file ({one_line(error)})") from error
 
@@ -151,9 +154,9 @@ def _released(name: str) -> Entry:
     return Entry(model, shape_of(entry.base_model, kind.method, values), released_card(name, kind, entry), lines)
 
 
-def _recipe_only(name: str) -> Entry:
+def _recipe_only(name: str, changed: list[Model]) -> Entry:
     recipe = load_recipe(name)
-    card = recipe_card(recipe, ideas_at=IDEAS_AT)
+    card = recipe_card(recipe, ideas_at=IDEAS_AT, changed=changed)
     return Entry(_described(recipe, name, RECIPE_ONLY), _shape(recipe), card, _published(published(name)))
 
 

@@ -16,15 +16,18 @@ from ..recipes import Recipe
 from .card_tables import (
     command,
     cost_table,
+    models_table,
     neighbours_table,
     published_tables,
     results_table,
     settings_table,
 )
 from .escaping import plain
+from .listing import Model
 from .method_texts import citations, description, ideas, limits, trained
 
 UNTRAINED = "This recipe has not been trained yet. There are no weights to load and no results of this zoo."
+CHANGED = "This recipe has not been trained as it is, so there are no weights to load. Runs with other settings:"
 NO_COST = "Time, memory, precision and number of processes were not recorded for this run."
 
 
@@ -58,14 +61,16 @@ def model_card(
     return _card(recipe, results, list(runs), "REPOSITORY", results_text, ideas_at)
 
 
-def recipe_card(recipe: Recipe, *, ideas_at: str) -> ModelCard:
+def recipe_card(recipe: Recipe, *, ideas_at: str, changed: Sequence[Model] = ()) -> ModelCard:
     """Return the card of a recipe that has not been trained: its methods, and the numbers of the papers.
 
     Args:
         recipe: a recipe of the zoo.
         ideas_at: as for `model_card`.
+        changed: measured runs that change settings of the recipe, such as its base model; the card links them.
     """
-    results_text = f"## Results\n\n{UNTRAINED}\n\n{published_tables(recipe.name)}"
+    state = f"{CHANGED}\n\n{models_table(changed)}" if changed else UNTRAINED
+    results_text = f"## Results\n\n{state}\n\n{published_tables(recipe.name)}"
     return _card(recipe, [], [], f"runs/{recipe.name}/best", [results_text], ideas_at)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from html import escape
 from pathlib import Path
@@ -171,10 +172,14 @@ def _cells(entry: Entry, tasks: list[str]) -> str:
 
 
 def card_body(card: ModelCard) -> str:
-    """Return a card as HTML, with license, base model and data sets from its metadata."""
+    """Return a card as HTML, with license, base model and data sets from its metadata.
+
+    A link to another card leads to its page on the website.
+    """
     data = card.data
+    html = re.sub(r'(?<= href="\.\./)([^"/]+)/README\.md"', r'\1/index.html"', MARKDOWN.render(card.text))
     shown = {"license": [data.get("license")], "base model": [data.get("base_model")]}
     shown["data"] = data.get("datasets") or [None]
     facts = [f"{name}: {', '.join(values)}" for name, values in shown.items() if values[0]]
-    return f"""{scrolling(MARKDOWN.render(card.text))}
+    return f"""{scrolling(html)}
 <p class="facts">{escape(" · ".join(facts))}</p>"""
