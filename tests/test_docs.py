@@ -261,12 +261,36 @@ def test_the_page_of_results_quotes_the_learning_rates():
         assert f"| {name} | {' | '.join(cells)} | {updates} |" in page
 
 
+def compared(row):
+    """The cells of a row of a compared table: dev score, average of the seven tests, transfer, and the comparison."""
+    cells = [row["cells"][name] for name in ("STS-B dev.", "Avg.", "Transfer avg.")]
+    average = cells[1]
+    p = "" if average["p"] is None else f"{average['low']:+.2f} to {average['high']:+.2f}, p {average['p']:.3f}"
+    return " | ".join([*(f"{cell['mean']:.2f} ± {cell['sd']:.2f}" for cell in cells), p])
+
+
+def test_the_page_of_results_quotes_the_methods_on_one_base():
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    rows = {row.label: row for row in load_item("zoo/methods").rows}
+    made = json.loads((ROOT / "docs/stand-in/zoo-methods/results.json").read_text(encoding="utf-8"))
+    for row in made["rows"]:
+        keys = rows[row["name"]].set
+        updates = keys["max_steps"] + keys.get("nli_steps", 0)
+        assert f"| {rows[row['name']].name} | {updates} | {compared(row)} |" in page
+
+
+def test_the_page_of_results_quotes_the_explanations_that_were_tried():
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    for file, base, updates in (("longer", "stand-in", "1,600"), ("earlier", "earlier base", "400")):
+        made = json.loads((ROOT / f"docs/stand-in/zoo-methods/{file}.json").read_text(encoding="utf-8"))
+        for row in made["rows"]:
+            name = row["name"].rpartition(", ")[2]
+            dev, average = (f"{row['cells'][column]['mean']:.2f}" for column in ("STS-B dev.", "Avg."))
+            assert re.search(rf"\| {name} \| {base} \| {updates} \| [\d.]+ \| {dev} \| {average} \|", page)
+
+
 def test_the_page_of_results_quotes_the_recipe_of_the_zoo():
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     made = json.loads((ROOT / "docs/stand-in/zoo-nli-then-wiki/results.json").read_text(encoding="utf-8"))
     for row in made["rows"]:
-        cells = [row["cells"][name] for name in ("STS-B dev.", "Avg.", "Transfer avg.")]
-        scores = " | ".join(f"{cell['mean']:.2f} ± {cell['sd']:.2f}" for cell in cells)
-        average = cells[1]
-        p = "" if average["p"] is None else f"{average['low']:+.2f} to {average['high']:+.2f}, p {average['p']:.3f}"
-        assert f"| {row['name']} | {scores} | {p} |" in page
+        assert f"| {row['name']} | {compared(row)} |" in page
