@@ -14,6 +14,7 @@ import subprocess
 import sys
 from glob import glob
 from pathlib import Path
+from statistics import mean
 
 import pytest
 from accelerate.state import AcceleratorState
@@ -21,6 +22,7 @@ from markdown_it import MarkdownIt
 
 from csezoo.training.cli.parser import build_parser, main
 from csezoo.training.cli.reference import filled
+from csezoo.training.evaluation.tasks.names import DEV_TASK, STS_TASKS
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe, parse_overrides
 from csezoo.training.reproducing.manifests import load_item
@@ -287,6 +289,12 @@ def test_the_page_of_results_quotes_the_explanations_that_were_tried():
             name = row["name"].rpartition(", ")[2]
             dev, average = (f"{row['cells'][column]['mean']:.2f}" for column in ("STS-B dev.", "Avg."))
             assert re.search(rf"\| {name} \| {base} \| {updates} \| [\d.]+ \| {dev} \| {average} \|", page)
+    made = json.loads((ROOT / "docs/stand-in/zoo-methods/results.json").read_text(encoding="utf-8"))
+    for name in ("SimCSE", "PromptBERT"):
+        run = next(row for row in made["rows"] if row["name"] == f"400 updates, {name}")["runs"][0]
+        scores = {result["task"]: result["value"] for result in run["results"]}
+        dev, average = scores[DEV_TASK], mean(scores[task] for task in STS_TASKS)
+        assert re.search(rf"\| {name} \| stand-in \| 400 \| [\d.]+ \| {dev:.2f} \| {average:.2f} \|", page)
 
 
 def test_the_page_of_results_quotes_the_recipe_of_the_zoo():

@@ -162,6 +162,11 @@ def test_a_card_says_when_the_labelled_data_are_used():
     assert "| nli_weight | 6.67 |" in each_update and "stage on labelled data" not in each_update
 
 
+def test_a_card_cites_the_paper_of_two_methods_once():
+    card = recipe_card(load_recipe("simcse-nli-then-wiki-bert-base-uncased"), ideas_at="../ideas/")
+    assert card.text.count("@inproceedings{gao2021simcse,") == 1
+
+
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 def test_the_hub_can_read_the_results_of_a_card(run):
     card = ModelCard.load(run / "README.md")

@@ -90,8 +90,8 @@ def entries(directory: Path) -> list[Entry]:
     known = {entry.model.name for entry in found}
     found += [_encoder(file) for file in sorted(directory.glob("untrained/*.json"))]
     found += [_released(name) for name in released()]
-    runs_of = {name: [entry.model for entry in found if entry.recipe == name] for name in recipe_names()}
-    found += [_recipe_only(name, runs_of[name]) for name in recipe_names() if name not in known]
+    for name in (name for name in recipe_names() if name not in known):
+        found.append(_recipe_only(name, [entry.model for entry in found if entry.recipe == name]))
     sizes = read_serving(directory)
     for entry in found:
         shape = sizes.get(entry.shape.name, {})

@@ -100,8 +100,8 @@ def description(recipe: Recipe) -> str:
 
 
 def citations(recipe: Recipe) -> str:
-    """Return the BibTeX entries of the methods."""
-    return "\n\n".join(method_entries()[name]["citation"] for name in text_names(recipe))
+    """Return the BibTeX entries of the methods. Two of them may be of one paper."""
+    return "\n\n".join(dict.fromkeys(method_entries()[name]["citation"] for name in text_names(recipe)))
 
 
 def ideas(recipe: Recipe) -> list[Path]:
