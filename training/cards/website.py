@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import os
 import shutil
 from html import escape
 from pathlib import Path
@@ -12,6 +12,7 @@ from urllib.parse import quote, urlsplit
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
 
 from ..errors import UserError, one_line
 from ..files import refuse_links_out
@@ -27,6 +28,8 @@ NUMBERS = ("MB", "CPU ms", STS_AVERAGE, *TASKS)
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 # The directory of the documentation in the website.
 DOCS = "docs"
+# The Markdown file that a link to its directory shows.
+INDEX = "README.md"
 # Files beside a card that the website has too. A run may contain any other file, even a web page.
 COPIED = {".csv", ".json", ".png", ".yaml"}
 
@@ -76,7 +79,7 @@ def write_website(cards: Path, entries: list[Entry], directory: Path, *, docs: b
         for entry in entries:
             if entry.card:
                 page = (directory / entry.model.card).with_name("index.html")
-                body = card_body(entry.card)
+                body = card_body(entry.card, cards / entry.model.card, {cards: Path()})
                 write_page(page, entry.model.name, body, kind=' class="card"', root="../", docs=docs)
     except OSError as error:
         raise UserError(f"html: {directory} cannot be written ({one_line(error)})") from error
@@ -109,11 +112,6 @@ def _others(directory: str, names: list[str]) -> list[str]:
 
 def _is_idea(path: Path) -> bool:
     return (IDEAS / path.name).is_file() and path.read_bytes() == (IDEAS / path.name).read_bytes()
-
-
-def scrolling(html: str) -> str:
-    """Return HTML in which every table can be scrolled separately."""
-    return html.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
 
 
 def index_body(entries: list[Entry]) -> str:
@@ -171,15 +169,79 @@ def _cells(entry: Entry, tasks: list[str]) -> str:
     return "".join(parts)
 
 
-def card_body(card: ModelCard) -> str:
+def card_body(card: ModelCard, file: Path, places: dict[Path, Path]) -> str:
     """Return a card as HTML, with license, base model and data sets from its metadata.
 
-    A link to another card leads to its page on the website.
+    Args:
+        card: the card.
+        file: its file.
+        places: see `on_website`.
     """
     data = card.data
-    html = re.sub(r'(?<= href="\.\./)([^"/]+)/README\.md"', r'\1/index.html"', MARKDOWN.render(card.text))
+    html = render(MARKDOWN.parse(card.text), file, places)
     shown = {"license": [data.get("license")], "base model": [data.get("base_model")]}
     shown["data"] = data.get("datasets") or [None]
     facts = [f"{name}: {', '.join(values)}" for name, values in shown.items() if values[0]]
-    return f"""{scrolling(html)}
+    return f"""{html}
 <p class="facts">{escape(" · ".join(facts))}</p>"""
+
+
+def render(tokens: list[Token], file: Path, places: dict[Path, Path]) -> str:
+    """Return a Markdown file as HTML. Its links lead to pages of the website, or become plain text.
+
+    Args:
+        tokens: the parsed file. Its links are changed.
+        file: the file.
+        places: see `on_website`.
+    """
+    for token in tokens:
+        if token.children:
+            token.children = _relinked(token.children, file, places)
+    html = MARKDOWN.renderer.render(tokens, MARKDOWN.options, {})
+    return html.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
+
+
+def _relinked(children: list[Token], file: Path, places: dict[Path, Path]) -> list[Token]:
+    kept, inside = [], True
+    for token in children:
+        if token.type == "link_open":
+            target = on_website(str(token.attrs["href"]), file, places)
+            inside = target is not None
+            token.attrSet("href", target or "")
+        if inside or token.type not in ("link_open", "link_close"):
+            kept.append(token)
+    return kept
+
+
+def on_website(link: str, file: Path, places: dict[Path, Path]) -> str | None:
+    """Return the target that a link of a Markdown file has on the website; `None` if the website does not have it.
+
+    Args:
+        link: the target in the file.
+        file: the file.
+        places: the directories that the website is made from, each with its place in the website.
+    """
+    parts = urlsplit(link)
+    if parts.scheme or not parts.path:
+        return link
+    target = Path(os.path.abspath(file.parent / parts.path))
+    target = target / INDEX if target.is_dir() else target
+    page, here = _place(target, places), _place(file, places)
+    if not (target.is_file() and page and here):  # such as a directory of data, which has no page
+        return None
+    return os.path.relpath(page, here.parent) + (f"#{parts.fragment}" if parts.fragment else "")
+
+
+def _place(file: Path, places: dict[Path, Path]) -> Path | None:
+    """Return the path in the website of a file of the repository."""
+    for directory, place in places.items():
+        if Path(os.path.abspath(file)).is_relative_to(os.path.abspath(directory)):
+            return place / html_name(Path(os.path.relpath(file, directory)))
+    return None
+
+
+def html_name(path: Path) -> Path:
+    """Return the path of the page that a Markdown file becomes; other files keep theirs."""
+    if path.suffix != ".md":
+        return path
+    return path.with_name("index.html") if path.name == INDEX else path.with_suffix(".html")

@@ -114,6 +114,18 @@ def test_links_of_the_documentation_lead_to_pages_of_the_website(tmp_path):
     assert '<h2 id="two-words">' in text
 
 
+def test_a_link_of_a_card_leads_to_the_page_of_another_card_or_is_text(tmp_path):
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "README.md").touch()
+    card = ModelCard(
+        "---\nlicense: mit\n---\n\n[second](../second/README.md) [lost](../third/README.md) [out](../..)\n"
+    )
+    body = card_body(card, tmp_path / "first" / "README.md", {tmp_path: Path()})
+    assert Page(body).links == ["../second/index.html"]
+    assert "lost out" in body
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [
@@ -139,7 +151,7 @@ def test_no_external_file_is_loaded(site):
 
 def test_html_in_a_card_is_shown_as_text():
     card = ModelCard("---\nlicense: <b>mit</b>\n---\n\n# <script>alert(1)</script>\n\n[x](javascript:alert)\n")
-    body = card_body(card)
+    body = card_body(card, Path("run/README.md"), {})
     assert "&lt;script&gt;" in body and "&lt;b&gt;mit" in body
     assert "<script" not in body and 'href="javascript' not in body
 
@@ -180,8 +192,9 @@ def test_names_of_a_run_stay_texts_in_cards_and_website(hostile, tmp_path):
 
 def test_a_picture_from_elsewhere_is_its_description():
     card = ModelCard("---\nlicense: mit\n---\n\n![a <b>](https://example.org/x.png) ![c](//example.org) ![d](d.png)\n")
-    assert Page(card_body(card)).loads == ["d.png"]
-    assert "a &lt;b&gt; c " in card_body(card)
+    body = card_body(card, Path("run/README.md"), {})
+    assert Page(body).loads == ["d.png"]
+    assert "a &lt;b&gt; c " in body
 
 
 @pytest.mark.parametrize("place", ["cards/run/notes.png", "cards/run/README.md", "docs/page.md"])
