@@ -297,6 +297,19 @@ def test_the_page_of_results_quotes_the_explanations_that_were_tried():
         assert re.search(rf"\| {name} \| stand-in \| 400 \| [\d.]+ \| {dev:.2f} \| {average:.2f} \|", page)
 
 
+def test_the_page_of_results_quotes_the_dev_scores_before_and_after_training():
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    rows = re.findall(r"\| (\w+) \| ([a-z -]+) \| ([\d,]+) \| ([\d.]+) \| ([\d.]+) \|", page)
+    logs = ROOT / "docs" / "stand-in" / "zoo-methods" / "logs"
+    assert len(rows) == len(list(logs.iterdir())) == 5
+    for name, base, updates, *quoted in rows:
+        log = logs / f"{name.lower()}-{base.replace(' ', '-')}-{updates.replace(',', '')}.jsonl"
+        lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+        scores = [line["dev"] for line in lines if "dev" in line]
+        assert lines[0] == {"step": 0, "dev": scores[0]}
+        assert quoted == [f"{scores[0]:.2f}", f"{max(scores):.2f}"]
+
+
 def test_the_page_of_results_quotes_the_recipe_of_the_zoo():
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     made = json.loads((ROOT / "docs/stand-in/zoo-nli-then-wiki/results.json").read_text(encoding="utf-8"))
