@@ -40,9 +40,10 @@ def results_table(recipe: Recipe, results: list[dict], summary: list[dict] | Non
     tests = tests_only(results)
     if len(tests) > 1:
         entries.append((AVERAGE, "", "", average(tests)))
-    header = ["task", "data", "pairs", *(["seeds", "these weights"] if seeds else ["Spearman"])]
+    header = ["task", "pairs", *(["seeds", "these weights"] if seeds else ["Spearman"])]
     if beside:
         header += ["paper", "distance in sd"] if seeds else ["paper"]
+    header.append("data")  # last, because it is long, and a narrow page shows the first columns
     rows = []
     for task, dataset, count, value in entries:
         cells = [f"{value:.2f}"]
@@ -52,7 +53,7 @@ def results_table(recipe: Recipe, results: list[dict], summary: list[dict] | Non
             cells += _paper_cells(task, beside[0], pairs, seeds)
         if task == AVERAGE:
             task, cells = f"**{task}**", [cell and f"**{cell}**" for cell in cells]
-        rows.append([plain(task), plain(dataset), count, *cells])
+        rows.append([plain(task), count, *cells, plain(dataset)])
     protocol = PROTOCOL
     if seeds:
         protocol += f": mean ± standard deviation over {len(recipe.seeds)} seeds, and the score of these weights"

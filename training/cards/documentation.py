@@ -42,7 +42,7 @@ def write_documentation(docs: Path, cards: Path, directory: Path) -> None:
             text = render(tokens, page, {docs: Path(DOCS), cards: Path()})
             body = f"{_navigation(pages, page.name)}\n<div>\n{text}\n</div>"
             place = directory / DOCS / html_name(Path(page.name))
-            write_page(place, f"csezoo: {title}", body, kind=' class="docs"', root="../", docs=True)
+            write_page(place, f"csezoo: {title}", body, kind=f' class="docs {page.stem}"', root="../", docs=True)
     except OSError as error:
         raise UserError(f"html: {directory} cannot be written ({one_line(error)})") from error
 

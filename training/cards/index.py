@@ -22,9 +22,10 @@ INTRODUCTION = f"""# Model cards
 Every recipe, every measured run and every checkpoint that the papers' authors released has a card. `csezoo cards`
 writes them from recipes, results and the tables of the papers; no number is typed by hand.
 
-* *measured here*: trained and scored with csezoo. Scores are Spearman × 100, and the average is over the seven STS
-  tests; ± is the standard deviation over seeds. Runs on a small stand-in encoder (minilm) can be compared with each
-  other, but not with the papers.
+* *measured here*: scored with csezoo. Trained models come first, then the others. An untrained encoder has no card;
+  its name links its results. Scores are Spearman × 100, and the average is over the seven STS tests; ± is the
+  standard deviation over seeds. Runs on a small stand-in encoder (minilm) can be compared with each other, but not
+  with the papers.
 * *published by its authors*: a checkpoint on the Hub. The scores are what its authors report; nothing was verified
   here. `csezoo convert` makes a repository of the zoo from it.
 * *recipe only*: no weights. The scores are those of the paper, if it reports this setting.

@@ -23,11 +23,10 @@ from .card_tables import (
     settings_table,
 )
 from .escaping import plain
-from .listing import Model
+from .listing import RECIPE_ONLY, Model
 from .method_texts import citations, description, ideas, limits, trained
 
-UNTRAINED = "This recipe has not been trained yet. There are no weights to load and no results of this zoo."
-CHANGED = "This recipe has not been trained as it is, so there are no weights to load. Runs with other settings:"
+UNTRAINED = f"Status: {RECIPE_ONLY}. The command below makes the weights."
 NO_COST = "Time, memory, precision and number of processes were not recorded for this run."
 
 
@@ -69,16 +68,23 @@ def recipe_card(recipe: Recipe, *, ideas_at: str, changed: Sequence[Model] = ())
         ideas_at: as for `model_card`.
         changed: measured runs that change settings of the recipe, such as its base model; the card links them.
     """
-    state = f"{CHANGED}\n\n{models_table(changed)}" if changed else UNTRAINED
-    results_text = f"## Results\n\n{state}\n\n{published_tables(recipe.name)}"
-    return _card(recipe, [], [], f"runs/{recipe.name}/best", [results_text], ideas_at)
+    tables = [f"Runs with other settings:\n\n{models_table(changed)}"] if changed else []
+    results_text = "\n\n".join(["## Results", *tables, published_tables(recipe.name)])
+    return _card(recipe, [], [], f"runs/{recipe.name}/best", [results_text], ideas_at, [UNTRAINED])
 
 
 def _card(
-    recipe: Recipe, results: list[dict], runs: list[dict], path: str, results_text: list[str], ideas_at: str
+    recipe: Recipe,
+    results: list[dict],
+    runs: list[dict],
+    path: str,
+    results_text: list[str],
+    ideas_at: str,
+    status: Sequence[str] = (),
 ) -> ModelCard:
     sections = [
         f"# {plain(recipe.name)}",
+        *status,
         *(f"![The idea of {picture.stem}]({ideas_at}{picture.name})" for picture in ideas(recipe)),
         description(recipe),
         "Made with csezoo, a model zoo of contrastive sentence embeddings.",

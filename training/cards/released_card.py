@@ -40,7 +40,7 @@ def released_card(name: str, kind: Kind, entry: Released | None, conversion: Con
         entry: what is known of it; None if it is not among the released ones.
         conversion: None for a checkpoint that was not converted.
     """
-    title = name.rpartition("/")[2]
+    title = name.rpartition("/")[2] if conversion else name
     license = (conversion and conversion.license) or kind.license
     sections = [f"# {title}", *([f"Status: {STATUS}."] if entry else [])]
     sections += [method_entries()[text]["description"] for text in kind.texts]

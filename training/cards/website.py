@@ -141,12 +141,12 @@ card. The papers' scores are on the papers' encoders, so compare points of one c
 </div>
 <details class="tasks"><summary>columns for single tasks</summary>{boxes}</details>
 <p class="facts"><output id="count"></output></p>
-<table id="models">
+<div class="scroll"><table id="models">
 <thead><tr>{heads}</tr></thead>
 <tbody>
 {rows}
 </tbody>
-</table>
+</table></div>
 <p class="facts"><a href="{FILE}">{FILE}</a>: a line for each model, task and seed</p>"""
 
 
@@ -198,6 +198,7 @@ def render(tokens: list[Token], file: Path, places: dict[Path, Path]) -> str:
         if token.children:
             token.children = _relinked(token.children, file, places)
     html = MARKDOWN.renderer.render(tokens, MARKDOWN.options, {})
+    html = html.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")  # a number stays on one line
     return html.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
 
 

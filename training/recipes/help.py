@@ -113,13 +113,13 @@ def _indented(text: str) -> list[str]:
 def _table(keys: Mapping[str, Key]) -> str:
     from csezoo.modeling.allowed_values import in_words
 
-    rows = [("key", "type", "default", "allowed", "unit", "what it is"), ("---",) * 6]
+    rows = [("key", "what it is", "type", "default", "allowed", "unit"), ("---",) * 6]
     for name, key in keys.items():
         if isinstance(key.allowed, tuple):
             allowed = ", ".join(f"`{choice}`" for choice in key.allowed)
         else:
             allowed = in_words(key.allowed) if key.allowed else ""
-        rows.append((f"`{name}`", _type(key), f"`{_text(key.default)}`", allowed, key.unit, key.help))
+        rows.append((f"`{name}`", key.help, _type(key), f"`{_text(key.default)}`", allowed, key.unit))
     return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in rows)
 
 

@@ -308,3 +308,10 @@ def test_the_plot_has_a_point_for_every_visible_model_with_score_and_cost(dumped
 def test_search_and_filter_are_read_from_the_url(shown):
     rows = shown("search=large&backbone=roberta-large&method=promptbert")
     assert [row[0] for row in rows] == ["l2pcsr-prompt-roberta-large", "promptbert-sup-roberta-large"]
+
+
+def test_search_reads_the_visible_columns(shown):
+    report = json.loads((ROOT / "model_cards" / "simcse-minilm" / "results.json").read_text(encoding="utf-8"))
+    score = next(f"{entry['mean']:.2f}" for entry in report["summary"] if entry["task"] == "STS12")
+    assert not shown(f"search={score}")
+    assert [row[0] for row in shown(f"search={score}&tasks=STS12")] == ["simcse-minilm"]

@@ -36,7 +36,8 @@ if (table) {
     const words = search.value.toLowerCase().split(/\s+/);
     const [method, backbone] = filters.map((select) => select.value);
     for (const row of rows) {
-      const found = words.every((word) => row.textContent.toLowerCase().includes(word));
+      const shown = [...row.cells].filter((cell) => !cell.hidden).map((cell) => cell.textContent.toLowerCase());
+      const found = words.every((word) => shown.some((cell) => cell.includes(word)));
       const fits = !method || text(row, "method").split(" + ").includes(method);
       row.hidden = !found || !fits || Boolean(backbone && text(row, "base model") !== backbone);
     }
@@ -60,7 +61,8 @@ if (table) {
     return parent.appendChild(node);
   };
 
-  // The score over the cost, on a logarithmic scale, of all visible rows that have both.
+  // The score over the cost, on a logarithmic scale, of all visible rows that have both. The keyboard reaches the same
+  // links in the table.
   const draw = () => {
     const svg = document.querySelector("#plot svg");
     const points = rows.filter((row) => !row.hidden)
@@ -77,15 +79,17 @@ if (table) {
     const [y0, y1] = ends(points.map(({ y }) => y), 1);
     const across = (x) => left + ((Math.log10(x) - x0) / (x1 - x0)) * (width - left - 12);
     const up = (y) => height - bottom - ((y - y0) / (y1 - y0)) * (height - bottom - 12);
-    for (let y = Math.ceil(y0 / 5) * 5; y <= y1; y += 5) {
+    const step = [1, 2, 5, 10].find((size) => (y1 - y0) / size < 10) || 20;
+    for (let y = Math.ceil(y0 / step) * step; y <= y1; y += step) {
       add(svg, "line", { class: "grid", x1: left, x2: width, y1: up(y), y2: up(y) });
       add(svg, "text", { x: left - 6, y: up(y) + 4, "text-anchor": "end" }, y);
     }
+    const parts = x1 - x0 < 0.7 ? [1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9] : [1, 2, 5];
     for (let power = -2; power < 6; power += 1) {
-      for (const x of [1, 2, 5].map((step) => step * 10 ** power)) {
+      for (const x of parts.map((part) => part * 10 ** power)) {
         if (Math.log10(x) >= x0 && Math.log10(x) <= x1) {
           add(svg, "line", { class: "grid", x1: across(x), x2: across(x), y1: 0, y2: height - bottom });
-          add(svg, "text", { x: across(x), y: height - 6, "text-anchor": "middle" }, Number(x.toPrecision(1)));
+          add(svg, "text", { x: across(x), y: height - 6, "text-anchor": "middle" }, Number(x.toPrecision(2)));
         }
       }
     }
@@ -93,7 +97,7 @@ if (table) {
     points.sort((a, b) => kinds.indexOf(a.row.dataset.status) - kinds.indexOf(b.row.dataset.status));
     for (const { row, x, y } of points) {
       const kind = `kind-${kinds.indexOf(row.dataset.status)}`;
-      const link = add(svg, "a", { href: row.cells[0].firstElementChild.getAttribute("href"), class: kind });
+      const link = add(svg, "a", { href: row.cells[0].firstElementChild.getAttribute("href"), class: kind, tabindex: -1 });
       const label = `${text(row, "name")}: ${text(row, "STS average")}, ${text(row, cost.value)} ${cost.value}`;
       add(link, "circle", { cx: across(x), cy: up(y), r: narrow ? 4 : 5 });
       add(link, "title", {}, label);
@@ -110,7 +114,7 @@ if (table) {
   const choose = (key, value) => {
     if (value) choice.set(key, value);
     else choice.delete(key);
-    history.replaceState(null, "", `#${choice}`);
+    history.replaceState(null, "", choice.size ? `#${choice}` : location.pathname + location.search);
   };
 
   heads.forEach((head) => head.firstElementChild.addEventListener("click", () => {
@@ -123,8 +127,9 @@ if (table) {
   for (const select of [...filters, cost]) {
     select.addEventListener("change", () => { choose(select.id, select.value); filter(); });
   }
-  boxes.forEach((box) => box.addEventListener("change", showTasks));
+  boxes.forEach((box) => box.addEventListener("change", () => { showTasks(); filter(); }));
   addEventListener("resize", draw);
+  addEventListener("hashchange", () => location.reload()); // a link to a view, opened in this tab
   search.value = choice.get("search") || "";
   for (const select of filters) select.value = choice.get(select.id) || "";
   cost.value = choice.get("cost") === "MB" ? "MB" : "CPU ms";
