@@ -49,10 +49,11 @@ from transformers import AutoModel
 
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .distributed import gather_rows
-from .modeling_contrastive import ContrastiveLearningOutput, ForContrastiveLearning, update_average
+from .modeling_contrastive import ContrastiveLearningOutput, ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
 from .objectives import cosine_logits, without
 from .pooling import build_projection
+from .weight_average import update_average
 
 
 class ESimCSEConfig(SentenceEncoderConfig):

@@ -22,6 +22,7 @@ from .natural_language_inference import NLIClassifier, nli_loss
 from .objectives import duplicate_rows, info_nce
 from .pooling import BackboneOutput, MaskedLMTransform, build_projection
 from .rank_distillation import rank_distillation
+from .weight_average import update_average
 
 logger = logging.get_logger(__name__)
 
@@ -40,20 +41,6 @@ class ContrastiveLearningOutput(ModelOutput):
     loss: torch.Tensor | None = None
     losses: dict[str, torch.Tensor] | None = None
     embeddings: torch.Tensor | None = None
-
-
-def update_average(average: nn.Module, module: nn.Module, decay: float) -> None:
-    """Update an exponential moving average of a module's weights. Call it without gradients.
-
-    Args:
-        average: a module of the same class. Its parameters keep the share `decay`; its buffers are copied, because a
-            batch norm's statistics are averages already.
-        module: the module to average.
-    """
-    for mean, weight in zip(average.parameters(), module.parameters(), strict=True):
-        mean.lerp_(weight, 1 - decay)
-    for copy, statistic in zip(average.buffers(), module.buffers(), strict=True):
-        copy.copy_(statistic)
 
 
 class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
@@ -133,16 +120,20 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         """Load a pre-trained encoder's weights into every encoder of the model that starts from them."""
         for encoder in self.encoders():
             encoder.load_state_dict(without_pooler(backbone))
-        self._restart_average()
+        self._restart_averages()
 
-    def _restart_average(self) -> None:
-        if self.config.ema_decay > 0:
-            self.average.load_state_dict(self.model.state_dict())
+    def averages(self) -> list[tuple[nn.Module, nn.Module]]:
+        """Return every average of weights with the module that it averages."""
+        return [(self.average, self.model)] if self.config.ema_decay > 0 else []
+
+    def _restart_averages(self) -> None:
+        for average, module in self.averages():
+            average.load_state_dict(module.state_dict())
 
     def train(self, mode: bool = True) -> "ForContrastiveLearning":
         super().train(mode)
-        if self.config.ema_decay > 0:
-            self.average.requires_grad_(False).eval()  # frozen here, because loading unfreezes it
+        for average, _ in self.averages():
+            average.requires_grad_(False).eval()  # frozen here, because loading unfreezes it
         return self
 
     def encoders(self) -> list[PreTrainedModel]:
@@ -162,15 +153,15 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
         A run that resumes within a stage calls it too, and then loads the checkpoint's tensors over its changes.
         """
-        self._restart_average()
+        self._restart_averages()
 
     def after_update(self) -> None:
         """Update the method's state, without gradients, after an optimizer step.
 
         The loop calls this once for all accumulated batches, and not for an update that fp16 skipped.
         """
-        if self.config.ema_decay > 0:
-            update_average(self.average, self.model, self.config.ema_decay)
+        for average, module in self.averages():
+            update_average(average, module, self.config.ema_decay)
 
     def learn_views(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> None:
         """Run the extra encoder passes with which a method learns its views, so that a benchmark can count them.
@@ -246,7 +237,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             nli_attention_mask = torch.ones_like(nli_input_ids) if nli_attention_mask is None else nli_attention_mask
             pairs = self.project(self.pool_rows(nli_input_ids, nli_attention_mask)[:nli_rows])
             labels = None if nli_labels is None else nli_labels[:nli_rows]
-            losses["nli"] = self.labelled_loss(pairs, labels)
+            losses["nli"] = self.labelled_loss(pairs, labels, nli_input_ids[:nli_rows])
             weighted.append(losses["nli"] * (1.0 if input_ids is None else self.config.nli_weight))
         if not weighted:
             raise ValueError(
@@ -335,13 +326,13 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             duplicates=duplicates,
         )
 
-    def labelled_loss(self, pairs: torch.Tensor, labels: torch.Tensor | None) -> torch.Tensor:
+    def labelled_loss(self, pairs: torch.Tensor, labels: torch.Tensor | None, input_ids: torch.Tensor) -> torch.Tensor:
         """Compute the loss of labelled pairs `(N, 2, H)`, or of triplets `(N, 3, H)` without labels.
 
         It is `nli_loss`, or with `nli_objective="contrastive"` that of supervised SimCSE (eq. 5), whatever the method.
         """
         if self.config.nli_objective == "contrastive":
-            return ForContrastiveLearning.contrastive_loss(self, pairs)
+            return ForContrastiveLearning.contrastive_loss(self, pairs, self.duplicates(input_ids))
         return nli_loss(self.nli_classifier, pairs, labels)
 
     def rank_loss(self, embeddings: torch.Tensor, teacher_vectors: torch.Tensor | None) -> torch.Tensor:

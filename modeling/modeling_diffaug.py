@@ -81,7 +81,7 @@ class DiffAugModel(SentenceEncoderModel):
     """
 
     config_class = DiffAugConfig
-    training_heads = SentenceEncoderModel.training_heads + ("prefix_encoder",)
+    training_heads = SentenceEncoderModel.training_heads + ("prefix_encoder", "average_prefix_encoder")
     # With gradient checkpointing, a layer would run again without its prefixes or its rows' adapters.
     supports_gradient_checkpointing = False
 
@@ -221,8 +221,13 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
     def __init__(self, config: DiffAugConfig):
         super().__init__(config)
         if config.prefix_positions:
-            self.prefix_encoder = self._build_prefix_encoder()
+            self._build_prefix_encoders()
         self.post_init()
+
+    def _build_prefix_encoders(self) -> None:
+        self.prefix_encoder = self._build_prefix_encoder()
+        if self.config.ema_decay > 0:
+            self.average_prefix_encoder = self._build_prefix_encoder().requires_grad_(False)
 
     def _build_prefix_encoder(self) -> PrefixEncoder:
         config = self.config
@@ -236,25 +241,35 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
                 encoder_hidden_size=config.hidden_size,
                 prefix_projection=config.reparametrisation,
             )
-        )
+        ).to(self.model.prefixes)
 
     @torch.no_grad()
     def recover_heads(self, lost: set[str]) -> set[str]:
         """Train the served prefixes directly: the table and MLP behind them cannot be restored."""
-        recovered = super().recover_heads(lost)
-        if "prefix_encoder" not in lost:
-            return recovered
-        self.config.reparametrisation = False
-        self.prefix_encoder = self._build_prefix_encoder().to(self.model.prefixes)
-        table = self.prefix_encoder.embedding.weight
-        table.copy_(self.model.prefixes.permute(3, 0, 1, 2, 4).flatten(1)[: len(table)])
-        return recovered | {"prefix_encoder"}
+        if "prefix_encoder" in lost:
+            self.config.reparametrisation = False
+            self._build_prefix_encoders()
+            table = self.prefix_encoder.embedding.weight
+            table.copy_(self.model.prefixes.permute(3, 0, 1, 2, 4).flatten(1)[: len(table)])
+        return super().recover_heads(lost) | ({"prefix_encoder", "average_prefix_encoder"} & lost)
 
-    def prefixes(self) -> torch.Tensor:
-        """Return the prefixes of both views as keys and values, `(M, 2, heads, 2l, H / heads)`, view 1 first."""
-        table = self.prefix_encoder.embedding.weight
+    def averages(self) -> list[tuple[nn.Module, nn.Module]]:
+        """Return every average of weights. The prefixes that the average serves come from an average, too."""
+        averages = super().averages()
+        if averages and self.config.prefix_positions:
+            averages.append((self.average_prefix_encoder, self.prefix_encoder))
+        return averages
+
+    def prefixes(self, *, averaged: bool = False) -> torch.Tensor:
+        """Return the prefixes of both views as keys and values, `(M, 2, heads, 2l, H / heads)`, view 1 first.
+
+        Args:
+            averaged: from the average of the weights.
+        """
+        encoder = self.average_prefix_encoder if averaged else self.prefix_encoder
+        table = encoder.embedding.weight
         slots = torch.arange(self.config.prefix_positions, device=table.device) % len(table)
-        flat = self.prefix_encoder(slots)  # (2l, 2MH): for every layer its key, then its value
+        flat = encoder(slots)  # (2l, 2MH): for every layer its key, then its value
         shape = (self.config.num_hidden_layers, 2, key_shape(self.config.backbone_config)[0], -1)
         return flat.unflatten(1, shape).permute(1, 2, 3, 0, 4)
 
@@ -293,7 +308,8 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         served = super().serving_model()
         if self.config.prefix_positions:
             self.model.prefixes.copy_(self.prefixes())
-            served.get_parameter("prefixes").copy_(self.model.prefixes)  # the served model may be the average
+            if self.config.ema_decay > 0:
+                served.get_parameter("prefixes").copy_(self.prefixes(averaged=True))
         return served
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:

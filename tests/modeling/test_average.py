@@ -60,7 +60,13 @@ def test_statistics_of_a_batch_norm_are_copied():
         assert torch.equal(mean, buffer)
 
 
-def test_prefixes_are_served_with_the_average():
+def test_the_prefixes_that_are_served_come_from_an_average():
     trained = model("diffaug")
+    trained.begin_stage("contrastive")
+    before = trained.prefix_encoder.embedding.weight.detach().clone()
     update(trained)
-    assert torch.equal(trained.serving_model().prefixes, trained.prefixes())
+    after = trained.prefix_encoder.embedding.weight.detach()
+    assert not torch.equal(before, after)
+    torch.testing.assert_close(trained.average_prefix_encoder.embedding.weight, 0.9 * before + 0.1 * after)
+    served = trained.serving_model().prefixes
+    assert torch.equal(served, trained.prefixes(averaged=True)) and not torch.equal(served, trained.prefixes())

@@ -107,3 +107,16 @@ def test_every_method_has_the_option(name):
     twice = {key: torch.cat([value, value[1:2]]) for key, value in different.items()}
     assert loss(different, mask_duplicates=True) == loss(different)
     assert loss(twice, mask_duplicates=True) != loss(twice)
+
+
+def test_labelled_triplets_have_the_option():
+    def loss(rows, **changes):
+        torch.manual_seed(0)
+        config = configure("simcse", "bert", nli_classes=2, nli_objective="contrastive", **changes)
+        model = METHODS["simcse"][2](config).eval()
+        return model(nli_input_ids=rows["input_ids"], nli_attention_mask=rows["attention_mask"]).loss.item()
+
+    different = batch(views=3)
+    twice = {key: torch.cat([value, value[1:2]]) for key, value in different.items()}
+    assert loss(different, mask_duplicates=True) == loss(different)
+    assert loss(twice, mask_duplicates=True) < loss(twice)

@@ -131,12 +131,12 @@ def build(recipe: Recipe) -> Build:
         model.get_submodule("generator").load_state_dict(generator.state_dict())
     if recipe.attn_implementation:
         model.set_attn_implementation(recipe.attn_implementation)
-    model.start_from(backbone)
+    for key, head in model.masked_lm_heads().items():
+        load_masked_lm_head(key, head, backbone.config, recipe.base_model, recipe.base_revision or "main")
+    model.start_from(backbone)  # after the heads, because an average of the weights starts here
     if recipe.dropout is not None:
         for encoder in model.encoders():
             set_module_dropout(encoder, recipe.dropout)
-    for key, head in model.masked_lm_heads().items():
-        load_masked_lm_head(key, head, backbone.config, recipe.base_model, recipe.base_revision or "main")
     # In the releases, max_length counts special tokens, but not a template.
     sentence_length = recipe.max_length - (template_length(templates[0]) if prompts == [None] else 0)
     longest = longest_input(backbone) - config.prefix_positions

@@ -46,6 +46,13 @@ def test_the_masked_lm_transform_starts_from_the_base_model(base):
     assert torch.equal(transform.dense.weight, original.dense.weight)
 
 
+def test_an_average_of_the_weights_starts_from_all_weights_of_the_base_model(base):
+    changes = {"projection": "mlm_transform", "projection_at_test": True, "ema_decay": 0.9}
+    model = build(make_recipe({"base_model": str(base), **changes})).model
+    for (name, mean), weight in zip(model.average.named_parameters(), model.model.parameters(), strict=True):
+        assert torch.equal(mean, weight), name
+
+
 def test_an_encoder_without_some_tensors_is_refused(bases, tmp_path):
     model = AutoModel.from_pretrained(bases["bert"])
     state = {name: tensor for name, tensor in model.state_dict().items() if "layer.1." not in name}
