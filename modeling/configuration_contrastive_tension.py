@@ -31,7 +31,7 @@ class ContrastiveTensionConfig(SentenceEncoderConfig):
 
     @property
     def encoders_in_training(self) -> tuple[int, int]:
-        return 2, 0
+        return 2, super().encoders_in_training[1]
 
     @property
     def needs_whole_batch(self) -> str | None:

@@ -308,7 +308,7 @@ class SentenceEncoderConfig(PretrainedConfig):
     @property
     def encoders_in_training(self) -> tuple[int, int]:
         """How many encoders of the backbone's size the training model has: trained ones, frozen ones."""
-        return 1, 0
+        return 1, int(self.ema_decay > 0)
 
     @property
     def needs_generator(self) -> bool:

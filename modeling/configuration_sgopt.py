@@ -91,7 +91,8 @@ class SGOPTConfig(SentenceEncoderConfig):
 
     @property
     def encoders_in_training(self) -> tuple[int, int]:
-        return 1, int(self.has_twin)
+        trained, frozen = super().encoders_in_training
+        return trained, frozen + self.has_twin
 
     def view_columns(self, columns: int) -> list[int]:
         """Return the columns of the sentence and of its guide: the twin reads the sentence or the second column."""

@@ -7,7 +7,7 @@ References:
 
 import torch
 
-from .objectives import cosine_logits
+from .objectives import at_least_float32, cosine_logits
 
 
 def without_diagonal(matrix: torch.Tensor) -> torch.Tensor:
@@ -80,7 +80,7 @@ def rank_distillation(
         A scalar of at least float32; 0 for a batch of one sentence.
     """
     if len(anchors) < 2:
-        return (anchors * 0).sum()
+        return (at_least_float32(anchors) * 0).sum()
     scores = without_diagonal(cosine_logits(anchors, others, temperature))
     teacher_scores = without_diagonal(cosine_logits(teachers, teachers, teacher_temperature)).to(scores.dtype)
     return (list_net if loss == "listnet" else list_mle)(scores, teacher_scores)

@@ -154,10 +154,11 @@ def test_a_card_says_when_the_labelled_data_are_used():
     def settings(name: str) -> str:
         return recipe_card(load_recipe(name), ideas_at="../ideas/").text
 
-    assert "| stage on labelled data | 130 updates, before the other stage |" in settings(
-        "simcse-nli-then-wiki-bert-base-uncased"
-    )
-    assert "| stage on labelled data | epochs: 1 |" in settings("sbert-nli-bert-base-uncased")
+    two_stages = settings("simcse-nli-then-wiki-bert-base-uncased")
+    assert "| first stage, on labelled data | updates: 130 |\n| second stage | updates: 200 |" in two_stages
+    assert two_stages.index("Supervised SimCSE (") < two_stages.index("\nSimCSE ("), "in the order of training"
+    assert "This recipe is the zoo's own." in two_stages
+    assert "| epochs | 1 |" in settings("sbert-nli-bert-base-uncased")
     each_update = settings("consert-joint-bert-base-uncased")
     assert "| nli_weight | 6.67 |" in each_update and "stage on labelled data" not in each_update
 

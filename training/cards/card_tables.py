@@ -11,6 +11,7 @@ from ..evaluation.report import AVERAGE, average, tests_only
 from ..recipes import FREE_KEYS, QUICKSTARTS, Recipe, changes, file_name, load_recipe, recipe_names
 from .escaping import code, plain
 from .listing import STS_AVERAGE, Model, shown_score
+from .method_texts import labelled
 from .published import TRANSFER_AVERAGE, PublishedRow, comparable, published, same_pairs
 from .tables import distance, markdown_table
 
@@ -121,9 +122,7 @@ def settings_table(recipe: Recipe) -> str:
         "batch size": recipe.batch_size,
         "learning rate": f"{recipe.learning_rate:g}",
         "length": f"{recipe.max_length} word pieces",
-        "epochs" if recipe.max_steps is None else "updates": (
-            f"{recipe.epochs:g}" if recipe.max_steps is None else recipe.max_steps
-        ),
+        **_length(recipe),
         "seeds": ", ".join(map(str, recipe.seeds)),
         **({"soup": f"the average of up to {recipe.soup} best checkpoints"} if recipe.soup else {}),
     }
@@ -131,17 +130,29 @@ def settings_table(recipe: Recipe) -> str:
     cells = {key: plain(str(value)) for key, value in rows.items()}
     prompts = enumerate(recipe.model.get("prompts") or [], 1)
     cells |= {f"prompt of view {number}": code(text) for number, text in prompts}
-    if recipe.nli_file or recipe.nli_dataset or recipe.nli_steps:
+    if recipe.teachers:
+        cells["teachers"] = plain(", ".join(map(file_name, recipe.teachers)))
+        cells |= {"teacher_share": f"{recipe.teacher_share:g}"} if len(recipe.teachers) > 1 else {}
+    if labelled(recipe):
         cells |= _labelled(recipe)
     return markdown_table(["", ""], *map(list, cells.items()))
 
 
+def _length(recipe: Recipe) -> dict[str, object]:
+    """Return the length of training. A stage on labelled data comes before the other."""
+    unit, length = ("epochs", f"{recipe.epochs:g}") if recipe.max_steps is None else ("updates", recipe.max_steps)
+    if not (recipe.nli_steps or recipe.nli_epochs):
+        return {unit: length}
+    first, of_first = ("updates", recipe.nli_steps) if recipe.nli_steps else ("epochs", f"{recipe.nli_epochs:g}")
+    if recipe.max_steps == 0:
+        return {first: of_first}
+    return {"first stage, on labelled data": f"{first}: {of_first}", "second stage": f"{unit}: {length}"}
+
+
 def _labelled(recipe: Recipe) -> dict[str, str]:
-    """Return the settings of the labelled data: those of a stage before all others, or of each update."""
+    """Return the settings of the labelled data."""
     cells = {"labelled data": plain(_source(recipe, recipe.nli_file, recipe.nli_dataset_file or recipe.nli_dataset))}
     if recipe.nli_steps or recipe.nli_epochs:
-        length = f"{recipe.nli_steps} updates" if recipe.nli_steps else f"epochs: {recipe.nli_epochs:g}"
-        cells["stage on labelled data"] = f"{length}, before the other stage" if recipe.max_steps != 0 else length
         rate = recipe.learning_rate if recipe.nli_learning_rate is None else recipe.nli_learning_rate
         cells["nli_learning_rate"] = f"{rate:g}"
     return {**cells, "nli_batch_size": str(recipe.nli_batch_size)}
@@ -194,6 +205,7 @@ def _option(key: str, value: object) -> str:
     if isinstance(value, str) and (key.endswith("_file") or key == "eval_data" or value[:1] in ("~", ".", "/")):
         value = file_name(value)
     values = value if isinstance(value, list) else [value]
+    values = [file_name(str(directory)) for directory in values] if key == "teachers" and value else values
     return " ".join([f"--{key}", *map(_word, values)])
 
 

@@ -22,7 +22,7 @@ from .model_card import model_card, recipe_card
 from .published import TRANSFER_AVERAGE, PublishedRow, published, published_rows
 from .released_card import released_card
 from .serving import Shape, read_serving, shape_of
-from .tables import column
+from .tables import column, newest
 
 IDEAS_AT = "../ideas/"
 # The names of the averages in the index and in `results.csv`.
@@ -126,7 +126,7 @@ def _encoder(file: Path) -> Entry:
     report = read_json(file)
     try:
         base, lines = file_name(report["model"]), _lines(report["results"])
-        name = f"{base}, {report['results'][0]['pooling']}"
+        name = f"{base}, {report['results'][-1]['pooling']}"
     except (KeyError, TypeError, IndexError) as error:
         raise UserError(f"{file} is not a results file ({one_line(error)})") from error
     link = f"{file.parent.name}/{file.name}"
@@ -143,7 +143,7 @@ def _released(name: str) -> Entry:
         False,
         " + ".join(kind.texts),
         file_name(entry.base_model),
-        kind.data or "",
+        entry.data or kind.data or "",
         None,
         None,
     )
@@ -184,7 +184,7 @@ def _lines(results: list[dict]) -> list[Score]:
     """Return the lines of measured results, and of each seed the average over the seven STS tasks if it has all."""
     lines = [
         Score(column(result), result["metric"], result.get("seed"), float(result["value"]))
-        for result in results
+        for result in newest(results)
         if isinstance(result["value"], int | float)
     ]
     for seed in dict.fromkeys(line.seed for line in lines):

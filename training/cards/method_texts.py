@@ -57,10 +57,16 @@ def trained(recipe: Recipe) -> bool:
     return recipe.max_steps != 0 or bool(recipe.nli_steps or recipe.nli_epochs)
 
 
+def labelled(recipe: Recipe) -> bool:
+    """Return whether a recipe trains on labelled pairs."""
+    return bool(recipe.nli_file or recipe.nli_dataset or recipe.nli_steps)
+
+
 def text_names(recipe: Recipe) -> list[str]:
     """Return the names of the files in `methods/` that apply to a recipe.
 
-    These are its methods and additions such as prompts. A new method has no text until it has a file.
+    These are its methods, in the order of training, and additions such as prompts. A new method has no text until it
+    has a file.
 
     Example:
         >>> from csezoo.training.recipes import load_recipe
@@ -73,17 +79,18 @@ def text_names(recipe: Recipe) -> list[str]:
     names = [variant(name, recipe) for name in names if name in method_entries()]
     if not trained(recipe):
         names = ["untrained"]
+    of_labels = ["sbert"] if recipe.model.get("nli_classes") == 3 else []
+    of_labels += ["simcse-sup"] if recipe.model.get("nli_objective") == "contrastive" and labelled(recipe) else []
+    names = [*of_labels, *names] if recipe.nli_steps or recipe.nli_epochs else [*names, *of_labels]
     if recipe.model.get("pooling") == "prompt":
         names.append("promptbert")
-    if recipe.model.get("nli_classes") == 3:
-        names.append("sbert")
-    if recipe.model.get("nli_objective") == "contrastive":
-        names.append("simcse-sup")
+    if recipe.teachers:
+        names.append("rankcse")
     if recipe.whitening:
         names.append("whitening")
     if recipe.flow:
         names.append("flow")
-    return names
+    return list(dict.fromkeys(names))
 
 
 def variant(name: str, recipe: Recipe) -> str:
@@ -95,8 +102,10 @@ def variant(name: str, recipe: Recipe) -> str:
 
 
 def description(recipe: Recipe) -> str:
-    """Return a paragraph for each method."""
-    return "\n\n".join(method_entries()[name]["description"] for name in text_names(recipe))
+    """Return a paragraph for each method, after that of the recipe if it has one."""
+    of_recipes = [entry.get("recipes", {}).get(recipe.recipe) for entry in method_entries().values()]
+    of_methods = [method_entries()[name]["description"] for name in text_names(recipe)]
+    return "\n\n".join([*filter(None, of_recipes), *of_methods])
 
 
 def citations(recipe: Recipe) -> str:

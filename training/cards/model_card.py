@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
@@ -88,7 +89,7 @@ def _card(
         *(f"![The idea of {picture.stem}]({ideas_at}{picture.name})" for picture in ideas(recipe)),
         description(recipe),
         "Made with csezoo, a model zoo of contrastive sentence embeddings.",
-        use_section(path),
+        use_section(path, plain_form=has_plain_form(recipe.method, recipe.model) and not recipe.flow),
         _training(recipe, runs),
         *results_text,
         "## Limits and biases\n\n" + "\n".join(f"* {line}" for line in limits(recipe)),
@@ -147,8 +148,25 @@ def _hub_id(base_model: str | None) -> str | None:
     return None if base_model is None or base_model[0] in "./~" else base_model
 
 
-def use_section(path: str) -> str:
-    """Return the section on how to load the model at `path`, a directory or Hub id."""
+def has_plain_form(method: str, model: dict[str, Any]) -> bool:
+    """Return whether `csezoo export` can write a model without custom code, from its method and configuration."""
+    from csezoo.modeling.combination import method as classes_of  # imports torch, as `method_keys` does
+
+    return classes_of(method)[0](**model).needs_own_code is None
+
+
+def use_section(path: str, *, plain_form: bool) -> str:
+    """Return the section on how to load a model.
+
+    Args:
+        path: a directory or Hub id.
+        plain_form: see `has_plain_form`.
+    """
+    export = (
+        "`csezoo export` writes a repository without custom code. Its card says what can use it."
+        if plain_form
+        else "`csezoo export --onnx` writes a file for ONNX Runtime."
+    )
     oldest = ".".join(OLDEST_SENTENCE_TRANSFORMERS.split(".")[:2])
     return f"""## Use
 
@@ -168,7 +186,7 @@ batch = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
 embeddings = model(**batch).pooler_output
 ```
 
-Without `trust_remote_code=True`, transformers 5 asks before it loads this tokenizer.
+Without `trust_remote_code=True`, transformers 5 asks whether to run the code of the repository.
 
 sentence-transformers {oldest} or newer returns the same vectors:
 
@@ -179,7 +197,7 @@ embeddings = model.encode(["A cat sits on the mat.", "A cat is on a mat."], norm
 ```
 
 Older versions, and servers that pool the token vectors themselves (vLLM, Text Embeddings Inference), cannot use this
-repository. `csezoo export` writes a repository without custom code. Its card says what can use it."""
+repository. {export}"""
 
 
 def _training(recipe: Recipe, runs: list[dict]) -> str:
@@ -191,7 +209,7 @@ def _training(recipe: Recipe, runs: list[dict]) -> str:
 {shown}
 {fence}
 
-The command names files and directories without their paths. The run's `recipe.yaml` contains every key.
+The command names files and directories without their paths. The run's `recipe.yaml` has every key.
 
 {_forced(runs)}{settings_table(recipe)}"""
 

@@ -11,7 +11,7 @@ from huggingface_hub import ModelCard, ModelCardData
 from ..recipes.released import STATUS, Kind, Released
 from .card_tables import score_tables
 from .method_texts import BIASES, DATA_LIMITS, UNCASED, method_entries
-from .model_card import use_section
+from .model_card import has_plain_form, use_section
 from .published import published_rows
 from .tables import markdown_table
 
@@ -41,14 +41,19 @@ def released_card(name: str, kind: Kind, entry: Released | None, conversion: Con
         conversion: None for a checkpoint that was not converted.
     """
     title = name.rpartition("/")[2] if conversion else name
+    plain_form = _has_plain_form(kind, conversion)
     license = (conversion and conversion.license) or kind.license
     sections = [f"# {title}", *([f"Status: {STATUS}."] if entry else [])]
     sections += [method_entries()[text]["description"] for text in kind.texts]
     if conversion:
-        sections += [_origin(name, conversion), use_section("REPOSITORY"), _conversion(conversion)]
+        sections += [
+            _origin(name, conversion),
+            use_section("REPOSITORY", plain_form=plain_form),
+            _conversion(conversion),
+        ]
     else:
         where = f"The weights are on the Hub: [{name}](https://huggingface.co/{name})."
-        sections += [where, _how_to_convert(name, list(kind.servings))]
+        sections += [where, _how_to_convert(name, list(kind.servings), plain_form)]
     repository, commit = kind.release.split("@")
     sections.append(
         f"The rules by which csezoo reads and serves it follow the authors' code, "
@@ -96,9 +101,17 @@ def _conversion(conversion: Conversion) -> str:
     return f"{text}\n\n{notes}".rstrip()
 
 
-def _how_to_convert(name: str, servings: list[str]) -> str:
+def _has_plain_form(kind: Kind, conversion: Conversion | None) -> bool:
+    """Return whether the converted model has a plain form, in its serving or in the default one."""
+    serving = conversion and conversion.receipt["serving"]
+    served = kind.servings[serving] if serving else next(iter(kind.servings.values()), {})
+    prompts = {"prompts": [next(iter(kind.prompts.values()))]} if kind.prompts else {}
+    return has_plain_form(kind.method, {**kind.model, **prompts, **served})
+
+
+def _how_to_convert(name: str, servings: list[str], plain_form: bool) -> str:
     title = name.rpartition("/")[2]
-    load = use_section(title).removeprefix("## Use\n\n")
+    load = use_section(title, plain_form=plain_form).removeprefix("## Use\n\n")
     choice = f"`--serving` is one of {', '.join(servings)}; the first is the default.\n\n" if servings else ""
     return f"## Use\n\n```bash\ncsezoo convert {name} --to {title}\n```\n\n{choice}{load}"
 
@@ -119,6 +132,7 @@ def _license_section(kind: Kind, conversion: Conversion | None) -> str:
 
 def _limits(kind: Kind, entry: Released | None) -> str:
     lines = [method_entries()[text]["limits"] for text in kind.texts]
-    lines += [DATA_LIMITS[kind.data]] if kind.data else []
+    data = entry.data or kind.data if entry else kind.data
+    lines += [DATA_LIMITS[data]] if data else []
     lines += [UNCASED] if entry and entry.base_model.endswith("uncased") else []
     return "## Limits and biases\n\n" + "\n".join(f"* {line}" for line in [*lines, BIASES])

@@ -127,15 +127,22 @@ def over_seeds(results: Sequence[dict]) -> dict[str, list[float]]:
         >>> over_seeds([{**receipt, "seed": 1, "value": 66.0}, {**receipt, "seed": 2, "value": 67.0}])
         {'GLUE RTE': [66.0, 67.0]}
     """
-    newest = {column(result): result for result in results}
+    kept = newest(results)
     return {
-        name: [result["value"] for result in results if _without_seed(result) == _without_seed(last)]
-        for name, last in newest.items()
+        name: [result["value"] for result in kept if column(result) == name]
+        for name in dict.fromkeys(map(column, results))
     }
 
 
+def newest(results: Sequence[dict]) -> list[dict]:
+    """Return the results of the newest receipt of each column, with all its seeds."""
+    last = {column(result): _without_seed(result) for result in results}
+    return [result for result in results if _without_seed(result) == last[column(result)]]
+
+
 def _without_seed(result: dict) -> dict:
-    return {name: value for name, value in result.items() if name not in ("seed", "value", "model_revision")}
+    of_seed = ("seed", "value", "model_revision", "model_sha256")  # each seed of a run has weights of its own
+    return {name: value for name, value in result.items() if name not in of_seed}
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:

@@ -108,7 +108,7 @@ def reproduce(options: argparse.Namespace) -> None:
         failed = {missing[number].directory: reason for number, reason in reasons.items()}
     lines = [pool(row, item.columns, item.source, failed) for row in planned]
     if item.against:
-        lines = compared(item, planned, lines, settings["pairs"])
+        lines = compared(item, planned, lines, settings["pairs"], failed)
     for path in write_item(item, planned, lines, out / item.name, profile.data):
         print(path)
     if failed:

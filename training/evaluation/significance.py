@@ -70,7 +70,8 @@ class Similarities:
 def paired_bootstrap(tasks: Sequence[Similarities], *, resamples: int = 1000, seed: int = 0) -> dict[str, float]:
     """Estimate how certain the difference of two encoders' average scores on the same pairs is.
 
-    The pairs of each task are resampled with replacement, and both encoders are scored on each resample.
+    The pairs of each task are resampled with replacement, and both encoders are scored on each resample. A resample of
+    few pairs may have equal scores only, which have no correlation; it is left out.
 
     Args:
         tasks: over which the scores are averaged.
@@ -94,8 +95,9 @@ def paired_bootstrap(tasks: Sequence[Similarities], *, resamples: int = 1000, se
         pairs = len(task.gold)
         for start in range(0, resamples, 100):  # a hundred at a time
             draws = generator.integers(pairs, size=(min(100, resamples - start), pairs))
-            drawn[start : start + 100] += task.difference(draws)
-    differences = drawn / len(tasks)
+            with np.errstate(invalid="ignore"):
+                drawn[start : start + 100] += task.difference(draws)
+    differences = drawn[~np.isnan(drawn)] / len(tasks)
     exact = np.mean([task.difference(np.arange(len(task.gold))[None])[0] for task in tasks])
     low, high = np.percentile(differences, (2.5, 97.5))
     p = 2 * min((differences <= 0).mean(), (differences >= 0).mean())
@@ -103,7 +105,7 @@ def paired_bootstrap(tasks: Sequence[Similarities], *, resamples: int = 1000, se
         "difference": round(float(exact), 10),
         "low": float(low),
         "high": float(high),
-        "p": float(min(1.0, max(p, 1 / resamples))),
+        "p": float(min(1.0, max(p, 1 / len(differences)))),
     }
 
 
@@ -122,7 +124,7 @@ def compare(
         For each task its name, both encoders' scores, and the figures of `paired_bootstrap`.
 
     Raises:
-        UserError: a task has no pairs with gold scores.
+        UserError: a task has no pairs with gold scores, or all similarities of an encoder are equal.
     """
     pair_tasks = [task for task in tasks if isinstance(task, PairTask)]
     if len(pair_tasks) < len(tasks):
@@ -132,7 +134,7 @@ def compare(
     for task in tqdm(pair_tasks, desc="Resampling", disable=not progress):
         gold = np.array(task.scores)
         one, other = (task.similarities(vectors) for vectors in tables)
-        scores = [float(CORRELATIONS[task.metric](values[None], gold[None])[0]) for values in (one, other)]
+        scores = [task.results(vectors)[0]["value"] for vectors in tables]
         figures = paired_bootstrap([Similarities(gold, one, other, task.metric)], resamples=resamples)
         compared.append({"task": task.name, "first": scores[0], "second": scores[1], **figures})
     return compared

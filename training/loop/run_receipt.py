@@ -70,7 +70,7 @@ def run_receipt(
         **data.checksums(),
         **libraries,
         **{key: sha256(file) for key, file in files.items() if file.is_file()},
-        **{f"teacher {directory}": _files_sha256(shards_of(directory)) for directory in recipe.teachers or []},
+        **{f"teacher {n}": _files_sha256(shards_of(vectors)) for n, vectors in enumerate(recipe.teachers or [], 1)},
         "dev pairs": _tasks_sha256(dev),
         "test pairs": _tasks_sha256(tests),
     }

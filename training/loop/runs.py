@@ -36,7 +36,7 @@ from ..pictures.vectors import draw_similarities
 from ..publishing.repository import save_card
 from ..recipes import Recipe, origin
 from .building import build
-from .checkpoints import RECEIPT, checkpoints, read_state
+from .checkpoints import RECEIPT
 from .distributed.launch import make_accelerator, on_main, start_tracker
 from .distributed.seeds import (
     best_directory,
@@ -49,7 +49,6 @@ from .distributed.seeds import (
     take,
 )
 from .run_receipt import refuse_mixed_seeds
-from .served.best_weights import BestWeights
 from .served.fitted_maps import fit_map
 from .training_loop import train
 
@@ -157,8 +156,6 @@ def run_seed(
             training["seconds"] = round(training["seconds"] + fit_map(run / "best", recipe, seed), 3)
         logger.info("evaluating %s", run / "best")
         write_json(results_file, evaluate_best(recipe, seed, run, training, dev, tests))
-        states = map(read_state, checkpoints(run / "checkpoints", {}))
-        BestWeights(run / "best_weights").delete_others({state["best_step"] for state in states})  # those of the soup
     accelerator.wait_for_everyone()
 
 

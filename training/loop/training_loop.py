@@ -254,7 +254,7 @@ def train_stage(
             break
         learning_rate = float(scheduler.get_last_lr()[0])
         config = model.config
-        contrasts = config.contrastive_weight > 0 or config.rank_weight > 0 or bool(config.matryoshka_dims)
+        contrasts = config.contrastive_weight > 0 or bool(config.matryoshka_dims)
         first = stage.name == "contrastive" and step == begin + 1 and contrasts
         check = partial(refuse_equal_views, run.built, recipe, accelerator) if first else None
         losses, rows = update(wrapped, optimizer, loader, recipe, accelerator, check)

@@ -39,6 +39,7 @@ class Released:
     seen: str | None
     scores: list[dict[str, Any]]
     model: dict[str, Any] = field(default_factory=dict)
+    data: str | None = None
     notes: str | None = None
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -17,7 +18,13 @@ from .pooling import Line
 from .runs import ranks
 
 
-def compared(item: Item, planned: Sequence[Planned], lines: Sequence[Line], tasks: Sequence[PairTask]) -> list[Line]:
+def compared(
+    item: Item,
+    planned: Sequence[Planned],
+    lines: Sequence[Line],
+    tasks: Sequence[PairTask],
+    failed: Collection[Path] = (),
+) -> list[Line]:
     """Return the lines with the confidence that they differ from the row `against` in the average of the STS tasks.
 
     All trained seeds of the two rows take part. Their scores are averaged on each resample of the pairs.
@@ -27,9 +34,12 @@ def compared(item: Item, planned: Sequence[Planned], lines: Sequence[Line], task
         planned: the rows.
         lines: the same rows, pooled.
         tasks: of the suite `sts`.
+        failed: directories of runs that are left out.
     """
     columns = [column.name for column in item.columns if column.averages_sts]
-    trained = {row.row.label: [run for run in row.runs if is_trained(run)] for row in planned}
+    trained = {
+        row.row.label: [run for run in row.runs if is_trained(run) and run.directory not in failed] for row in planned
+    }
     if not trained.get(item.against or ""):
         return list(lines)
     bar = progress_bar(sum(map(len, trained.values())), "comparing")

@@ -63,7 +63,8 @@ def estimate(recipe: Recipe) -> Estimate:
     hours = None
     if contrastive is not None and labelled is not None:
         texts = contrastive * batch * views * config.passes_per_text
-        texts += (labelled + (contrastive if recipe.model.get("nli_weight") else 0)) * recipe.nli_batch_size * 2
+        pairs = (labelled + (contrastive if recipe.model.get("nli_weight") else 0)) * recipe.nli_batch_size
+        texts += pairs * recipe.gradient_accumulation_steps * (3 if config.nli_classes == 2 else 2)
         hours = texts * per_text * anchor / 3600
     activation = (ANCHOR_BYTES - BASE[2] * TRAINED) / (128 * 3 * ANCHOR_LENGTH * BASE[0] * BASE[1])
     trained, frozen = config.encoders_in_training
@@ -85,7 +86,7 @@ def _updates(recipe: Recipe) -> tuple[int | None, int | None]:
     if recipe.nli_epochs:
         rows = _rows(recipe.nli_file, recipe.nli_dataset, recipe.nli_dataset_file)
         batches = rows and math.ceil(rows * recipe.nli_fraction / recipe.nli_batch_size)
-        labelled = batches and math.ceil(batches * recipe.nli_epochs)
+        labelled = batches and math.ceil(batches * recipe.nli_epochs / recipe.gradient_accumulation_steps)
     return contrastive, labelled
 
 

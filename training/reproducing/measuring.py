@@ -84,7 +84,7 @@ def run_costs(run: Run) -> list[dict]:
         costs |= {"parameters": total / 1e6, "added parameters": 100 * (total - backbone) / backbone}
     if trained := sorted(run.directory.glob("checkpoints/step-*/model.safetensors")):
         costs["training parameters"] = sum(_parameters(trained[-1]).values()) / 1e6
-    if (loss := _labelled_loss(run.directory / "metrics.jsonl", run.recipe.nli_steps)) is not None:
+    if (loss := _labelled_loss(run.directory / "metrics.jsonl")) is not None:
         costs["labelled loss"] = loss
     return [{"suite": RUN, "task": name, "metric": "cost", "value": value} for name, value in costs.items()]
 
@@ -101,7 +101,8 @@ def _parameters(file: Path) -> dict[str, int]:
     return sizes
 
 
-def _labelled_loss(metrics: Path, steps: int) -> float | None:
+def _labelled_loss(metrics: Path) -> float | None:
+    """Return the last loss of the stage on labelled pairs, whose loss has no other part."""
     lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-    losses = [line["loss"] for line in lines if "loss" in line and line["step"] <= steps]
+    losses = [line["loss"] for line in lines if "nli" in line and line["nli"] == line["loss"]]
     return losses[-1] if losses else None

@@ -113,7 +113,7 @@ def markdown(item: Item, lines: list[Line]) -> str:
         parts.append("\n".join(marked))
     if others := [f"* {line.name}, paper: {line.source}" for line in lines if line.source != item.source]:
         parts.append("\n".join(others))
-    if item.against:
+    if any(cell.p is not None for line in lines for cell in line.cells.values()):
         parts.append(
             f"Compared: the middle 95 % of the difference from {item.against}, and its p, by a paired bootstrap over "
             "the pairs of the STS tasks. Scores are averaged over seeds."

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from csezoo.training import list_models
+from csezoo.training.cards.entries import entries
 from csezoo.training.cards.index import write_cards
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
@@ -63,6 +64,17 @@ def test_every_model_is_listed_with_the_mean_over_its_seeds(cards):
         assert models["simcse-minilm"].scores[entry["task"]] == pytest.approx(entry["mean"], abs=5e-5)
         assert models["simcse-minilm"].deviations[entry["task"]] == pytest.approx(entry["sd"], abs=1e-4)
     assert models["quickstart"].scores == {} and models["quickstart"].base_model == ""
+
+
+def test_an_encoder_that_was_measured_again_has_its_newest_scores(tmp_path):
+    (tmp_path / "untrained").mkdir()
+    report = json.loads((CARDS / "untrained" / "minilm-cls.json").read_text(encoding="utf-8"))
+    mean = json.loads((CARDS / "untrained" / "minilm-mean.json").read_text(encoding="utf-8"))["results"]
+    report["results"] += mean
+    (tmp_path / "untrained" / "minilm.json").write_text(json.dumps(report), encoding="utf-8")
+    (entry,) = [entry for entry in entries(tmp_path) if entry.model.status == "measured here"]
+    assert entry.model.name == "minilm-mlm, mean" and not entry.model.deviations
+    assert all(entry.model.scores[result["task"]] == result["value"] for result in mean)
 
 
 def names(cards, **chosen):

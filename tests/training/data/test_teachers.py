@@ -1,15 +1,18 @@
 """Rank distillation from the vectors that `csezoo encode` wrote."""
 
+from pathlib import Path
+
 import datasets
 import numpy as np
 import pytest
 import torch
 
+from csezoo.training.cards.card_tables import command
 from csezoo.training.data.teachers import Teachers
 from csezoo.training.embedding.embed import embed_file
 from csezoo.training.errors import UserError
 from csezoo.training.loop.runs import run_recipe
-from csezoo.training.recipes import make_recipe
+from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES
 from tests.training.loop.test_resume import same_run
 from tests.training.loop.test_train import lines, values
@@ -70,6 +73,24 @@ def test_a_run_distils_rankings_and_resumes_bit_for_bit(
     train_up_to("step 2  dev", broken)
     run_recipe(make_recipe(broken))
     same_run(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_a_card_names_the_teachers_without_their_paths(bases, train_file, dev_file, teachers, tmp_path):
+    keys = {"teachers": teachers, "rank_weight": 0.5, "max_steps": 1}
+    run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, tmp_path / "run", **keys)))
+    card = (tmp_path / "run" / "best" / "README.md").read_text(encoding="utf-8")
+    names = [Path(directory).name for directory in teachers]
+    assert f"| teachers | {', '.join(names)} |" in card and "| teacher_share | 0.5 |" in card
+    assert "RankCSE" in card
+    of_zoo = load_recipe("simcse-bert-base-uncased", {"teachers": teachers, "rank_weight": 0.5})
+    assert f"--teachers {' '.join(names)} " in command(of_zoo, [])
+    assert str(tmp_path) not in card + (tmp_path / "run" / "results.json").read_text(encoding="utf-8")
+
+
+def test_distillation_alone_needs_no_dropout(bases, train_file, dev_file, teachers, tmp_path):
+    keys = {"teachers": teachers, "rank_weight": 1, "contrastive_weight": 0, "dropout": 0, "max_steps": 1}
+    run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, tmp_path / "run", **keys)))
+    assert [line["loss"] == line["rank"] for line in lines(tmp_path / "run") if "loss" in line] == [True]
 
 
 def test_a_run_with_other_teachers_is_not_resumed(bases, train_file, dev_file, teachers, tmp_path, train_up_to):

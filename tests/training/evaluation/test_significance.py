@@ -92,6 +92,14 @@ def test_encoders_are_compared_on_every_task():
     assert result["difference"] == pytest.approx(result["first"] - result["second"])
     with pytest.raises(UserError, match="compared on pairs with gold scores"):
         compare(letters, letters, [RetrievalTask(task)])
+    with pytest.raises(UserError, match="toy: all similarities are equal"):
+        compare(letters, lambda texts: np.ones((len(texts), 2)), [task])
+
+
+def test_a_resample_without_a_correlation_is_left_out():
+    gold = np.array([0.0, 1.0, 2.0])  # three equal draws have no correlation
+    made = paired_bootstrap([Similarities(gold, gold, -gold)], resamples=200)
+    assert (made["low"], made["high"], made["p"]) == (200.0, 200.0, pytest.approx(1 / 200, rel=0.5))
 
 
 @pytest.fixture

@@ -1,12 +1,13 @@
 """The soup of a run's best checkpoints is their mean in float64, and never worse on dev than the best of them."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from csezoo.training.errors import UserError
-from csezoo.training.loop.checkpoints import read_state
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.loop.served.best_weights import BestWeights
 from csezoo.training.loop.served.soup import Soup, average_weights
@@ -76,12 +77,15 @@ def test_the_best_repository_of_a_run_is_the_mean_of_its_soup(
     assert dev == pytest.approx(results["training"]["dev"], abs=1e-4), "what is served is what was chosen"
 
 
-def test_a_finished_run_does_not_keep_the_single_weights(bases, train_file, dev_file, tmp_path):
+def test_a_finished_run_can_be_evaluated_again(bases, train_file, dev_file, tmp_path):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", soup=2, eval_steps=1, max_steps=2)
     run_recipe(make_recipe(recipe))
-    best = {state["best_step"] for state in map(read_state, (tmp_path / "run" / "checkpoints").iterdir())}
-    kept = {file.name for file in (tmp_path / "run" / "best_weights").iterdir()}
-    assert kept == {f"step-{step:08d}.safetensors" for step in best}, "those from which best/ is made again"
+    results = tmp_path / "run" / "results.json"
+    first = json.loads(results.read_text(encoding="utf-8"))
+    results.unlink()
+    run_recipe(make_recipe(recipe))
+    again = json.loads(results.read_text(encoding="utf-8"))
+    assert again["results"] == first["results"] and again["training"]["soup"] == first["training"]["soup"]
 
 
 def test_a_soup_needs_dev_pairs():

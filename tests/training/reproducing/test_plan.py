@@ -199,6 +199,21 @@ def test_estimates_count_the_passes_and_encoders_that_a_method_says_it_needs():
     assert of("sgopt").gigabytes == pytest.approx(one_text + weights), "the frozen twin; one text of a row is trained"
 
 
+def test_estimates_count_labelled_triplets_and_accumulated_batches():
+    def of(**keys):
+        return estimate(load_recipe("simcse-nli-then-wiki-bert-base-uncased", {"batch_size": "64", **keys}))
+
+    sentences = estimate(load_recipe("simcse-bert-base-uncased", {"batch_size": "64", "max_steps": "100"}))
+    triplets = of(nli_steps="100", max_steps="0")
+    assert triplets.hours == pytest.approx(1.5 * sentences.hours), "three texts, not two"
+    twice = of(nli_steps="100", max_steps="0", gradient_accumulation_steps="2")
+    assert twice.hours == pytest.approx(2 * triplets.hours)
+    epoch = of(nli_steps="0", nli_epochs="1", max_steps="0", gradient_accumulation_steps="4")
+    assert epoch.updates == -(-275_601 // (64 * 4))
+    average = of(ema_decay="0.9")
+    assert average.gigabytes == pytest.approx(of().gigabytes + 110e6 * 4 / 1e9), "a second encoder, not trained"
+
+
 def test_a_dry_run_shows_each_command_with_its_cost():
     item = load_item("diffcse/table-5")
     text = describe(item, plan(item, OUT, rows=["SimCSE without BatchNorm"]))

@@ -178,6 +178,7 @@ def test_rows_are_compared_with_one_of_them_over_all_seeds(different):
             for n, task in enumerate(TASKS)
         ]
     )
+    assert compared(item, rows, pooled, TASKS, [run.directory for run in rows[0].runs]) == pooled
     cell = second.cells["Avg."]
     assert (cell.low, cell.high, cell.p) == (expected["low"], expected["high"], expected["p"])
     assert cell.low < expected["difference"] < cell.high
