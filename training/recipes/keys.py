@@ -252,7 +252,9 @@ class Recipe:
         10_000, "Training sentences that the whitening is fitted on.", ROWS, "sentences"
     )
     whitening_power: float = evaluation_key(
-        1.0, "1 gives all dimensions the same variance. 0 keeps their variances, as principal components do.", "[0, 1]"
+        1.0,
+        "With 1, all dimensions have the same variance. With 0 they keep theirs, as principal components do.",
+        "[0, 1]",
     )
     whitening_updates: int = evaluation_key(
         0,
