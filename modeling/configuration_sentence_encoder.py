@@ -79,10 +79,10 @@ class SentenceEncoderConfig(PretrainedConfig):
             `objectives.duplicate_rows`; false in the papers.
         mlm_weight: weight of an auxiliary masked language modelling loss (0.1 in SimCSE), 0 for none.
         mlm_probability: share of tokens masked for `mlm_weight`.
-        nli_classes: kind of the labelled pairs, see `natural_language_inference`: 2 for triplets with an entailed and a
-            contradicted hypothesis, 3 for pairs with one of three labels, 0 for none.
-        nli_objective: what labelled pairs train: a softmax `classifier` of their classes, or `contrastive`, the loss of
-            supervised SimCSE on triplets.
+        nli_classes: kind of the labelled pairs, see `natural_language_inference`: 2 for triplets with an entailed and
+            a contradicted hypothesis, 3 for pairs with one of three labels, 0 for none.
+        nli_objective: what labelled pairs train: a softmax `classifier` of their classes, or `contrastive`, the loss
+            of supervised SimCSE on triplets.
         nli_weight: weight of the loss of labelled pairs beside the contrastive loss.
         rank_weight: weight of rank distillation from the recipe's `teachers`, see `rank_distillation`; 1 in RankCSE,
             0 for none.
