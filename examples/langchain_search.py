@@ -1,6 +1,6 @@
 """Search the lines of a file with LangChain, whose embeddings load a checkpoint with sentence-transformers.
 
-pip install langchain-core langchain-huggingface
+pip install langchain-core langchain-huggingface "sentence-transformers>=5.4"
 python examples/langchain_search.py runs/quickstart/best sentences.txt "Who bakes the bread?"
 """
 
