@@ -1,5 +1,6 @@
 """A finished run, an interrupted one, a Hub, the command that publishes to it, and labelled triplets to train on."""
 
+import json
 import logging
 import shutil
 from functools import partial
@@ -20,8 +21,10 @@ def finished(tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "tiny"
     run.mkdir()
     tiny_repository(run / "best")
-    (run / "results.json").write_text('{"model": "tiny"}', encoding="utf-8")
-    (run / "recipe.yaml").write_text("name: tiny\nmethod: simcse\ntrain_file: /home/me/train.txt\n", encoding="utf-8")
+    results = {"model": "tiny", "base_model": "/home/me/bert", "neighbours": [{"query": "/a/ sentence"}]}
+    (run / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    recipe = "name: tiny\nmethod: simcse\ntrain_file: /home/me/train.txt\nteachers: [/home/me/teacher]\n"
+    (run / "recipe.yaml").write_text(recipe, encoding="utf-8")
     return run
 
 

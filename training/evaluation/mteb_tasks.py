@@ -110,7 +110,8 @@ def revision_of(receipt: dict) -> str:
         >>> revision_of(receipt)
         'abc-mean-bfloat16'
     """
-    parts = [receipt["model_revision"] or f"sha256-{receipt['model_sha256'][:16]}"]
+    checksum = receipt["model_sha256"]
+    parts = [receipt["model_revision"] or (f"sha256-{checksum[:16]}" if checksum else receipt["kind"])]
     parts += [receipt["pooling"]] if receipt["kind"] == "transformers" else []
     parts += [receipt["dtype"]] if receipt["dtype"] != "float32" else []
     return "-".join(parts)

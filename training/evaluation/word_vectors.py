@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import re
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from ..environment import device
-from ..errors import UserError
+from ..errors import UserError, one_line
 from .sentence_vectors import CountingEncoder, Encode
 
 BAG_OF_WORDS = "bag-of-words"
@@ -106,6 +107,13 @@ def _mean(found: Iterator[np.ndarray], size: int) -> np.ndarray:
 
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], str]:
+    try:
+        return _read_lines(path)
+    except (EOFError, OSError, zlib.error) as error:  # such as a download that was cut off
+        raise UserError(f"{path} cannot be read ({one_line(error)})") from error
+
+
+def _read_lines(path: Path) -> tuple[dict[str, np.ndarray], str]:
     vectors: dict[str, np.ndarray] = {}
     digest, size = hashlib.sha256(), 0
     with path.open("rb") as raw, tqdm(total=path.stat().st_size, unit="B", unit_scale=True, desc=path.name) as bar:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import yaml
 from huggingface_hub import EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
@@ -63,7 +64,9 @@ def stage(run: str, to: str, staged: Path) -> None:
             (staged / name).symlink_to(path.absolute())
     _rewrite(staged / "README.md", lambda card: card.replace(PLACEHOLDER, to))
     if "recipe.yaml" in files:
-        _rewrite(staged / "recipe.yaml", _without_directories)
+        _rewrite(staged / "recipe.yaml", _public_recipe)
+    if "results.json" in files:
+        _rewrite(staged / "results.json", _public_results)
     _write_eval_results(staged)
 
 
@@ -115,20 +118,30 @@ def _card(staged: Path) -> ModelCard:
 
 def _rewrite(link: Path, change: Callable[[str], str]) -> None:
     try:
-        text = link.read_text(encoding="utf-8")
-    except ValueError as error:
+        text = change(link.read_text(encoding="utf-8"))
+    except (ValueError, yaml.YAMLError) as error:
         raise UserError(f"{link.name} cannot be read ({one_line(error)})") from error
     link.unlink()
-    link.write_text(change(text), encoding="utf-8")
+    link.write_text(text, encoding="utf-8")
 
 
-def _without_directories(recipe: str) -> str:
-    """Replace absolute paths in a recipe, which mean nothing on another machine, by the names of the files."""
-    values = yaml.safe_load(recipe)
-    for key, value in values.items():
-        if isinstance(value, str) and Path(value).is_absolute():
-            values[key] = Path(value).name
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+def _public_recipe(recipe: str) -> str:
+    return yaml.safe_dump(_without_directories(yaml.safe_load(recipe)), sort_keys=False, allow_unicode=True)
+
+
+def _public_results(results: str) -> str:
+    values = json.loads(results)
+    others = {key: value for key, value in values.items() if key != "neighbours"}  # which are sentences
+    return json.dumps({**values, **_without_directories(others)}, indent=2) + "\n"
+
+
+def _without_directories(value: Any) -> Any:
+    """Replace absolute paths, which mean nothing on another machine, by the names of the files."""
+    if isinstance(value, dict):
+        return {key: _without_directories(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_directories(item) for item in value]
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
 
 
 def check_files(staged: Path) -> str:

@@ -98,11 +98,13 @@ def row_name(recipe: Recipe) -> str:
 
 def learnt(run: Trained) -> str:
     """Return from what a model has learnt, and for how long."""
-    file = Path(cast(str, run.recipe.train_file))
+    file = Path(run.recipe.train_file or run.recipe.dataset or "")
+    updates = run.results.get("runs", [run.results])[0]["training"]["updates"]
+    if file.suffix not in (".txt", ".csv"):  # not a file of the world
+        return f"{updates} updates on {file.name}"
     with file.open(encoding="utf-8") as lines:
         rows = sum(1 for _ in lines) - (file.suffix == ".csv")
     kind = "NLI triplets (premise, entailed, contradicted)" if run.recipe.text_columns else "sentences"
-    updates = run.results.get("runs", [run.results])[0]["training"]["updates"]
     return f"{updates} updates on {rows:,} {kind}"
 
 

@@ -28,6 +28,7 @@ from .report import PICTURE, Trained, report
 from .world import make_world, write_world
 
 logger = logging.getLogger(__name__)
+MARKER = "made_from.json"  # in a directory that the quickstart made
 LABELLED, UNLABELLED = QUICKSTARTS
 # Keys of the run with labels that the run without labels takes over.
 SHARED = (FREE_KEYS - {"recipe", "output_dir"}) | {"seeds", "max_steps", "mixed_precision", "base_model"}
@@ -76,11 +77,11 @@ def _with_files(recipe: Recipe, output: Path, run: Path) -> Recipe:
     made = output / "world"
     recipe.output_dir = str(run)
     recipe.base_model = recipe.base_model or str((output / "base").absolute())
-    if recipe.text_columns:
+    if recipe.text_columns and not recipe.dataset:
         recipe.train_file = recipe.train_file or str(made / "nli_triplets.csv")
     if recipe.nli_columns:
         recipe.nli_file = recipe.nli_file or str(made / "nli_triplets.csv")
-    recipe.train_file = recipe.train_file or str(made / "train.txt")
+    recipe.train_file = recipe.train_file or (None if recipe.dataset else str(made / "train.txt"))
     recipe.dev_file = recipe.dev_file or str(made / "dev.csv")
     recipe.test_file = recipe.test_file or str(made / "test.csv")
     return recipe
@@ -90,33 +91,44 @@ def _prepare(recipe: Recipe, output: Path, sizes: dict[str, int]) -> None:
     """Make the world and the base model, unless they are there."""
     with seeds_locked(output):
         seed = claim(output, recipe)[0]
-    cause: dict[str, object] = {"seed": seed, "code": _code(words, world), **sizes}
-    changed = _once(output / "world", cause, lambda directory: write_world(make_world(seed=seed, **sizes), directory))
-    sentences = (output / "world" / "train.txt").read_text(encoding="utf-8").splitlines()
-    cause = {**cause, "code": _code(words, world, base, masked_language_modeling)}
-    changed |= _once(output / "base", cause, lambda directory: train_base(sentences, directory, seed=seed))
-    if changed:  # a run with another world or base model must not be resumed
+    of_world: dict[str, object] = {"seed": seed, "code": _code(words, world), **sizes}
+    of_base = {**of_world, "code": _code(words, world, base, masked_language_modeling)}
+    unchanged = [_is_made(output / name, cause) for name, cause in (("world", of_world), ("base", of_base))]
+    if not all(unchanged):
+        # A run with another world or base model must not be resumed. It is removed before they are made, so that no
+        # kill can leave it beside them.
         clear(output)
         remove(output / "simcse")
         remove(output / PICTURE)
+    _once(output / "world", of_world, lambda directory: write_world(make_world(seed=seed, **sizes), directory))
+    sentences = (output / "world" / "train.txt").read_text(encoding="utf-8").splitlines()
+    _once(output / "base", of_base, lambda directory: train_base(sentences, directory, seed=seed))
 
 
-def _once(directory: Path, cause: dict[str, object], make: Callable[[Path], None]) -> bool:
-    """Make a directory unless the same cause already made it. Return whether it was made."""
-    marker = directory / "made_from.json"
-    if marker.is_file() and json.loads(marker.read_text(encoding="utf-8")) == cause:
-        logger.info("%s exists and is unchanged", directory)
-        return False
+def _is_made(directory: Path, cause: dict[str, object]) -> bool:
+    """Return whether this cause made a directory.
+
+    Raises:
+        UserError: the quickstart did not make it.
+    """
+    marker = directory / MARKER
     if directory.exists() and not marker.is_file():
         raise UserError(f"{directory} exists and was not made by the quickstart; give another --output_dir")
+    return marker.is_file() and json.loads(marker.read_text(encoding="utf-8")) == cause
+
+
+def _once(directory: Path, cause: dict[str, object], make: Callable[[Path], None]) -> None:
+    """Make a directory unless the same cause already made it."""
+    if _is_made(directory, cause):
+        logger.info("%s exists and is unchanged", directory)
+        return
     partial = directory.with_name(f"{directory.name}.partial")
     remove(partial)
     partial.mkdir(parents=True)
     logger.info("making %s", directory)
     make(partial)
-    (partial / marker.name).write_text(json.dumps(cause) + "\n", encoding="utf-8")
+    (partial / MARKER).write_text(json.dumps(cause) + "\n", encoding="utf-8")
     replace_directory(partial, directory)
-    return True
 
 
 def _code(*modules: ModuleType) -> str:

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..data.texts import stream_lines
 from ..errors import UserError
 from ..evaluation.encoders import load_encoder
 from ..evaluation.selection import DEV_SUITES
@@ -49,8 +50,7 @@ def read_sentences(path: str | None, number: int = 2000) -> list[str]:
     if path is None or not Path(path).is_file():
         problem = f"{path} is not a file" if path else "not given"
         raise UserError(f"--sentences: {problem}; give a text file that no run is trained on")
-    with Path(path).open(encoding="utf-8") as lines:
-        sentences = dict.fromkeys(line.strip() for line in lines if line.strip())
+    sentences = dict.fromkeys(line.strip() for line in stream_lines(path) if line.strip())
     if len(sentences) < 2:
         raise UserError(f"--sentences: {path} has {len(sentences)} different sentences; it must have two or more")
     return list(sentences)[:number]

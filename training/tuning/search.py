@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -163,6 +164,8 @@ def make_trial(search: Search, number: int = 0, *, train: Callable[..., None] = 
             watch = partial(_report, trial, run)
             make_one(run, **options, train=partial(train, launcher=search.launcher, watch=watch))
             value = score(run, search.objective, search.sentences)
+            if not math.isfinite(value):
+                raise UserError(f"{run.directory}: its {search.objective} is {value}")
         except optuna.TrialPruned:
             trial.study.tell(trial, state=TrialState.PRUNED)
             logger.info("trial %d is pruned", trial.number)

@@ -65,12 +65,15 @@ def load_space(name: str, recipe: str, overrides: dict[str, Any]) -> Space:
 def _distribution(where: str, allowed: Any) -> BaseDistribution:
     if isinstance(allowed, list) and allowed:
         # Optuna stores single values; a list, such as the betas of AdamW, is one text to a recipe.
-        return CategoricalDistribution([",".join(map(str, v)) if isinstance(v, list) else v for v in allowed])
+        choices = [",".join(map(str, v)) if isinstance(v, list) else v for v in allowed]
+        if len(set(map(str, choices))) < len(choices):
+            raise UserError(f"{where}: {quoted(allowed)} has a choice twice; leave one of them out")
+        return CategoricalDistribution(choices)
     if not isinstance(allowed, dict) or not {"low", "high"} <= allowed.keys() <= set(INTERVAL):
         raise UserError(f"{where}: {quoted(allowed)} must be a list, or {{low: …, high: …}}, perhaps with log or step")
     if wrong := [each for each in INTERVAL if each in allowed and not isinstance(allowed[each], int | float)]:
         raise UserError(f"{where}: {wrong[0]}: {quoted(allowed[wrong[0]])} is not a number; write 1.0e-5, not 1e-5")
-    integers = all(isinstance(allowed[end], int) for end in ("low", "high"))
+    integers = all(isinstance(allowed[each], int) for each in ("low", "high", "step") if each in allowed)
     try:
         return IntDistribution(**allowed) if integers else FloatDistribution(**allowed)
     except ValueError as error:

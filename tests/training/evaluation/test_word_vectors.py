@@ -35,6 +35,13 @@ def test_a_line_without_its_numbers_is_named(tmp_path, content):
         load_encoder(str(tmp_path / "bad.txt"))
 
 
+@pytest.mark.parametrize("content", [gzip.compress(GLOVE)[:-9], b"not gzip\n"])
+def test_a_damaged_file_is_named(tmp_path, content):
+    (tmp_path / "glove.txt.gz").write_bytes(content)
+    with pytest.raises(UserError, match="glove.txt.gz cannot be read"):
+        load_encoder(str(tmp_path / "glove.txt.gz"))
+
+
 def test_a_pooling_for_a_bag_of_words_is_refused(tmp_path):
     with pytest.raises(UserError, match="defines its pooling itself"):
         load_encoder("bag-of-words", pooling="mean")

@@ -81,11 +81,12 @@ def test_one_commit_contains_code_weights_tokenizer_card_recipe_and_results(publ
     assert {"config.json", "model.safetensors", "tokenizer.json", "modeling_simcse.py"} <= expected.keys()
     assert b"REPOSITORY" in expected["README.md"]  # the card in the run does not change
     expected["README.md"] = expected["README.md"].replace(b"REPOSITORY", b"zoo/tiny")
-    expected["results.json"] = (finished / "results.json").read_bytes()
     files = dict(commit.files)
-    recipe = yaml.safe_load(files.pop("recipe.yaml"))
+    recipe, results = yaml.safe_load(files.pop("recipe.yaml")), json.loads(files.pop("results.json"))
     assert files == {**initial.files, **expected}
-    assert recipe == {"name": "tiny", "method": "simcse", "train_file": "train.txt"}  # no directory of this machine
+    # no directory of this machine
+    assert recipe == {"name": "tiny", "method": "simcse", "train_file": "train.txt", "teachers": ["teacher"]}
+    assert results == {"model": "tiny", "base_model": "bert", "neighbours": [{"query": "/a/ sentence"}]}
     assert commit.message == "Publish with csezoo"
     assert not hub.private
     assert TOKEN not in done.stdout + done.stderr

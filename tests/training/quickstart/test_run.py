@@ -1,5 +1,6 @@
 """The quickstart from world to report, on a small world and with few updates."""
 
+import logging
 import re
 import subprocess
 import sys
@@ -96,6 +97,25 @@ def test_without_labels_only_the_sentences_are_used(tmp_path, capsys):
     (output / "world" / "made_from.json").unlink()
     with pytest.raises(UserError, match="was not made by the quickstart"):
         quickstart("quickstart-simcse", FAST | {"output_dir": str(output)}, **SIZES)
+
+
+def test_the_run_on_an_old_world_is_removed_before_a_new_world_is_made(tmp_path, capsys):
+    """A kill in between must not leave it beside the new one."""
+    output, seen = tmp_path / "run", []
+
+    class Seen(logging.Handler):
+        def emit(self, record):
+            if record.getMessage().startswith("making "):
+                seen.append((output / "results.json").exists())
+
+    for sentences in (200, 220):
+        changes = FAST | {"output_dir": str(output)}
+        logging.getLogger("csezoo").addHandler(handler := Seen())
+        quickstart("quickstart-simcse", changes, **{**SIZES, "sentences": sentences})
+        logging.getLogger("csezoo").removeHandler(handler)
+        AcceleratorState._reset_state(reset_partial_state=True)
+        assert f"2 updates on {sentences} sentences" in capsys.readouterr().out
+    assert seen == [False] * 4
 
 
 @pytest.mark.slow

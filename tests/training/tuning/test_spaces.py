@@ -30,11 +30,12 @@ def written(tmp_path, text):
 
 def test_a_key_has_choices_or_an_interval(tmp_path):
     text = "learning_rate: {low: 1.0e-6, high: 1.0e-4, log: true}\nbatch_size: {low: 16, high: 64, step: 16}\n"
-    text += "temperature: [0.05, 0.1]\nadam_betas: [[0.9, 0.999], [0.9, 0.98]]\n"
+    text += "epochs: {low: 1, high: 3, step: 0.5}\ntemperature: [0.05, 0.1]\nadam_betas: [[0.9, 0.999], [0.9, 0.98]]\n"
     space = load_space(written(tmp_path, text), RECIPE, {})
     assert space == {
         "learning_rate": FloatDistribution(1e-6, 1e-4, log=True),
         "batch_size": IntDistribution(16, 64, step=16),
+        "epochs": FloatDistribution(1, 3, step=0.5),
         "temperature": CategoricalDistribution([0.05, 0.1]),
         "adam_betas": CategoricalDistribution(["0.9,0.999", "0.9,0.98"]),
     }
@@ -49,6 +50,7 @@ def test_a_key_has_choices_or_an_interval(tmp_path):
         ("learning_rate: 1.0e-5", "must be a list, or {low"),
         ("learning_rate: {low: 1e-5, high: 1.0}", "'1e-5' is not a number; write 1.0e-5"),
         ("learning_rate: {low: 1.0, high: 0.1}", "learning_rate: "),
+        ("max_length: [32, 64, 32]", "has a choice twice"),
         ("batch_size: [8]", "batch_size is in the space and set too"),
         ("", "the space is empty"),
     ],

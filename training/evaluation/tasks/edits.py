@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from csezoo.modeling.text_prefixes import NEGATIVE_PREFIXES, POSITIVE_PREFIXES, positive_prefix
 
 from .names import DEV_TASK
-from .sts import Vectors, load_task
+from .sts import Vectors, load_task, unit_vectors
 
 # Table 1 of the paper.
 ORIGIN = "I love natural language processing."
@@ -40,9 +38,8 @@ class EditTask:
         return {*self.originals, *self.edited}
 
     def results(self, vectors: Vectors) -> list[dict]:
-        first, second = vectors(self.originals), vectors(self.edited)
-        lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
-        return [{"task": self.name, "metric": "cosine", "value": float(((first * second).sum(1) / lengths).mean())}]
+        first, second = unit_vectors(vectors(self.originals)), unit_vectors(vectors(self.edited))
+        return [{"task": self.name, "metric": "cosine", "value": float((first * second).sum(1).mean())}]
 
     def receipt(self) -> dict[str, object]:
         return self.source

@@ -216,16 +216,15 @@ def load_pairs_file(path: str) -> PairTask:
     file = Path(path)
     if not file.is_file():
         raise UserError(f"{file} does not exist; give a CSV file with the columns sentence1, sentence2, score")
-    reader = csv.DictReader(io.StringIO(read_text(file)))
-    columns, header = ("sentence1", "sentence2", "score"), list(reader.fieldnames or [])
+    reader, columns = csv.DictReader(io.StringIO(read_text(file))), ("sentence1", "sentence2", "score")
+    try:
+        header, numbered = list(reader.fieldnames or []), [(reader.line_num, row) for row in reader]
+    except csv.Error as error:  # a quote that never closes, or a file of something else
+        raise UserError(f"{file}, line {reader.line_num}: {error}") from None
     if missing := [column for column in columns if column not in header]:
         raise UserError(f"{file} has no column {', '.join(missing)}; it needs sentence1, sentence2 and score")
     if repeated := [column for column in columns if header.count(column) > 1]:
         raise UserError(f"{file}: its header has the column {repeated[0]} twice; rename one of them")
-    try:
-        numbered = [(reader.line_num, row) for row in reader]
-    except csv.Error as error:  # a quote that never closes
-        raise UserError(f"{file}, line {reader.line_num}: {error}") from None
     rows = []
     for number, row in numbered:
         if None in row.values() or None in row:

@@ -18,6 +18,11 @@ def test_the_value_is_the_mean_cosine_of_the_pairs():
     assert result == {"task": "toy", "metric": "cosine", "value": pytest.approx(np.mean(expected), abs=1e-12)}
 
 
+def test_a_zero_vector_has_cosine_0():
+    (result,) = EditTask("toy", ["a cat"], ["a dog"], {}).results(lambda texts: np.zeros((len(texts), 3)))
+    assert result["value"] == 0
+
+
 def test_the_tasks_are_table_1_and_every_prefix(tmp_path):
     """Of a file of STS-B dev with two sentences."""
     file = tmp_path / "downstream" / "STS" / "STSBenchmark" / "sts-dev.csv"
