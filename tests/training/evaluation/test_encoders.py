@@ -226,7 +226,7 @@ def test_the_card_has_the_metadata_the_hub_reads(repositories, kind, pooling):
     shown = [(r.dataset_name, r.dataset_type, r.dataset_revision, r.metric_value) for r in card.data.eval_results]
     assert shown == [(r["task"], r["dataset"], r["revision"], round(r["value"], 2)) for r in RESULTS]
     for result in RESULTS:
-        assert f"| {result['task']} | {result['dataset']} | {result['rows']} | {result['value']:.2f} |" in card.text
+        assert f"| {result['task']} | {result['rows']} | {result['value']:.2f} | {result['dataset']} |" in card.text
 
 
 def test_a_repository_contains_no_path_of_the_training_machine(repositories, bases, train_file):
