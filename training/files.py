@@ -7,8 +7,9 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,10 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 
 def replace_directory(partial: Path, target: Path) -> None:
-    """Replace the directory `target` by the finished directory `partial`, by renaming; no reader finds half of one."""
+    """Replace the directory `target` by the finished directory `partial`, by renaming; no reader finds half of one.
+
+    A directory with the target's name and `.old` is deleted: use this only where csezoo owns that name too.
+    """
     flush(partial)
     old = target.with_name(target.name + ".old")
     shutil.rmtree(old, ignore_errors=True)
@@ -49,12 +53,12 @@ def replace_directory(partial: Path, target: Path) -> None:
 
 
 def empty_target(to: str) -> Path:
-    """Return the absolute path of a directory that is to be written.
+    """Return the absolute path of a directory that is to be written. Links are followed: the directory is replaced.
 
     Raises:
         UserError: it exists and is not an empty directory.
     """
-    target = Path(to).absolute()
+    target = Path(os.path.realpath(to))
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise UserError(f"--to: {to} is not an empty directory; give a new one, or delete what is in it")
     return target
@@ -64,20 +68,31 @@ def empty_target(to: str) -> Path:
 def new_directory(target: Path) -> Iterator[Path]:
     """Make a directory to write into, which becomes `target` when it is complete, and is deleted after an error.
 
+    Args:
+        target: from `empty_target`. No other directory beside it is changed.
+
     Raises:
-        UserError: it cannot be created.
+        UserError: it cannot be created, or is no longer empty when it is to be replaced.
     """
-    partial = target.with_name(target.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        partial.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"--to: {target} cannot be created ({one_line(error)}); give another directory") from error
-    try:
+    with ExitStack() as stack:
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            hidden = tempfile.TemporaryDirectory(
+                prefix=f".{target.name}.", suffix=".partial", dir=target.parent, ignore_cleanup_errors=True
+            )
+            # Only the owner may enter a temporary directory. A directory inside it has the usual permissions.
+            partial = Path(stack.enter_context(hidden), target.name)
+            partial.mkdir()
+        except OSError as error:
+            raise UserError(f"--to: {target} cannot be created ({one_line(error)}); give another directory") from error
         yield partial
-        replace_directory(partial, target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        flush(partial)
+        try:
+            if target.exists():
+                target.rmdir()
+            partial.rename(target)
+        except OSError as error:
+            raise UserError(f"--to: {target} cannot be replaced ({one_line(error)}); give a new directory") from error
 
 
 def flush(path: Path) -> None:

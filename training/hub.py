@@ -141,7 +141,7 @@ def load_rows(
 
     try:
         return datasets.load_dataset(repository, config, split=split, revision=revision)
-    except (OSError, ValueError) as error:
+    except (HTTPError, OSError, ValueError) as error:
         raise UserError(
             f"{task}: {repository} could not be loaded from the Hub ({type(error).__name__}); {instead}"
         ) from error

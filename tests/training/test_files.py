@@ -1,5 +1,6 @@
 """Two processes share a directory or a cache: one lock holder, and readers find the old content or the new."""
 
+import os
 import threading
 from pathlib import Path
 
@@ -9,7 +10,15 @@ from safetensors.torch import load_file, save_file
 
 from csezoo.training.data.collation import tokenize_once
 from csezoo.training.data.texts import load_sentences
-from csezoo.training.files import locked, recover_directory, replace_directory, replace_file
+from csezoo.training.errors import UserError
+from csezoo.training.files import (
+    empty_target,
+    locked,
+    new_directory,
+    recover_directory,
+    replace_directory,
+    replace_file,
+)
 from csezoo.training.loading.tokenizers import load_tokenizer
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
@@ -97,3 +106,43 @@ def test_a_failed_replacement_keeps_the_old_file(tmp_path):
     with pytest.raises(UnicodeEncodeError):
         replace_file(path, "new \ud800")
     assert path.read_text(encoding="utf-8") == "old"
+
+
+def test_a_new_directory_changes_nothing_beside_it(tmp_path):
+    for name in ("out.old", "out.partial"):  # a user's, with the names of csezoo's own
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "thesis.txt").write_text("kept", encoding="utf-8")
+    (tmp_path / "out").mkdir()
+    with new_directory(empty_target(str(tmp_path / "out"))) as partial:
+        (partial / "model").write_text("complete", encoding="utf-8")
+    with pytest.raises(KeyboardInterrupt), new_directory(empty_target(str(tmp_path / "failed"))) as partial:
+        (partial / "model").write_text("half", encoding="utf-8")
+        raise KeyboardInterrupt
+    files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert files == {"out/model", "out.old/thesis.txt", "out.partial/thesis.txt"}
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "out.old", "out.partial"}
+
+
+def test_a_new_directory_has_the_usual_permissions(tmp_path):
+    before = os.umask(0o027)
+    try:
+        with new_directory(empty_target(str(tmp_path / "out"))):
+            pass
+    finally:
+        os.umask(before)
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o750
+
+
+def test_a_new_directory_may_be_named_by_a_link_and_is_not_put_over_files(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to("disk")
+    with new_directory(empty_target(str(tmp_path / "out"))) as partial:
+        (partial / "model").write_text("complete", encoding="utf-8")
+    assert (tmp_path / "out").is_symlink() and (tmp_path / "disk" / "model").is_file()
+    target = empty_target(str(tmp_path / "new"))
+    with pytest.raises(UserError, match=r"new cannot be replaced \(.*not empty.*\); give a new directory"):
+        with new_directory(target) as partial:
+            (partial / "model").write_text("complete", encoding="utf-8")
+            target.mkdir()
+            (target / "thesis.txt").write_text("written meanwhile", encoding="utf-8")
+    assert [path.name for path in target.iterdir()] == ["thesis.txt"]

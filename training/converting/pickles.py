@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import pickletools
+import struct
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,22 @@ SAFE_TORCH = "2.10"  # has the fixes of CVE-2025-32434 and CVE-2026-24747, which
 OLD_PICKLES = 5
 # Opcodes that import what a GLOBAL opcode does not name. torch.save writes none of them.
 HIDDEN = {"STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4"}
+# What zipfile, pickletools and torch raise for a damaged file, each in many places. MemoryError: a damaged length.
+DAMAGED = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    pickle.UnpicklingError,
+    struct.error,
+    zipfile.BadZipFile,
+)
 
 
 def read_pickle(file: Path) -> dict[str, torch.Tensor]:
@@ -47,21 +64,26 @@ def read_pickle(file: Path) -> dict[str, torch.Tensor]:
             f"{file.name} is a pickle: reading it safely needs torch {SAFE_TORCH}, this is {torch.__version__}; "
             "install a newer torch"
         )
-    archive = zipfile.is_zipfile(file)
     try:
+        archive = zipfile.is_zipfile(file)
         foreign = sorted({name for pickled in _pickles(file, archive) for name in imports(pickled)} - HARMLESS)
-    except (zipfile.BadZipFile, ValueError, EOFError) as error:  # ValueError is what pickletools raises
-        raise UserError(f"{file.name} is damaged, or torch.save did not write it ({one_line(error)})") from error
+    except DAMAGED as error:
+        raise _unsound(file, error) from error
     if foreign:
         names = ", ".join(name.replace(" ", ".") for name in foreign)
         raise UserError(f"{file.name} is a pickle that imports {names}, which tensors do not need; it was not read")
     try:
         state = torch.load(file, map_location="cpu", mmap=archive, weights_only=True)
-    except (RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
-        raise UserError(f"{file.name} is damaged ({one_line(error)})") from error
+    except DAMAGED as error:
+        raise _unsound(file, error) from error
     if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
         raise UserError(f"{file.name} is not a state dict: it contains more than tensors by name")
     return {str(name): tensor for name, tensor in state.items()}
+
+
+def _unsound(file: Path, error: Exception) -> UserError:
+    why = one_line(error) or type(error).__name__  # an AssertionError says nothing
+    return UserError(f"{file.name} is damaged, or not a pickle of tensors that torch.save wrote ({why})")
 
 
 def _pickles(file: Path, archive: bool) -> Iterator[IO[bytes]]:

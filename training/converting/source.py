@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from huggingface_hub import ModelCard
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
 
-from ..errors import UserError, one_line
+from ..errors import UserError, one_line, quoted
 from ..files import read_json
 from ..hub import is_inside, local_directory, sha256
 from ..loading.backbones import ABOUT_THE_FILE, LOAD_ERRORS
@@ -103,15 +104,20 @@ def find_source(model: str, revision: str | None, *, modules: bool, authors_pick
 def _license(top: Path) -> str | None:
     readme = top / "README.md"
     try:
-        return ModelCard.load(readme).data.get("license") if readme.is_file() else None
-    except ValueError:
+        name = ModelCard.load(readme).data.get("license") if readme.is_file() else None
+    except (*LOAD_ERRORS, yaml.YAMLError):
         return None  # metadata that is not valid says nothing
+    return name if isinstance(name, str) else None
 
 
 def _modules(top: Path) -> dict[str, Any]:
     """Return folder, pooling and limit of a directory of sentence-transformers."""
     modules = read_json(top / "modules.json", list)
-    kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
+    for module in modules:
+        keys = [module.get(key) for key in ("type", "path")] if isinstance(module, dict) else [None]
+        if not all(isinstance(value, str) for value in keys):
+            raise UserError(f"modules.json: a module needs a type and a path, got {quoted(module)}")
+    kinds = [module["type"].rpartition(".")[2] for module in modules]
     if kinds not in (["Transformer", "Pooling"], ["BERT", "Pooling"], ["RoBERTa", "Pooling"]):
         raise UserError(f"modules.json has {', '.join(kinds)}; expected Transformer and Pooling")
     folder, pooling = (module["path"] for module in modules)
@@ -124,7 +130,11 @@ def _modules(top: Path) -> dict[str, Any]:
         raise UserError(
             f"{pooling}/config.json pools by {', '.join(chosen) or 'nothing'}; expected one mode of the zoo"
         )
-    limit = read_json(top / folder / "sentence_bert_config.json")["max_seq_length"]
+    limit = read_json(top / folder / "sentence_bert_config.json").get("max_seq_length")
+    if type(limit) is not int or limit < 1:  # not `isinstance`: true is no number
+        raise UserError(
+            f"{folder}/sentence_bert_config.json: max_seq_length must be a whole number above 0, got {quoted(limit)}"
+        )
     mode = names[chosen[0].removeprefix("pooling_mode_")]
     return {"folder": folder, "pooling": mode, "max_length": limit + ADDED_TO_LIMIT}
 

@@ -56,6 +56,10 @@ def sort_tensors(names: Iterable[str], kind: Kind) -> tuple[dict[str, str], dict
             unknown.append(name)
     if unknown:
         raise UserError(f"no rule of this kind of checkpoint names {listed(unknown)}; is it another kind (--as)?")
+    first: dict[str, str] = {}
+    for name, new in kept.items():
+        if (other := first.setdefault(new, name)) != name:
+            raise UserError(f"{other} and {name} would both become {new}; delete the one that is not used")
     return kept, dropped
 
 

@@ -77,7 +77,8 @@ def tokenize_once(sentences: datasets.Dataset, **options: Any) -> datasets.Datas
     """
     tokenizer, length, config = options["tokenizer"], options["length"], options.get("config")
     prefixes = config.to_json_string() if config and config.text_prefixes([], tokenizer) else None
-    fingerprint = Hasher.hash([sentences._fingerprint, tokenizer.backend_tokenizer.to_str(), length, prefixes])
+    vocabulary = [tokenizer.backend_tokenizer.to_str(), tokenizer.truncation_side]
+    fingerprint = Hasher.hash([sentences._fingerprint, *vocabulary, length, prefixes])
     return sentences.map(tokenize, batched=True, fn_kwargs=options, new_fingerprint=fingerprint, desc="Tokenising")
 
 

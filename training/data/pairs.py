@@ -11,9 +11,14 @@ from hashlib import sha256
 from pathlib import Path
 from random import Random
 
+from filelock import FileLock, Timeout
+
 from ..errors import UserError
 from ..files import flush, report_full_disk
 
+# A line of WordNet: offset, file, kind, the number of words as two hexadecimal digits, words with their ids.
+WORDNET = re.compile(r"\d{8} \d\d [nvasr] ([\da-f]{2}) (.*)")
+LONGEST_CELL = 2**31 - 1  # the largest limit that `csv` takes on every machine; its own is 131,072
 # After a mark that ends a sentence (and quotes or brackets), before something that can begin one.
 SENTENCE_END = re.compile(r"""(?<=[.!?])(["'”’)\]]*)\s+(?=["'“‘(\[]*[A-Z0-9])""")
 
@@ -67,9 +72,9 @@ def read_thesaurus(path: Path) -> dict[str, list[str]]:
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         if re.match(r"  \d+ ", line):  # of WordNet's licence, at the top of its files
             continue
-        cells = line.split(" ")
-        if re.fullmatch(r"\d{8}", cells[0]) and len(cells) > 4:  # WordNet: offset, file, kind, count, words with ids
-            words = [re.sub(r"\(\w+\)$", "", word) for word in cells[4 : 4 + 2 * int(cells[3], 16) : 2]]
+        if wordnet := WORDNET.match(line):
+            words = wordnet[2].split(" ")[: 2 * int(wordnet[1], 16) : 2]
+            words = [re.sub(r"\(\w+\)$", "", word) for word in words]
         else:
             words = line.split(",")
         group = [word.strip().replace("_", " ").lower() for word in words if word.strip()]
@@ -124,14 +129,28 @@ def write_pairs(
         The number of pairs.
 
     Raises:
-        UserError: the file exists.
+        UserError: the file exists, or another process writes it.
     """
-    refuse_existing(to)
+    lock = FileLock(to.with_name(f".{to.name}.lock"), timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UserError(f"{to}: another process writes this file; wait for it, or give another file") from None
+    try:
+        refuse_existing(to)
+        done = _continue_pairs(to, header, batches, decisive)
+    finally:
+        lock.release()
+    Path(lock.lock_file).unlink(missing_ok=True)  # whoever locks a new one finds that the file exists
+    return done
+
+
+def _continue_pairs(
+    to: Path, header: tuple[str, str], batches: Callable[[int], Iterable[list[tuple[str, str]]]], decisive: object
+) -> int:
     identity = sha256(json.dumps([header, decisive]).encode()).hexdigest()[:10]
-    partial, rows = to.with_name(f"{to.name}.{identity}.partial"), list[list[str]]()
-    if partial.is_file():
-        with partial.open(encoding="utf-8", errors="replace", newline="") as file:  # it may end within a character
-            rows = [row for row in csv.reader(file) if len(row) == 2][1:-1]  # the last one may be incomplete
+    partial = to.with_name(f"{to.name}.{identity}.partial")
+    rows = _rows(partial)[1:-1] if partial.is_file() else []  # without the header; the last one may be incomplete
     done = len(rows)
     with report_full_disk(to.parent):
         with partial.open("w", encoding="utf-8", newline="") as file:
@@ -145,3 +164,12 @@ def write_pairs(
         flush(partial)
         partial.replace(to)
     return done
+
+
+def _rows(partial: Path) -> list[list[str]]:
+    limit = csv.field_size_limit(LONGEST_CELL)
+    try:
+        with partial.open(encoding="utf-8", errors="replace", newline="") as file:  # it may end within a character
+            return [row for row in csv.reader(file) if len(row) == 2]
+    finally:
+        csv.field_size_limit(limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from pathlib import Path
 
 import datasets
@@ -52,8 +53,9 @@ def shards_of(directory: str) -> list[str]:
 
 
 def _vectors_of(directory: str, sentences: list[str]) -> datasets.Dataset:
+    files = [glob.escape(shard) for shard in shards_of(directory)]  # `datasets` reads patterns
     try:
-        encoded = datasets.load_dataset("parquet", data_files=shards_of(directory), split="train")
+        encoded = datasets.load_dataset("parquet", data_files=files, split="train")
         rows = {text: row for row, text in enumerate(encoded["text"])}
         dimensions = encoded.features["embedding"].length
         precision = encoded.features["embedding"].feature.dtype

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import glob
 import gzip
 import io
 import logging
@@ -184,7 +185,8 @@ LABEL_NUMBER = "label: number"
 
 def _number_labels(batch: dict[str, list], rows: list[int], column: str, source: str) -> dict[str, list]:
     """Replace labels by their index in `LABELS`, and drop rows without a gold label."""
-    labels = [HUB_LABELS.get(label, label) for label in batch[column]]
+    # By type, because a list has no hash and True equals 1.
+    labels = [HUB_LABELS.get(label, label) if type(label) in (int, float, str) else label for label in batch[column]]
     kept = [i for i, label in enumerate(labels) if label not in ("-", -1, "", None)]
     if wrong := [i for i in kept if labels[i] not in LABELS]:
         place = f"{source}, row {rows[wrong[0]] + 1}"
@@ -293,7 +295,7 @@ def _read(source: Source) -> datasets.Dataset | datasets.IterableDataset:
         builder, options = BUILDERS[suffix]
         if builder == "json":
             _refuse_null(path)
-        where, options = builder, {"data_files": str(path), **options}
+        where, options = builder, {"data_files": glob.escape(str(path)), **options}  # `datasets` reads a pattern
     elif source.dataset:
         where = source.dataset
         options = {"data_files": source.dataset_file, "revision": source.revision}

@@ -18,7 +18,7 @@ from ..data.texts import stream_texts
 from ..errors import UserError, one_line
 from ..evaluation.sentence_vectors import Encode, check_vectors
 from ..evaluation.tasks.sts import unit_vectors
-from .shards import finished_shards, shard_names, write_shard
+from .shards import finished_shards, read_receipt, shard_names, write_shard
 
 # What the embeddings depend on. Shards of another size would skip rows or repeat them.
 DECISIVE: tuple[str, ...] = ("model_sha256", "pooling", "dtype", "normalize", "text_sha256", "shard_size", "format")
@@ -52,7 +52,7 @@ def embed_file(
         normalize: scale every vector to length one, after it was truncated.
         truncate_dim: keep this many dimensions, the first ones.
         precision: see `quantize_embeddings`. The ranges of `int8` and `uint8` are those of the first shard, and are in
-            the receipt of every shard, so that queries can be quantised with them.
+            the receipt of every shard, so that queries can be quantised with them. A later call reads them there.
         file_format: a key of `shards.FORMATS`.
         shard_size: rows per shard.
         progress: show a bar over the rows of this process.
@@ -83,10 +83,14 @@ def embed_file(
     sizes = {number: min(shard_size, rows - number * shard_size) for number in numbers}
     missing = {number: size for number, size in sizes.items() if names[number] not in finished}
     done = sum(sizes.values()) - sum(missing.values())
+    # Computed again, with another batch size for example, they would differ in the last digits.
+    known = read_receipt(directory / min(finished)).get("ranges") if finished else None
     ranges = None
+    if known is not None:
+        ranges, shard_receipt["ranges"] = torch.tensor(known), known
     with tqdm(total=sum(sizes.values()), initial=done, desc="Texts", unit="", disable=not progress) as bar:
         for number, texts in enumerate(windows(stream_texts(file, column), shard_size)):
-            calibrates = number == 0 and bool(missing) and precision in ("int8", "uint8")
+            calibrates = number == 0 and bool(missing) and precision in ("int8", "uint8") and ranges is None
             if number not in missing and not calibrates:
                 continue
             embeddings = check_vectors(np.asarray(encode(texts), dtype=np.float32), texts)

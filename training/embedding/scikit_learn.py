@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ class SentenceEncoderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMix
     """Embed texts in a scikit-learn pipeline.
 
     It learns nothing from the data. It has the name of a model, not its weights: pickles and clones are small, and
-    transformers of a process that name the same model share its weights.
+    transformers of a process that name the same model share its weights, until its files change.
 
     Args:
         model: directory or Hub id, as for `csezoo encode`. A pickle needs the model at the same place.
@@ -32,7 +34,8 @@ class SentenceEncoderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     Raises:
         UserError: the model cannot be loaded.
-        TypeError, ValueError: `X` is one string or a table, an item is not a string, or `truncate_dim` is below 1.
+        TypeError, ValueError: `X` is one string or a table, an item is not a string, or `truncate_dim` is below 1 or
+            above the dimensions of the model.
 
     Example:
         ```python
@@ -67,7 +70,7 @@ class SentenceEncoderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMix
             y: not used.
         """
         documents(X)
-        _load(self.model, self.pooling, self.batch_size)
+        self._encoder()
         return self
 
     def fit_transform(self, X: Iterable[str], y: object = None) -> np.ndarray:
@@ -81,9 +84,14 @@ class SentenceEncoderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMix
     def _embed(self, texts: list[str]) -> np.ndarray:
         if self.truncate_dim is not None and self.truncate_dim < 1:
             raise ValueError(f"truncate_dim: {self.truncate_dim} must be at least 1")
-        encode = _load(self.model, self.pooling, self.batch_size)
-        vectors = check_vectors(np.asarray(encode(texts), dtype=np.float32), texts)[:, : self.truncate_dim]
+        vectors = check_vectors(np.asarray(self._encoder()(texts), dtype=np.float32), texts)
+        if self.truncate_dim is not None and self.truncate_dim > (most := vectors.shape[1]):
+            raise ValueError(f"truncate_dim: {self.truncate_dim} must be at most {most}, the dimensions of the model")
+        vectors = vectors[:, : self.truncate_dim]
         return unit_vectors(vectors).astype(np.float32) if self.normalize_embeddings else vectors
+
+    def _encoder(self) -> CountingEncoder:
+        return _load(self.model, self.pooling, self.batch_size, _state(self.model))
 
     @property
     def _n_features_out(self) -> int:
@@ -102,8 +110,19 @@ class SentenceEncoderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMix
 
 
 @lru_cache(maxsize=4)
-def _load(model: str, pooling: str | None, batch_size: int) -> CountingEncoder:
+def _load(model: str, pooling: str | None, batch_size: int, state: object) -> CountingEncoder:
+    """Load a model once for each state of its files."""
     return load_encoder(model, pooling=pooling, batch_size=batch_size)[0]
+
+
+def _state(model: str) -> tuple[object, ...]:
+    """Return what is different after the files of a local model were replaced; a model on the Hub has none."""
+    files = [Path(model)] if os.path.isfile(model) else []
+    if os.path.isdir(model):  # the modules of a sentence-transformers model are in folders of their own
+        patterns = ("*.safetensors", "*.json", "*.txt", "*/*.safetensors", "*/*.json")
+        files = sorted(file for pattern in patterns for file in Path(model).glob(pattern) if file.is_file())
+    states = [(file, file.stat()) for file in files]
+    return tuple((file, state.st_ino, state.st_mtime_ns, state.st_size) for file, state in states)
 
 
 def documents(X: Any) -> list[str]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from filelock import FileLock
+
 from ..errors import UserError, one_line, quoted
 from ..files import read_json, replace_file
 
@@ -61,12 +63,18 @@ class ResultsFile:
     def add(self, results: list[dict]) -> None:
         """Append results. A reader finds the file as it was before or after, never half of it.
 
+        Processes that add results to one file take turns. The hidden file that they lock stays: if one of them deleted
+        it, two others could lock two files.
+
         Raises:
             UserError: the file cannot be written.
         """
-        content = self.read()  # again, because another process may have added results
-        content["results"] += results
+        lock = self.path.with_name(f".{self.path.name}.lock")
         try:
-            replace_file(self.path, json.dumps(content, indent=2) + "\n")
+            lock.touch()  # `FileLock` would make a directory that is missing
+            with FileLock(lock):
+                content = self.read()  # again, because another process may have added results
+                content["results"] += results
+                replace_file(self.path, json.dumps(content, indent=2) + "\n")
         except OSError as error:
             raise UserError(f"out: {self.path} cannot be written ({one_line(error)}); give another --out") from error

@@ -37,9 +37,12 @@ OPENVINO = re.compile(r"openvino/[^/]+\.(xml|bin)")
 PICKLES = {".bin", ".ckpt", ".dill", ".joblib", ".npy", ".npz", ".pickle", ".pkl", ".pt", ".pth"}
 COMPILED = {".dll", ".dylib", ".exe", ".pyc", ".pyd", ".so"}
 PYTHON = {".ipynb", ".py", ".pyi", ".pyw", ".pyx", ".pyz"}
-# Opcodes of a pickle that call something, and those that make its arguments.
+# Opcodes of a pickle that import something, those that call something, and those that make its arguments.
+IMPORTS = {"GLOBAL", "INST", "STACK_GLOBAL", "EXT1", "EXT2", "EXT4"}
 CALLS = {"REDUCE", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "BUILD"}
 ARGUMENTS = {"MARK", "TUPLE", "EMPTY_TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_DICT", "DICT"}
+# What zipfile raises for a damaged archive. NotImplementedError: its version is not known.
+ARCHIVE_ERRORS = (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, OverflowError, MemoryError)
 SCRIPT = re.compile(rb"<script|<foreignObject|javascript:|\son\w+\s*=", re.IGNORECASE)
 EXTERNAL_DATA = re.compile(rb"\x0a\x08location\x12(.)", re.DOTALL)  # in ONNX: a key, and the length of its value
 # JSON files that only name things: tokens, texts, results, and what was converted.
@@ -190,9 +193,8 @@ def audit_bytes(name: str, path: Path) -> Iterator[Finding]:
         file.seek(0, 2)
         size = file.tell()
     suffix = path.suffix.lower()
-    if zipfile.is_zipfile(path):
-        inside = zipfile.ZipFile(path).namelist()
-        pickles = [member for member in inside if Path(member).suffix.lower() in PICKLES]
+    if (members := _members(path)) is not None:
+        pickles = [member for member in members if Path(member).suffix.lower() in PICKLES]
         what = (
             f"is a pickle in an archive ({pickles[0]}): loading it can run any code"
             if pickles
@@ -223,8 +225,19 @@ def audit_bytes(name: str, path: Path) -> Iterator[Finding]:
         yield Finding("file", name, None, "a model needs no file of this kind")
 
 
+def _members(path: Path) -> list[str] | None:
+    """Return the names of the files in an archive: an empty list if it is damaged; `None` if it is no archive."""
+    try:
+        if not zipfile.is_zipfile(path):
+            return None
+        with zipfile.ZipFile(path) as archive:
+            return archive.namelist()
+    except ARCHIVE_ERRORS:
+        return []
+
+
 def is_pickle(path: Path) -> bool:
-    """Return whether a file starts with a pickle: of protocol 2 or later, or of 0 or 1 if it calls something."""
+    """Return whether a file starts with a pickle: one of protocol 2 or later, with its header, or one that calls."""
     with path.open("rb") as file:
         start = file.read(2)
         if start[:1] == b"\x80" and start[1:] in (b"\x02", b"\x03", b"\x04", b"\x05"):
@@ -234,10 +247,10 @@ def is_pickle(path: Path) -> bool:
         try:
             for opcode, _, _ in pickletools.genops(file):
                 seen.add(opcode.name)
-                if opcode.name in CALLS and seen & ARGUMENTS and ("GLOBAL" in seen or opcode.name == "INST"):
+                if opcode.name in CALLS and seen & ARGUMENTS and seen & IMPORTS:
                     return True
-        except (ValueError, IndexError):  # not an opcode, or not its argument
-            return False
+        except (ValueError, IndexError, OverflowError, MemoryError):  # not an opcode, or not its argument
+            return False  # the last two: an argument that is longer than any file
     return False
 
 

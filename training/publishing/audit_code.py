@@ -48,6 +48,9 @@ UNNEEDED = "a model does not need it"
 UNKNOWN = "may load or save something other than the checkpoint"
 CONTROLS = re.compile("[\u202a-\u202e\u2066-\u2069]")  # they show code in another order
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*[A-Za-z0-9](:\w+)?")  # OWNER/NAME on the Hub
+# Names that decide what is loaded, as keywords and as texts: those are keys of dictionaries and fields of tuples.
+KEYWORDS = {**OPTIONS, **SETTINGS, "loaded_from": SETTINGS["name_or_path"]}
+TEXTS = {name: why for name, why in KEYWORDS.items() if name != "auto_map"}  # the zoo's configurations have this key
 OUTSIDE = re.compile(r"(~|\.\.)?/\w.*|.*/\.\./.*")
 
 
@@ -163,6 +166,8 @@ class _Reader(ast.NodeVisitor):
             self.report(node, f"imports {name} through .{node.module}: hides which library it belongs to")
 
     def visit_Name(self, node: ast.Name) -> None:
+        if node.id == "loaded_from" and isinstance(node.ctx, ast.Store):
+            self.assignment(node, node.id)
         imported = self.imported.get(node.id, set())
         if any(map(_is_module, imported)):
             self.report(node, f"{node.id}: a module as a value hides which of its functions are used")
@@ -243,8 +248,8 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         for keyword in node.keywords:
-            if keyword.arg in OPTIONS:
-                self.report(node, f"{keyword.arg}: {OPTIONS[keyword.arg]}")
+            if keyword.arg in KEYWORDS:
+                self.report(node, f"{keyword.arg}: {KEYWORDS[keyword.arg]}")
         name = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
         if name in ("from_config", "generate") and any(keyword.arg is None for keyword in node.keywords):
             self.report(node, f".{name}: ** hides its options")
@@ -285,8 +290,10 @@ class _Reader(ast.NodeVisitor):
         text = node.value
         if not isinstance(text, str):
             return
-        if text in OPTIONS:
-            self.report(node, f"{text}: {OPTIONS[text]}")
+        if text in TEXTS:
+            self.report(node, f"{text}: {TEXTS[text]}")
+        elif "loaded_from" in text:  # a text may name several fields
+            self.report(node, f"{text!r}: {TEXTS['loaded_from']}")
         elif text in REASONS and text.startswith("__"):
             self.report(node, f"{text}: {REASONS[text]}")
         elif REPOSITORY.fullmatch(text):
@@ -351,6 +358,8 @@ class _Reader(ast.NodeVisitor):
     def visit_FunctionDef(self, node: Function) -> None:
         if node.name in REASONS and node.name.startswith("__"):
             self.report(node, f"{node.name}: {REASONS[node.name]}")
+        if node.name == "loaded_from":  # a property
+            self.assignment(node, node.name)
         if node.name in PLACED and any(ast.unparse(one) != "classmethod" for one in node.decorator_list):
             self.report(node, f"{node.name}: {UNKNOWN}")
         self.functions.append(node)
@@ -364,6 +373,9 @@ class _Reader(ast.NodeVisitor):
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         self.annotations(node.annotation)
+        match node:
+            case ast.AnnAssign(ast.Name("loaded_from"), value=ast.Constant(None)):
+                return  # the model was not loaded
         for part in filter(None, (node.target, node.value)):
             self.visit(part)
 

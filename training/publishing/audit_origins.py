@@ -80,11 +80,17 @@ def _place(function: Function | None, method: bool) -> str | None:
     return None if first is None or _times_assigned(first.arg, function) else first.arg
 
 
+def _parameters(function: Function | None) -> set[str]:
+    arguments = function.args if function else None
+    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs] if arguments else []
+    return {argument.arg for argument in named}
+
+
 def _is_origin(node: ast.expr, function: Function | None, method: bool) -> bool:
     """Return whether a value says where the model was loaded from, or is a file that was loaded from there."""
     match node:
-        case ast.Attribute(attr="loaded_from"):
-            return True
+        case ast.Attribute(ast.Name(name), "loaded_from"):  # of a model that the function is given, often `self`
+            return name in _parameters(function) and not _times_assigned(name, function)
         case ast.Name(name) | ast.Starred(ast.Name(name)) if name == _place(function, method):
             return True
         case ast.JoinedStr([ast.FormattedValue(ast.Name(name)), *parts]) if name == _place(function, method):
@@ -117,8 +123,12 @@ def _times_assigned(name: str, function: Function | None) -> int:
     times = 0
     for node in ast.walk(function) if function else ():
         match node:
-            case ast.Name(id=one, ctx=ast.Store() | ast.Del()) | ast.alias(asname=str(one)):
+            case ast.Name(id=one, ctx=ast.Store() | ast.Del()):
                 times += one == name
+            case ast.alias(name=one, asname=other):
+                times += name == (other or one)
+            case ast.Lambda(args=arguments):  # its parameters are other variables of the same name
+                times += any(isinstance(each, ast.arg) and each.arg == name for each in ast.walk(arguments))
             case ast.ExceptHandler(name=str(one)) | ast.MatchAs(name=str(one)) | ast.MatchStar(name=str(one)):
                 times += one == name
             case ast.FunctionDef(name=one) | ast.ClassDef(name=one) | ast.MatchMapping(rest=str(one)):

@@ -187,7 +187,8 @@ def check_export(directory: Path, ways: dict[str, str], texts: list[str], expect
         cwd=directory,
     )
     if done.returncode != 0:
-        raise UserError(f"the export does not run and was deleted: {done.stderr.strip().splitlines()[-1]}")
+        *_, last = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]  # a killed process is silent
+        raise UserError(f"the export does not run and was deleted: {last}")
     results = json.loads(done.stdout.strip().splitlines()[-1])
     differences = {way: largest_difference(np.asarray(vectors), expected) for way, vectors in results.items()}
     for way, difference in differences.items():

@@ -3,6 +3,7 @@
 import io
 import json
 import pickle
+import random
 import shutil
 import zipfile
 
@@ -14,6 +15,7 @@ from csezoo.training.cli.parser import main
 from csezoo.training.converting import pickles
 from csezoo.training.converting.convert import convert
 from csezoo.training.converting.pickles import read_pickle
+from csezoo.training.converting.source import find_source
 from csezoo.training.errors import UserError
 from tests.training.converting.authors import write_checkpoint
 from tests.training.loading.test_safe_loading import Trap
@@ -84,6 +86,32 @@ def test_a_damaged_file_is_refused(checkpoint):
     refused(checkpoint, "is damaged")
 
 
+@pytest.mark.filterwarnings("ignore")  # of torch and pickletools, about what they cannot read
+def test_a_file_with_any_bytes_changed_is_read_or_refused_in_one_line(tmp_path):
+    """In both forms of torch.save. Found by changing bytes: errors of eight types."""
+    file = tmp_path / "pytorch_model.bin"
+    for archive in (True, False):
+        torch.save({"a": torch.ones(3, 2), "b": torch.ones(2)}, file, _use_new_zipfile_serialization=archive)
+        whole = file.read_bytes()
+        for seed in range(300):
+            content, chance = bytearray(whole), random.Random(seed)
+            for _ in range(chance.choice([1, 2, 4])):
+                content[chance.randrange(len(content))] = chance.randrange(256)
+            file.write_bytes(content)
+            try:
+                read_pickle(file)
+            except UserError as error:
+                assert str(error).startswith("pytorch_model.bin ") and "\n" not in str(error)
+
+
+@pytest.mark.parametrize("length", [10**11, 2**63 - 1])
+def test_a_pickle_with_a_text_longer_than_any_file_is_refused(tmp_path, length):
+    file = tmp_path / "pytorch_model.bin"
+    file.write_bytes(b"\x8e" + length.to_bytes(8, "little"))
+    with pytest.raises(UserError, match=r"is damaged, or not a pickle of tensors that torch.save wrote \(.+\)"):
+        read_pickle(file)
+
+
 def test_a_torch_that_cannot_read_pickles_safely_is_refused(checkpoint, monkeypatch):
     monkeypatch.setattr(pickles, "SAFE_TORCH", "99.0")
     refused(checkpoint, "reading it safely needs torch 99.0, this is")
@@ -124,6 +152,15 @@ def test_tensors_that_do_not_fit_are_named(checkpoint):
     state["encoder.layer.3.output.dense.bias"] = torch.ones(32)
     checkpoint.save()
     refused(checkpoint, "has backbone.encoder.layer.3.output.dense.bias, which its configuration does not need")
+
+
+def test_two_tensors_that_would_get_one_name_are_refused(checkpoint):
+    parts = {f"bert.{name.replace('pooler', 'mlp')}": tensor for name, tensor in checkpoint.state.items()}
+    checkpoint.state.clear()
+    checkpoint.state.update(parts, **{"mlp.dense.weight": torch.ones(32, 32)})
+    checkpoint.save()
+    both = "bert.mlp.dense.weight and mlp.dense.weight would both become projection.dense.weight"
+    refused(checkpoint, both)
 
 
 def test_tied_tensors_are_refused(checkpoint):
@@ -219,6 +256,12 @@ def test_missing_files_are_named(checkpoint):
             "pools by pooling_mode_pad_max_tokens",
         ),
         ({"1_Pooling/config.json": {}}, "pools by nothing; expected one mode of the zoo"),
+        ({"modules.json": [{"path": ""}]}, r"a module needs a type and a path, got \{'path': ''\}"),
+        ({"modules.json": [{"type": "x.Transformer"}]}, "a module needs a type and a path"),
+        ({"modules.json": [1, 2]}, "a module needs a type and a path, got 1"),
+        ({"0_Transformer/sentence_bert_config.json": {}}, "max_seq_length must be a whole number above 0, got None"),
+        ({"0_Transformer/sentence_bert_config.json": {"max_seq_length": None}}, "above 0, got None"),
+        ({"0_Transformer/sentence_bert_config.json": {"max_seq_length": "64"}}, "above 0, got '64'"),
     ],
 )
 def test_other_sentence_transformers_directories_are_refused(tmp_path, changes, match):
@@ -226,6 +269,16 @@ def test_other_sentence_transformers_directories_are_refused(tmp_path, changes, 
     for name, content in changes.items():
         (consert.directory / name).write_text(json.dumps(content), encoding="utf-8")
     refused(consert, match, kind="consert")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "stated"),
+    [("license: mit", "mit"), ("license: [mit", None), ("tags: a: b", None), ("1: a", None), ("license: 1", None)],
+)
+def test_a_card_that_cannot_be_read_states_no_license(checkpoint, metadata, stated):
+    (checkpoint.directory / "README.md").write_text(f"---\n{metadata}\n---\n", encoding="utf-8")
+    source = find_source(str(checkpoint.directory), None, modules=False, authors_pickle=True)
+    assert source.license == stated
 
 
 def test_the_kind_is_asked_for_and_checked(checkpoint):

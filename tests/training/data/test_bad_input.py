@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from csezoo.training.data.streams import StreamedBatches
-from csezoo.training.data.texts import load_sentences
+from csezoo.training.data.texts import load_labelled, load_sentences
 from csezoo.training.errors import UserError, quoted
 from csezoo.training.evaluation.encoders import plain_encoder
 from csezoo.training.evaluation.tasks.sts import load_pairs_file
@@ -215,3 +215,12 @@ def test_the_last_line_of_the_command_names_the_mistake(arguments, named, bases,
     assert ended.value.code == 2
     error = capsys.readouterr().err.splitlines()
     assert error[-1].startswith("error: ") and named in error[-1] and "Traceback" not in error
+
+
+@pytest.mark.parametrize("label", ["[1]", "true", '"maybe"'])
+def test_a_label_of_another_kind_is_named_with_its_row(tmp_path, label):
+    file = tmp_path / "pairs.jsonl"
+    file.write_text(f'{{"a": "A cat sits.", "b": "A dog runs.", "label": {label}}}\n', encoding="utf-8")
+    recipe = make_recipe({"nli_file": str(file), "nli_columns": ["a", "b", "label"], "nli_classes": 3, "nli_steps": 1})
+    with pytest.raises(UserError, match="row 1: label .* must be one of contradiction, entailment, neutral"):
+        load_labelled(recipe, 3)

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from random import Random
 
+import pandas as pd
 import pytest
 import torch
 from transformers import BartConfig, BartForConditionalGeneration
@@ -15,6 +16,7 @@ from csezoo.training.data.pairs import neighbours, read_thesaurus, with_synonyms
 from csezoo.training.data.translation import round_trip
 from csezoo.training.errors import UserError
 from tests.conftest import SENTENCES, tiny_tokenizer
+from tests.interpreters import CONTEXT
 
 
 def rows(path) -> list[list[str]]:
@@ -57,6 +59,12 @@ def test_wordnet_and_lists_of_synonyms_are_read(tmp_path):
     path.write_text("alone\n")
     with pytest.raises(UserError, match="has no synonyms"):
         read_thesaurus(path)
+
+
+def test_a_line_that_only_begins_as_wordnet_does_is_a_list_of_synonyms(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("12345678 a b zz d, x\n", encoding="utf-8")
+    assert read_thesaurus(path) == {"12345678 a b zz d": ["x"], "x": ["12345678 a b zz d"]}
 
 
 @pytest.mark.parametrize(("share", "changed"), [(0.1, 1), (0.5, 2), (1.0, 4)])
@@ -173,6 +181,48 @@ def test_a_carriage_return_in_a_text_ends_no_row(tmp_path):
     pairs = [("one\rtwo", "three"), ('a "b", c', "d")]
     write_pairs(tmp_path / "pairs.csv", ("text", "next"), lambda done: [pairs[done:]])
     assert rows(tmp_path / "pairs.csv")[1:] == [list(pair) for pair in pairs]
+
+
+def test_pairs_of_long_texts_are_continued(tmp_path):
+    """`csv` reads cells of up to 131,072 characters, unless it is told otherwise."""
+    pairs, asked = [("a", "b" * 200_000), ("c", "d"), ("e", "f")], []
+
+    def batches(done):
+        asked.append(done)
+        for number, pair in enumerate(pairs[done:]):
+            if len(asked) == 1 and number == 2:
+                raise KeyboardInterrupt
+            yield [pair]
+
+    limit = csv.field_size_limit()
+    with pytest.raises(KeyboardInterrupt):
+        write_pairs(tmp_path / "pairs.csv", ("text", "next"), batches)
+    assert write_pairs(tmp_path / "pairs.csv", ("text", "next"), batches) == 3 and asked == [0, 1]
+    assert csv.field_size_limit() == limit, "the limit of other readers is unchanged"
+    assert [path.name for path in tmp_path.iterdir()] == ["pairs.csv"]
+    assert pd.read_csv(tmp_path / "pairs.csv").values.tolist() == [list(pair) for pair in pairs]
+
+
+def _write_when_told(to, started, go) -> None:
+    def batches(done):
+        started.set()
+        go.wait(60)
+        yield [("of the first", "process")]
+
+    write_pairs(to, ("text", "next"), batches)
+
+
+def test_a_second_process_that_writes_the_same_file_is_refused(tmp_path):
+    to, started, go = tmp_path / "pairs.csv", CONTEXT.Event(), CONTEXT.Event()
+    process = CONTEXT.Process(target=_write_when_told, args=(to, started, go))
+    process.start()
+    assert started.wait(60)
+    with pytest.raises(UserError, match="pairs.csv: another process writes this file; wait for it, or give another"):
+        write_pairs(to, ("text", "next"), lambda done: [[("of the second", "process")]])
+    go.set()
+    process.join(timeout=60)
+    assert process.exitcode == 0 and rows(to) == [["text", "next"], ["of the first", "process"]]
+    assert [path.name for path in tmp_path.iterdir()] == ["pairs.csv"]
 
 
 def test_a_language_that_a_model_lacks_is_named(translators, tmp_path, capsys):

@@ -129,3 +129,11 @@ def test_quantised_vectors_are_no_teacher(train_file, tmp_path):
     embed_file(encode(3), receipt, str(train_file), tmp_path, precision="binary")
     with pytest.raises(UserError, match=r"has quantised vectors \(int8\); encode the texts to float32"):
         Teachers([str(tmp_path)], SENTENCES[:1], share=0.5)
+
+
+def test_a_directory_with_the_characters_of_a_pattern_is_read_itself(train_file, tmp_path):
+    receipt = {"model_sha256": "3", "pooling": "cls", "dtype": "float32"}
+    for name, size in (("teacher1", 5), ("teacher[12]", 3)):
+        embed_file(encode(size), receipt, str(train_file), tmp_path / name)
+    vectors = Teachers([str(tmp_path / "teacher[12]")], SENTENCES[:2], share=0.5)[[0, 1]]
+    assert vectors.shape == (2, 3)

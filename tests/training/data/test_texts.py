@@ -110,6 +110,14 @@ def test_a_stream_gives_the_same_sentences(load, tmp_path):
     assert load("train.csv", content, text_columns=COLUMNS, **stream) == TRIPLETS
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("name", ["train[12].txt", "train?.txt", "t*.txt"])
+def test_a_name_with_the_characters_of_a_pattern_is_the_name_of_one_file(load, name, streaming):
+    load("train1.txt", "of another file\n")
+    keys = {"streaming": True, "max_steps": 1} if streaming else {}
+    assert load(name, "of this file\n", **keys) == [("of this file",)]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "keys", "parts"),
     [
@@ -193,3 +201,13 @@ def test_tokenised_sentences_are_read_from_the_cache_until_the_file_changes(tmp_
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.arrow")} == files
     path.write_text("\n".join(SENTENCES[1:]), encoding="utf-8")
     assert len(tokenised(path, kind)) == len(SENTENCES) - 1, "a changed file is read again"
+
+
+def test_the_side_on_which_texts_are_cut_is_not_read_from_the_cache(train_file, kind):
+    sentences = load_sentences(make_recipe({"train_file": str(train_file)}))
+    for side in ("right", "left"):
+        tokenizer = tiny_tokenizer(kind)
+        tokenizer.truncation_side = side
+        whole = tokenizer(SENTENCES[0], add_special_tokens=False).input_ids
+        cut = tokenize_once(sentences, tokenizer=tokenizer, length=3)["0"][0]
+        assert cut == (whole[:3] if side == "right" else whole[-3:])

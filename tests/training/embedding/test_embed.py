@@ -269,6 +269,24 @@ def test_an_interrupted_call_has_the_ranges_of_an_uninterrupted_one(file, tmp_pa
         embed_file(letters, RECEIPT, str(file), tmp_path / "two", shard_size=10)
 
 
+@pytest.mark.parametrize("lost", ["part-00000-of-00003.parquet", "part-00001-of-00003.parquet"])
+def test_a_later_call_quantises_with_the_ranges_of_the_shards_that_are_there(file, tmp_path, lost):
+    """With another batch size, for example, the vectors differ a little, and so would the ranges."""
+    embed_file(letters, RECEIPT, str(file), tmp_path / "out", precision="int8", shard_size=10)
+    shard = tmp_path / "out" / lost
+    first = read_receipt(shard)["ranges"]
+    shard.unlink()
+    encoded = []
+
+    def slightly_different(texts):
+        encoded.append(len(texts))
+        return letters(texts) * 1.001
+
+    embed_file(slightly_different, RECEIPT, str(file), tmp_path / "out", precision="int8", shard_size=10)
+    assert [read_receipt(path)["ranges"] for path in sorted((tmp_path / "out").iterdir())] == [first] * 3
+    assert encoded == [10], "nothing but the lost shard is encoded"
+
+
 def test_what_cannot_be_truncated_or_quantised_is_refused(model, file, tmp_path):
     with pytest.raises(UserError, match="precision: the range of each dimension .* a single text"):
         embed_file(letters, RECEIPT, str(file), tmp_path / "out", precision="int8", shard_size=1)

@@ -1,10 +1,12 @@
 """The scikit-learn transformer keeps scikit-learn's contracts, and has the model's vectors."""
 
 import pickle
+import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
+from safetensors.torch import load_file, save_file
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression
@@ -88,6 +90,18 @@ def test_it_works_in_a_pipeline_a_grid_search_and_a_column_transformer(model):
     assert columns.fit_transform(table).shape == (24, 5)
 
 
+def test_a_model_that_was_written_again_has_its_new_vectors(model, tmp_path):
+    directory = shutil.copytree(model, tmp_path / "model")
+    transformer = SentenceEncoderTransformer(str(directory))
+    old = transformer.transform(TEXTS)
+    np.testing.assert_array_equal(old, SentenceEncoderTransformer(model).transform(TEXTS))
+    changed = {name: 2 * tensor for name, tensor in load_file(directory / "model.safetensors").items()}
+    save_file(changed, directory / "model.safetensors", metadata={"format": "pt"})
+    new = transformer.transform(TEXTS)
+    np.testing.assert_allclose(new, AutoModel.from_pretrained(directory).encode(TEXTS), atol=1e-5)
+    assert not np.allclose(new, old, atol=1e-3)
+
+
 def test_texts_may_come_from_a_generator(model):
     transformer = SentenceEncoderTransformer(model)
     assert np.array_equal(transformer.fit_transform(text for text in TEXTS), transformer.transform(TEXTS))
@@ -103,5 +117,7 @@ def test_what_is_no_list_of_texts_or_no_model_is_refused(model):
         transformer.transform(pd.DataFrame({"text": ["the cat"]}))
     with pytest.raises(ValueError, match="truncate_dim: -1 must be at least 1"):
         SentenceEncoderTransformer(model, truncate_dim=-1).transform(["the cat"])
+    with pytest.raises(ValueError, match="truncate_dim: 33 must be at most 32, the dimensions of the model"):
+        SentenceEncoderTransformer(model, truncate_dim=33).transform(["the cat"])
     with pytest.raises(UserError, match="nothing/here"):
         SentenceEncoderTransformer("./nothing/here").fit(TEXTS)

@@ -14,6 +14,7 @@ from csezoo.training.evaluation.suites import evaluate
 from csezoo.training.evaluation.tasks.names import DEV_TASK
 from csezoo.training.evaluation.tasks.sts import load_task
 from tests.conftest import SENTENCES
+from tests.interpreters import CONTEXT
 
 RECEIPT = {"pooling": "letters", "dtype": "float32", "model_sha256": "0" * 64, "model_revision": None}
 
@@ -141,7 +142,27 @@ def test_a_reader_always_finds_a_complete_file(out):
             seen.append(len(stored(out)))
     writer.join()
     assert seen == sorted(seen) and len(stored(out)) == 50
-    assert list(out.parent.iterdir()) == [out], "no partial file is left"
+    visible = [path for path in out.parent.iterdir() if not path.name.startswith(".")]
+    assert visible == [out] and not list(out.parent.glob(".*.partial")), "no partial file is left"
+
+
+def _add_forty(out, name, barrier) -> None:
+    file = ResultsFile(out, "letters", "0")
+    barrier.wait(60)
+    for number in range(40):
+        file.add([{"task": f"{name} {number}", "value": 1.0, "model_sha256": "0"}])
+
+
+def test_two_processes_add_to_one_file_and_no_result_is_lost(out):
+    barrier = CONTEXT.Barrier(2)
+    processes = [CONTEXT.Process(target=_add_forty, args=(out, name, barrier)) for name in ("one", "two")]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout=120)
+    assert [process.exitcode for process in processes] == [0, 0]
+    expected = {f"{name} {number}" for name in ("one", "two") for number in range(40)}
+    assert len(stored(out)) == 80 and {result["task"] for result in stored(out)} == expected
 
 
 @pytest.mark.parametrize(

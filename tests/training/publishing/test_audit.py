@@ -101,10 +101,14 @@ def test_pickles_are_found_by_suffix_and_by_content(repository):
     (repository / "harmless.txt").write_bytes(pickle.dumps({"a": 1}))
     (repository / "protocol.txt").write_bytes(pickle.dumps(Path("a"), protocol=0))
     (repository / "instance.md").write_bytes(b"(S'ls'\nios\nsystem\n.")
+    (repository / "headerless.txt").write_bytes(b"\x8c\x02os\x8c\x06system\x93\x8c\x04echo\x85R.")
+    (repository / "openvino").mkdir()
+    (repository / "openvino" / "headerless.bin").write_bytes(b"\x82\x01\x8c\x04echo\x85R.")
     fields = [(f"field_{number}", "i4") for number in range(30)]  # so that the object is named after 256 bytes
     np.save(repository / "objects.npy", np.zeros(1, dtype=[*fields, ("last", object)]), allow_pickle=True)
     (repository / "renamed.safetensors").write_bytes(pickle.dumps({"a": 1}))
     names = ["pytorch_model.bin", "weights.txt", "harmless.txt", "protocol.txt", "instance.md", "objects.npy"]
+    names += ["headerless.txt", "openvino/headerless.bin"]
     findings = {finding.file: finding.group for finding in audit(repository)}
     assert findings == dict.fromkeys([*names, "renamed.safetensors"], "pickle")
 
@@ -112,6 +116,7 @@ def test_pickles_are_found_by_suffix_and_by_content(repository):
 def test_texts_that_begin_like_a_pickle_are_no_finding(repository):
     (repository / "vocab.txt").write_text("cat\nsat\nthe\nReduce\n.\n", encoding="utf-8")
     (repository / "notes.md").write_text("(see below)\n", encoding="utf-8")
+    (repository / "more.md").write_text("cos\nsin\n(see “below” – it’s there)\nReduce\n.\n", encoding="utf-8")
     assert audit(repository) == []
 
 
@@ -134,6 +139,10 @@ def test_safetensors_that_begin_with_the_bytes_of_a_pickle_are_no_finding(tmp_pa
         (".git/hooks/post-checkout", b"ls", "git runs the hooks and the programs that it names"),
         ("run.sh", b"ls", "a model needs no file of this kind"),
         ("plain.zip", b"PK\5\6" + bytes(18), "is an archive, not read"),
+        ("README.md", b"# hi" + b"PK\5\6" + b"\xff" * 18, "is an archive, not read"),
+        ("README.md", b"# hi" + b"PK\5\6" + bytes(8) + b"\1\0" * 4 + bytes(2), "is an archive, not read"),
+        ("vocab.txt", b"\x8e" + b"\xff" * 7 + b"\x7f", "is not a text, despite its name"),
+        ("vocab.txt", b"\x8e" + (10**11).to_bytes(8, "little"), "is not a text, despite its name"),
         ("numbers.npy", b"\x93NUMPY", "is or may contain a pickle"),
         ("vocab.txt", b"a\0b", "is not a text, despite its name"),
         ("picture.png", b"<svg>", "is not a .png file, despite its name"),

@@ -112,3 +112,47 @@ def test_code_that_is_nested_too_deeply_to_be_read_is_a_finding():
 
 def test_code_may_choose_the_attention_of_the_zoo():
     assert reasons("def f(self, encoder):\n    encoder.config._attn_implementation = 'csezoo_packed'") == {}
+
+
+CHOSEN = "chooses what is loaded"
+TRANSFORMERS = "from transformers import AutoModel, BertConfig\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "why"),
+    [
+        ("AutoModel.from_config(c, attn_implementation='a' + 'b')", 2, "attn_implementation: chooses kernels"),
+        ("BertConfig.from_dict({'attn_implementation': x})", 2, "attn_implementation: chooses kernels"),
+        ("c = BertConfig()\nc.update({'_attn_implementation': x})", 3, "_attn_implementation: chooses kernels"),
+        ("BertConfig(auto_map=x)", 2, f"auto_map: {CHOSEN}"),
+        ("AutoModel.from_pretrained(BertConfig.from_dict({'loaded_from': x}).loaded_from)", 2, CHOSEN),
+        ("from collections import namedtuple\nP = namedtuple('P', 'loaded_from')", 3, CHOSEN),
+        ("from collections import namedtuple\nP = namedtuple('P', 'x, loaded_from')", 3, CHOSEN),
+        ("BertConfig(loaded_from=x)", 2, f"loaded_from: {CHOSEN}"),
+        ("class A:\n    def loaded_from(self):\n        return x", 3, CHOSEN),
+        ("class A:\n    loaded_from, y = x, 1", 3, CHOSEN),
+        ("class A:\n    loaded_from: str = 'x'", 3, CHOSEN),
+    ],
+)
+def test_a_setting_that_decides_what_is_loaded_is_a_finding_however_it_is_written(source, line, why):
+    assert any(why in reason for reason in reasons(TRANSFORMERS + source).get(line, [])), reasons(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("AutoModel.from_pretrained(m.loaded_from)", 2),
+        ("def f():\n    return AutoModel.from_pretrained(m.loaded_from)", 3),
+        ("def f(m):\n    return AutoModel.from_pretrained(g(m).loaded_from)", 3),
+        ("def f(m):\n    m = g()\n    return AutoModel.from_pretrained(m.loaded_from)", 4),
+        ("def f(m):\n    from .other import m\n    return AutoModel.from_pretrained(m.loaded_from)", 4),
+        ("def f(m):\n    return (lambda m: AutoModel.from_pretrained(m.loaded_from))(x)", 3),
+    ],
+)
+def test_only_a_model_that_a_function_is_given_says_where_it_was_loaded_from(source, line):
+    assert f"from_pretrained: {OTHER}" in reasons(TRANSFORMERS + source)[line]
+
+
+def test_a_model_may_load_more_from_where_it_was_loaded_from_which_is_nowhere_at_first():
+    method = "class A:\n    loaded_from: dict | None = None\n    def f(self):\n        "
+    assert reasons(f"{TRANSFORMERS}{method}return AutoModel.from_pretrained(**self.loaded_from)") == {}

@@ -183,6 +183,12 @@ def test_the_code_on_the_card_returns_the_vectors_and_a_difference_is_refused(fr
         check_export(exported, {"ONNX Runtime": blocks["ONNX Runtime"]}, TEXTS, expected * 1.001)
 
 
+def test_a_check_of_an_export_that_is_killed_is_one_line(tmp_path):
+    killed = {"any": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"}
+    with pytest.raises(UserError, match="^the export does not run and was deleted: exit code -9$"):
+        check_export(tmp_path, killed, TEXTS, np.zeros((len(TEXTS), 2)))
+
+
 @pytest.mark.slow
 def test_a_truncated_export_has_the_first_dimensions_in_every_way_to_use_it(tmp_path, capsys):
     """Also with layers after the pooling. The check of the export compares each way with the model."""

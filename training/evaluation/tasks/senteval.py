@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import IO, NamedTuple, cast
 
 from huggingface_hub import cached_assets_path, hf_hub_download
+from huggingface_hub.errors import HTTPError
 
 from ...errors import UserError, one_line
-from ...hub import is_inside
+from ...hub import is_inside, within_time
 
 # SimCSE's copy. Every receipt contains its commit, and the rows of every task are counted: in an early commit, SUBJ
 # had only twenty of its 5,000 subjective sentences.
@@ -43,7 +44,7 @@ def find_senteval(data: str) -> SentEval:
         data: `hub`, or a directory in SentEval's layout, or the directory with `downstream/` inside.
 
     Raises:
-        UserError: there is no such directory, or the Hub cannot be reached.
+        UserError: there is no such directory, or the Hub cannot be reached or takes too long.
     """
     if data == "hub":
         return _from_hub()
@@ -57,8 +58,12 @@ def find_senteval(data: str) -> SentEval:
 def _from_hub() -> SentEval:
     """Download the newest archive and extract it once, into the cache of `huggingface_hub`."""
     try:
-        archive = Path(hf_hub_download(REPOSITORY, ARCHIVE, repo_type="dataset"))
-    except (OSError, ValueError) as error:
+        archive = Path(
+            within_time(
+                f"the download of {REPOSITORY}", lambda: hf_hub_download(REPOSITORY, ARCHIVE, repo_type="dataset")
+            )
+        )
+    except (HTTPError, OSError, ValueError) as error:
         raise UserError(
             f"{REPOSITORY}: {ARCHIVE} could not be loaded from the Hub ({type(error).__name__}); give a directory in "
             "SentEval's layout instead (--eval_data DIR in training, --data DIR in evaluation)"
@@ -125,9 +130,7 @@ def read_text(path: Path, encoding: str = "utf-8-sig") -> str:
         raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); convert the file") from None
 
 
-def numbered_lines(
-    path: Path, encoding: str = "utf-8-sig", layout: str = "SentEval's layout"
-) -> list[tuple[int, str]]:
+def numbered_lines(path: Path, encoding: str = "utf-8-sig") -> list[tuple[int, str]]:
     """Read the lines of one of SentEval's files, numbered from 1.
 
     Raises:

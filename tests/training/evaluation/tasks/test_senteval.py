@@ -6,7 +6,10 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from huggingface_hub.errors import HTTPError
 
+from csezoo.training.errors import UserError
+from csezoo.training.evaluation.tasks import senteval as senteval_files
 from csezoo.training.evaluation.tasks.senteval import ARCHIVE, REPOSITORY
 from csezoo.training.evaluation.tasks.sts import load_task
 from csezoo.training.evaluation.tasks.transfer import load_transfer_task
@@ -102,3 +105,21 @@ def test_a_damaged_or_malicious_archive_is_refused_completely(hub, tmp_path, con
 def test_without_the_archive_the_error_suggests_a_directory(hub, tmp_path):
     error = read(start(hub, tmp_path))
     assert REPOSITORY in error and "give a directory in SentEval's layout instead" in error and "\n" not in error
+
+
+def test_a_hub_that_stalls_is_one_line(hub, tmp_path):
+    hub.commit(REPOSITORY, "SentEval's data", {ARCHIVE: archive(("MR/rt-polarity.pos", b"good"))})
+    hub.slow = {ARCHIVE: 0.2}  # a byte now and then: never silent for as long as the client waits
+    error = read(Python("-c", FIND, **hub.environment(tmp_path / "hf", CSEZOO_HUB_TIMEOUT="3")))
+    assert error.startswith(f"the download of {REPOSITORY} took longer than 3 seconds; check the network")
+
+
+def test_a_download_that_the_client_gives_up_is_one_line(monkeypatch):
+    """It does so after dozens of attempts, which take minutes."""
+
+    def give_up(*_, **__):
+        raise HTTPError("The read operation timed out")
+
+    monkeypatch.setattr(senteval_files, "hf_hub_download", give_up)
+    with pytest.raises(UserError, match=r"could not be loaded from the Hub \(HTTPError\); give a directory"):
+        senteval_files.find_senteval("hub")
