@@ -110,8 +110,10 @@ def revision_of(receipt: dict) -> str:
         >>> revision_of(receipt)
         'abc-mean-bfloat16'
     """
-    checksum = receipt["model_sha256"]
-    parts = [receipt["model_revision"] or (f"sha256-{checksum[:16]}" if checksum else receipt["kind"])]
+    if (revision := receipt["model_revision"]) is None:
+        checksum = receipt["model_sha256"]
+        revision = f"sha256-{checksum[:16]}" if checksum else receipt["kind"]  # a bag of words has no file
+    parts = [revision]
     parts += [receipt["pooling"]] if receipt["kind"] == "transformers" else []
     parts += [receipt["dtype"]] if receipt["dtype"] != "float32" else []
     return "-".join(parts)

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from csezoo.training.cli.parser import main
+from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.evaluation.mteb_tasks import revision_of
 from csezoo.training.evaluation.tasks.names import ROWS
 from tests.conftest import SENTENCES
@@ -68,6 +69,11 @@ def test_what_changes_the_vectors_is_in_the_revision(kind, pooling, dtype, endin
     """MTEB does not run a task again for the same revision."""
     receipt = {"model_revision": None, "model_sha256": "a" * 64, "kind": kind, "pooling": pooling, "dtype": dtype}
     assert revision_of(receipt) == f"sha256-{'a' * 16}{ending}"
+
+
+def test_a_bag_of_words_has_its_name_as_revision():
+    receipt = load_encoder("bag-of-words")[1]
+    assert revision_of(receipt) == "bag-of-words"
 
 
 def score(folder) -> dict:
