@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from .errors import UserError, one_line
+
+UNREADABLE = (EOFError, OSError, zlib.error)  # raised for a file or an archive that is damaged
 
 
 def replace_file(path: Path, content: str | bytes) -> None:

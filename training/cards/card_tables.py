@@ -205,7 +205,8 @@ def _option(key: str, value: object) -> str:
     if isinstance(value, str) and (key.endswith("_file") or key == "eval_data" or value[:1] in ("~", ".", "/")):
         value = file_name(value)
     values = value if isinstance(value, list) else [value]
-    values = [file_name(str(directory)) for directory in values] if key == "teachers" and value else values
+    if key == "teachers" and value:
+        values = [file_name(str(directory)) for directory in values]
     return " ".join([f"--{key}", *map(_word, values)])
 
 

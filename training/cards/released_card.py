@@ -132,7 +132,7 @@ def _license_section(kind: Kind, conversion: Conversion | None) -> str:
 
 def _limits(kind: Kind, entry: Released | None) -> str:
     lines = [method_entries()[text]["limits"] for text in kind.texts]
-    data = entry.data or kind.data if entry else kind.data
+    data = (entry and entry.data) or kind.data
     lines += [DATA_LIMITS[data]] if data else []
     lines += [UNCASED] if entry and entry.base_model.endswith("uncased") else []
     return "## Limits and biases\n\n" + "\n".join(f"* {line}" for line in [*lines, BIASES])

@@ -79,8 +79,8 @@ def cards(options: argparse.Namespace) -> None:
     if options.docs and not options.html:
         raise UserError(f"docs: {options.docs} becomes a part of the website; give --html too")
     if options.html:  # before anything is written
-        from ..cards.documentation import check_documentation
-        from ..cards.website import check_place
+        from ..cards.website.documentation import check_documentation
+        from ..cards.website.pages import check_place
 
         check_place(Path(options.html), Path(options.out), *([Path(options.docs)] if options.docs else []))
         if options.docs:
@@ -88,11 +88,11 @@ def cards(options: argparse.Namespace) -> None:
     entries = write_cards(Path(options.out))
     print(f"{options.out}: {sum(entry.card is not None for entry in entries)} cards")
     if options.html:
-        from ..cards.website import write_website
+        from ..cards.website.pages import write_website
 
         write_website(Path(options.out), entries, Path(options.html), docs=bool(options.docs))
         if options.docs:
-            from ..cards.documentation import write_documentation
+            from ..cards.website.documentation import write_documentation
 
             write_documentation(Path(options.docs), Path(options.out), Path(options.html))
         print(Path(options.html) / "index.html")

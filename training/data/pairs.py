@@ -131,17 +131,15 @@ def write_pairs(
     Raises:
         UserError: the file exists, or another process writes it.
     """
-    lock = FileLock(to.with_name(f".{to.name}.lock"), timeout=0)
+    file = to.with_name(f".{to.name}.lock")
     try:
-        lock.acquire()
+        lock = FileLock(file).acquire(timeout=0)
     except Timeout:
         raise UserError(f"{to}: another process writes this file; wait for it, or give another file") from None
-    try:
+    with lock:
         refuse_existing(to)
         done = _continue_pairs(to, header, batches, decisive)
-    finally:
-        lock.release()
-    Path(lock.lock_file).unlink(missing_ok=True)  # whoever locks a new one finds that the file exists
+    file.unlink(missing_ok=True)  # whoever locks a new one finds that the pairs exist
     return done
 
 

@@ -9,7 +9,6 @@ import io
 import logging
 import re
 import warnings
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from csezoo.modeling.natural_language_inference import LABELS
 
 from ..errors import UserError, one_line, quoted
 from ..evaluation.tasks.sts import STSB_SPLITS, load_task
+from ..files import UNREADABLE
 from ..recipes import Recipe
 from ..recipes.keys import STSB_SENTENCES
 
@@ -43,7 +43,6 @@ BUILDERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 SEPARATORS = (";", "\t", "|", ",")
-UNREADABLE = (EOFError, OSError, zlib.error)  # a file or an archive that is damaged
 # `datasets` raises errors of many types when pyarrow reads content that it does not expect.
 READ_ERRORS = (
     csv.Error,

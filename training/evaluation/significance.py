@@ -134,7 +134,7 @@ def compare(
     for task in tqdm(pair_tasks, desc="Resampling", disable=not progress):
         gold = np.array(task.scores)
         one, other = (task.similarities(vectors) for vectors in tables)
-        scores = [task.results(vectors)[0]["value"] for vectors in tables]
+        scores = [task.correlation(similarities) for similarities in (one, other)]
         figures = paired_bootstrap([Similarities(gold, one, other, task.metric)], resamples=resamples)
         compared.append({"task": task.name, "first": scores[0], "second": scores[1], **figures})
     return compared

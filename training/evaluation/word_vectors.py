@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import re
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from tqdm.auto import tqdm
 
 from ..environment import device
 from ..errors import UserError, one_line
+from ..files import UNREADABLE
 from .sentence_vectors import CountingEncoder, Encode
 
 BAG_OF_WORDS = "bag-of-words"
@@ -109,7 +109,7 @@ def _mean(found: Iterator[np.ndarray], size: int) -> np.ndarray:
 def _read(path: Path) -> tuple[dict[str, np.ndarray], str]:
     try:
         return _read_lines(path)
-    except (EOFError, OSError, zlib.error) as error:  # such as a download that was cut off
+    except UNREADABLE as error:  # such as a download that was cut off
         raise UserError(f"{path} cannot be read ({one_line(error)})") from error
 
 

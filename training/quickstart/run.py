@@ -93,16 +93,18 @@ def _prepare(recipe: Recipe, output: Path, sizes: dict[str, int]) -> None:
         seed = claim(output, recipe)[0]
     of_world: dict[str, object] = {"seed": seed, "code": _code(words, world), **sizes}
     of_base = {**of_world, "code": _code(words, world, base, masked_language_modeling)}
-    unchanged = [_is_made(output / name, cause) for name, cause in (("world", of_world), ("base", of_base))]
-    if not all(unchanged):
+    has_world, has_base = _is_made(output / "world", of_world), _is_made(output / "base", of_base)
+    if not (has_world and has_base):
         # A run with another world or base model must not be resumed. It is removed before they are made, so that no
         # kill can leave it beside them.
         clear(output)
         remove(output / "simcse")
         remove(output / PICTURE)
-    _once(output / "world", of_world, lambda directory: write_world(make_world(seed=seed, **sizes), directory))
-    sentences = (output / "world" / "train.txt").read_text(encoding="utf-8").splitlines()
-    _once(output / "base", of_base, lambda directory: train_base(sentences, directory, seed=seed))
+    if not has_world:
+        _make(output / "world", of_world, lambda directory: write_world(make_world(seed=seed, **sizes), directory))
+    if not has_base:
+        sentences = (output / "world" / "train.txt").read_text(encoding="utf-8").splitlines()
+        _make(output / "base", of_base, lambda directory: train_base(sentences, directory, seed=seed))
 
 
 def _is_made(directory: Path, cause: dict[str, object]) -> bool:
@@ -114,14 +116,14 @@ def _is_made(directory: Path, cause: dict[str, object]) -> bool:
     marker = directory / MARKER
     if directory.exists() and not marker.is_file():
         raise UserError(f"{directory} exists and was not made by the quickstart; give another --output_dir")
-    return marker.is_file() and json.loads(marker.read_text(encoding="utf-8")) == cause
-
-
-def _once(directory: Path, cause: dict[str, object], make: Callable[[Path], None]) -> None:
-    """Make a directory unless the same cause already made it."""
-    if _is_made(directory, cause):
+    made = marker.is_file() and json.loads(marker.read_text(encoding="utf-8")) == cause
+    if made:
         logger.info("%s exists and is unchanged", directory)
-        return
+    return made
+
+
+def _make(directory: Path, cause: dict[str, object], make: Callable[[Path], None]) -> None:
+    """Make a directory, with its cause in it: complete, or as it was before."""
     partial = directory.with_name(f"{directory.name}.partial")
     remove(partial)
     partial.mkdir(parents=True)

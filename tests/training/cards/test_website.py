@@ -13,10 +13,10 @@ import yaml
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
-from csezoo.training.cards.documentation import write_documentation
 from csezoo.training.cards.index import COLUMNS, write_cards
 from csezoo.training.cards.listing import STATUSES
-from csezoo.training.cards.website import card_body, write_website
+from csezoo.training.cards.website.documentation import write_documentation
+from csezoo.training.cards.website.pages import card_body, write_website
 from csezoo.training.cli.parser import main
 from csezoo.training.recipes import recipe_names
 from csezoo.training.recipes.released import released

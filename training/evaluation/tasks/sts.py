@@ -74,13 +74,22 @@ class PairTask:
         Raises:
             UserError: all similarities are equal.
         """
-        scores = STS(keep_in_memory=True).compute(predictions=self.similarities(vectors), references=self.scores)
+        value = self.correlation(self.similarities(vectors))
+        return [{"task": self.name, "metric": self.metric, "value": value, "similarity": "cosine"}]
+
+    def correlation(self, similarities: np.ndarray) -> float:
+        """Return the correlation (× 100) of the similarities `(n,)` with the gold score over all pairs.
+
+        Raises:
+            UserError: all similarities are equal.
+        """
+        scores = STS(keep_in_memory=True).compute(predictions=similarities, references=self.scores)
         value = scores[self.metric]
         if math.isnan(value):
             raise UserError(
                 f"{self.name}: all similarities are equal; the encoder returns one vector for every sentence"
             )
-        return [{"task": self.name, "metric": self.metric, "value": value, "similarity": "cosine"}]
+        return value
 
     def receipt(self) -> dict[str, object]:
         """Return what identifies the pairs (source, revision, rows, checksum), and that all are scored together."""

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from markdown_it.token import Token
 
-from ..errors import UserError, one_line
-from ..files import refuse_links_out
-from .website import DOCS, INDEX, MARKDOWN, html_name, render, write_page
+from ...errors import UserError, one_line
+from ...files import refuse_links_out
+from .markdown import INDEX, MARKDOWN, html_name, render
+from .pages import DOCS, write_page
 
 
 def write_documentation(docs: Path, cards: Path, directory: Path) -> None:
