@@ -14,7 +14,7 @@ from ..loading.backbones import LOAD_ERRORS
 from ..loading.sizes import refuse_oversized
 from .convert import RECEIPT
 from .source import Source, find_source, read_backbone_config, read_tokenizer, read_weights
-from .tensors import check_positions, listed
+from .tensors import check_new_names, check_positions, listed
 
 KIND = "base"
 # Layer norms had these names before BERT came to PyTorch.
@@ -31,7 +31,8 @@ def convert_base(model: str, to: str, *, revision: str | None = None, report: Ca
         report: called with one line for each step.
 
     Raises:
-        UserError: a file is missing or not harmless, or the encoder or the masked-LM head lacks a tensor.
+        UserError: a file is missing or not harmless, the encoder or the masked-LM head lacks a tensor, or two tensors
+            would get one name.
 
     Example:
         `convert_base("google/bert_uncased_L-2_H-128_A-2", "bert-tiny")`
@@ -64,7 +65,9 @@ def _load(source: Source) -> tuple[PreTrainedModel, list[str]]:
     """Return the masked language model of a file, and the names of the tensors that it does not need."""
     config, _ = read_backbone_config(source)
     read = read_weights(source.weights)
-    tensors = {_new_name(name): tensor for name, tensor in read.items()}
+    new_names = {name: _new_name(name) for name in read}
+    check_new_names(new_names)
+    tensors = {new_names[name]: tensor for name, tensor in read.items()}
     try:
         refuse_oversized(source.name, config.to_dict(), lambda: AutoModelForMaskedLM.from_config(config))
         model = AutoModelForMaskedLM.from_config(config)

@@ -56,11 +56,16 @@ def sort_tensors(names: Iterable[str], kind: Kind) -> tuple[dict[str, str], dict
             unknown.append(name)
     if unknown:
         raise UserError(f"no rule of this kind of checkpoint names {listed(unknown)}; is it another kind (--as)?")
+    check_new_names(kept)
+    return kept, dropped
+
+
+def check_new_names(new_names: Mapping[str, str]) -> None:
+    """Refuse two tensors of a file that would get one name, because only one of them could be kept."""
     first: dict[str, str] = {}
-    for name, new in kept.items():
+    for name, new in new_names.items():
         if (other := first.setdefault(new, name)) != name:
             raise UserError(f"{other} and {name} would both become {new}; delete the one that is not used")
-    return kept, dropped
 
 
 def check_positions(tensors: Mapping[str, torch.Tensor], dropped: Iterable[str]) -> None:

@@ -71,6 +71,14 @@ def test_a_model_without_its_masked_lm_head_is_refused(original):
     refused(directory, "lacks .*, so it is not a complete masked language model")
 
 
+def test_an_old_name_beside_the_new_one_is_refused(original):
+    model, directory = original
+    new = f"{model.config.model_type}.embeddings.LayerNorm.weight"
+    write(model, directory, {new: torch.zeros(model.config.hidden_size)})
+    old = f"{model.config.model_type}.embeddings.LayerNorm.gamma"
+    refused(directory, f"{old} and {new} would both become {new}")
+
+
 def test_a_tied_tensor_with_other_numbers_is_refused(original):
     model, directory = original
     decoder = {"bert": "cls.predictions.decoder.weight", "roberta": "lm_head.decoder.weight"}[model.config.model_type]
