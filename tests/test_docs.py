@@ -108,7 +108,7 @@ def material(bases, train_file, dev_file, tmp_path_factory):
     shutil.copy(train_file, directory / "sentences.txt")
     shutil.copy(dev_file, directory / "pairs.csv")
     rows = [f"{a},{b},{c}" for a, b, c in zip(SENTENCES[:40], SENTENCES[1:41], SENTENCES[2:42], strict=True)]
-    (directory / "triplets.csv").write_text("\n".join(["premise,entailed,contradicted", *rows]), encoding="utf-8")
+    (directory / "triplets.csv").write_text("\n".join(["sent0,sent1,hard_neg", *rows]), encoding="utf-8")
     tiny = {"base_model": "runs/quickstart/base", "train_file": "runs/quickstart/world/train.txt", "eval_data": "none"}
     tiny |= {"max_steps": 2, "eval_steps": 1, "batch_size": 16, "report_to": "none"}
     pairs = {name: f"runs/quickstart/world/{name[:-5]}.csv" for name in ("dev_file", "test_file")}
