@@ -41,6 +41,7 @@ from .distributed.launch import make_accelerator, on_main, start_tracker
 from .distributed.seeds import (
     best_directory,
     finished_seeds,
+    is_in_run,
     move_to_seed,
     recorded_keys,
     refuse_busy,
@@ -86,11 +87,11 @@ def run_recipe(recipe: Recipe, *, show: bool = True, another: bool = False) -> d
 
 
 def refuse_inputs(recipe: Recipe, output: Path) -> None:
-    """Refuse to write into the directory of a model that the run reads."""
+    """Refuse to write into the directory of a model that the run reads, or to delete the model with an older run."""
     for key in ("base_model", "generator"):
         name = getattr(recipe, key)
-        if name and Path(name).resolve() == output.resolve():
-            raise UserError(f"output_dir: {output} is the directory of the {key}; give another --output_dir")
+        if name and is_in_run(Path(name), output):
+            raise UserError(f"output_dir: {output} has the {key} {name}; give another --output_dir")
 
 
 def _run_seeds(recipe: Recipe, output: Path, accelerator: Accelerator) -> dict:

@@ -89,6 +89,8 @@ def _with_files(recipe: Recipe, output: Path, run: Path) -> Recipe:
 
 def _prepare(recipe: Recipe, output: Path, sizes: dict[str, int]) -> None:
     """Make the world and the base model, unless they are there."""
+    if (output / "simcse").exists() and not (output / "recipe.yaml").is_file():
+        raise UserError(f"{output / 'simcse'} exists and was not made by the quickstart; give another --output_dir")
     with seeds_locked(output):
         seed = claim(output, recipe)[0]
     of_world: dict[str, object] = {"seed": seed, "code": _code(words, world), **sizes}
@@ -97,9 +99,9 @@ def _prepare(recipe: Recipe, output: Path, sizes: dict[str, int]) -> None:
     if not (has_world and has_base):
         # A run with another world or base model must not be resumed. It is removed before they are made, so that no
         # kill can leave it beside them.
-        clear(output)
         remove(output / "simcse")
         remove(output / PICTURE)
+        clear(output)
     if not has_world:
         _make(output / "world", of_world, lambda directory: write_world(make_world(seed=seed, **sizes), directory))
     if not has_base:

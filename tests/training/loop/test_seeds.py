@@ -191,6 +191,25 @@ def test_a_forced_change_keeps_the_seeds_of_a_run_and_overwriting_starts_again(t
     assert not (run / "seed-1").exists()
 
 
+def test_a_finished_run_without_checkpoints_is_refused_to_another_recipe(tmp_path):
+    claim(tmp_path, make_recipe({"seeds": [1]}))
+    (tmp_path / "best").mkdir()
+    (tmp_path / "results.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(UserError, match="has a run with another batch_size; .* --overwrite to start again"):
+        claim(tmp_path, make_recipe({"seeds": [1], "batch_size": 8}))
+    assert (tmp_path / "best").is_dir() and (tmp_path / "results.json").is_file()
+
+
+@pytest.mark.parametrize("name", ["best", "seed-data"])
+def test_files_that_no_run_wrote_are_deleted_only_by_overwrite(tmp_path, name):
+    (tmp_path / name).mkdir()
+    with pytest.raises(UserError, match=f"{tmp_path} has {name} without the recipe of its run; choose another"):
+        claim(tmp_path, make_recipe({}))
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    claim(tmp_path, make_recipe({"overwrite": True}))
+    assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
+
+
 @pytest.mark.parametrize("key", ["overwrite", "force"])
 def test_a_run_that_another_process_is_training_cannot_be_changed(recipe, whole, tmp_path, key):
     shutil.copytree(whole, tmp_path / "run")

@@ -304,11 +304,13 @@ def test_overwrite_replaces_a_run_once(bases, train_file, dev_file, tmp_path):
     assert load_recipe(str(tmp_path / "run" / "recipe.yaml")).overwrite is False
 
 
-def test_a_run_is_not_written_into_its_base_model(bases, train_file, dev_file, tmp_path):
-    base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
+@pytest.mark.parametrize("output", [".", ".."])
+def test_a_run_does_not_delete_its_base_model(bases, train_file, dev_file, tmp_path, output):
+    """The base is the run's directory, or the `best/` of an older run in it."""
+    base = Path(shutil.copytree(bases["bert"], tmp_path / "run" / "best"))
     before = {path: path.read_bytes() for path in base.iterdir()}
-    with pytest.raises(UserError, match="output_dir: .*base is the directory of the base_model; give another"):
-        run_recipe(make_recipe(values(base, train_file, dev_file, base)))
+    with pytest.raises(UserError, match=f"output_dir: .* has the base_model {base}; give another --output_dir"):
+        run_recipe(make_recipe(values(base, train_file, dev_file, base / output, overwrite=True)))
     assert {path: path.read_bytes() for path in base.iterdir()} == before
 
 

@@ -118,6 +118,15 @@ def test_the_run_on_an_old_world_is_removed_before_a_new_world_is_made(tmp_path,
     assert seen == [False] * 4
 
 
+def test_a_run_beside_it_is_not_deleted(tmp_path):
+    run = tmp_path / "simcse" / "results.json"
+    run.parent.mkdir()
+    run.write_text("{}", encoding="utf-8")
+    with pytest.raises(UserError, match="simcse exists and was not made by the quickstart; give another --output_dir"):
+        quickstart("quickstart", FAST | {"output_dir": str(tmp_path)}, **SIZES)
+    assert run.is_file() and not (tmp_path / "recipe.yaml").exists()
+
+
 @pytest.mark.slow
 def test_two_processes_train_both_models(tmp_path):
     """Also if one of them leaves a run seconds after the other."""

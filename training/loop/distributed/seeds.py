@@ -19,7 +19,8 @@ METRICS = "metrics.jsonl"
 # While the metrics are in the run's directory, the move is not finished.
 OF_SEED: tuple[str, ...] = ("results.json", "checkpoints", "best", "non_finite", "prefix_tuning.png")
 OF_SEED += ("training_curves.png", "similarities.png", "best_weights", METRICS)
-RUN_FILES: tuple[str, ...] = ("recipe.yaml", "tracker", *OF_SEED)
+# The recipe is the last, so that a deletion that was interrupted still knows whose files these are.
+RUN_FILES: tuple[str, ...] = (*OF_SEED, "tracker", "recipe.yaml")
 # This lock is held while the seeds are divided or averaged. The lock of a directory is held while a seed is trained in
 # it.
 SEEDS_LOCK = ".seeds.lock"
@@ -37,10 +38,17 @@ def seeds_locked(output: Path) -> Iterator[None]:
 
 def clear(output: Path) -> None:
     """Delete a run with all its seeds."""
-    for name in RUN_FILES:
-        remove(output / name)
-    for directory in output.glob("seed-*"):
-        remove(directory)
+    for path in [*output.glob("seed-*"), *(output / name for name in RUN_FILES)]:
+        remove(path)
+
+
+def is_in_run(path: Path, output: Path) -> bool:
+    """Return whether a path is a run's directory, or one that a run in this directory may delete."""
+    path, output = path.resolve(), output.resolve()
+    if not path.is_relative_to(output):
+        return False
+    first = next(iter(path.relative_to(output).parts), None)
+    return first is None or first in RUN_FILES or first.startswith("seed-")
 
 
 def recorded_keys(output: Path) -> dict:
@@ -65,13 +73,14 @@ def claim(output: Path, recipe: Recipe) -> list[int]:
         The seeds of the run: those that it had, and then those that the recipe adds.
 
     Raises:
-        UserError: the directory has a run of another recipe, or cannot be written.
+        UserError: the directory has a run of another recipe or files that no run wrote, or cannot be written.
     """
     file = output / "recipe.yaml"
     written = recorded_keys(output)
     seeds = written["seeds"]
     runs = (output, *output.glob("seed-*"))
-    trained = any(path for run in runs for path in run.glob("checkpoints/step-*"))
+    # A finished run may have lost its checkpoints, to save space.
+    trained = any((run / "results.json").is_file() or [*run.glob("checkpoints/step-*")] for run in runs)
     changed = []
     if file.is_file():
         # Keys that did not exist then had their defaults.
@@ -86,11 +95,12 @@ def claim(output: Path, recipe: Recipe) -> list[int]:
     busy = [run for run in runs if locked_elsewhere(run)]
     if changed and busy:
         raise in_use(busy[0])
-    begun = trained or busy or any((run / "results.json").is_file() for run in runs)
     if changed and recipe.force and not recipe.overwrite:
         for run in runs:
             remove(run / "results.json")  # the run is no longer finished
-    elif changed or (seeds != recipe.seeds and not begun):
+    elif changed or (seeds != recipe.seeds and not (trained or busy)):
+        if not (file.is_file() or recipe.overwrite):
+            refuse_foreign(output)
         clear(output)
         seeds = []
     seeds = seeds + [seed for seed in recipe.seeds if seed not in seeds]
@@ -103,6 +113,16 @@ def claim(output: Path, recipe: Recipe) -> list[int]:
             f"output_dir: {output} cannot be written ({one_line(error)}); choose another --output_dir"
         ) from error
     return seeds
+
+
+def refuse_foreign(output: Path) -> None:
+    """Refuse a directory without a recipe if it has a file that a run would delete."""
+    foreign = [path.name for name in (*RUN_FILES, "seed-*") for path in output.glob(name)]
+    if foreign:
+        raise UserError(
+            f"output_dir: {output} has {foreign[0]} without the recipe of its run; choose another --output_dir, or "
+            "use --overwrite to delete it"
+        )
 
 
 def seed_directory(output: Path, seeds: list[int], seed: int) -> Path:
