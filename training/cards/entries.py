@@ -125,7 +125,7 @@ def _measured(run: Path) -> Entry:
 def _encoder(file: Path) -> Entry:
     report = read_json(file)
     try:
-        base, lines = file_name(report["model"]), _lines(report["results"])
+        base, lines = file_name(report["model"]), _lines(newest(report["results"]))
         name = f"{base}, {report['results'][-1]['pooling']}"
     except (KeyError, TypeError, IndexError) as error:
         raise UserError(f"{file} is not a results file ({one_line(error)})") from error
@@ -184,7 +184,7 @@ def _lines(results: list[dict]) -> list[Score]:
     """Return the lines of measured results, and of each seed the average over the seven STS tasks if it has all."""
     lines = [
         Score(column(result), result["metric"], result.get("seed"), float(result["value"]))
-        for result in newest(results)
+        for result in results
         if isinstance(result["value"], int | float)
     ]
     for seed in dict.fromkeys(line.seed for line in lines):

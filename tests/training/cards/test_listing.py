@@ -66,6 +66,16 @@ def test_every_model_is_listed_with_the_mean_over_its_seeds(cards):
     assert models["quickstart"].scores == {} and models["quickstart"].base_model == ""
 
 
+def test_seeds_that_were_trained_on_two_devices_all_count(tmp_path):
+    path = shutil.copytree(CARDS / "simcse-minilm", tmp_path / "simcse-minilm") / "results.json"
+    report = json.loads(path.read_text(encoding="utf-8"))
+    for result in report["results"]:
+        result["device"] = "of another machine" if result["seed"] == report["results"][0]["seed"] else "cpu"
+    path.write_text(json.dumps(report), encoding="utf-8")
+    (entry,) = [entry for entry in entries(tmp_path) if entry.model.name == "simcse-minilm"]
+    assert len({line.seed for line in entry.lines if line.task == "STS12"}) == 3
+
+
 def test_an_encoder_that_was_measured_again_has_its_newest_scores(tmp_path):
     (tmp_path / "untrained").mkdir()
     report = json.loads((CARDS / "untrained" / "minilm-cls.json").read_text(encoding="utf-8"))
