@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HFValidationError, HTTPError, LocalEntryNotFoundError
+from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel, encoding
@@ -31,10 +32,11 @@ from ..recipes import Recipe, load_recipe
 from .sentence_vectors import CountingEncoder
 from .word_vectors import BAG_OF_WORDS, load_bag_of_words, load_word_vectors
 
+ROUTER = "router_config.json"  # of a module of sentence-transformers that has modules in folders of its own
 # The files, beside the weights, on which a model's vectors depend.
 DECISIVE: tuple[str, ...] = ("config.json", "tokenizer.json", "tokenizer_config.json")
 DECISIVE += ("vocab.txt", "vocab.json", "merges.txt")
-DECISIVE += ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+DECISIVE += ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", ROUTER)
 PLAIN_POOLINGS = tuple(mode for mode in POOLING_MODES if mode != "prompt")  # only the zoo has prompts
 
 
@@ -149,7 +151,11 @@ def _counting_encoder(
     return CountingEncoder(encode, partial(_count_tokens, tokenizer))
 
 
-def _count_tokens(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> int:
+def _count_tokens(tokenizer: Any, texts: list[str]) -> int:
+    if isinstance(tokenizer, Tokenizer):  # of a static model of sentence-transformers, which reads no special tokens
+        return sum(map(len, tokenizer.encode_batch(texts, add_special_tokens=False)))
+    if not callable(tokenizer):  # of word vectors in sentence-transformers
+        return sum(len(tokenizer.tokenize(text)) for text in texts)
     return sum(map(len, tokenizer(texts, truncation=True)["input_ids"]))
 
 
@@ -163,11 +169,12 @@ def _sentence_transformer(
     if int(__version__.split(".")[0]) < 6:  # older versions run the code of a local directory
         raise UserError(f'{model} needs a newer sentence-transformers: pip install "sentence-transformers>=6"')
     folders = _module_folders(model)
-    for folder in folders:
-        if _file(model, f"{folder}/pytorch_model.bin") and not _file(model, f"{folder}/model.safetensors"):
-            raise UserError(
-                f"{model}: {folder}/pytorch_model.bin is a pickle, which is never read; save the module as safetensors"
-            )
+    # `use_safetensors` below keeps transformers from reading a pickle, but no other module.
+    others = [module for module in _modules(model) if not str(module.get("type")).endswith(".Transformer")]
+    for folder in ("", *folders) if any(not module["path"] for module in others) else folders:
+        pickle = Path(folder, "pytorch_model.bin").as_posix()
+        if _file(model, pickle) and not _file(model, Path(folder, "model.safetensors").as_posix()):
+            raise UserError(f"{model}: {pickle} is a pickle, which is never read; save the module as safetensors")
     try:
         for folder in ("", *folders):
             if config := _file(model, Path(folder, "config.json").as_posix()):
@@ -210,7 +217,7 @@ def model_receipt(model: str) -> dict[str, str | None]:
         `model_revision`, the commit of a Hub repository (None for a directory).
     """
     folders = _module_folders(model)
-    names = (*DECISIVE, *(f"{folder}/config.json" for folder in folders))
+    names = [Path(folder, name).as_posix() for folder in ("", *folders) for name in DECISIVE]
     files = [file for name in names if (file := _file(model, name)) is not None]
     directory = files[0].parent
     for folder in ("", *folders):
@@ -245,17 +252,38 @@ def recipe_of(model: str) -> Recipe | None:
 
 
 def _module_folders(model: str) -> list[str]:
-    """Return the folders of the modules of a sentence-transformers model; of any other model, none."""
+    """Return the folders of the modules of a sentence-transformers model; of any other model, none.
+
+    Raises:
+        UserError: a folder is outside of the model, or a list of modules is damaged.
+    """
+    folders = []
+    for module in _modules(model):
+        folders += [module["path"]] if module["path"] else []
+        folders += _routed_folders(model, module["path"])
+    if outside := [folder for folder in folders if not is_inside(folder)]:
+        raise UserError(f"{model}: modules.json names {outside[0]}, which is outside of the model")
+    return folders
+
+
+def _routed_folders(model: str, folder: str) -> list[str]:
+    """Return the folders of the modules that a router has, and of those of a router in it."""
+    names = [Path(folder, name).as_posix() for name in (ROUTER, "config.json") if is_inside(folder)]
+    files = [file for name in names if (file := _file(model, name))]
+    types = read_json(files[0]).get("types") if files else None  # of plain configurations, none
+    inner = [Path(folder, name).as_posix() for name in types] if isinstance(types, dict) else []
+    return [found for name in inner if name != folder for found in (name, *_routed_folders(model, name))]
+
+
+def _modules(model: str) -> list[dict[str, Any]]:
+    """Return what a sentence-transformers model says of its modules; of any other model, nothing."""
     modules = _file(model, "modules.json")
     listed = read_json(modules, list) if modules else []
     if wrong := [
         module for module in listed if not (isinstance(module, dict) and isinstance(module.get("path"), str))
     ]:
         raise UserError(f"{modules}: {quoted(wrong[0])} is not a module with a path")
-    folders = [module["path"] for module in listed if module["path"]]
-    if outside := [folder for folder in folders if not is_inside(folder)]:
-        raise UserError(f"{model}: modules.json names {outside[0]}, which is outside of the model")
-    return folders
+    return listed
 
 
 def _refuse_pooling(model: str, pooling: str | None) -> None:

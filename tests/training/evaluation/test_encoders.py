@@ -9,7 +9,8 @@ import torch
 from huggingface_hub import ModelCard
 from sentence_transformers import SentenceTransformer
 from sentence_transformers import __version__ as sentence_transformers_version
-from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
+from sentence_transformers.base.modules import Router
+from sentence_transformers.sentence_transformer.modules import Dense, Dropout, Pooling, StaticEmbedding, Transformer
 from transformers import AutoModel, AutoTokenizer
 
 from csezoo.modeling.pooling import pool
@@ -104,7 +105,7 @@ def test_a_sentence_transformers_model_encodes_like_the_library(base, tmp_path):
     assert "defines its pooling itself" in refusal(str(tmp_path / "model"), pooling="mean")
 
 
-@pytest.mark.parametrize("which", ["plain", "zoo", "sentence-transformers"])
+@pytest.mark.parametrize("which", ["plain", "zoo", "sentence-transformers", "in folders", "routed"])
 def test_a_model_receipt_depends_exactly_on_the_files_that_determine_the_vectors(
     base, repositories, kind, tmp_path, which
 ):
@@ -112,11 +113,21 @@ def test_a_model_receipt_depends_exactly_on_the_files_that_determine_the_vectors
     if which == "sentence-transformers":
         modules = [Transformer(str(base)), Pooling(32, "mean"), Dense(32, 8)]
         SentenceTransformer(modules=modules).save(str(model))
+    elif which in ("in folders", "routed"):
+        transformer = [Transformer(str(base)), Pooling(32, "mean")]
+        router = Router(
+            {
+                "query": transformer,
+                "document": [StaticEmbedding(AutoTokenizer.from_pretrained(base), embedding_dim=32)],
+            }
+        )
+        SentenceTransformer(modules=[router] if which == "routed" else [Dropout(), *transformer]).save(str(model))
     else:
         shutil.copytree({"plain": base, "zoo": repositories[kind, "cls"]}[which], model)
     receipt = model_receipt(str(model))
     assert receipt["model_revision"] is None
     decisive = {"config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"}
+    decisive |= {"sentence_bert_config.json", "router_config.json"}
     for file in [file for file in model.rglob("*") if file.suffix in (".json", ".safetensors", ".md", ".py")]:
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(model, copy)

@@ -20,6 +20,7 @@ from csezoo.training.loop.runs import run_recipe
 from csezoo.training.publishing.export import export
 from csezoo.training.publishing.fingerprints import verify_repository
 from csezoo.training.recipes import load_recipe, make_recipe
+from tests.conftest import tiny_tokenizer
 from tests.interpreters import run_python
 from tests.training.loop.test_train import values
 
@@ -105,6 +106,27 @@ def test_pickled_weights_of_a_sentence_transformers_module_are_refused(copy, tmp
     torch.save({"weight": Trap(tmp_path / "mark")}, copy / "1_Dense" / "pytorch_model.bin")
     with pytest.raises(UserError, match="1_Dense/pytorch_model.bin is a pickle, which is never read"):
         load_encoder(str(copy))
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("place", ["the model's directory", "a router", "an older router"])
+def test_pickled_weights_of_a_static_embedding_are_refused(tmp_path, place):
+    """sentence-transformers reads them itself, wherever they are."""
+    model, folder = tmp_path / "model", "" if place == "the model's directory" else "0_Router/query/"
+    inner = model / folder
+    inner.mkdir(parents=True)
+    tiny_tokenizer("bert").backend_tokenizer.save(str(inner / "tokenizer.json"))
+    torch.save({"embedding.weight": Trap(tmp_path / "mark")}, inner / "pytorch_model.bin")
+    of = "sentence_transformers.sentence_transformer.modules"
+    static, router = f"{of}.static_embedding.StaticEmbedding", "sentence_transformers.base.modules.router.Router"
+    module = {"idx": 0, "name": "0", "path": folder.split("/")[0], "type": router if folder else static}
+    (model / "modules.json").write_text(json.dumps([module]), encoding="utf-8")
+    if folder:
+        config = model / "0_Router" / ("router_config.json" if place == "a router" else "config.json")
+        parameters = {"types": {"query": static}, "structure": {"query": ["query"]}, "parameters": {}}
+        config.write_text(json.dumps(parameters), encoding="utf-8")
+    with pytest.raises(UserError, match=f"model: {folder}pytorch_model.bin is a pickle, which is never read"):
+        load_encoder(str(model))
     assert not (tmp_path / "mark").exists()
 
 
