@@ -56,7 +56,15 @@ class ConSERTConfig(SentenceEncoderConfig):
         return edited
 
     @property
+    def cuts_off(self) -> bool:
+        return any(kind.endswith("cutoff") for kind in self.views)
+
+    @property
+    def takes_three_views(self) -> bool:
+        return not (self.cuts_off or self.in_view_negatives)  # both are defined for pairs
+
+    @property
     def needs_whole_batch(self) -> str | None:
-        if any(kind.endswith("cutoff") for kind in self.views):
+        if self.cuts_off:
             return "cut-offs (first_view, second_view) are drawn for the complete batch"
         return super().needs_whole_batch

@@ -28,6 +28,8 @@ class ContrastiveTensionConfig(SentenceEncoderConfig):
         super()._check()
         if self.denoise != "none":
             raise ValueError("denoise: contrastive_tension has two encoders with different biases; set denoise: none")
+        if self.lora_rank:  # its updates are of the served encoder; the other one would be trained completely
+            raise ValueError("lora_rank: contrastive_tension trains two encoders, LoRA only one; set lora_rank: 0")
 
     @property
     def encoders_in_training(self) -> tuple[int, int]:
@@ -37,7 +39,10 @@ class ContrastiveTensionConfig(SentenceEncoderConfig):
     def needs_whole_batch(self) -> str | None:
         return "Contrastive Tension needs the gradients of two encoders, which mini-batches do not compute"
 
-    def view_columns(self, columns: int) -> list[int]:
-        if columns > 2:
-            raise ValueError(f"text_columns: contrastive_tension needs one text column or two, not {columns}")
-        return super().view_columns(columns)
+    @property
+    def takes_three_views(self) -> bool:
+        return False  # one for each encoder
+
+    @property
+    def views_part_in_training(self) -> bool:
+        return True  # each encoder has its own weights

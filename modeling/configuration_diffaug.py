@@ -86,6 +86,11 @@ class DiffAugConfig(SentenceEncoderConfig):
         return 2 * self.prefix_length if self.views_module == "prefix" else 0
 
     @property
+    def views_part_in_training(self) -> bool:
+        own = self.views_mode == "different" and self.views_module != "prefix"  # they start at zero; prefixes do not
+        return own or super().views_part_in_training
+
+    @property
     def needs_labelled_pairs(self) -> str | None:
         frozen = "freeze_views: without a stage on labelled pairs the modules would stay random"
         return frozen if self.freeze_views else super().needs_labelled_pairs

@@ -99,6 +99,8 @@ class DiffCSEConfig(SentenceEncoderConfig):
             raise ValueError(
                 "edited_view, predicted_sentence: another method makes the texts of the views; leave both out"
             )
+        if self.edited_view != "none" and not self.takes_three_views:
+            raise ValueError(f"edited_view: {self.model_type} takes two views of a sentence; set edited_view: none")
         if self.edited_view != "none" and self.edit == "all":
             raise ValueError("edited_view: it needs a single edit; set edit: replace, insert or delete")
         if self.edited_view != "none" and self.predicted_sentence != "same":

@@ -51,6 +51,10 @@ class ISBERTConfig(SentenceEncoderConfig):
         return [0]
 
     @property
+    def takes_three_views(self) -> bool:
+        return False
+
+    @property
     def encoded_views(self) -> int:
         return 1
 

@@ -293,7 +293,19 @@ class SentenceEncoderConfig(PretrainedConfig):
 
     def view_columns(self, columns: int) -> list[int]:
         """Data seam: return the text column of each view. With one column, a sentence is its own positive."""
+        if columns > 2 and not self.takes_three_views:
+            raise ValueError(f"text_columns: {self.model_type} needs one text column or two, not {columns}")
         return [0, 0] if columns == 1 else list(range(columns))
+
+    @property
+    def takes_three_views(self) -> bool:
+        """Data seam: whether a sentence may have a third view, such as a hard negative, and not just a pair."""
+        return True
+
+    @property
+    def views_part_in_training(self) -> bool:
+        """Whether training makes views differ that are equal in the first batch, without dropout in the encoder."""
+        return self.lora_rank > 0 and self.lora_dropout > 0  # the LoRA updates start at zero, with their dropout
 
     @property
     def encoded_views(self) -> int | None:

@@ -74,6 +74,10 @@ class SGOPTConfig(SentenceEncoderConfig):
             )
         if self.hard_negative_weight != 0:
             raise ValueError("hard_negative_weight: sgopt has no hard negatives; set it to 0")
+        if self.lora_rank and self.regularizer_weight > 0:
+            raise ValueError(
+                "regularizer_weight: with lora_rank the encoder's weights stay equal to the twin's; set it to 0"
+            )
 
     @property
     def view_layers(self) -> range:
@@ -94,12 +98,12 @@ class SGOPTConfig(SentenceEncoderConfig):
         trained, frozen = super().encoders_in_training
         return trained, frozen + self.has_twin
 
+    @property
+    def takes_three_views(self) -> bool:
+        return False
+
     def view_columns(self, columns: int) -> list[int]:
         """Return the columns of the sentence and of its guide: the twin reads the sentence or the second column."""
-        if columns > 2:
-            raise ValueError(
-                f"text_columns: sgopt needs one text column or two (sentence and back-translation), not {columns}"
-            )
         if columns == 1 and self.guide == "twin":
             return [0]
         return super().view_columns(columns)

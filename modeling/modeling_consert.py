@@ -90,7 +90,7 @@ class ConSERTForContrastiveLearning(ForContrastiveLearning):
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, rows: int | None = None
     ) -> torch.Tensor:
         """Encode views `(B, 2, T)` with the cut-offs of the configuration, after the embedding layer."""
-        if not self.training or not any(kind.endswith("cutoff") for kind in self.config.views):
+        if not self.training or not self.config.cuts_off:
             return super().pool_views(input_ids, attention_mask, rows)
         cutoffs = {"token_cutoff": token_cutoff, "feature_cutoff": feature_cutoff}
         size, masks = self.config.hidden_size, []

@@ -235,7 +235,10 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
                 weighted.append(self.config.rank_weight * losses["rank"])
         if nli_input_ids is not None:
             nli_attention_mask = torch.ones_like(nli_input_ids) if nli_attention_mask is None else nli_attention_mask
-            pairs = self.project(self.pool_rows(nli_input_ids, nli_attention_mask)[:nli_rows])
+            pooled = self.pool_rows(nli_input_ids, nli_attention_mask)
+            if self.config.denoise == "always":  # with `train` labelled pairs keep theirs, as in DiffAug's release
+                pooled = pooled - self.prompt_biases(nli_input_ids, nli_attention_mask)
+            pairs = self.project(pooled[:nli_rows])
             labels = None if nli_labels is None else nli_labels[:nli_rows]
             losses["nli"] = self.labelled_loss(pairs, labels, nli_input_ids[:nli_rows])
             weighted.append(losses["nli"] * (1.0 if input_ids is None else self.config.nli_weight))

@@ -88,8 +88,9 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
 
     def train(self, mode: bool = True) -> "SGOPTForContrastiveLearning":
         super().train(mode)
-        # Frozen here, because loading unfreezes.
-        embedding_layer(self.model.backbone).requires_grad_(not self.config.freeze_embeddings)
+        # Frozen here, because loading unfreezes. Nothing is unfrozen: a stage may train less (`frozen_parameters`).
+        if self.config.freeze_embeddings:
+            embedding_layer(self.model.backbone).requires_grad_(False)
         if self.config.has_twin:
             self.twin.requires_grad_(False).train(mode and self.config.twin_dropout)
         return self

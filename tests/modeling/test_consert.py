@@ -82,6 +82,16 @@ def test_a_shuffled_view_has_the_same_pieces_in_an_order_of_its_draw():
     assert config.edit_sentence([pieces] * 3, Random(1)) == [first, second, pieces], "a hard negative is not shuffled"
 
 
+def test_a_hard_negative_needs_views_and_a_loss_that_are_not_for_pairs():
+    plain = {"first_view": "none", "in_view_negatives": False}
+    assert ConSERTConfig(**plain).view_columns(3) == [0, 1, 2]
+    for change in ({"in_view_negatives": True}, {"second_view": "token_cutoff"}):
+        config = ConSERTConfig(**{**plain, **change})
+        assert [config.view_columns(columns) for columns in (1, 2)] == [[0, 0], [0, 1]]
+        with pytest.raises(ValueError, match="text_columns: consert needs one text column or two, not 3"):
+            config.view_columns(3)
+
+
 def test_mini_batches_are_refused_with_cut_offs_only():
     assert "cut-offs" in ConSERTConfig().needs_whole_batch
     assert ConSERTConfig(first_view="none").needs_whole_batch is None

@@ -50,6 +50,11 @@ def test_the_encoders_start_as_one_and_part():
     assert not torch.allclose(served, anchors), "the first encoder reads the anchors"
 
 
+def test_lora_is_refused_because_it_would_freeze_one_encoder_of_two():
+    with pytest.raises(ValueError, match="lora_rank: .* trains two encoders, LoRA only one; set lora_rank: 0"):
+        ContrastiveTensionConfig(lora_rank=4)
+
+
 def test_three_columns_and_mini_batches_are_refused():
     config = ContrastiveTensionConfig()
     assert [config.view_columns(columns) for columns in (1, 2)] == [[0, 0], [0, 1]]

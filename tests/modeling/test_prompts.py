@@ -148,6 +148,21 @@ def test_serving_subtracts_the_bias_only_where_the_config_says_always(prompted):
     torch.testing.assert_close(plain - denoised, model.prompt_bias(ids, mask, template=0), atol=1e-12, rtol=0)
 
 
+@pytest.mark.parametrize("denoise", ["train", "always"])
+def test_labelled_pairs_lose_the_bias_only_where_the_config_says_always(prompted, denoise):
+    """As dev and serving do. With `train`, DiffAug's stage on labelled pairs subtracts none."""
+    config = copy.deepcopy(prompted.config)
+    config.denoise, config.nli_classes, config.nli_objective = denoise, 2, "contrastive"
+    model = SimCSEForContrastiveLearning(config).double().eval()
+    input_ids, attention_mask = views(model, [[10, 11, 12], [13], [14, 15]])
+    pooled = model.pool_rows(input_ids, attention_mask)
+    if denoise == "always":
+        pooled = pooled - model.prompt_biases(input_ids, attention_mask)
+    expected = model.contrastive_loss(model.project(pooled))
+    output = model(nli_input_ids=input_ids, nli_attention_mask=attention_mask)
+    torch.testing.assert_close(output.losses["nli"], expected, atol=1e-12, rtol=0)
+
+
 def test_the_masked_lm_transform_maps_vector_and_bias_apart_at_test_and_in_training(prompted):
     """f(h) - f(b), f = LayerNorm(GELU(W x + c)), which is not f(h - b)."""
     config = copy.deepcopy(prompted.config)

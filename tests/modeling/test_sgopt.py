@@ -83,6 +83,15 @@ def test_twin_and_embedding_layer_are_not_trained():
         assert torch.equal(tensor, before[name]) == fixed, name
 
 
+def test_what_a_stage_froze_stays_frozen_in_training():
+    model = sgopt(freeze_embeddings=False, lora_rank=2, regularizer_weight=0.0)
+    for parameter in model.frozen_parameters("contrastive"):
+        parameter.requires_grad_(False)
+    model.train()
+    assert not any(parameter.requires_grad for parameter in model.model.backbone.parameters())
+    assert all(parameter.requires_grad for parameter in model.model.lora.parameters())
+
+
 def test_dropout_in_the_twin_can_be_turned_off():
     rows = {name: tensor[:, 0] for name, tensor in batch(views=1).items()}
     for dropout in (True, False):
@@ -141,6 +150,10 @@ def test_training_starts_with_a_twin_of_the_checkpoint(tmp_path):
         ({"first_view_layer": 3, "last_view_layer": 2}, "3, 2 must be a range of layers between 0 and"),
         ({"regularizer_weight": -1.0}, "regularizer_weight: -1.0 must be at least 0"),
         ({"hard_negative_weight": -1.0}, "hard_negative_weight: sgopt has no hard negatives; set it to 0"),
+        (
+            {"lora_rank": 2},
+            "regularizer_weight: with lora_rank the encoder's weights stay equal to the twin's; set it",
+        ),
     ],
 )
 def test_configuration_errors_name_the_value(changes, line):

@@ -16,6 +16,7 @@ from csezoo.modeling import SentenceEncoderConfig
 
 from ..errors import UserError
 from ..loading.templates import Template
+from ..loading.tokenizers import tokenizer_sha256
 
 
 def tokenize(
@@ -77,7 +78,7 @@ def tokenize_once(sentences: datasets.Dataset, **options: Any) -> datasets.Datas
     """
     tokenizer, length, config = options["tokenizer"], options["length"], options.get("config")
     prefixes = config.to_json_string() if config and config.text_prefixes([], tokenizer) else None
-    vocabulary = [tokenizer.backend_tokenizer.to_str(), tokenizer.truncation_side]
+    vocabulary = [tokenizer_sha256(tokenizer), tokenizer.truncation_side]
     fingerprint = Hasher.hash([sentences._fingerprint, *vocabulary, length, prefixes])
     return sentences.map(tokenize, batched=True, fn_kwargs=options, new_fingerprint=fingerprint, desc="Tokenising")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -15,6 +16,21 @@ from ..errors import UserError, one_line
 from .batches import cut_into_batches, draws_of, process_share
 from .collation import ViewCollator
 from .texts import READ_ERRORS
+
+
+@contextmanager
+def reading_stream() -> Iterator[None]:
+    """Turn the errors of reading the rows of a stream into one line.
+
+    Raises:
+        UserError: the stream cannot be read.
+    """
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise UserError(f"the stream is not UTF-8 ({one_line(error)}); convert its files") from error
+    except READ_ERRORS as error:
+        raise UserError(f"the stream could not be read ({one_line(error)})") from error
 
 
 @dataclass(frozen=True)
@@ -77,12 +93,8 @@ class Shards:
         while len(taken) < number and self.read < len(self.order):
             if self.shard is None:
                 self._open()
-            try:
+            with reading_stream():
                 taken += itertools.islice(self.rows, number - len(taken))
-            except UnicodeDecodeError as error:
-                raise UserError(f"the stream is not UTF-8 ({one_line(error)}); convert its files") from error
-            except READ_ERRORS as error:
-                raise UserError(f"the stream could not be read ({one_line(error)})") from error
             if len(taken) < number:
                 self.read, self.shard = self.read + 1, None
         return taken
@@ -106,7 +118,8 @@ class StreamedBatches(torch.utils.data.IterableDataset):
     that stops the stream is an item with `error` alone, because an exception from a worker would be several lines.
 
     Raises:
-        UserError: fewer shards than processes that divide them, or a place of another number of processes.
+        UserError: fewer shards or sentences in a batch than processes that divide them, or a place of another number
+            of processes.
     """
 
     def __init__(
@@ -133,6 +146,11 @@ class StreamedBatches(torch.utils.data.IterableDataset):
             raise UserError(
                 f"stream_shards: the stream has {shards} shards for {world} processes; give it more files, or leave "
                 "out --stream_shards"
+            )
+        if own_shards and batch_size < world:
+            raise UserError(
+                f"stream_shards: a batch of {batch_size} has no sentence for each of {world} processes; give a larger "
+                "--batch_size, or leave out --stream_shards"
             )
         self.place = place if place and place.batch <= start else Place(readers=readers)
         if self.place.readers != readers:

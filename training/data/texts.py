@@ -7,6 +7,7 @@ import glob
 import gzip
 import io
 import logging
+import os
 import re
 import warnings
 from collections.abc import Iterator
@@ -103,6 +104,14 @@ def load_sentences(recipe: Recipe) -> datasets.Dataset | datasets.IterableDatase
     if recipe.max_train_sentences:
         loaded = loaded.select(range(min(recipe.max_train_sentences, len(loaded))))
     return _keep(_checked(source, loaded, columns), recipe.train_fraction, recipe.fraction_seed)
+
+
+def streamed_files(recipe: Recipe) -> list[str]:
+    """Return the files that a recipe streams from a local directory, in order; none for any other data."""
+    if recipe.train_file or not recipe.streaming or not os.path.isdir(str(recipe.dataset)):
+        return []
+    data_files = datasets.load_dataset_builder(recipe.dataset, data_files=recipe.dataset_file).config.data_files
+    return list(data_files["train"])
 
 
 def stream_texts(file: str, column: str | None = None) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -90,3 +92,13 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple:
     """Return the ids of all special tokens, in a form that can be compared."""
     ids = (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id, tokenizer.mask_token_id)
     return ids, sorted(tokenizer.all_special_ids)
+
+
+def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a checksum of how a tokenizer splits texts.
+
+    Truncation and padding are left out: a tokenizer keeps those of its last call.
+    """
+    parts = json.loads(tokenizer.backend_tokenizer.to_str())
+    kept = {name: part for name, part in parts.items() if name not in ("truncation", "padding")}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()

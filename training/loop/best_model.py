@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -145,7 +144,6 @@ class BestModel:
             if counts:
                 self.count_drop(score)
         always = not self.dev or self.best_score is None or self.recipe.select_by == LAST
-        always |= self.best_score is not None and math.isnan(self.best_score)  # all vectors were equal
         better = always or score > self.best_score
         if better:
             self.best_step, self.best_score = step, score

@@ -114,6 +114,10 @@ def build(recipe: Recipe) -> Build:
         )
         if config.needs_labelled_pairs and not (recipe.nli_steps or recipe.nli_epochs):
             raise UserError(f"{config.needs_labelled_pairs}; give --nli_steps or --nli_epochs too")
+        labelled_pairs_alone = recipe.max_steps == 0 and (recipe.nli_steps or recipe.nli_epochs)
+        for key in ("matryoshka_dims", "mlm_weight", "rank_weight"):
+            if labelled_pairs_alone and recipe.model.get(key):
+                raise UserError(f"{key}: only the sentences train it, and max_steps: 0 trains on none; leave it out")
         if config.mlm_weight > 0:
             require_mask_token(recipe.base_model, tokenizer, "mlm_weight")
         if config.needs_generator:
@@ -152,6 +156,13 @@ def build(recipe: Recipe) -> Build:
         raise UserError(
             f"max_length: {recipe.max_length} needs {needed} positions, {recipe.base_model} has {longest}; lower it"
         )
+    # The bias counts from its offset, also where RoBERTa's texts never are: in the first rows of its positions.
+    of_bias = backbone.config.max_position_embeddings - config.prefix_positions - config.denoise_position_offset
+    if config.denoise != "none" and needed > of_bias:
+        raise UserError(
+            f"denoise_position_offset: {config.denoise_position_offset} leaves {max(of_bias, 0)} positions of "
+            f"{recipe.base_model} for the template's bias, which needs {needed}; lower it"
+        )
     if config.needs_generator and text > (most := longest_input(generator)):
         raise UserError(
             f"max_length: {recipe.max_length} needs {text} positions, the generator {recipe.generator} has "
@@ -161,7 +172,7 @@ def build(recipe: Recipe) -> Build:
         serving = serving_tokenizer(
             tokenizer,
             templates[0],
-            max_length=longest,
+            max_length=min(longest, of_bias) if config.denoise == "always" else longest,  # a served text has its bias
             leading_space=prompts != [None] and ("{mask}" in prompts[0] or " {sentence}" in prompts[0]),
             full_stop=config.full_stop,
         )

@@ -26,7 +26,8 @@ from .run_receipt import LATER, SAME_RUN
 KEEP = 2
 STATE = "state.json"
 CHECKSUMS = "checksums.json"
-RECEIPT = "origin"  # the key of the run's receipt in `state.json`
+# Keys in `state.json`: the run's receipt, and what must be the same to load the checkpoint.
+RECEIPT, FITS = "origin", "fits"
 logger = logging.getLogger(__name__)
 
 
@@ -87,6 +88,7 @@ class TrainingState:
             files = {path.name: path.stat().st_size for path in partial.iterdir()}
             scaler = accelerator.scaler.state_dict() if accelerator.scaler else None
             state = {RECEIPT: self.receipt, "files": files, "scheduler": _plain(self.scheduler), "scaler": scaler}
+            state[FITS] = self._fits()
             (partial / STATE).write_text(json.dumps({**state, **counters}), encoding="utf-8")
             write_json(partial / CHECKSUMS, {path.name: sha256(path) for path in sorted(partial.iterdir())})
             flush(partial)
@@ -96,6 +98,26 @@ class TrainingState:
             for old in checkpoints(directory, self.receipt)[:-KEEP]:
                 discard(old)
         accelerator.wait_for_everyone()
+
+    def _fits(self) -> dict[str, object]:
+        return {
+            "tensors": {name: list(tensor.shape) for name, tensor in self.model.state_dict().items()},
+            "trained tensors": [name for name, tensor in self.trained.named_parameters() if tensor.requires_grad],
+            "optimizer": type(self.scheduler.optimizer).__name__,  # that of the recipe, also inside DeepSpeed's
+        }
+
+    def refuse_another_model(self, checkpoint: Path) -> None:
+        """Refuse a checkpoint with other tensors or of another optimizer, before anything of it is loaded.
+
+        Raises:
+            UserError: `force` resumed the run with such a change. Older code did not write what it needs to know.
+        """
+        written = read_state(checkpoint).get(FITS, {})
+        if changed := [name for name, value in self._fits().items() if written.get(name, value) != value]:
+            raise UserError(
+                f"{checkpoint}: --force cannot resume with this change of the {changed[0]}; undo it, choose another "
+                "--output_dir, or use --overwrite to start again"
+            )
 
     def load(self, checkpoint: Path) -> None:
         """Restore everything but the counters.

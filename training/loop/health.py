@@ -63,8 +63,8 @@ def refuse_equal_views(
         UserError: the views of every sentence are equal, on all processes.
     """
     rounding = ROUNDING[precision_of(accelerator)]
-    if built.model.config.lora_rank and built.model.config.lora_dropout:
-        return  # the updates start at zero, and with them their dropout: the views differ from the second batch on
+    if built.model.config.views_part_in_training:
+        return
     if accelerator.gather(views_differ(input_ids, embeddings, rounding)).any():
         return
     config = built.model.config.backbone_config

@@ -18,9 +18,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..data.batches import Batches
 from ..data.collation import ViewCollator, tokenize_once
-from ..data.streams import Place, StreamedBatches
+from ..data.streams import Place, StreamedBatches, reading_stream
 from ..data.teachers import Teachers
-from ..data.texts import load_labelled, load_sentences
+from ..data.texts import load_labelled, load_sentences, streamed_files
 from ..errors import UserError
 from ..recipes import Recipe
 from .building import Build
@@ -64,6 +64,7 @@ class RunData:
         self.sentences: Callable[[int, int], Iterable[dict[str, Any]]]
         self.labelled: Callable[[int, int], DataLoader]
         self.numbered: dict[str, Batches] = {}
+        self.streamed: list[str] = []  # the local files of a streamed data set
         # The beginning of the block that training has reached, if the data are a stream.
         self.place: Place | None = None
         if recipe.max_steps != 0:
@@ -94,7 +95,10 @@ class RunData:
 
     def _stream(self, collate: ViewCollator, **share: Any) -> None:
         recipe, stream = self.recipe, load_sentences(self.recipe)
-        refuse_one_sentence(sum(1 for _ in stream.take(2)))
+        self.streamed = streamed_files(recipe)
+        with reading_stream():
+            first = list(stream.take(2))
+        refuse_one_sentence(len(first))
         share["shuffle_buffer"] = recipe.shuffle_buffer
         # The first rows of a stream are those of its first shards.
         share["shards"] = 1 if recipe.max_train_sentences else stream.num_shards

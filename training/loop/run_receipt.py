@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from transformers import PretrainedConfig, PreTrainedTokenizerBase
+from transformers import PretrainedConfig
 
 import csezoo.modeling
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
@@ -20,7 +20,7 @@ from ..errors import UserError
 from ..evaluation.suites import Task
 from ..hub import sha256
 from ..loading.backbones import ABOUT_THE_FILE
-from ..loading.tokenizers import special_tokens
+from ..loading.tokenizers import special_tokens, tokenizer_sha256
 from ..recipes import Recipe, deciding_keys
 from .building import Build
 from .precision import precision_of
@@ -68,6 +68,7 @@ def run_receipt(
         "special tokens": str(special_tokens(built.tokenizer)),
         **pretrained_sha256(built.model),
         **data.checksums(),
+        **({"dataset": _files_sha256(data.streamed)} if data.streamed else {}),
         **libraries,
         **{key: sha256(file) for key, file in files.items() if file.is_file()},
         **{f"teacher {n}": _files_sha256(shards_of(vectors)) for n, vectors in enumerate(recipe.teachers or [], 1)},
@@ -93,16 +94,6 @@ def code_sha256() -> str:
     for file in sorted(files):
         digest.update(f"{file.name} {sha256(file)}\n".encode())
     return digest.hexdigest()
-
-
-def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a checksum of how a tokenizer splits texts.
-
-    Truncation and padding are left out: a tokenizer keeps those of its last call.
-    """
-    parts = json.loads(tokenizer.backend_tokenizer.to_str())
-    kept = {name: part for name, part in parts.items() if name not in ("truncation", "padding")}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
 
 def pretrained_sha256(model: ForContrastiveLearning) -> dict[str, str]:

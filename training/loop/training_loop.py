@@ -113,6 +113,7 @@ class Run:
     def restore(self, state: TrainingState, checkpoint: Path) -> None:
         """Continue where a checkpoint was written."""
         counters = read_state(checkpoint)
+        state.refuse_another_model(checkpoint)
         self.best.restore(counters)  # before the weights, because it changes those of the model
         state.load(checkpoint)
         self.data.place = place_in_stream(checkpoint, self.accelerator.process_index)
@@ -177,14 +178,13 @@ def train(
     for stage in stages:
         if not best.stopped:
             train_stage(stage, run, trainable, bar, checkpoint)
-        if stage.name == "nli" and accelerator.is_main_process:
-            draw_prefix_tuning(log.metrics)
     bar.close()
     soup = None
     if recipe.soup and accelerator.is_main_process:
         soup = best.serve_soup()
     accelerator.wait_for_everyone()
-    if accelerator.is_main_process:
+    if accelerator.is_main_process:  # a run that resumes has restored its metrics now
+        draw_prefix_tuning(log.metrics)
         draw_training_curves(log.metrics, best.best_step)
         if log.step and best.best_step == 0:
             logger.warning("dev never improved: best/ has the initial weights")

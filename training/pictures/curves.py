@@ -38,7 +38,7 @@ def draw_prefix_tuning(metrics: Path) -> None:
 
 
 def draw_training_curves(metrics: Path, chosen: int | None) -> None:
-    """Draw the loss and the dev score over a run's updates, and mark the chosen checkpoint.
+    """Draw the loss and the dev score over a run's updates, and mark the chosen checkpoint if it has a score.
 
     The picture is `training_curves.png`, beside the metrics. Without losses and scores nothing is drawn.
 
@@ -60,10 +60,10 @@ def draw_training_curves(metrics: Path, chosen: int | None) -> None:
         axes.set_xlabel("updates")
         axes.set_ylabel(name)
         axes.grid(alpha=0.3)
-        if points is scores:
-            score = dict(scores)[chosen]
+        if points is losses and min(loss for _, loss in losses) > 0:
+            axes.set_yscale("log")  # the first updates dwarf the others
+        # A run that was forced to resume with or without dev pairs may have chosen an update that has no score.
+        if points is scores and (score := dict(scores).get(chosen)) is not None:
             axes.plot([chosen], [score], marker="*", markersize=14, color="C3", linestyle="none")
             axes.set_title(f"chosen: {score:.2f} after {chosen} updates", fontsize=10)
-        elif min(loss for _, loss in losses) > 0:
-            axes.set_yscale("log")  # the first updates dwarf the others
     figure.savefig(metrics.with_name("training_curves.png"), dpi=150)

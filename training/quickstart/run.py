@@ -11,14 +11,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 
-from accelerate import PartialState
-from accelerate.utils import parse_flag_from_env
-
 from csezoo.modeling import masked_language_modeling
 
 from ..environment import quiet_transformers
 from ..errors import UserError
 from ..files import locked, remove, replace_directory
+from ..loop.distributed.launch import join_processes
 from ..loop.distributed.seeds import best_directory, claim, clear, seeds_locked
 from ..loop.runs import run_recipe
 from ..recipes import FREE_KEYS, QUICKSTARTS, Recipe, load_recipe
@@ -53,7 +51,7 @@ def quickstart(name: str, overrides: dict[str, object], **sizes: int) -> None:
     if name == LABELLED:
         shared = {key: value for key, value in overrides.items() if key in SHARED}
         recipes.insert(0, _with_files(load_recipe(UNLABELLED, shared), output, output / "simcse"))
-    state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
+    state = join_processes()
     main = state.is_main_process
     quiet_transformers()
     logging.basicConfig(level=logging.WARNING, format="%(message)s")

@@ -3,8 +3,9 @@
 May import `csezoo.modeling`, `errors` and `files`, and nothing else of training.
 """
 
+from .deciding import FREE_KEYS, deciding_keys
 from .help import comments, describe_keys, describe_recipe, reference
-from .keys import FREE_KEYS, QUICKSTARTS, SCHEDULERS, Key, Recipe, deciding_keys, recipe_keys
+from .keys import QUICKSTARTS, SCHEDULERS, Key, Recipe, recipe_keys
 from .methods import method_keys
 from .origin import changes, origin
 from .reading import (

@@ -13,21 +13,17 @@ from ..errors import UserError
 OPTIMIZERS = ("adamw", "adamw-transformers4", "rmsprop")
 # The schedulers of transformers that need nothing but the number of updates.
 SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt")
+POLYNOMIAL_END = 1e-7  # where the learning rate of that one ends
 # As `dataset`: both sides of all pairs of STS-B.
 STSB_SENTENCES = "stsb-sentences"
 # What chooses the best checkpoint, see `evaluation.selection`.
 LAST = "last"
 SELECTIONS = ("sts-dev", "sts-sickr-dev", "transfer-dev", LAST)
-# Keys that change no result. They may differ when a run is resumed.
-FREE_KEYS = {"output_dir", "overwrite", "force", "report_to", "log_steps", "recipe", "num_workers"}
-# Keys added since receipts were first written. At its default, such a key does not change the receipt of a run.
-LATER_KEYS = {"optimizer", "teachers", "teacher_share", "dropout", "fraction_seed", "soup", "padded"}
-LATER_KEYS |= {"stream_shards", "select_by", "flow", "flow_sentences", "flow_epochs", "flow_learning_rate"}
-LATER_KEYS |= {"whitening_power", "whitening_updates"}
 # The recipes whose data and base model are made in the run's directory: with labels, without.
 QUICKSTARTS = ("quickstart", "quickstart-simcse")
 FRACTION = "(0, 1]"
-SEED = "[0, 4_294_967_295]"
+# The updates of a first stage and the number of a process are added to it: numpy takes no seed from 2^32 on.
+SEED = "[0, 2_147_483_647]"
 BATCH = "[1, 1_000_000]"
 ROWS = "[1, 10_000_000_000]"
 UPDATES = "[1, 1_000_000_000]"
@@ -328,9 +324,9 @@ class Recipe:
         if self.stream_shards and not self.streaming:
             raise UserError("stream_shards: only a stream has shards; give --streaming too, or leave it out")
         if self.stream_shards and self.max_train_sentences:
-            raise UserError(
-                "stream_shards: the first rows are those of the first shards; leave out max_train_sentences"
-            )
+            raise UserError("stream_shards: the first rows are of the first shards; leave out max_train_sentences")
+        if self.streaming and self.dataset == STSB_SENTENCES and not self.train_file:
+            raise UserError(f"streaming: {STSB_SENTENCES} cannot be streamed; leave it out")
         if self.streaming and self.num_workers > 1:  # each would read the complete stream
             raise UserError("num_workers: one process reads a stream; give 0 or 1")
         if self.streaming and self.train_fraction < 1:
@@ -347,6 +343,14 @@ class Recipe:
             raise UserError(f"teachers: expected one or two directories, got {len(self.teachers)}")
         if self.teachers and self.streaming:
             raise UserError("streaming: the sentences of a stream cannot be matched to teachers; leave it out")
+        if self.lr_scheduler == "constant" and self.warmup_ratio:
+            raise UserError("warmup_ratio: constant has no warm-up; give --lr_scheduler constant_with_warmup, or 0")
+        for name in ("learning_rate", "nli_learning_rate"):
+            rate = getattr(self, name)
+            if self.lr_scheduler == "polynomial" and rate is not None and rate <= POLYNOMIAL_END:
+                raise UserError(
+                    f"{name}: polynomial falls to {POLYNOMIAL_END}, got {rate}; give more, or another --lr_scheduler"
+                )
         if len(self.adam_betas) != 2:
             raise UserError(f"adam_betas: {self.adam_betas} must be two numbers")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
@@ -386,15 +390,3 @@ def recipe_keys() -> dict[str, Key]:
     hints = typing.get_type_hints(Recipe)
     declared = {field.name: field.metadata["key"] for field in fields(Recipe) if field.metadata}
     return {name: key._replace(hint=hints[name]) for name, key in declared.items()}
-
-
-def deciding_keys(recipe: Recipe) -> dict[str, object]:
-    """Return the keys that a run's numbers depend on, with their values. The seed is left out.
-
-    Example:
-        >>> "batch_size" in deciding_keys(Recipe()), "output_dir" in deciding_keys(Recipe())
-        (True, False)
-    """
-    later = {name: key.default for name, key in recipe_keys().items() if name in LATER_KEYS}
-    values = {name: value for name, value in recipe.to_dict().items() if name not in FREE_KEYS | {"seeds"}}
-    return {name: value for name, value in values.items() if name not in later or value != later[name]}

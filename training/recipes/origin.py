@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .keys import FREE_KEYS, Recipe
+from .deciding import FREE_KEYS
+from .keys import Recipe
 from .reading import file_name, load_recipe, recipe_names
 
 # Keys that may differ from the recipe's. They name the run or its revisions, or choose how the same thing is computed.

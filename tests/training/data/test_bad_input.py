@@ -3,6 +3,8 @@
 import itertools
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from hypothesis import HealthCheck, example, given, settings
@@ -16,6 +18,8 @@ from csezoo.training.evaluation.tasks.sts import load_pairs_file
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe
 from csezoo.training.train import main
+from tests.conftest import SENTENCES
+from tests.training.loop.test_train import values
 
 # The examples of a test share one directory; each overwrites the file.
 DRAWN = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -119,6 +123,36 @@ def test_a_stream_that_breaks_off_in_its_middle_is_one_line(tmp_path, bases):
     batches = StreamedBatches(stream, lambda rows: {}, start=0, **share)
     error = list(itertools.islice(batches, 100))[-1]["error"]
     assert error.startswith("the stream could not be read") and is_one_line(error)
+
+
+def damaged_page(file):
+    """Write a Parquet file whose only page has another beginning. The description of the page is sound."""
+    pq.write_table(pa.table({"text": SENTENCES}), file, compression="none", use_dictionary=False)
+    place = pq.ParquetFile(file).metadata.row_group(0).column(0).data_page_offset
+    content = bytearray(file.read_bytes())
+    content[place : place + 16] = b"\xff" * 16
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "keys"),
+    [("0", {}), ("1", {"whitening": 8}), ("1", {"flow": True})],
+    ids=["before training", "for the whitening after it", "for the flow after it"],
+)
+def test_a_damaged_page_of_a_stream_is_one_line_wherever_it_is_read(tmp_path, bases, dev_file, damaged, keys):
+    data, run = tmp_path / "data", tmp_path / "run"
+    data.mkdir()
+    sentences = SENTENCES * 6  # more than are read at once
+    for name in ("0", "1"):
+        pq.write_table(pa.table({"text": sentences}), data / f"{name}.parquet")
+    damaged_page(data / f"{damaged}.parquet")
+    recipe = values(bases["bert"], "", dev_file, run, max_steps=1, streaming=True, shuffle_buffer=16, **keys)
+    # With a limit, the files are read in order.
+    recipe |= {"train_file": None, "dataset": str(data), "max_train_sentences": len(sentences) + 1}
+    with pytest.raises(UserError, match="^the stream could not be read") as error:
+        run_recipe(make_recipe(recipe))
+    assert is_one_line(error.value)
+    assert (run / "checkpoints").is_dir() == (damaged == "1")
 
 
 def read_or_refused(bases, file, **keys):

@@ -112,6 +112,19 @@ def test_back_translation_continues_where_it_was_interrupted(translators, tmp_pa
     assert not interrupted.exists()
 
 
+def test_back_translation_continues_with_another_batch_size_and_order_of_options(translators, tmp_path, monkeypatch):
+    (tmp_path / "text.txt").write_text("\n".join(SENTENCES[:7]) + "\n", encoding="utf-8")
+    models = ["--forward", translators[0], "--back", translators[1]]
+    sizes = ["--beams", "2", "--max_length", "12", "--batch_size"]
+    command = ["backtranslate", str(tmp_path / "text.txt"), *models, *sizes, "2"]
+    interrupted = interrupt(command, tmp_path / "pairs.csv", monkeypatch)
+    header, _, *others = interrupted.read_bytes().splitlines(keepends=True)
+    interrupted.write_bytes(b"".join([header, b'"kept","kept"\n', *others]))
+    main(["backtranslate", "--to", str(tmp_path / "pairs.csv"), *sizes, "3", *models, str(tmp_path / "text.txt")])
+    assert [text for text, _ in rows(tmp_path / "pairs.csv")[1:]] == ["kept", *SENTENCES[1:7]]
+    assert not interrupted.exists()
+
+
 def test_pairs_of_other_sentences_or_another_model_are_not_continued(translators, tmp_path, monkeypatch):
     for name, sentences in (("a", SENTENCES[:7]), ("b", SENTENCES[7:14])):
         (tmp_path / f"{name}.txt").write_text("\n".join(sentences) + "\n", encoding="utf-8")

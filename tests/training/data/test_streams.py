@@ -104,6 +104,13 @@ def test_shards_that_cannot_be_divided_are_refused(stream):
             batches(stream, world=world, own_shards=True, place=Place(readers=2))
 
 
+def test_a_batch_that_has_no_sentence_for_a_process_is_refused(stream):
+    for rank in range(3):
+        with pytest.raises(UserError, match="stream_shards: a batch of 2 has no sentence for each of 3 processes"):
+            batches(stream, batch_size=2, rank=rank, world=3, own_shards=True)
+        assert first(batches(stream, batch_size=3, rank=rank, world=3, own_shards=True), 1)
+
+
 def test_blocks_do_not_draw_from_the_global_random_state(stream):
     state = torch.get_rng_state()
     first(batches(stream), 9)

@@ -178,9 +178,9 @@ def test_the_error_of_an_unreachable_dataset_suggests_a_local_file(streaming):
     assert "zoo/sentences/wiki.txt" in line and "--train_file" in line
 
 
-def tokenised(path, kind):
-    """Tokenise as a run does, with a new tokenizer each time."""
-    cut = {"tokenizer": tiny_tokenizer(kind), "length": 6}
+def tokenised(path, kind, tokenizer=None):
+    """Tokenise as a run does, with a new tokenizer each time unless one is given."""
+    cut = {"tokenizer": tokenizer or tiny_tokenizer(kind), "length": 6}
     return tokenize_once(load_sentences(make_recipe({"train_file": str(path)})), **cut)
 
 
@@ -201,6 +201,16 @@ def test_tokenised_sentences_are_read_from_the_cache_until_the_file_changes(tmp_
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.arrow")} == files
     path.write_text("\n".join(SENTENCES[1:]), encoding="utf-8")
     assert len(tokenised(path, kind)) == len(SENTENCES) - 1, "a changed file is read again"
+
+
+def test_texts_that_a_tokenizer_cut_before_do_not_change_what_is_read_from_the_cache(tmp_path, kind):
+    """The first process cuts sentences and then labelled pairs; a resumed one reads the sentences from the cache."""
+    for name, texts in (("sentences.txt", SENTENCES), ("pairs.txt", SENTENCES[:9])):
+        (tmp_path / name).write_text("\n".join(texts), encoding="utf-8")
+    first = tiny_tokenizer(kind)
+    tokenised(tmp_path / "sentences.txt", kind, first)
+    pairs = tokenised(tmp_path / "pairs.txt", kind, first)
+    assert tokenised(tmp_path / "pairs.txt", kind).cache_files == pairs.cache_files
 
 
 def test_the_side_on_which_texts_are_cut_is_not_read_from_the_cache(train_file, kind):

@@ -11,7 +11,7 @@ from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
 from tests.training.loop.test_changed_runs import flip_a_bit, newest
 from tests.training.loop.test_resume import same_run
-from tests.training.loop.test_train import values
+from tests.training.loop.test_train import lines, values
 
 
 def served(run):
@@ -91,6 +91,24 @@ def test_other_dev_pairs_score_the_best_weights_again(whole, tmp_path):
         pairs[0].write_text("".join(file.readlines()[:40]), encoding="utf-8")
     recipe = {**whole[1], "output_dir": str(run), "dev_file": str(pairs[0]), "force": True}
     check_score(run_recipe(make_recipe(recipe)))
+
+
+def test_a_run_forced_to_resume_without_dev_pairs_is_drawn(broken):
+    """The update that is chosen, the last one, has no score; those before have one."""
+    run, recipe = broken
+    (run / "training_curves.png").unlink()
+    training = run_recipe(make_recipe({**recipe, "dev_file": None, "max_steps": 7, "force": True}))["training"]
+    assert training["best_step"] == 7 and training["dev"] is None
+    assert (run / "training_curves.png").is_file()
+
+
+def test_a_run_forced_to_resume_with_dev_pairs_that_never_improve_is_drawn(broken, tmp_path):
+    """The update that is chosen was the last one before, and its score was not logged."""
+    recipe = {**broken[1], "output_dir": str(tmp_path / "without")}
+    run_recipe(make_recipe({**recipe, "dev_file": None}))
+    training = run_recipe(make_recipe({**recipe, "learning_rate": 1e-30, "max_steps": 7, "force": True}))["training"]
+    assert training["best_step"] == 6 and training["dev"] is not None
+    assert [line["step"] for line in lines(tmp_path / "without") if "dev" in line] == [7]
 
 
 @pytest.mark.parametrize("damage", [lambda file: file.unlink(), flip_a_bit], ids=["missing", "changed"])

@@ -9,6 +9,7 @@ from csezoo.training.loading.backbones import load_backbone
 from csezoo.training.loop.building import build
 from csezoo.training.publishing.repository import save_repository
 from csezoo.training.recipes import load_recipe, make_recipe
+from tests.conftest import tiny_config
 
 
 def test_the_backbone_has_the_weights_of_a_masked_language_model(base):
@@ -96,3 +97,26 @@ def test_methods_that_need_the_complete_batch_refuse_mini_batches(base, keys):
 
 def test_max_length_counts_special_tokens_without_a_prompt(base):
     assert build(make_recipe({"base_model": str(base), "max_length": 32})).sentence_length == 30
+
+
+@pytest.mark.parametrize(
+    "keys", [{"matryoshka_dims": [8]}, {"mlm_weight": 0.1}, {"rank_weight": 1.0, "teachers": ["vectors"]}]
+)
+def test_what_only_sentences_train_is_refused_if_there_are_only_labelled_pairs(base, keys):
+    recipe = {"base_model": str(base), "nli_classes": 2, "nli_steps": 1, "max_steps": 0}
+    build(make_recipe(recipe))
+    with pytest.raises(UserError, match=": only the sentences train it, and max_steps: 0 trains on none; leave it"):
+        build(make_recipe({**recipe, **keys}))
+
+
+def test_the_bias_of_a_template_needs_positions_from_its_offset_on(base, kind):
+    keys = {"base_model": str(base), "pooling": "prompt", "prompts": ['This "{sentence}" means{mask}.']}
+    keys |= {"denoise": "always"}
+    needed = 32 + sum(map(len, build(make_recipe(keys)).templates[0]))
+    most = tiny_config(kind).max_position_embeddings - needed
+    built = build(make_recipe({**keys, "denoise_position_offset": most}))
+    vectors = built.model.model.eval().encode(["the cat " * 50], built.serving_tokenizer)
+    assert vectors.shape == (1, 32), "a long text is cut to the positions that its bias has"
+    line = f"denoise_position_offset: {most + 1} leaves {needed - 1} positions of .*, which needs {needed}; lower it"
+    with pytest.raises(UserError, match=line):
+        build(make_recipe({**keys, "denoise_position_offset": most + 1}))

@@ -10,8 +10,7 @@ from tokenizers.normalizers import BertNormalizer
 
 from csezoo.training.errors import UserError
 from csezoo.training.hub import sha256
-from csezoo.training.loading.tokenizers import load_tokenizer
-from csezoo.training.loop.run_receipt import tokenizer_sha256
+from csezoo.training.loading.tokenizers import load_tokenizer, tokenizer_sha256
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES
@@ -241,15 +240,19 @@ def test_resume_refuses_changed_data_and_accepts_a_new_modification_time(broken,
         shutil.copy(run / "before.txt", recipe[key])
 
 
-def test_resume_refuses_changed_rows_of_a_data_set_without_a_pinned_revision(bases, dev_file, tmp_path):
+@pytest.mark.parametrize("streaming", [False, True])
+def test_resume_refuses_changed_rows_of_a_data_set_without_a_pinned_revision(bases, dev_file, tmp_path, streaming):
     """As on the Hub: the recipe has only its name. Here it is a directory that the library reads."""
     (tmp_path / "sentences").mkdir()
     file = tmp_path / "sentences" / "train.csv"
     for number, sentences in enumerate((SENTENCES, [*SENTENCES[1:], SENTENCES[0]])):
         file.write_text("\n".join(["text", *sentences]) + "\n", encoding="utf-8")
         recipe = values(bases["bert"], "", dev_file, tmp_path / "run", max_steps=1)
-        recipe |= {"train_file": None, "dataset": str(tmp_path / "sentences")}
+        recipe |= {"train_file": None, "dataset": str(tmp_path / "sentences"), "streaming": streaming}
         if number == 0:
+            run_recipe(make_recipe(recipe))
+            (tmp_path / "run" / "results.json").unlink()
+            os.utime(file)
             run_recipe(make_recipe(recipe))
             (tmp_path / "run" / "results.json").unlink()
     with pytest.raises(UserError, match="step-00000001 was written with another dataset; "):
@@ -290,6 +293,45 @@ def test_a_forced_learning_rate_is_used_from_the_first_update_on(broken):
     rates = [line["learning_rate"] for line in lines(run) if "loss" in line]
     assert rates[:6] == pytest.approx([3e-4 * (7 - step) / 6 for step in range(1, 7)])
     assert rates[6:] == pytest.approx([5e-4 * 2 / 8, 5e-4 * 1 / 8])
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"),
+    [
+        ({"lora_rank": 8}, "tensors"),
+        ({"ema_decay": 0.99}, "tensors"),
+        ({"mlm_weight": 0.1}, "tensors"),
+        ({"projection_at_test": True}, "tensors"),
+        ({"optimizer": "rmsprop"}, "optimizer"),
+    ],
+)
+def test_a_change_that_force_cannot_resume_with_is_one_line_and_overwrite_starts_again(broken, keys, name):
+    run, recipe = broken
+    recipe = {**recipe, **keys, "max_steps": 7}
+    checkpoints = sorted((run / "checkpoints").iterdir())
+    line = f"{newest(run)}: --force cannot resume with this change of the {name}; undo it, .* or use --overwrite"
+    with pytest.raises(UserError, match=line):
+        run_recipe(make_recipe({**recipe, "force": True}))
+    assert sorted((run / "checkpoints").iterdir()) == checkpoints
+    assert run_recipe(make_recipe({**recipe, "overwrite": True}))["training"]["updates"] == 7
+    assert [line["step"] for line in lines(run) if "loss" in line] == list(range(1, 8))
+
+
+def test_a_change_that_force_cannot_resume_with_can_be_undone(whole, broken):
+    run, recipe = broken
+    with pytest.raises(UserError, match="--force cannot resume with this change of the optimizer"):
+        run_recipe(make_recipe({**recipe, "optimizer": "rmsprop", "force": True}))
+    run_recipe(make_recipe({**recipe, "force": True}))
+    same_run(whole[0], run)
+
+
+def test_force_cannot_train_other_tensors_from_then_on(bases, train_file, dev_file, tmp_path):
+    """The optimizer knows them by number: each would get the moments of another one."""
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path, method="sgopt", max_steps=1)
+    run_recipe(make_recipe(recipe))
+    changed = {**recipe, "freeze_embeddings": False, "max_steps": 2, "force": True}
+    with pytest.raises(UserError, match="--force cannot resume with this change of the trained tensors"):
+        run_recipe(make_recipe(changed))
 
 
 def test_results_and_card_name_what_a_run_was_resumed_with(broken):

@@ -66,6 +66,15 @@ def test_an_edited_view_cannot_be_combined_with_text_prefixes(change):
         method("prdsimcse+diffcse")[0](**change)
 
 
+@pytest.mark.parametrize("edited_view", ["positive", "negative"])
+@pytest.mark.parametrize("of_pairs", ["consert", "contrastive_tension"])
+def test_an_edited_view_cannot_be_combined_with_a_method_of_pairs(of_pairs, edited_view):
+    configure = method(f"{of_pairs}+diffcse")[0]
+    assert configure().edited_view == "none"
+    with pytest.raises(ValueError, match=f"edited_view: {of_pairs} takes two views of a sentence; set edited_view: "):
+        configure(edited_view=edited_view)
+
+
 def combined(bases, dev_file, output, name, **changes):
     recipe = values(bases["bert"], None, dev_file, output, method=name, max_steps=2, eval_steps=1)
     del recipe["train_file"]

@@ -1,6 +1,7 @@
 """DiffAug's runs with two stages: their files, and two processes."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from csezoo.training.pictures.curves import draw_prefix_tuning
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES
 from tests.interpreters import run_two
+from tests.training.loop.test_resume import same_run
 from tests.training.loop.test_train import command_line, lines, values
 
 STAGE_ONE = 3
@@ -56,6 +58,30 @@ def test_stage_one_logs_and_plots_delta_and_kappa(run):
     assert rates == pytest.approx(expected), "each stage has a schedule of its own"
     height, width, _ = image.imread(run / "prefix_tuning.png").shape
     assert width > height > 100
+
+
+def lose_the_metrics(run):
+    (run / "metrics.jsonl").unlink()
+
+
+def lose_half_of_a_line(run):
+    metrics = (run / "metrics.jsonl").read_text(encoding="utf-8")
+    (run / "metrics.jsonl").write_text(metrics[:-20], encoding="utf-8")
+
+
+@pytest.mark.parametrize("lose", [lose_the_metrics, lose_half_of_a_line])
+def test_a_run_that_stopped_in_stage_two_resumes_though_it_lost_metrics(
+    run, bases, train_file, triplets, dev_file, tmp_path, lose
+):
+    """They are restored from the checkpoint before they are drawn."""
+    broken = shutil.copytree(run, tmp_path / "broken")
+    for name in ("checkpoints/step-00000006", "results.json", "prefix_tuning.png"):
+        path = broken / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    lose(broken)
+    run_recipe(make_recipe(two_stages(bases["bert"], train_file, triplets, dev_file, broken)))
+    same_run(run, broken)
+    assert (broken / "prefix_tuning.png").read_bytes() == (run / "prefix_tuning.png").read_bytes()
 
 
 def test_without_measures_nothing_is_plotted(tmp_path):

@@ -18,6 +18,9 @@ SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "n
 SIZES |= {"intermediate_size": 64, "vocab_size": 300, "max_position_embeddings": 66, "embedding_size": 32}
 SIZES |= {"pad_token_id": 0, "layer_types": ["full_attention"] * 2}
 WITHOUT_DROPOUT = ["modernbert", "nomic_bert", "eurobert", "albert", "rembert", "qwen3"]
+# Views that start as equals, in an encoder without dropout.
+PARTING = [{"method": "contrastive_tension"}, {"lora_rank": 4}]
+PARTING += [{"method": "diffaug", "views_module": module} for module in ("lora", "adapter")]
 READ_PADDING = ["convbert", "fnet", "nystromformer", "yoso"]
 MASK_PADDING = ["bert", "roberta", "modernbert", "deberta-v2", "mpnet", "mobilebert", "electra", "longformer", "qwen3"]
 
@@ -52,6 +55,26 @@ def test_a_method_that_needs_dropout_refuses_an_encoder_without(recipe, kind, tm
     assert not [line for line in lines(tmp_path / "run") if "loss" in line] and not list(
         tmp_path.rglob("checkpoints/step-*")
     )
+
+
+@pytest.mark.parametrize("keys", PARTING, ids=str)
+def test_views_that_training_parts_may_be_equal_in_the_first_batch(recipe, keys):
+    made = recipe("modernbert", **keys)
+    model, ids = build(made).model, torch.randint(5, 40, (16, 1, 7)).expand(-1, 2, -1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    differ = []
+    for _ in range(4):
+        output = model(input_ids=ids)
+        differ.append(views_differ(ids, output.embeddings, 1e-5).item())
+        output.loss.backward()
+        optimizer.step()
+    assert not differ[0] and differ[-1]
+    run_recipe(made)
+
+
+def test_the_same_modules_for_both_views_do_not_part_them(recipe):
+    with pytest.raises(UserError, match="the two views of every sentence are equal"):
+        run_recipe(recipe("modernbert", method="diffaug", views_module="lora", views_mode="same"))
 
 
 @pytest.mark.parametrize("kind", WITHOUT_DROPOUT)

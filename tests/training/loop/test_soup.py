@@ -43,13 +43,6 @@ def test_weights_are_added_from_the_best_on_unless_they_lower_the_score(size, ke
     assert weights["value"].item() == pytest.approx(np.mean([{1: 1.0, 3: 3.3}[step] for step in kept]))
 
 
-def test_a_score_that_is_no_number_ranks_last():
-    soup = Soup(2)
-    for step, score in ((0, float("nan")), (1, 50.0), (2, 51.0)):
-        soup.rank(score, step)
-    assert soup.ranked == [(51.0, 2), (50.0, 1)]
-
-
 @pytest.mark.parametrize("method", ["simcse", "diffaug"])
 def test_the_best_repository_of_a_run_is_the_mean_of_its_soup(
     bases, train_file, dev_file, tmp_path, triplets, monkeypatch, method

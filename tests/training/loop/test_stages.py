@@ -24,6 +24,9 @@ from tests.conftest import SENTENCES
 from tests.training.loop.test_train import lines, values
 
 LABELS = ("entailment", "neutral", "contradiction")
+# Supervised PromptBERT.
+DENOISED = {"pooling": "prompt", "prompts": ['This sentence of "{sentence}" means{mask}.'], "denoise": "always"}
+DENOISED |= {"projection": "mlm_transform", "projection_at_test": True}
 
 
 @pytest.fixture
@@ -115,7 +118,8 @@ def test_a_run_can_train_on_labelled_pairs_only(bases, dev_file, tmp_path, pairs
     )
 
 
-def test_a_stage_of_the_contrastive_objective_is_supervised_simcse(bases, dev_file, tmp_path, triplets):
+@pytest.mark.parametrize("keys", [{}, DENOISED], ids=["simcse", "promptbert"])
+def test_a_stage_of_the_contrastive_objective_is_supervised_simcse(bases, dev_file, tmp_path, triplets, keys):
     """Same triplets, same order, same schedule: the same losses and weights."""
     triplets |= {
         "nli_objective": "contrastive",
@@ -131,7 +135,7 @@ def test_a_stage_of_the_contrastive_objective_is_supervised_simcse(bases, dev_fi
     )
     supervised |= {"text_columns": triplets["nli_columns"]}
     for recipe in (stage, supervised):
-        run_recipe(make_recipe(recipe))
+        run_recipe(make_recipe({**recipe, **keys}))
     losses = [[line["loss"] for line in stages(tmp_path / name)] for name in ("stage", "supervised")]
     assert losses[0] == losses[1] and len(losses[0]) == 3
     one, other = (load_file(tmp_path / name / "best/model.safetensors") for name in ("stage", "supervised"))

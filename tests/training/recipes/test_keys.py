@@ -6,6 +6,7 @@ import math
 import typing
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -97,12 +98,18 @@ def test_another_choice_is_refused_with_the_choices(method, name, key):
     )
 
 
+def test_numpy_takes_every_seed_of_a_run():
+    """A stage adds the updates before it, and a process its number."""
+    (_, seed), (_, updates) = ends(recipe_keys()["seeds"]), ends(recipe_keys()["nli_steps"])
+    np.random.RandomState(int(seed) + int(updates) + 100_000)
+
+
 @pytest.mark.parametrize(
     "values",
     [
         {"epochs": 10**12},
         {"batch_size": 10**10},
-        {"seeds": [1, 2**32]},
+        {"seeds": [1, 2**31]},
         {"temperature": math.nan},
         {"method": "diffaug", "prefix_length": 10**9},
         {"method": "l2pcsr+diffcse", "rtd_weight": math.inf},
@@ -119,7 +126,11 @@ def test_an_absurd_value_is_refused_with_what_is_allowed(values):
         ({"nli_steps": 2, "nli_epochs": 1}, "nli_steps and nli_epochs: give only one of them"),
         ({"streaming": True}, "give --max_steps too"),
         ({"streaming": True, "max_steps": 2, "train_fraction": 0.5}, "give --max_train_sentences instead"),
+        ({"streaming": True, "max_steps": 2, "dataset": "stsb-sentences"}, "stsb-sentences cannot be streamed; leave"),
         ({"whitening": 4}, "give --train_file or --dataset"),
+        ({"lr_scheduler": "constant", "warmup_ratio": 0.1}, "give --lr_scheduler constant_with_warmup, or 0"),
+        ({"lr_scheduler": "polynomial", "learning_rate": 1e-7}, "learning_rate: polynomial falls to 1e-07, got 1e-07"),
+        ({"lr_scheduler": "polynomial", "nli_learning_rate": 0}, "nli_learning_rate: polynomial falls to 1e-07, got"),
         ({"adam_betas": [0.9]}, "adam_betas: [0.9] must be two numbers"),
         ({"rank_weight": 1.0}, "teachers and rank_weight belong together; give both or neither"),
         ({"teachers": ["a"]}, "teachers and rank_weight belong together; give both or neither"),

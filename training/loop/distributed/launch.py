@@ -6,12 +6,18 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 import datasets
-from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin, broadcast_object_list
+from accelerate import Accelerator, PartialState
+from accelerate.utils import (
+    DistributedDataParallelKwargs,
+    GradientAccumulationPlugin,
+    broadcast_object_list,
+    parse_flag_from_env,
+)
 from transformers.utils import logging as transformers_logging
 
 from ...errors import UserError
@@ -21,6 +27,9 @@ from .fsdp import fsdp_plugin
 from .zero import deepspeed_plugin
 
 logger = logging.getLogger(__name__)
+# How long a process waits for another. The main one evaluates and fits maps alone, which can take hours: longer than
+# torch's limit of 10 (NCCL) or 30 minutes. If a process ends, the launcher ends those that wait for it.
+TIMEOUT = timedelta(days=1)
 Result = TypeVar("Result")
 
 
@@ -36,6 +45,11 @@ def on_main(accelerator: Accelerator, call: Callable[[], Result]) -> Result:
     if isinstance(result, UserError):
         raise result
     return result
+
+
+def join_processes() -> PartialState:
+    """Join the group of the processes of this launch, before anything else that does so with torch's short limit."""
+    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=TIMEOUT)
 
 
 def check_launch(processes: int) -> None:
@@ -62,6 +76,7 @@ def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
     # The heads of one stage have no gradients in the other. Without a contrastive loss, a projection may have none.
     unused = recipe.model.get("nli_classes", 0) > 0 or recipe.model.get("contrastive_weight", 1) == 0
     data_parallel = DistributedDataParallelKwargs(find_unused_parameters=unused)
+    join_processes()
     precision = choose_precision(recipe.mixed_precision)
     try:
         accelerator = Accelerator(

@@ -15,6 +15,7 @@ from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 from csezoo.modeling.rank_distillation import rank_distillation
 from csezoo.modeling.whitening import Whitening, principal_directions
 
+from ...data.streams import reading_stream
 from ...data.texts import load_sentences
 from ...errors import UserError
 from ...loading.backbones import SAFELY
@@ -39,14 +40,15 @@ def fit_map(repository: Path, recipe: Recipe, seed: int) -> float:
         The seconds that it took.
 
     Raises:
-        UserError: there are too few different sentences for so many dimensions.
+        UserError: there are too few different sentences for so many dimensions, or a stream of them cannot be read.
     """
     start = time.perf_counter()
     model = AutoModel.from_pretrained(repository, **SAFELY).to("cuda" if torch.cuda.is_available() else "cpu")
     _remove_maps(model)  # of an attempt that was interrupted
     rows = load_sentences(recipe)
     most = recipe.flow_sentences if recipe.flow else recipe.whitening_sentences
-    sentences = [row["0"] for row in (rows.take(most) if most else rows)]
+    with reading_stream():
+        sentences = [row["0"] for row in (rows.take(most) if most else rows)]
     vectors = model.encode(
         sentences, batch_size=recipe.eval_batch_size, convert_to_numpy=False, show_progress_bar=True
     ).float()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -32,7 +31,7 @@ class Soup:
             step: updates so far.
         """
         ranked = [*self.ranked, (score, step)]
-        self.ranked = sorted(ranked, key=lambda entry: (math.isnan(entry[0]), -entry[0], entry[1]))[: self.size]
+        self.ranked = sorted(ranked, key=lambda entry: (-entry[0], entry[1]))[: self.size]
 
     def cook(
         self, read: Callable[[int], Weights], evaluate: Callable[[Weights], float]

@@ -1,11 +1,15 @@
 """The processes of a run are set up for its recipe, or the recipe is refused."""
 
+from datetime import timedelta
+
 import pytest
+import torch
 from accelerate.state import AcceleratorState
 
 from csezoo.training.errors import UserError
 from csezoo.training.loop.distributed.launch import make_accelerator
 from csezoo.training.recipes import make_recipe
+from tests.interpreters import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +31,21 @@ def no_processes():
 def test_parameters_without_gradients_are_looked_for_only_if_there_can_be_some(keys, unused, tmp_path):
     accelerator = make_accelerator(make_recipe({"report_to": "none", **keys}), tmp_path)
     assert accelerator.ddp_handler.find_unused_parameters == unused
+
+
+@pytest.mark.filterwarnings("ignore:OMP_NUM_THREADS")
+@pytest.mark.parametrize("mixed_precision", ["no", "auto"])
+def test_processes_wait_for_what_the_main_one_does_alone(tmp_path, monkeypatch, mixed_precision):
+    """An evaluation or a flow can take hours. torch ends a process that has waited for 10 or 30 minutes."""
+    launch = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    for name, value in {**launch, "MASTER_PORT": str(free_port()), "ACCELERATE_USE_CPU": "true"}.items():
+        monkeypatch.setenv(name, value)
+    make_accelerator(make_recipe({"report_to": "none", "mixed_precision": mixed_precision}), tmp_path)
+    try:
+        gloo = torch.distributed.group.WORLD._get_backend(torch.device("cpu"))
+        assert gloo.options._timeout >= timedelta(hours=24)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 @pytest.mark.filterwarnings("ignore:.*no supported trackers")
