@@ -55,6 +55,20 @@ def replace_directory(partial: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def create_directory(directory: Path, option: str) -> None:
+    """Create the directory that an option names, unless it exists.
+
+    Raises:
+        UserError: it cannot be created.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{option}: {directory} cannot be created ({one_line(error)}); give another directory"
+        ) from error
+
+
 def empty_target(to: str) -> Path:
     """Return the absolute path of a directory that is to be written. Links are followed: the directory is replaced.
 

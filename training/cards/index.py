@@ -19,8 +19,8 @@ from .tables import markdown_table
 COLUMNS = ("name", "method", "base model", "data", "MB", "CPU ms", STS_AVERAGE, "status")
 INTRODUCTION = f"""# Model cards
 
-Every recipe, every run in this directory and every checkpoint that the papers' authors released has a card. `csezoo cards`
-writes them from recipes, results and the tables of the papers; no number is typed by hand.
+Every recipe, every run in this directory and every checkpoint that the papers' authors released has a card.
+`csezoo cards` writes them from recipes, results and the tables of the papers; no number is typed by hand.
 
 * *measured here*: scored with csezoo. Trained models come first, then the others. An untrained encoder has no card;
   its name links its results. Scores are Spearman × 100, and the average is over the seven STS tests; ± is the

@@ -102,6 +102,8 @@ def evaluate(options: argparse.Namespace) -> None:
         check_out(options.out)
     if bool(options.format) != bool(options.to):
         raise UserError("format: --format mteb and --to DIR belong together; give both or neither")
+    if options.name is not None and not options.format:
+        raise UserError("name: it is the model's name in the folder of --format mteb; give that too")
     quiet_transformers()
     encode, receipt = load_encoder(
         options.model,

@@ -34,13 +34,15 @@ def check_out(out: str) -> None:
     """Check that a file can be written, before the work whose results go into it.
 
     Raises:
-        UserError: its directory does not exist, it is a directory itself, or it cannot be written.
+        UserError: its directory does not exist, it is a directory or a device itself, or it cannot be written.
     """
     directory = Path(out).absolute().parent
     if not directory.is_dir():
         raise UserError(f"out: {Path(out).parent} is not a directory; create it, or give another path")
     if Path(out).is_dir():
         raise UserError(f"out: {out} is a directory; give a file")
+    if Path(out).exists() and not Path(out).is_file():  # writing would replace a device such as /dev/null
+        raise UserError(f"out: {out} is not a regular file; give another path")
     try:
         TemporaryFile(dir=directory).close()
     except OSError as error:

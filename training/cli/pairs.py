@@ -142,7 +142,7 @@ def _write(
     from ..data.pairs import write_pairs
 
     given = {name: value for name, value in vars(options).items() if isinstance(value, str | int | float | list)}
-    decisive = [{**given, "to": None, "batch_size": None}, source]
+    decisive = [{**given, "to": None, "batch_size": None, "command": None}, source]
     count = write_pairs(Path(options.to), ("text", column), batches, decisive=decisive)
     print(f"{count} pairs in {options.to}")
 

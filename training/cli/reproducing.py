@@ -7,7 +7,6 @@ import logging
 import shlex
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,6 +53,12 @@ def add_machines(added: argparse.ArgumentParser) -> None:
     added.add_argument("--launch", metavar="OPTIONS", help=launcher)
 
 
+def check_machines(options: argparse.Namespace) -> None:
+    """Refuse options of machines that the runs are not made on."""
+    if options.sbatch is not None and options.on != "slurm":
+        raise UserError("--sbatch: only Slurm has these options; give --on slurm too")
+
+
 def hand_out(
     options: argparse.Namespace, work: Callable[[Any], object], tasks: Sequence[Any], name: str, folder: Path
 ) -> dict[int, str]:
@@ -70,14 +75,12 @@ def reproduce(options: argparse.Namespace) -> None:
     from ..reproducing.profiles import load_profile
     from ..reproducing.reports import describe, list_items, unique_runs
 
-    out = Path(options.out)
+    check_machines(options)
+    out, profile = Path(options.out), load_profile(options.profile, options.data)
     if options.item is None:
-        print(list_items(out))
+        print(list_items(out, profile))
         return
-    item, profile = load_item(options.item), load_profile(options.profile)
-    overrides = key_values(options.set)
-    if options.data:
-        profile = replace(profile, data=options.data)
+    item, overrides = load_item(options.item), key_values(options.set)
     planned = plan(item, out, rows=options.rows, seeds=options.seeds, overrides=overrides, profile=profile)
     if options.dry_run:
         print(describe(item, planned))
@@ -85,11 +88,13 @@ def reproduce(options: argparse.Namespace) -> None:
 
     from ..evaluation.tasks.names import STS_TASKS
     from ..evaluation.tasks.sts import load_task
+    from ..files import create_directory
     from ..reproducing.against import compared
     from ..reproducing.pooling import pool
     from ..reproducing.runs import make, make_one, train
     from ..reproducing.writing import write_item
 
+    create_directory(out, "--out")
     signal.signal(signal.SIGTERM, terminate)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("csezoo").setLevel(logging.INFO)

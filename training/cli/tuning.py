@@ -7,14 +7,13 @@ import logging
 import shlex
 import signal
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from ..environment import quiet_transformers
 from ..errors import UserError, terminate
 from .options import Command
-from .reproducing import add_machines, hand_out, key_values
+from .reproducing import add_machines, check_machines, hand_out, key_values
 
 OBJECTIVES = ("sts-dev", "sts-sickr-dev", "transfer-dev", "unlabelled")
 
@@ -50,6 +49,7 @@ def add_commands(command: Command) -> None:
 
 
 def tune(options: argparse.Namespace) -> None:
+    from ..files import create_directory
     from ..recipes import load_recipe
     from ..reproducing.profiles import load_profile
     from ..reproducing.runs import WAIT
@@ -65,9 +65,10 @@ def tune(options: argparse.Namespace) -> None:
 
     if options.trials < 1:
         raise UserError(f"--trials: {options.trials} must be 1 or more")
-    profile, given = load_profile(options.profile), key_values(options.set)
-    if options.data:
-        profile = replace(profile, data=options.data)
+    check_machines(options)
+    if options.sentences is not None and options.objective != "unlabelled":
+        raise UserError("--sentences: only the objective without labels reads them; give --objective unlabelled too")
+    profile, given = load_profile(options.profile, options.data), key_values(options.set)
     overrides = {**profile.overrides(load_recipe(options.recipe, given)), **given}
     sentences: list[str] = []
     if options.objective == "unlabelled":
@@ -84,10 +85,12 @@ def tune(options: argparse.Namespace) -> None:
         overrides=overrides,
         seed=options.trial_seed,
         data=profile.data,
+        transfer_rows=profile.transfer_rows,
         sentences=tuple(sentences),
         launcher=tuple(shlex.split(options.launch or "")),
         prune=not options.no_pruning,
     )
+    create_directory(search.out, "--out")
     signal.signal(signal.SIGTERM, terminate)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("csezoo").setLevel(logging.INFO)

@@ -15,9 +15,10 @@ from tqdm.auto import tqdm
 from csezoo.modeling.quantization import quantization_ranges, quantize_embeddings
 
 from ..data.texts import stream_texts
-from ..errors import UserError, one_line
+from ..errors import UserError
 from ..evaluation.sentence_vectors import Encode, check_vectors
 from ..evaluation.tasks.sts import unit_vectors
+from ..files import create_directory
 from .shards import finished_shards, read_receipt, shard_names, write_shard
 
 # What the embeddings depend on. Shards of another size would skip rows or repeat them.
@@ -71,10 +72,7 @@ def embed_file(
     choices |= {} if truncate_dim is None else {"truncate_dim": truncate_dim}
     choices |= {} if precision == "float32" else {"precision": precision}
     shard_receipt = {**receipt, **choices}
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"to: {directory} cannot be created ({one_line(error)}); give another --to") from error
+    create_directory(directory, "to")
     names = shard_names(rows, shard_size, file_format)
     finished = finished_shards(directory, shard_receipt, DECISIVE)
     state = PartialState()

@@ -172,7 +172,7 @@ def check_export(directory: Path, ways: dict[str, str], texts: list[str], expect
     Raises:
         UserError: a difference is larger than 1e-5, or the code fails.
     """
-    path = json.dumps(str(directory))
+    path = repr(str(directory))
     lines = ["import json, sys", "texts = json.load(sys.stdin)", "results = {}"]
     for way, code in ways.items():
         lines += [code.replace(f'"{PLACEHOLDER}"', path).replace(TEXTS, "")]

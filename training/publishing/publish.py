@@ -18,7 +18,7 @@ from huggingface_hub.utils.sha import git_hash
 
 from ..errors import OutOfTimeError, UserError
 from ..hub import differing_files, is_hidden, sha256, within_time
-from .staging import check_as_a_stranger, check_files, stage
+from .staging import EVAL_FILES, check_as_a_stranger, check_files, stage
 
 Operation = CommitOperationAdd | CommitOperationDelete
 
@@ -58,7 +58,7 @@ def publish(
 
     Nothing is visible before the commit, except that a new repository exists and is empty. After an interruption, the
     same call completes the work; only a pull request would be opened a second time. Hidden files are neither uploaded
-    nor deleted, except that test results on MTEB's data sets are added in `.eval_results` for the Hub's leaderboards.
+    nor deleted, except the test results on MTEB's data sets in `.eval_results`, which the Hub's leaderboards read.
 
     Args:
         run: a run directory with `best/` in it, or a repository directory itself.
@@ -146,7 +146,7 @@ def _compare(staged: Path, there: dict[str, RepoSibling]) -> tuple[list[Operatio
             operations.append(CommitOperationAdd(name, str(path)))
             plan.append(f"{'change' if name in there else 'add':<9} {name} ({path.stat().st_size:,} bytes)")
     for name in sorted(there.keys() - set(names)):
-        if not is_hidden(name):
+        if not is_hidden(name) or name in EVAL_FILES.values():  # those would be scores of other weights
             operations.append(CommitOperationDelete(name))
             plan.append(f"{'delete':<9} {name}")
     return operations, plan or ["nothing changes"]

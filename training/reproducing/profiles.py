@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,14 +87,24 @@ def _capped(recipe: Recipe, most: int) -> dict[str, Any]:
     return changed
 
 
-def load_profile(path: str | None) -> Profile:
+def load_profile(path: str | None, data: str | None = None) -> Profile:
     """Read a profile; without a path, one that changes nothing.
+
+    Args:
+        path: of the profile.
+        data: `hub` or a directory, instead of the profile's.
 
     Raises:
         UserError: it is not a profile, an entry is of another type, or a directory or file in it does not exist.
     """
-    if path is None:
-        return Profile()
+    profile = _read(path) if path is not None else Profile()
+    if not data:
+        return profile
+    # Runs are found by the name of their data: a slash at its end must not make another run.
+    return replace(profile, data=data if data == "hub" else os.path.relpath(data))
+
+
+def _read(path: str) -> Profile:
     if not Path(path).is_file():
         raise UserError(f"profile: {path} is not a file; give the path of a YAML file")
     values = read_values(Path(path))

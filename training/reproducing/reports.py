@@ -11,6 +11,7 @@ from .manifests import Item, load_item
 from .measuring import finished
 from .names import item_names
 from .plan import Planned, Run, plan
+from .profiles import Profile
 
 
 def unique_runs(planned: Sequence[Planned]) -> list[Run]:
@@ -18,19 +19,19 @@ def unique_runs(planned: Sequence[Planned]) -> list[Run]:
     return list({run.directory: run for row in planned for run in row.runs}.values())
 
 
-def list_items(out: Path) -> str:
+def list_items(out: Path, profile: Profile | None = None) -> str:
     """Return a line for each item: its name, its state in `out`, what it is, and what it needs."""
     lines = []
     for name in item_names():
         item = load_item(name)
-        lines.append(f"{name:<24} {state(item, out):<22} {item.title}")
+        lines.append(f"{name:<24} {state(item, out, profile):<22} {item.title}")
         lines += [f"{'':<24} needs {need}" for need in item.needs]
     return "\n".join(lines)
 
 
-def state(item: Item, out: Path) -> str:
+def state(item: Item, out: Path, profile: Profile | None = None) -> str:
     """Return how far an item is: `made`, how many of its runs are finished, or that all of its rows are quoted."""
-    planned = plan(item, out)
+    planned = plan(item, out, profile=profile)
     runs = unique_runs(planned)
     done = sum(finished(run, item.columns) for run in runs)
     if not runs:

@@ -84,7 +84,7 @@ def train(run: Run, launcher: Sequence[str] = (), watch: Callable[[], None] | No
             os.killpg(process.pid, signal.SIGTERM)
             process.wait()
             raise
-    if not (run.directory / "results.json").is_file():
+    if not is_trained(run):  # results of fewer seeds may be there from an earlier training
         lines = log.read_bytes()[before:].decode(errors="replace").splitlines()
         errors = [line for line in lines if line.startswith("error: ")] or lines
         raise UserError(f"exit code {code}: {errors[-1].removeprefix('error: ')} ({log})")

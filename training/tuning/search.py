@@ -49,7 +49,7 @@ class Search:
         out: directory of the journal and the runs.
         overrides: keys of every run, beside those of the space.
         seed: of every trial's run, and of what Optuna draws.
-        data: of the suites, see `evaluate`.
+        data, transfer_rows: of the suites, see `evaluate`.
         sentences: held-out sentences, for the objective that needs no labels.
         launcher: options of `accelerate launch`.
         prune: end a trial whose best dev score so far is below the median of the earlier ones.
@@ -63,6 +63,7 @@ class Search:
     overrides: dict[str, Any] = field(default_factory=dict)
     seed: int = 42
     data: str = "hub"
+    transfer_rows: int | None = None
     sentences: tuple[str, ...] = ()
     launcher: tuple[str, ...] = ()
     prune: bool = True
@@ -84,7 +85,7 @@ class Search:
         study.sampler = TPESampler(seed=self.seed + len(study.trials))
         distributions = {key: optuna.distributions.distribution_to_json(each) for key, each in self.space.items()}
         mine = {"recipe": self.recipe, "objective": self.objective, "seed": self.seed, "space": distributions}
-        mine |= {"overrides": self.overrides, "data": self.data}
+        mine |= {"overrides": self.overrides, "data": self.data, "transfer_rows": self.transfer_rows}
         # By content, because a file may change: the recipe of a path, its data, the sentences.
         recipe = load_recipe(self.recipe, self.overrides)
         mine["recipe's content"] = identity(deciding_keys(recipe))
@@ -101,7 +102,7 @@ class Search:
 
     def ask(self, study: optuna.Study) -> Trial:
         """Begin a new trial. If there are trials for all points of a grid, take one of the rest; else ask TPE."""
-        if points(self.space) <= self.trials:
+        if self.tries_every_point:
             tried = [trial.params for trial in study.trials if not _lost(trial)]
             choices = [each.choices for each in self.space.values()]  # type: ignore[attr-defined]
             grid = [dict(zip(self.space, values, strict=True)) for values in itertools.product(*choices)]
@@ -109,6 +110,11 @@ class Search:
             if not study.get_trials(states=[TrialState.WAITING]):  # left by a process that ended here
                 study.enqueue_trial(next(point for point in grid if point not in tried))
         return study.ask(self.space)
+
+    @property
+    def tries_every_point(self) -> bool:
+        """Whether there are trials for all points of a grid."""
+        return points(self.space) <= self.trials
 
     @property
     def wanted(self) -> int:
@@ -159,7 +165,7 @@ def make_trial(search: Search, number: int = 0, *, train: Callable[..., None] = 
             return False
         run = search.run(trial.params)
         logger.info("trial %d: %s", trial.number, _shown(trial.params))
-        options = {"columns": COLUMNS[search.objective], "data": search.data}
+        options = {"columns": COLUMNS[search.objective], "data": search.data, "transfer_rows": search.transfer_rows}
         try:
             watch = partial(_report, trial, run)
             make_one(run, **options, train=partial(train, launcher=search.launcher, watch=watch))
@@ -185,7 +191,7 @@ def _next_trial(search: Search) -> Iterator[Trial | None]:
     with locked(search.out, ASKING, wait=True):
         study = search.study()
         trial, claim = _left(search, study)
-        if trial is None and begun(study) < search.wanted:
+        if trial is None and begun(search, study) < search.wanted:
             trial = search.ask(study)
             claim = _claim(search, trial.number)
     try:
@@ -216,9 +222,13 @@ def _left(search: Search, study: optuna.Study) -> tuple[Trial | None, FileLock |
     return None, None
 
 
-def begun(study: optuna.Study) -> int:
-    """Return the number of trials that have begun, without those that are lost."""
-    return sum(trial.state != TrialState.WAITING and not _lost(trial) for trial in study.trials)
+def begun(search: Search, study: optuna.Study) -> int:
+    """Return the number of trials that have begun, without those that are lost.
+
+    Where all points of a grid are tried, return the number of points: TPE repeats some while there are fewer trials.
+    """
+    tried = [trial.params for trial in study.trials if trial.state != TrialState.WAITING and not _lost(trial)]
+    return len({frozenset(values.items()) for values in tried}) if search.tries_every_point else len(tried)
 
 
 def _lost(trial: FrozenTrial) -> bool:
@@ -252,7 +262,7 @@ def _shown(values: dict[str, Any]) -> str:
 def missing(search: Search) -> int:
     """Return how many trials are not finished."""
     study = search.study()
-    return search.wanted - begun(study) + len(study.get_trials(states=[TrialState.RUNNING]))
+    return search.wanted - begun(search, study) + len(study.get_trials(states=[TrialState.RUNNING]))
 
 
 def best(study: optuna.Study) -> FrozenTrial:

@@ -140,6 +140,25 @@ def test_documentation_that_cannot_be_written_is_refused_with_one_line(options, 
     assert line in capsys.readouterr().err
 
 
+def test_a_page_that_cannot_be_read_is_refused_before_anything_is_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("docs").mkdir()
+    Path("docs/README.md").write_text("# Overview\n", encoding="utf-8")
+    Path("docs/latin.md").write_bytes(b"# Caf\xe9\n")
+    with pytest.raises(SystemExit, match="2"):
+        main(["cards", "--out", "cards", "--html", "site", "--docs", "docs"])
+    assert capsys.readouterr().err.startswith("error: docs: docs/latin.md cannot be read ('utf-8'")
+    assert [path.name for path in tmp_path.iterdir()] == ["docs"]
+
+
+def test_a_page_without_a_heading_is_titled_by_its_file(tmp_path):
+    (tmp_path / "docs").mkdir()
+    for name in ("README", "page"):
+        (tmp_path / "docs" / f"{name}.md").write_text("Text alone.\n", encoding="utf-8")
+    write_documentation(tmp_path / "docs", tmp_path / "cards", tmp_path / "site")
+    assert "<title>csezoo: page</title>" in (tmp_path / "site" / "docs" / "page.html").read_text(encoding="utf-8")
+
+
 def test_no_external_file_is_loaded(site):
     for page in site.rglob("*.html"):
         assert not any(urlsplit(target).scheme or target.startswith("//") for target in Page(page).loads)

@@ -68,10 +68,13 @@ def broken(bases, tmp_path_factory):
     (tmp_path / "run" / "recipe.yaml").touch()
     (tmp_path / "picture.png").mkdir()
     (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe.png")
     return tmp_path
 
 
 EVALUATE = "--suite sts-dev --pooling"
+QUOTED = "l2pcsr/table-1 --rows USE"  # a row that needs no run
+TUNE = "tune diffcse-bert-base-uncased-sts --trials 1 --space"
 PROMPTED = "promptbert-bert-base-uncased --eval_data none --report_to none --train_file {0}/sentences.txt --base_model"
 TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model"
 
@@ -134,6 +137,13 @@ TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model
         ("benchmark soak quickstart --every -1", "every: -1.0 must be above 0"),
         ("benchmark scaling quickstart --repeats 0", "repeats: 0 must be at least 1"),
         ("benchmark training quickstart --out {0}", "is a directory; give a file"),
+        ("portrait BASE --of pairs --pooling cls --out {0}/pipe.png", "pipe.png is not a regular file"),
+        (f"evaluate BASE {EVALUATE} cls --name me/model", "of --format mteb; give that too"),
+        (f"reproduce {QUOTED} --out {{0}}/file", "file cannot be created"),
+        (f"reproduce {QUOTED} --sbatch=--qos=low", "give --on slurm too"),
+        (f"{TUNE} diffcse/appendix-a --out {{0}}/file/x", "x cannot be created"),
+        (f"{TUNE} nowhere --sbatch=--qos=low", "give --on slurm too"),
+        (f"{TUNE} nowhere --sentences {{0}}/sentences.txt", "give --objective unlabelled too"),
     ],
 )
 def test_a_mistake_is_one_line_with_the_way_out(command, message, bases, broken, capsys, tmp_path, monkeypatch):

@@ -183,6 +183,15 @@ def test_the_code_on_the_card_returns_the_vectors_and_a_difference_is_refused(fr
         check_export(exported, {"ONNX Runtime": blocks["ONNX Runtime"]}, TEXTS, expected * 1.001)
 
 
+def test_an_export_is_checked_in_a_directory_of_any_name(from_the_hub, tmp_path):
+    source, exported, _ = from_the_hub
+    copy = shutil.copytree(exported, tmp_path / """a "mouse's" 🐭\\""")
+    code = re.search(
+        r"With sentence-transformers:\n\n```python\n(.+?)\n```", ModelCard.load(copy / "README.md").text, re.DOTALL
+    )
+    check_export(copy, {"any": code[1]}, TEXTS, AutoModel.from_pretrained(source).encode(TEXTS))
+
+
 def test_a_check_of_an_export_that_is_killed_is_one_line(tmp_path):
     killed = {"any": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"}
     with pytest.raises(UserError, match="^the export does not run and was deleted: exit code -9$"):

@@ -161,6 +161,21 @@ def test_results_on_data_sets_of_the_hub_are_published_for_its_leaderboards(publ
 
 
 @pytest.mark.slow
+def test_scores_of_earlier_weights_do_not_stay_on_the_leaderboards(publish, hub, finished_run, tmp_path):
+    """The new weights have no scores on data sets of the Hub. Files that csezoo never writes are kept."""
+    seed(hub, finished_run, tmp_path)
+    files = hub.repos["zoo/tiny"][-1].files
+    scores = {f".eval_results/{name}.yaml": b"- value: 72.37\n" for name in ("STS12", "STSBenchmark-dev", "GSM8K")}
+    hub.commit("zoo/tiny", "scores", {**files, **scores})
+    done = publish(finished_run)
+    assert done.returncode == 0, done.stderr
+    del scores[".eval_results/STS12.yaml"]
+    assert hub.repos["zoo/tiny"][-1].files == {**files, **scores}
+    plan = [line.split() for line in done.stdout.splitlines() if not line.startswith(("checked", "http"))]
+    assert plan == [["delete", ".eval_results/STS12.yaml"]]
+
+
+@pytest.mark.slow
 def test_publishing_again_replaces_changed_files_and_deletes_removed_ones(publish, hub, finished_run, tmp_path):
     seed(hub, finished_run, tmp_path)
     best = finished_run / "best"

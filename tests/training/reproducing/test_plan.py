@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.recipes import load_recipe
 from csezoo.training.reproducing.estimates import estimate
@@ -95,6 +96,17 @@ set: {{eval_steps: 10}}
     # The words of the command resolve to the same recipe.
     words = dict(word.removeprefix("--").split("=", 1) for word in row.runs[0].command()[1:])
     assert load_recipe(row.row.recipe, {**words, "output_dir": None}) == recipe
+
+
+def test_a_run_has_one_directory_however_its_data_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    plans = set()
+    for data in ("senteval", "senteval/", "./senteval", str(tmp_path / "senteval")):
+        main(["reproduce", "diffcse/table-5", "--data", data, "--dry-run"])
+        plans.add(capsys.readouterr().out)
+    (shown,) = plans
+    assert "--eval_data=senteval " in shown
+    assert load_profile(None, "hub") == load_profile(None)
 
 
 def test_fewer_rows_of_transfer_tasks_are_a_reason(tmp_path):

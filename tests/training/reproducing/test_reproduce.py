@@ -215,6 +215,27 @@ def test_the_state_of_an_item_counts_its_finished_runs(made, profile):
     assert state(load_item(ITEM), out) == "0 of 8 runs"  # those of the paper's material
 
 
+def test_the_list_counts_the_runs_on_the_same_data_however_it_is_named(
+    tmp_path, bases, real_data, monkeypatch, capsys
+):
+    rows = [{"name": "cls", "untrained": str(bases["bert"]), "pooling": "cls"}]
+    manifest = {"title": "t", "source": "s", "columns": ["dev"], "rows": rows}
+    (tmp_path / "items" / "zoo").mkdir(parents=True)
+    (tmp_path / "items" / "zoo" / "one.yaml").write_text(yaml.safe_dump(manifest), encoding="utf-8")
+    monkeypatch.setattr(names, "ITEMS", tmp_path / "items")
+    data, out = str(real_data / "data" / "senteval"), str(tmp_path / "out")
+    (tmp_path / "profile.yaml").write_text(yaml.safe_dump({"data": data}), encoding="utf-8")
+    main(["reproduce", "zoo/one", "--data", data, "--out", out])
+    for words, expected in (
+        (["--data", f"{data}/"], "made (1 runs)"),
+        (["--profile", str(tmp_path / "profile.yaml")], "made (1 runs)"),
+        ([], "0 of 1 runs"),
+    ):
+        capsys.readouterr()
+        main(["reproduce", "--out", out, *words])
+        assert expected in capsys.readouterr().out
+
+
 def test_a_finished_table_is_written_again_without_a_run(made, profile):
     out, *_ = made
     rows = planned(out, profile)
@@ -346,6 +367,17 @@ def test_a_failed_run_is_named_after_its_last_attempt(tmp_path, profile, monkeyp
         monkeypatch.setattr(making, "launch", lambda run, launcher, attempt=attempt: [sys.executable, "-c", attempt])
         with pytest.raises(UserError, match=f"exit code .: {reason}"):
             train(run)
+
+
+def test_a_seed_whose_training_fails_is_a_failure_although_there_are_results_of_other_seeds(
+    tmp_path, profile, monkeypatch, copy_made
+):
+    (run, _) = unique_runs(planned(tmp_path, profile)[:1])
+    copy_made(run)
+    monkeypatch.setattr(making, "launch", lambda run, launcher: [sys.executable, "-c", "exit('out of memory')"])
+    more = replace(run, recipe=replace(run.recipe, seeds=[1, 2]))
+    (reason,) = make([more], []).values()
+    assert reason.startswith("exit code 1: out of memory")
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from csezoo.training.errors import UserError
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe
-from csezoo.training.reproducing.measuring import is_trained
+from csezoo.training.reproducing.measuring import is_trained, read_results
 from csezoo.training.tuning.objectives import WITHOUT_LABELS, read_sentences
 from csezoo.training.tuning.search import Search, begun, best, make_trial, missing
 from csezoo.training.tuning.winner import winner_of, write_report
@@ -96,8 +96,8 @@ def test_the_winner_is_a_run_of_the_best_values_on_seeds_that_no_trial_had(grid)
 
 
 def test_another_search_in_the_same_directory_is_refused(grid):
-    with pytest.raises(UserError, match="has a search with another objective, seed"):
-        replace(grid, objective="sts-sickr-dev", seed=1).study()
+    with pytest.raises(UserError, match="has a search with another objective, seed, transfer_rows"):
+        replace(grid, objective="sts-sickr-dev", seed=1, transfer_rows=1000).study()
     assert len(replace(grid, trials=9).study().trials) == 3  # more trials are no other search
 
 
@@ -154,6 +154,27 @@ def test_a_grid_is_completed_after_a_kill_between_two_values(keys, tmp_path):
     assert len({tried() for _ in range(6)}) == 6
 
 
+def test_a_grid_is_tried_completely_after_a_search_that_repeated_a_point(keys, tmp_path):
+    """With fewer trials than points, Optuna may choose a point twice."""
+
+    def fail(run, launcher=(), watch=None):
+        raise UserError("enough")
+
+    def points(search):
+        return {tuple(trial.params.values()) for trial in search.study().trials}
+
+    space = {"learning_rate": CategoricalDistribution(RATES), "temperature": CategoricalDistribution([0.05, 0.1])}
+    search = search_in(tmp_path, keys, space=space, trials=5)
+    while missing(search):
+        make_trial(search, train=fail)
+    tried = len(points(search))
+    assert tried < 5 and missing(replace(search, trials=6)) == 6 - tried
+    search = replace(search, trials=6)
+    while missing(search):
+        make_trial(search, train=fail)
+    assert len(points(search)) == 6 and len(search.study().trials) == 5 + 6 - tried
+
+
 def test_a_machine_waits_for_the_trials_of_others(keys, tmp_path):
     search = search_in(tmp_path, keys, trials=1)
 
@@ -179,7 +200,7 @@ def test_a_trial_of_a_process_that_lives_is_left_to_it(keys, tmp_path):
     make_trial(search, train=beside)
     assert rates[0] == rates[2] != rates[1]
     states = [trial.state for trial in search.study().trials]
-    assert states == [TrialState.FAIL] * 2 and begun(search.study()) == 2
+    assert states == [TrialState.FAIL] * 2 and begun(search, search.study()) == 2
     with pytest.raises(UserError, match="no trial was finished: enough"):
         best(search.study())
 
@@ -210,6 +231,17 @@ def test_a_trial_whose_dev_curve_is_below_the_median_is_pruned(keys, tmp_path):
     make_trial(replace(search, prune=False), train=curve([50, 55]))
     states = [trial.state for trial in search.study().trials]
     assert states == [TrialState.COMPLETE] * 4 + [TrialState.PRUNED, TrialState.COMPLETE]
+
+
+@pytest.mark.slow
+def test_a_search_measures_as_few_rows_of_transfer_tasks_as_its_profile_says(keys, tmp_path, real_data):
+    data = str(real_data / "data" / "senteval")
+    search = search_in(tmp_path, keys, objective="transfer-dev", trials=1, data=data, transfer_rows=1000)
+    make_trial(search, train=here)
+    (trial,) = search.study().trials
+    measured = [row for row in read_results(search.run(trial.params)) if row["suite"] == "transfer"]
+    assert len(measured) == 7 and trial.value == pytest.approx(np.mean([row["dev"] for row in measured]))
+    assert max(rows for row in measured for rows in row["rows"].values()) == 1000
 
 
 def test_a_search_without_labels_reads_no_pairs(keys, tmp_path, train_file):

@@ -28,7 +28,7 @@ def write_documentation(docs: Path, cards: Path, directory: Path) -> None:
         directory: the directory of the website, written by `write_website` before.
 
     Raises:
-        UserError: `docs` has no index, or the website cannot be written.
+        UserError: `docs` has no index, a page cannot be read, or the website cannot be written.
     """
     check_documentation(docs)
     try:
@@ -38,7 +38,7 @@ def write_documentation(docs: Path, cards: Path, directory: Path) -> None:
         for page in docs.glob("*.md"):
             text = re.sub(r"<!--.*?-->\n*", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
             tokens = MARKDOWN.parse(text)
-            title = next(_headings(tokens))[1]
+            title = next((text for _, text in _headings(tokens)), page.stem)
             _add_ids(tokens)
             text = render(tokens, page, {docs: Path(DOCS), cards: Path()})
             body = f"{_navigation(pages, page.name)}\n<div>\n{text}\n</div>"
@@ -49,14 +49,19 @@ def write_documentation(docs: Path, cards: Path, directory: Path) -> None:
 
 
 def check_documentation(docs: Path) -> None:
-    """Refuse documentation without an index, and links that would put other files into the website.
+    """Refuse documentation without an index, links that would put other files into the website, and unreadable pages.
 
     Raises:
-        UserError: there is no index, or a link leads out of the directory.
+        UserError: there is no index, a link leads out of the directory, or a page cannot be read.
     """
     if not (docs / INDEX).is_file():
         raise UserError(f"docs: {docs / INDEX} is missing")
     refuse_links_out(docs)
+    for page in docs.glob("*.md"):
+        try:
+            page.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"docs: {page} cannot be read ({one_line(error)}); a page is text in UTF-8") from error
 
 
 def _navigation(pages: list[tuple[str, str]], current: str) -> str:

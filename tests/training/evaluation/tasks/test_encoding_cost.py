@@ -1,7 +1,11 @@
 """The cost of encoding is measured on separate calls, and its numbers are consistent."""
 
+import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding, WordEmbeddings
+from sentence_transformers.sentence_transformer.modules.tokenizer import WhitespaceTokenizer
 from transformers import AutoModel
 
 from csezoo.modeling.backbones import longest_input
@@ -10,7 +14,7 @@ from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.evaluation.sentence_vectors import SentenceVectors
 from csezoo.training.evaluation.tasks.encoding_cost import CostTask
 from csezoo.training.evaluation.tasks.sts import PairTask
-from tests.conftest import SENTENCES, tiny_config
+from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
 from tests.training.evaluation.tasks.test_sts import senteval  # noqa: F401 (a fixture)
 
 PAIRS = PairTask("toy", [(SENTENCES[0], SENTENCES[1]), (SENTENCES[1], SENTENCES[2])], [0.0, 1.0], "example")
@@ -44,6 +48,19 @@ def test_the_receipt_names_repeats_and_threads():
 def test_tokens_are_counted_after_truncation(base, kind):
     encode, _ = load_encoder(str(base), pooling="mean")
     assert encode.count_tokens(["the cat " * 1000]) == longest_input(AutoModel.from_config(tiny_config(kind)))
+
+
+def test_tokens_of_static_models_of_sentence_transformers_are_counted(tmp_path):
+    """Their tokenizers are not those of transformers, and they read no special tokens."""
+    words = WhitespaceTokenizer(["small", "cat"])
+    modules = {
+        "static": [StaticEmbedding(tiny_tokenizer("bert"), embedding_dim=4)],
+        "words": [WordEmbeddings(words, np.ones((2, 4), np.float32)), Pooling(4, "mean")],
+    }
+    for name, parts in modules.items():
+        SentenceTransformer(modules=parts).save(str(tmp_path / name))
+        encode, _ = load_encoder(str(tmp_path / name))
+        assert encode.count_tokens(["small cat", "cat"]) == 3
 
 
 def test_cost_is_a_suite_of_csezoo_evaluate(base, senteval, capsys):  # noqa: F811
