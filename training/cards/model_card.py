@@ -89,7 +89,7 @@ def _card(
         *(f"![The idea of {picture.stem}]({ideas_at}{picture.name})" for picture in ideas(recipe)),
         description(recipe),
         "Made with csezoo, a model zoo of contrastive sentence embeddings.",
-        use_section(path, plain_form=has_plain_form(recipe.method, recipe.model) and not recipe.flow),
+        use_section(path, recipe.method, plain_form=has_plain_form(recipe.method, recipe.model) and not recipe.flow),
         _training(recipe, runs),
         *results_text,
         "## Limits and biases\n\n" + "\n".join(f"* {line}" for line in limits(recipe)),
@@ -155,11 +155,12 @@ def has_plain_form(method: str, model: dict[str, Any]) -> bool:
     return classes_of(method)[0](**model).needs_own_code is None
 
 
-def use_section(path: str, *, plain_form: bool) -> str:
+def use_section(path: str, method: str, *, plain_form: bool) -> str:
     """Return the section on how to load a model.
 
     Args:
         path: a directory or Hub id.
+        method: of the model, such as `l2pcsr+diffcse`.
         plain_form: see `has_plain_form`.
     """
     export = (
@@ -168,6 +169,7 @@ def use_section(path: str, *, plain_form: bool) -> str:
         else "`csezoo export --onnx` writes a file for ONNX Runtime."
     )
     oldest = ".".join(OLDEST_SENTENCE_TRANSFORMERS.split(".")[:2])
+    needs = "\nIts code needs peft: `pip install peft`.\n" if "diffaug" in method.split("+") else ""
     return f"""## Use
 
 ```python
@@ -175,7 +177,7 @@ from transformers import AutoModel
 model = AutoModel.from_pretrained("{path}", trust_remote_code=True)
 embeddings = model.encode(["A cat sits on the mat.", "A cat is on a mat."], normalize_embeddings=True)
 ```
-
+{needs}
 The tokenizer and `pooler_output` return the same vectors, before they are normalized:
 
 ```python

@@ -48,12 +48,12 @@ def released_card(name: str, kind: Kind, entry: Released | None, conversion: Con
     if conversion:
         sections += [
             _origin(name, conversion),
-            use_section("REPOSITORY", plain_form=plain_form),
+            use_section("REPOSITORY", kind.method, plain_form=plain_form),
             _conversion(conversion),
         ]
     else:
         where = f"The weights are on the Hub: [{name}](https://huggingface.co/{name})."
-        sections += [where, _how_to_convert(name, list(kind.servings), plain_form)]
+        sections += [where, _how_to_convert(name, kind, plain_form)]
     repository, commit = kind.release.split("@")
     sections.append(
         f"The rules by which csezoo reads and serves it follow the authors' code, "
@@ -109,10 +109,11 @@ def _has_plain_form(kind: Kind, conversion: Conversion | None) -> bool:
     return has_plain_form(kind.method, {**kind.model, **prompts, **served})
 
 
-def _how_to_convert(name: str, servings: list[str], plain_form: bool) -> str:
+def _how_to_convert(name: str, kind: Kind, plain_form: bool) -> str:
     title = name.rpartition("/")[2]
-    load = use_section(title, plain_form=plain_form).removeprefix("## Use\n\n")
-    choice = f"`--serving` is one of {', '.join(servings)}; the first is the default.\n\n" if servings else ""
+    load = use_section(title, kind.method, plain_form=plain_form).removeprefix("## Use\n\n")
+    servings = ", ".join(kind.servings)
+    choice = f"`--serving` is one of {servings}; the first is the default.\n\n" if servings else ""
     return f"## Use\n\n```bash\ncsezoo convert {name} --to {title}\n```\n\n{choice}{load}"
 
 

@@ -16,6 +16,12 @@ def test_a_recipe(name):
     assert (PLAIN in text, ONNX in text) == (name.startswith("simcse"), not name.startswith("simcse"))
 
 
+@pytest.mark.parametrize("name", ["diffaug-roberta-base-sup", "simcse-roberta-base"])
+def test_only_diffaug_needs_another_library(name):
+    text = recipe_card(load_recipe(name), ideas_at="../ideas/").text
+    assert ("```\n\nIts code needs peft: `pip install peft`.\n\nThe tokenizer" in text) == name.startswith("diffaug")
+
+
 @pytest.mark.parametrize("name", ["voidism/diffcse-bert-base-uncased-sts", "Tianduo/diffaug-sup-bert-base-uncased"])
 def test_a_released_checkpoint(name):
     entry = released()[name]
