@@ -168,9 +168,10 @@ def _sentence_transformer(
         raise UserError(f'{model} needs sentence-transformers: pip install "sentence-transformers>=6"') from None
     if int(__version__.split(".")[0]) < 6:  # older versions run the code of a local directory
         raise UserError(f'{model} needs a newer sentence-transformers: pip install "sentence-transformers>=6"')
-    folders = _module_folders(model)
+    modules = _modules(model)
+    folders = _module_folders(model, modules)
     # `use_safetensors` below keeps transformers from reading a pickle, but no other module.
-    others = [module for module in _modules(model) if not str(module.get("type")).endswith(".Transformer")]
+    others = [module for module in modules if not str(module.get("type")).endswith(".Transformer")]
     for folder in ("", *folders) if any(not module["path"] for module in others) else folders:
         pickle = Path(folder, "pytorch_model.bin").as_posix()
         if _file(model, pickle) and not _file(model, Path(folder, "model.safetensors").as_posix()):
@@ -216,7 +217,7 @@ def model_receipt(model: str) -> dict[str, str | None]:
         `model_sha256`, a checksum of the names and contents of the weights, configuration and tokenizer files, and
         `model_revision`, the commit of a Hub repository (None for a directory).
     """
-    folders = _module_folders(model)
+    folders = _module_folders(model, _modules(model))
     names = [Path(folder, name).as_posix() for folder in ("", *folders) for name in DECISIVE]
     files = [file for name in names if (file := _file(model, name)) is not None]
     directory = files[0].parent
@@ -251,14 +252,14 @@ def recipe_of(model: str) -> Recipe | None:
     return load_recipe(str(found[0])) if found else None
 
 
-def _module_folders(model: str) -> list[str]:
-    """Return the folders of the modules of a sentence-transformers model; of any other model, none.
+def _module_folders(model: str, modules: list[dict[str, Any]]) -> list[str]:
+    """Return the folders of modules, and of those that a router among them has.
 
     Raises:
-        UserError: a folder is outside of the model, or a list of modules is damaged.
+        UserError: a folder is outside of the model.
     """
     folders = []
-    for module in _modules(model):
+    for module in modules:
         folders += [module["path"]] if module["path"] else []
         folders += _routed_folders(model, module["path"])
     if outside := [folder for folder in folders if not is_inside(folder)]:

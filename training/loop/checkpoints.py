@@ -106,13 +106,16 @@ class TrainingState:
             "optimizer": type(self.scheduler.optimizer).__name__,  # that of the recipe, also inside DeepSpeed's
         }
 
-    def refuse_another_model(self, checkpoint: Path) -> None:
+    def refuse_another_model(self, checkpoint: Path, content: dict) -> None:
         """Refuse a checkpoint with other tensors or of another optimizer, before anything of it is loaded.
+
+        Args:
+            content: of its `state.json`.
 
         Raises:
             UserError: `force` resumed the run with such a change. Older code did not write what it needs to know.
         """
-        written = read_state(checkpoint).get(FITS, {})
+        written = content.get(FITS, {})
         if changed := [name for name, value in self._fits().items() if written.get(name, value) != value]:
             raise UserError(
                 f"{checkpoint}: --force cannot resume with this change of the {changed[0]}; undo it, choose another "

@@ -113,7 +113,7 @@ class Run:
     def restore(self, state: TrainingState, checkpoint: Path) -> None:
         """Continue where a checkpoint was written."""
         counters = read_state(checkpoint)
-        state.refuse_another_model(checkpoint)
+        state.refuse_another_model(checkpoint, counters)
         self.best.restore(counters)  # before the weights, because it changes those of the model
         state.load(checkpoint)
         self.data.place = place_in_stream(checkpoint, self.accelerator.process_index)

@@ -88,7 +88,7 @@ def _with_files(recipe: Recipe, output: Path, run: Path) -> Recipe:
 def _prepare(recipe: Recipe, output: Path, sizes: dict[str, int]) -> None:
     """Make the world and the base model, unless they are there."""
     if (output / "simcse").exists() and not (output / "recipe.yaml").is_file():
-        raise UserError(f"{output / 'simcse'} exists and was not made by the quickstart; give another --output_dir")
+        raise _foreign(output / "simcse")
     with seeds_locked(output):
         seed = claim(output, recipe)[0]
     of_world: dict[str, object] = {"seed": seed, "code": _code(words, world), **sizes}
@@ -115,11 +115,15 @@ def _is_made(directory: Path, cause: dict[str, object]) -> bool:
     """
     marker = directory / MARKER
     if directory.exists() and not marker.is_file():
-        raise UserError(f"{directory} exists and was not made by the quickstart; give another --output_dir")
+        raise _foreign(directory)
     made = marker.is_file() and json.loads(marker.read_text(encoding="utf-8")) == cause
     if made:
         logger.info("%s exists and is unchanged", directory)
     return made
+
+
+def _foreign(directory: Path) -> UserError:
+    return UserError(f"{directory} exists and was not made by the quickstart; give another --output_dir")
 
 
 def _make(directory: Path, cause: dict[str, object], make: Callable[[Path], None]) -> None:

@@ -13,7 +13,7 @@ from ..errors import UserError
 OPTIMIZERS = ("adamw", "adamw-transformers4", "rmsprop")
 # The schedulers of transformers that need nothing but the number of updates.
 SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt")
-POLYNOMIAL_END = 1e-7  # where the learning rate of that one ends
+POLYNOMIAL_END = 1e-7  # the last learning rate of `polynomial`
 # As `dataset`: both sides of all pairs of STS-B.
 STSB_SENTENCES = "stsb-sentences"
 # What chooses the best checkpoint, see `evaluation.selection`.

@@ -38,17 +38,19 @@ def seeds_locked(output: Path) -> Iterator[None]:
 
 def clear(output: Path) -> None:
     """Delete a run with all its seeds."""
-    for path in [*output.glob("seed-*"), *(output / name for name in RUN_FILES)]:
+    for path in _run_files(output):
         remove(path)
 
 
 def is_in_run(path: Path, output: Path) -> bool:
-    """Return whether a path is a run's directory, or one that a run in this directory may delete."""
+    """Return whether a path is a run's directory, or in what a run in this directory may delete."""
     path, output = path.resolve(), output.resolve()
-    if not path.is_relative_to(output):
-        return False
-    first = next(iter(path.relative_to(output).parts), None)
-    return first is None or first in RUN_FILES or first.startswith("seed-")
+    return path == output or any(map(path.is_relative_to, _run_files(output)))
+
+
+def _run_files(output: Path) -> list[Path]:
+    """Return the files and directories of a run, in the order in which they are deleted."""
+    return [*output.glob("seed-*"), *(output / name for name in RUN_FILES)]
 
 
 def recorded_keys(output: Path) -> dict:
@@ -117,8 +119,7 @@ def claim(output: Path, recipe: Recipe) -> list[int]:
 
 def refuse_foreign(output: Path) -> None:
     """Refuse a directory without a recipe if it has a file that a run would delete."""
-    foreign = [path.name for name in (*RUN_FILES, "seed-*") for path in output.glob(name)]
-    if foreign:
+    if foreign := [path.name for path in _run_files(output) if path.exists()]:
         raise UserError(
             f"output_dir: {output} has {foreign[0]} without the recipe of its run; choose another --output_dir, or "
             "use --overwrite to delete it"
