@@ -56,16 +56,17 @@ def replace_directory(partial: Path, target: Path) -> None:
 
 
 def create_directory(directory: Path, option: str) -> None:
-    """Create the directory that an option names, unless it exists.
+    """Create the directory that an option names, unless it exists, and check that a file can be written to it.
 
     Raises:
-        UserError: it cannot be created.
+        UserError: it cannot be created or written.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=directory).close()
     except OSError as error:
         raise UserError(
-            f"{option}: {directory} cannot be created ({one_line(error)}); give another directory"
+            f"{option}: {directory} cannot be written ({one_line(error)}); give another directory"
         ) from error
 
 

@@ -139,9 +139,9 @@ TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model
         ("benchmark training quickstart --out {0}", "is a directory; give a file"),
         ("portrait BASE --of pairs --pooling cls --out {0}/pipe.png", "pipe.png is not a regular file"),
         (f"evaluate BASE {EVALUATE} cls --name me/model", "of --format mteb; give that too"),
-        (f"reproduce {QUOTED} --out {{0}}/file", "file cannot be created"),
+        (f"reproduce {QUOTED} --out {{0}}/file", "file cannot be written"),
         (f"reproduce {QUOTED} --sbatch=--qos=low", "give --on slurm too"),
-        (f"{TUNE} diffcse/appendix-a --out {{0}}/file/x", "x cannot be created"),
+        (f"{TUNE} diffcse/appendix-a --out {{0}}/file/x", "x cannot be written"),
         (f"{TUNE} nowhere --sbatch=--qos=low", "give --on slurm too"),
         (f"{TUNE} nowhere --sentences {{0}}/sentences.txt", "give --objective unlabelled too"),
     ],
@@ -223,9 +223,10 @@ def test_the_version_is_one_line(capsys):
 def test_a_directory_that_cannot_be_written_is_refused_before_the_work(bases, capsys):
     if not os.path.isdir("/proc"):
         pytest.skip("needs a directory that nobody can write to")
-    with pytest.raises(SystemExit):
-        main(["evaluate", str(bases["bert"]), "--pooling", "cls", "--out", "/proc/result.json"])
-    assert capsys.readouterr().err.startswith("error: out: /proc/result.json cannot be written")
+    line = on_one_line(capsys, "evaluate", bases["bert"], "--pooling", "cls", "--out", "/proc/result.json")
+    assert line.startswith("error: out: /proc/result.json cannot be written")
+    for command in (f"reproduce {QUOTED}", f"{TUNE} diffcse/appendix-a"):
+        assert "--out: /proc cannot be written" in on_one_line(capsys, *command.split(), "--out", "/proc")
 
 
 def test_a_reader_may_stop_in_the_middle_of_the_help_of_training():

@@ -177,7 +177,7 @@ def test_a_directory_with_foreign_files_is_refused(file, tmp_path, name):
     (out / name).write_bytes(b"not a shard")
     with pytest.raises(UserError, match=f"{name} was not written by `csezoo encode`"):
         embed_file(letters, RECEIPT, str(file), out)
-    with pytest.raises(UserError, match="cannot be created"):
+    with pytest.raises(UserError, match="cannot be written"):
         embed_file(letters, RECEIPT, str(file), file)
 
 
