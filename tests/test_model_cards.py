@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from huggingface_hub.repocard_data import eval_results_to_model_index, model_ind
 from csezoo.modeling import METHODS
 from csezoo.training.cards.entries import entries
 from csezoo.training.cards.index import write_cards
-from csezoo.training.cards.method_texts import ideas, method_entries, text_names
+from csezoo.training.cards.method_texts import NLI, ideas, method_entries, text_names
 from csezoo.training.cards.model_card import UNTRAINED, model_card, recipe_card
 from csezoo.training.cards.published import published
 from csezoo.training.cli.parser import main
@@ -159,6 +160,23 @@ def test_a_card_says_when_the_labelled_data_are_used():
     assert "| epochs | 1 |" in settings("sbert-nli-bert-base-uncased")
     each_update = settings("consert-joint-bert-base-uncased")
     assert "| nli_weight | 6.67 |" in each_update and "stage on labelled data" not in each_update
+
+
+def test_the_card_of_an_ablation_does_not_say_that_it_was_trained_on_labelled_pairs():
+    for changes, expected in (({}, True), ({"nli_steps": 0}, False)):
+        card = model_card(load_recipe("diffaug-bert-base-uncased-semi", changes), [])
+        assert ("labelled data" in card.text, NLI in card.text) == (expected, expected)
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+def test_a_card_names_a_local_data_set_without_its_path_and_not_as_one_of_the_hub(absolute, tmp_path, monkeypatch):
+    shards = tmp_path / "private" / "shards"
+    shards.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    recipe = load_recipe("simcse-bert-base-uncased", {"dataset": str(shards) if absolute else "private/shards"})
+    card = model_card(replace(recipe, dataset_file=None), [])
+    assert card.data.datasets is None and "private" not in str(card)
+    assert "--dataset shards" in card.text and "| data | shards |" in card.text
 
 
 def test_a_card_cites_the_paper_of_two_methods_once():

@@ -204,6 +204,16 @@ def locked(directory: Path, name: str = LOCK, *, wait: bool = False) -> Iterator
         lock.release()
 
 
+def refuse_other_file(path: Path, content: str, option: str) -> None:
+    """Refuse to replace a file of the user: one without a text that csezoo's file of this name has.
+
+    Raises:
+        UserError: it is such a file.
+    """
+    if path.exists() and not (path.is_file() and content.encode() in path.read_bytes()):
+        raise UserError(f"{option}: {path} was not written by csezoo and would be replaced; give another directory")
+
+
 def refuse_links_out(directory: Path, *paths: Path, root: Path | None = None) -> None:
     """Refuse links that would publish a file from elsewhere, or write to one.
 

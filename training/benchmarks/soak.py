@@ -58,8 +58,11 @@ def benchmark_soak(
         `summary`; the machine.
 
     Raises:
-        UserError: training or encoding failed (with the last line it printed), or `every` is not above 0.
+        UserError: training or encoding failed (with the last line it printed), `lines` is below 1, or `every` is not
+            above 0.
     """
+    if lines < 1:
+        raise UserError(f"lines: {lines} must be at least 1")
     if not 0 < every < math.inf:
         raise UserError(f"every: {every} must be above 0")
     keys = {"max_steps": steps, "seeds": recipe.seeds[:1], "report_to": "none"}

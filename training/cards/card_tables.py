@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from ..evaluation.report import AVERAGE, average, tests_only
-from ..recipes import FREE_KEYS, QUICKSTARTS, Recipe, changes, file_name, load_recipe, recipe_names
+from ..recipes import FREE_KEYS, QUICKSTARTS, Recipe, changes, file_name, is_hub_id, load_recipe, recipe_names
 from .escaping import code, plain
 from .listing import STS_AVERAGE, Model, shown_score
-from .method_texts import labelled
 from .published import TRANSFER_AVERAGE, PublishedRow, comparable, published, same_pairs
 from .tables import distance, markdown_table
 
@@ -133,7 +132,7 @@ def settings_table(recipe: Recipe) -> str:
     if recipe.teachers:
         cells["teachers"] = plain(", ".join(map(file_name, recipe.teachers)))
         cells |= {"teacher_share": f"{recipe.teacher_share:g}"} if len(recipe.teachers) > 1 else {}
-    if labelled(recipe):
+    if recipe.reads_labelled_pairs:
         cells |= _labelled(recipe)
     return markdown_table(["", ""], *map(list, cells.items()))
 
@@ -162,8 +161,11 @@ def _source(recipe: Recipe, file: str | None, dataset: str | None, columns: list
     """Return the name of the file or of the dataset; without either, the columns that the file must have."""
     if recipe.recipe in QUICKSTARTS and not (file or dataset):
         return "made by the command"
-    needed = f"a file with the columns {', '.join(columns)}" if columns else "none"
-    return file_name(file) if file else dataset or needed
+    if file:
+        return file_name(file)
+    if dataset:
+        return dataset if is_hub_id(dataset) else file_name(dataset)
+    return f"a file with the columns {', '.join(columns)}" if columns else "none"
 
 
 def command(recipe: Recipe, runs: list[dict]) -> str:

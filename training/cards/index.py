@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ..errors import UserError, one_line
-from ..files import refuse_links_out
+from ..files import refuse_links_out, refuse_other_file
 from .entries import Entry, Score, entries
 from .escaping import plain, spreadsheet
 from .listing import FILE, OF_MODEL, OF_SCORE, STS_AVERAGE, Model, shown_megabytes, shown_milliseconds, shown_score
@@ -17,7 +17,8 @@ from .method_texts import IDEAS
 from .tables import markdown_table
 
 COLUMNS = ("name", "method", "base model", "data", "MB", "CPU ms", STS_AVERAGE, "status")
-INTRODUCTION = f"""# Model cards
+TITLE = "# Model cards"
+INTRODUCTION = f"""{TITLE}
 
 Every recipe, every run in this directory and every checkpoint that the papers' authors released has a card.
 `csezoo cards` writes them from recipes, results and the tables of the papers; no number is typed by hand.
@@ -46,10 +47,12 @@ def write_cards(directory: Path) -> list[Entry]:
         The rows of the index.
 
     Raises:
-        UserError: a recipe or a results file cannot be read, a link leads out of the directory, or it cannot be
-            written.
+        UserError: a recipe or a results file cannot be read, a link leads out of the directory, it cannot be
+            written, or another index or results.csv is in it.
     """
     refuse_links_out(directory)
+    refuse_other_file(directory / "README.md", TITLE, "out")
+    refuse_other_file(directory / FILE, ",".join(OF_MODEL[:3]), "out")
     index = entries(directory)
     rows = []
     for entry in index:

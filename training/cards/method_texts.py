@@ -57,11 +57,6 @@ def trained(recipe: Recipe) -> bool:
     return recipe.max_steps != 0 or bool(recipe.nli_steps or recipe.nli_epochs)
 
 
-def labelled(recipe: Recipe) -> bool:
-    """Return whether a recipe trains on labelled pairs."""
-    return bool(recipe.nli_file or recipe.nli_dataset or recipe.nli_steps)
-
-
 def text_names(recipe: Recipe) -> list[str]:
     """Return the names of the files in `methods/` that apply to a recipe.
 
@@ -80,7 +75,8 @@ def text_names(recipe: Recipe) -> list[str]:
     if not trained(recipe):
         names = ["untrained"]
     of_labels = ["sbert"] if recipe.model.get("nli_classes") == 3 else []
-    of_labels += ["simcse-sup"] if recipe.model.get("nli_objective") == "contrastive" and labelled(recipe) else []
+    contrastive = recipe.model.get("nli_objective") == "contrastive"
+    of_labels += ["simcse-sup"] if contrastive and recipe.reads_labelled_pairs else []
     names = [*of_labels, *names] if recipe.nli_steps or recipe.nli_epochs else [*names, *of_labels]
     if recipe.model.get("pooling") == "prompt":
         names.append("promptbert")
@@ -124,7 +120,8 @@ def limits(recipe: Recipe) -> list[str]:
     if recipe.recipe in QUICKSTARTS:
         return [*lines, WORLD]
     sources = [(recipe.train_file, recipe.dataset_file or recipe.dataset)] if recipe.max_steps != 0 else []
-    sources.append((recipe.nli_file, recipe.nli_dataset_file or recipe.nli_dataset))
+    if recipe.reads_labelled_pairs:
+        sources.append((recipe.nli_file, recipe.nli_dataset_file or recipe.nli_dataset))
     for file, dataset in sources:
         if file:
             lines.append(

@@ -13,7 +13,7 @@ from csezoo.modeling.saved_files import OLDEST_SENTENCE_TRANSFORMERS
 from ..evaluation.tasks.names import DEV_TASK
 from ..evaluation.tasks.sts import HUB
 from ..pictures.captions import PICTURES
-from ..recipes import Recipe
+from ..recipes import Recipe, is_hub_id
 from .card_tables import (
     command,
     cost_table,
@@ -100,7 +100,7 @@ def _card(
 
 
 def _metadata(recipe: Recipe, results: list[dict]) -> ModelCardData:
-    base_model = _hub_id(recipe.base_model)
+    base_model = recipe.base_model if is_hub_id(recipe.base_model) else None
     data = ModelCardData(
         language=recipe.language,
         license=recipe.license,
@@ -137,15 +137,10 @@ def _metadata(recipe: Recipe, results: list[dict]) -> ModelCardData:
 def _datasets(recipe: Recipe) -> list[str]:
     """Return the ids of the Hub datasets that a recipe reads."""
     used = [] if recipe.train_file else [recipe.dataset]
-    used += [] if recipe.nli_file else [recipe.nli_dataset]
+    used += [recipe.nli_dataset] if recipe.reads_labelled_pairs and not recipe.nli_file else []
     if "stsb-sentences" in used:
         used = [HUB[DEV_TASK][0] if recipe.eval_data == "hub" else None, *used]
-    return list(dict.fromkeys(name for name in used if name and "/" in name))
-
-
-def _hub_id(base_model: str | None) -> str | None:
-    """Return the base model if it is a Hub id; a local directory means nothing to others."""
-    return None if base_model is None or base_model[0] in "./~" else base_model
+    return list(dict.fromkeys(name for name in used if is_hub_id(name) and "/" in name))
 
 
 def has_plain_form(method: str, model: dict[str, Any]) -> bool:

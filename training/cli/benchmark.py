@@ -188,7 +188,7 @@ def short(options: argparse.Namespace) -> None:
             raise UserError(f"models: {given!r} is not LABEL=MODEL; give a label, such as plain={given}")
         models.append((label, model))
     if options.picture:
-        check_picture(options.picture)
+        check_picture(options.picture, "picture")
     chosen = {"dims": options.dims, "pooling": options.pooling}
     report = _report(options, benchmark_short_vectors, models, options.data, **chosen)
     if options.picture:
@@ -265,7 +265,7 @@ def _report_and_draw(
 ) -> None:
     """Report a benchmark of a recipe, and draw a part of its report if `--picture` is given."""
     if options.picture:
-        check_picture(options.picture)
+        check_picture(options.picture, "picture")
     report = _report(options, benchmark, _recipe(options), **chosen)
     if options.picture:
         draw(report[part], options.picture)

@@ -30,30 +30,30 @@ def add_encoder_options(added: argparse.ArgumentParser) -> None:
     added.add_argument("--batch_size", type=int, default=128, help=batch_size)
 
 
-def check_out(out: str) -> None:
-    """Check that a file can be written, before the work whose results go into it.
+def check_out(out: str, option: str = "out") -> None:
+    """Check that the file that an option names can be written, before the work whose results go into it.
 
     Raises:
         UserError: its directory does not exist, it is a directory or a device itself, or it cannot be written.
     """
     directory = Path(out).absolute().parent
     if not directory.is_dir():
-        raise UserError(f"out: {Path(out).parent} is not a directory; create it, or give another path")
+        raise UserError(f"{option}: {Path(out).parent} is not a directory; create it, or give another path")
     if Path(out).is_dir():
-        raise UserError(f"out: {out} is a directory; give a file")
+        raise UserError(f"{option}: {out} is a directory; give a file")
     if Path(out).exists() and not Path(out).is_file():  # writing would replace a device such as /dev/null
-        raise UserError(f"out: {out} is not a regular file; give another path")
+        raise UserError(f"{option}: {out} is not a regular file; give another path")
     try:
         TemporaryFile(dir=directory).close()
     except OSError as error:
-        raise UserError(f"out: {out} cannot be written ({one_line(error)}); give another path") from error
+        raise UserError(f"{option}: {out} cannot be written ({one_line(error)}); give another path") from error
 
 
-def check_picture(out: str) -> None:
+def check_picture(out: str, option: str = "out") -> None:
     """Check that a picture can be written; its name must end in `.png`."""
     if not out.endswith(".png"):
-        raise UserError(f"out: {out} is not a PNG file; give FILE.png")
-    check_out(out)
+        raise UserError(f"{option}: {out} is not a PNG file; give FILE.png")
+    check_out(out, option)
 
 
 def check_batch_size(batch_size: int) -> None:

@@ -129,7 +129,7 @@ def replace_synonyms(options: argparse.Namespace) -> None:
 def _check_target(options: argparse.Namespace) -> None:
     from ..data.pairs import refuse_existing
 
-    check_out(options.to)
+    check_out(options.to, "to")
     refuse_existing(Path(options.to))
 
 

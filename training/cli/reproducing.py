@@ -17,6 +17,8 @@ from ..machines.on_ray import run_on_ray
 from ..machines.on_slurm import run_on_slurm
 from .options import Command
 
+INSTEAD = {"seeds": "seeds", "output_dir": "out"}  # options of reproduce and tune
+
 
 def add_commands(command: Command) -> None:
     added = command(
@@ -78,6 +80,8 @@ def reproduce(options: argparse.Namespace) -> None:
     check_machines(options)
     out, profile = Path(options.out), load_profile(options.profile, options.data)
     if options.item is None:
+        if options.rows or options.seeds or options.set or options.dry_run or options.launch or options.on != "here":
+            raise UserError("give a table or figure; without one, only --out, --profile and --data have a meaning")
         print(list_items(out, profile))
         return
     item, overrides = load_item(options.item), key_values(options.set)
@@ -128,5 +132,7 @@ def key_values(words: list[str]) -> dict[str, object]:
         key, equals, value = word.partition("=")
         if not equals:
             raise UserError(f"set: {word!r} must be KEY=VALUE")
+        if key in INSTEAD:
+            raise UserError(f"set: give --{INSTEAD[key]} instead of {key}")
         overrides[key] = value
     return overrides

@@ -76,6 +76,8 @@ def tune(options: argparse.Namespace) -> None:
         sentences = read_sentences(options.sentences)
     seeds = options.seeds or [options.trial_seed + number for number in (1, 2, 3)]
     refuse_seen(options.trial_seed, seeds)
+    for chosen in ([options.trial_seed], seeds):
+        load_recipe(options.recipe, {**overrides, "seeds": chosen})  # a wrong seed is reported before the trials
     search = Search(
         recipe=options.recipe,
         space=load_space(options.space, options.recipe, overrides),

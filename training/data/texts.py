@@ -34,10 +34,12 @@ logger = logging.getLogger(__name__)
 
 # "NA" and "None" are words, not missing values. A row with more cells than the header must not shift its columns.
 CSV: dict[str, Any] = {"keep_default_na": False, "index_col": False}
+# A quotation mark in TSV is part of the text, as in the files of GLUE and of sentence-transformers.
+TSV: dict[str, Any] = {**CSV, "sep": "\t", "quoting": csv.QUOTE_NONE}
 BUILDERS: dict[str, tuple[str, dict[str, Any]]] = {
     ".txt": ("text", {"encoding": "utf-8-sig"}),  # a byte-order mark is not part of the first sentence
     ".csv": ("csv", CSV),
-    ".tsv": ("csv", {**CSV, "sep": "\t"}),
+    ".tsv": ("csv", TSV),
     ".jsonl": ("json", {}),
     ".json": ("json", {}),
     ".parquet": ("parquet", {}),
@@ -98,11 +100,10 @@ def load_sentences(recipe: Recipe) -> datasets.Dataset | datasets.IterableDatase
     if not 1 <= len(columns) <= 3:
         raise UserError(f"text_columns: expected one to three columns, got {len(columns)}")
     loaded = loaded.select_columns(columns)
+    if first := recipe.max_train_sentences:
+        loaded = loaded.take(first if recipe.streaming else min(first, len(loaded)))
     if recipe.streaming:
-        kept = loaded.map(_clean, batched=True, fn_kwargs={"columns": columns}, remove_columns=columns)
-        return kept.take(recipe.max_train_sentences) if recipe.max_train_sentences else kept
-    if recipe.max_train_sentences:
-        loaded = loaded.select(range(min(recipe.max_train_sentences, len(loaded))))
+        return loaded.map(_clean, batched=True, fn_kwargs={"columns": columns}, remove_columns=columns)
     return _keep(_checked(source, loaded, columns), recipe.train_fraction, recipe.fraction_seed)
 
 
@@ -266,10 +267,11 @@ def _header(source: Source) -> tuple[list[str], str]:
     suffix = Path(source.file.removesuffix(".gz")).suffix if source.file else ""
     if suffix not in (".csv", ".tsv"):
         return [], ""
-    separator = BUILDERS[suffix][1].get("sep", ",")
+    options = BUILDERS[suffix][1]
+    separator, quoting = options.get("sep", ","), options.get("quoting", csv.QUOTE_MINIMAL)
     with _reading(source), _open(Path(str(source.file))) as file:
         lines = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
-        return next(csv.reader(lines, delimiter=separator), []), separator
+        return next(csv.reader(lines, delimiter=separator, quoting=quoting), []), separator
 
 
 def _checked(

@@ -84,6 +84,8 @@ def read_fingerprint(directory: Path, repository: str) -> dict:
     """
     path = directory / FINGERPRINT_NAME
     if not path.is_file():
+        if (directory / "best").is_dir():
+            raise UserError(f"{repository} is a run; give {repository}/best")
         raise UserError(
             f"{repository} has no {FINGERPRINT_NAME}: it is not a model of the zoo, or an old version saved it; train "
             "or publish it again"

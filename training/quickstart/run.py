@@ -17,7 +17,7 @@ from ..environment import quiet_transformers
 from ..errors import UserError
 from ..files import locked, remove, replace_directory
 from ..loop.distributed.launch import join_processes
-from ..loop.distributed.seeds import best_directory, claim, clear, seeds_locked
+from ..loop.distributed.seeds import best_directory, claim, clear, is_begun, seeds_locked
 from ..loop.runs import run_recipe
 from ..recipes import FREE_KEYS, QUICKSTARTS, Recipe, load_recipe
 from . import base, words, world
@@ -86,7 +86,11 @@ def _with_files(recipe: Recipe, output: Path, run: Path) -> Recipe:
 
 
 def _prepare(recipe: Recipe, output: Path, sizes: dict[str, int]) -> None:
-    """Make the world and the base model, unless they are there."""
+    """Make the world and the base model, unless they are there.
+
+    Raises:
+        UserError: a run was trained on others, and `overwrite` does not allow to delete it.
+    """
     if (output / "simcse").exists() and not (output / "recipe.yaml").is_file():
         raise _foreign(output / "simcse")
     with seeds_locked(output):
@@ -95,6 +99,11 @@ def _prepare(recipe: Recipe, output: Path, sizes: dict[str, int]) -> None:
     of_base = {**of_world, "code": _code(words, world, base, masked_language_modeling)}
     has_world, has_base = _is_made(output / "world", of_world), _is_made(output / "base", of_base)
     if not (has_world and has_base):
+        if not recipe.overwrite and (is_begun(output) or is_begun(output / "simcse")):
+            raise UserError(
+                f"{output} was trained on a world or a base model that is gone or was made by other code; choose "
+                "another --output_dir, or use --overwrite to start again"
+            )
         # A run with another world or base model must not be resumed. It is removed before they are made, so that no
         # kill can leave it beside them.
         remove(output / "simcse")

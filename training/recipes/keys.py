@@ -304,8 +304,10 @@ class Recipe:
     def __post_init__(self):
         # Later readers of the recipe recognise a directory by its first character; everything else is a Hub id.
         # os.path, because Path raises for a name that is too long.
-        if self.base_model and self.base_model[0] not in "./~" and os.path.isdir(self.base_model):
-            self.base_model = f"./{self.base_model}"
+        for key in ("base_model", "dataset", "nli_dataset"):
+            place = getattr(self, key)
+            if place and place[0] not in "./~" and os.path.isdir(place):
+                setattr(self, key, f"./{place}")
         for name, declared in recipe_keys().items():
             check_allowed(name, getattr(self, name), declared)
         self._check_together()
@@ -355,6 +357,11 @@ class Recipe:
             raise UserError(f"adam_betas: {self.adam_betas} must be two numbers")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise UserError(f"seeds: {self.seeds} must be one or more different numbers")
+
+    @property
+    def reads_labelled_pairs(self) -> bool:
+        """Whether a stage of its own or a part of the loss is of labelled pairs."""
+        return bool(self.nli_steps or self.nli_epochs or self.model.get("nli_weight"))
 
     def to_dict(self) -> dict:
         """Return all keys in one flat mapping, as in `recipe.yaml`."""

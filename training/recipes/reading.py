@@ -44,6 +44,16 @@ def file_name(path: str) -> str:
     return path.rstrip("/").rsplit("/", 1)[-1]
 
 
+def is_hub_id(name: str | None) -> typing.TypeGuard[str]:
+    """Return whether a recipe names a model or a data set on the Hub, not a local directory, which `Recipe` marks.
+
+    Example:
+        >>> is_hub_id("google-bert/bert-base-uncased"), is_hub_id("./minilm"), is_hub_id(None)
+        (True, False, False)
+    """
+    return name is not None and name[:1] not in ("", ".", "/", "~")
+
+
 def recipe_path(name: str) -> Path:
     """Return the file of a recipe of the zoo, or the YAML file at this path.
 
@@ -62,13 +72,16 @@ def load_recipe(name: str, overrides: dict[str, object] | None = None) -> Recipe
     """Read a recipe of the zoo by name, or a YAML file by path, and override keys.
 
     Raises:
-        UserError: no such recipe, an unknown key, or a value that its key does not allow.
+        UserError: no such recipe, an unknown key, a value that its key does not allow, or labelled pairs that nothing
+            uses.
 
     Example:
         >>> load_recipe("simcse-bert-base-uncased", {"learning_rate": "1e-5"}).learning_rate
         1e-05
     """
-    return make_recipe(merged_values(name, overrides or {}))
+    recipe = make_recipe(merged_values(name, overrides or {}))
+    refuse_unused_pairs(recipe, overrides or {})  # the recipe.yaml of a run has all keys
+    return recipe
 
 
 def merged_values(name: str, overrides: dict[str, object]) -> dict[str, Any]:
@@ -132,17 +145,31 @@ def make_recipe(values: dict[Any, Any]) -> Recipe:
         raise UserError(f"method: {error}") from error
     others = [name for name in values if name not in recipe]
     refuse_unknown(others, of_method.keys())
-    pairs = [key for key in ("nli_file", "nli_dataset") if values.get(key)]
-    if pairs and not {"nli_steps", "nli_epochs", "nli_weight"} & values.keys():
-        raise UserError(
-            f"{pairs[0]}: nothing uses these pairs; give --nli_steps (updates of a first stage) or --nli_weight "
-            "(their loss beside the contrastive one)"
-        )
     model: dict[str, Any] = {}
     for name in others:
         model[name] = coerce(name, values[name], of_method[name].hint)
         check_allowed(name, model[name], of_method[name])
-    return Recipe(**recipe, model=model)
+    made = Recipe(**recipe, model=model)
+    refuse_unused_pairs(made, values)
+    return made
+
+
+def refuse_unused_pairs(recipe: Recipe, given: dict[Any, Any]) -> None:
+    """Refuse labelled pairs that nothing uses, unless what would use them is given too: 0 then is an ablation.
+
+    Args:
+        recipe: with the given keys.
+        given: keys and values.
+
+    Raises:
+        UserError: nothing uses the pairs.
+    """
+    pairs = [key for key in ("nli_file", "nli_dataset") if given.get(key)]
+    if pairs and not recipe.reads_labelled_pairs and not {"nli_steps", "nli_epochs", "nli_weight"} & given.keys():
+        raise UserError(
+            f"{pairs[0]}: nothing uses these pairs; give --nli_steps (updates of a first stage) or --nli_weight "
+            "(their loss beside the contrastive one)"
+        )
 
 
 def check_keys(values: dict[Any, Any]) -> dict[str, Any]:

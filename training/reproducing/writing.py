@@ -22,8 +22,10 @@ from .pooling import Cell, Line, mark_other_data
 
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<style>body {{font-family: sans-serif; margin: 2em}} table {{border-collapse: collapse}}
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>body {{font-family: sans-serif; margin: 2em}}
+table {{border-collapse: collapse; display: block; overflow-x: auto}}
 td, th {{padding: .2em .6em; border-bottom: 1px solid #ccc}}</style></head>
 <body>{body}</body></html>
 """

@@ -69,6 +69,11 @@ def broken(bases, tmp_path_factory):
     (tmp_path / "picture.png").mkdir()
     (tmp_path / "file").touch()
     os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "run_with_best" / "best").mkdir(parents=True)
+    (tmp_path / "summary.json").write_text('{"model": "x", "summary": []}', encoding="utf-8")
+    (tmp_path / "cards").mkdir()
+    for name in ("README.md", "index.html"):
+        (tmp_path / "cards" / name).write_text("my own page", encoding="utf-8")
     return tmp_path
 
 
@@ -142,6 +147,18 @@ TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model
         (f"reproduce {QUOTED} --out {{0}}/file", "file cannot be written"),
         (f"reproduce {QUOTED} --sbatch=--qos=low", "give --on slurm too"),
         (f"{TUNE} diffcse/appendix-a --out {{0}}/file/x", "x cannot be written"),
+        ("reproduce --rows x --dry-run", "give a table or figure"),
+        ("reproduce --seeds 1", "give a table or figure"),
+        (f"{TUNE} diffcse/appendix-a --set seeds=7", "set: give --seeds instead of seeds"),
+        (f"{TUNE} diffcse/appendix-a --seeds 43 43", "must be one or more different numbers"),
+        (f"{TUNE} diffcse/appendix-a --trial-seed 2147483647", "seeds: 2147483648 must be"),
+        ("synonyms {0}/sentences.txt --thesaurus {0}/file --to {0}/none/x.csv", "error: to: "),
+        ("benchmark short --models a=BASE --picture {0}/x.jpg", "error: picture: "),
+        ("benchmark soak quickstart --lines 0", "lines: 0 must be at least 1"),
+        ("verify {0}/run_with_best", "run_with_best is a run; give"),
+        ("table {0}/summary.json", "summary.json is not a results file"),
+        ("cards --out {0}/cards", "README.md was not written by csezoo and would be replaced"),
+        ("cards --out {0}/cards/new --html {0}/cards", "index.html was not written by csezoo and would be replaced"),
         (f"{TUNE} nowhere --sbatch=--qos=low", "give --on slurm too"),
         (f"{TUNE} nowhere --sentences {{0}}/sentences.txt", "give --objective unlabelled too"),
     ],

@@ -8,7 +8,7 @@ import datasets
 import pytest
 
 from csezoo.training.data.collation import tokenize_once
-from csezoo.training.data.texts import load_sentences
+from csezoo.training.data.texts import load_sentences, stream_texts
 from csezoo.training.errors import UserError
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES, tiny_tokenizer
@@ -43,8 +43,8 @@ def refusal(load, *arguments, **keys) -> str:
     return str(error.value)
 
 
-def quoted(cells, separator):
-    return separator.join('"' + cell.replace('"', '""') + '"' for cell in cells) + "\n"
+def quoted(cells):
+    return ",".join('"' + cell.replace('"', '""') + '"' for cell in cells) + "\n"
 
 
 def written(suffix: str, rows: list[tuple], columns: list[str], tmp_path) -> bytes:
@@ -53,9 +53,10 @@ def written(suffix: str, rows: list[tuple], columns: list[str], tmp_path) -> byt
         return gzip.compress(written(suffix.removesuffix(".gz"), rows, columns, tmp_path))
     if suffix == ".txt":
         return "".join(f"{text}\n" for (text,) in rows).encode()
-    if suffix in (".csv", ".tsv"):
-        separator = {".csv": ",", ".tsv": "\t"}[suffix]
-        return "".join(quoted(row, separator) for row in [columns, *rows]).encode()
+    if suffix == ".csv":
+        return "".join(quoted(row) for row in [columns, *rows]).encode()
+    if suffix == ".tsv":
+        return "".join("\t".join(row) + "\n" for row in [columns, *rows]).encode()
     if suffix == ".jsonl":
         return "".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows).encode()
     table = datasets.Dataset.from_dict(dict(zip(columns, zip(*rows, strict=True), strict=True)))
@@ -101,6 +102,20 @@ def test_the_default_column_is_text_or_the_only_one(load):
 
 def test_max_train_sentences_keeps_the_first_rows(load):
     assert load("train.txt", "a\nb\nc\n", max_train_sentences=2) == [("a",), ("b",)]
+    assert load("train.txt", "a\n", max_train_sentences=2) == [("a",)]
+    for stream in ({}, {"streaming": True, "max_steps": 1}):
+        assert load("blank.txt", "a\n\nb\nc\n", max_train_sentences=3, **stream) == [("a",), ("b",)], (
+            "blank ones count"
+        )
+
+
+def test_a_quotation_mark_in_tsv_is_part_of_the_text(load, tmp_path):
+    """As in the files of GLUE: otherwise all rows up to the next one would become one text."""
+    rows = [('"Hello, he said.', "a"), ("the cat", "b"), ('left"', "c")]
+    content = written(".tsv", rows, ["text", "id"], tmp_path)
+    for stream in ({}, {"streaming": True, "max_steps": 1}):
+        assert load("train.tsv", content, **stream) == [(text,) for text, _ in rows]
+    assert list(stream_texts(str(tmp_path / "train.tsv"))) == [text for text, _ in rows]
 
 
 def test_a_stream_gives_the_same_sentences(load, tmp_path):

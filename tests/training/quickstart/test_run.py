@@ -108,14 +108,17 @@ def test_the_run_on_an_old_world_is_removed_before_a_new_world_is_made(tmp_path,
             if record.getMessage().startswith("making "):
                 seen.append((output / "results.json").exists())
 
-    for sentences in (200, 220):
-        changes = FAST | {"output_dir": str(output)}
+    for sentences, overwrite in ((200, "false"), (220, "true")):
+        changes = FAST | {"output_dir": str(output), "overwrite": overwrite}
         logging.getLogger("csezoo").addHandler(handler := Seen())
         quickstart("quickstart-simcse", changes, **{**SIZES, "sentences": sentences})
         logging.getLogger("csezoo").removeHandler(handler)
         AcceleratorState._reset_state(reset_partial_state=True)
         assert f"2 updates on {sentences} sentences" in capsys.readouterr().out
     assert seen == [False] * 4
+    with pytest.raises(UserError, match="was made by other code; choose another --output_dir"):
+        quickstart("quickstart-simcse", FAST | {"output_dir": str(output)}, **SIZES)
+    assert (output / "results.json").is_file(), "a finished run is not deleted by an upgrade"
 
 
 def test_a_run_beside_it_is_not_deleted(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from csezoo.training.errors import UserError
-from csezoo.training.recipes import load_recipe, make_recipe, parse_overrides
+from csezoo.training.recipes import dump_recipe, load_recipe, make_recipe, parse_overrides
 from csezoo.training.recipes.reading import coerce
 
 KNOWN = "simcse-bert-base-uncased"
@@ -127,6 +127,11 @@ def test_labelled_pairs_that_no_stage_uses_are_refused(keys):
         load_recipe, KNOWN, {"nli_file": "pairs.csv", **keys}
     )
     assert load_recipe(KNOWN, {"nli_file": "pairs.csv", "nli_steps": 0, **keys}).nli_steps == 0, "an ablation"
+
+
+def test_labelled_pairs_that_are_given_beside_all_keys_of_a_run_are_refused_if_nothing_uses_them(tmp_path):
+    dump_recipe(load_recipe(KNOWN), tmp_path / "recipe.yaml")
+    assert "nothing uses these pairs" in refusal(load_recipe, str(tmp_path / "recipe.yaml"), {"nli_file": "pairs.csv"})
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "9" * 5000])

@@ -340,7 +340,7 @@ def test_a_quoted_row_needs_no_run(tmp_path, capsys):
 
 
 def test_mistakes_of_the_command_are_one_line(tmp_path, capsys):
-    for words in (["--set", "seeds"], ["--profile", "nowhere.yaml"]):
+    for words in (["--set", "seeds"], ["--set", "seeds=7"], ["--set", "output_dir=x"], ["--profile", "nowhere.yaml"]):
         with pytest.raises(SystemExit) as error:
             main(["reproduce", "prdsimcse/table-1", "--out", str(tmp_path), *words])
         assert error.value.code == 2

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from huggingface_hub import ModelCard
 
 from ...errors import UserError, one_line
-from ...files import refuse_links_out
+from ...files import refuse_links_out, refuse_other_file
 from ..entries import TASKS, Entry
 from ..index import COLUMNS, INTRODUCTION, cells
 from ..listing import FILE, STS_AVERAGE, shown_score
@@ -25,19 +25,23 @@ NUMBERS = ("MB", "CPU ms", STS_AVERAGE, *TASKS)
 DOCS = "docs"
 # Files beside a card that the website has too. A run may contain any other file, even a web page.
 COPIED = {".csv", ".json", ".png", ".yaml"}
+TITLE = "csezoo: model cards"
 
 
 def check_place(directory: Path, *sources: Path) -> None:
-    """Refuse a website inside of a directory that it is made from, because it would become a part of itself.
+    """Refuse a website inside of a directory that it is made from, or in place of another website.
+
+    In the first case it would become a part of itself.
 
     Raises:
-        UserError: it is inside of one.
+        UserError: it is one of these.
     """
     for source in sources:
         if directory.resolve().is_relative_to(source.resolve()):
             raise UserError(
                 f"html: {directory} is in {source}, which the website is made from; give another directory"
             )
+    refuse_other_file(directory / "index.html", TITLE, "html")
 
 
 def write_website(cards: Path, entries: list[Entry], directory: Path, *, docs: bool = False) -> None:
@@ -58,7 +62,7 @@ def write_website(cards: Path, entries: list[Entry], directory: Path, *, docs: b
         shutil.copytree(cards, directory, ignore=_others, dirs_exist_ok=True)
         for name in ("style.css", "table.js"):
             shutil.copy(FILES / name, directory)
-        write_page(directory / "index.html", "csezoo: model cards", index_body(entries), docs=docs)
+        write_page(directory / "index.html", TITLE, index_body(entries), docs=docs)
         for entry in entries:
             if entry.card:
                 page = (directory / entry.model.card).with_name("index.html")

@@ -18,7 +18,7 @@ METRICS = "metrics.jsonl"
 # Files of one seed. When seeds are added to a run with one seed, these move into that seed's directory, in this order.
 # While the metrics are in the run's directory, the move is not finished.
 OF_SEED: tuple[str, ...] = ("results.json", "checkpoints", "best", "non_finite", "prefix_tuning.png")
-OF_SEED += ("training_curves.png", "similarities.png", "best_weights", METRICS)
+OF_SEED += ("training_curves.png", "similarities.png", "ranks.npz", "best_weights", METRICS)
 # The recipe is the last, so that a deletion that was interrupted still knows whose files these are.
 RUN_FILES: tuple[str, ...] = (*OF_SEED, "tracker", "recipe.yaml")
 # This lock is held while the seeds are divided or averaged. The lock of a directory is held while a seed is trained in
@@ -80,10 +80,7 @@ def claim(output: Path, recipe: Recipe) -> list[int]:
     file = output / "recipe.yaml"
     written = recorded_keys(output)
     seeds = written["seeds"]
-    runs = (output, *output.glob("seed-*"))
-    # A finished run may have lost its checkpoints, to save space.
-    trained = any((run / "results.json").is_file() or [*run.glob("checkpoints/step-*")] for run in runs)
-    changed = []
+    trained, changed = is_begun(output), []
     if file.is_file():
         # Keys that did not exist then had their defaults.
         before, now = Recipe().to_dict() | written, recipe.to_dict()
@@ -94,6 +91,7 @@ def claim(output: Path, recipe: Recipe) -> list[int]:
             f"{output} has a run with another {', '.join(changed)}; choose another --output_dir, or use "
             "--overwrite to start again or --force to resume with the change"
         )
+    runs = (output, *output.glob("seed-*"))
     busy = [run for run in runs if locked_elsewhere(run)]
     if changed and busy:
         raise in_use(busy[0])
@@ -115,6 +113,12 @@ def claim(output: Path, recipe: Recipe) -> list[int]:
             f"output_dir: {output} cannot be written ({one_line(error)}); choose another --output_dir"
         ) from error
     return seeds
+
+
+def is_begun(output: Path) -> bool:
+    """Return whether a run has results or a checkpoint. A finished run may have lost its checkpoints."""
+    runs = (output, *output.glob("seed-*"))
+    return any((run / "results.json").is_file() or [*run.glob("checkpoints/step-*")] for run in runs)
 
 
 def refuse_foreign(output: Path) -> None:
