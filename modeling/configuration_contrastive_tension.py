@@ -24,8 +24,8 @@ class ContrastiveTensionConfig(SentenceEncoderConfig):
         self.negatives = negatives
         super().__init__(pooling=pooling, projection=projection, **kwargs)
 
-    def _check(self) -> None:
-        super()._check()
+    def check(self) -> None:
+        super().check()
         if self.denoise != "none":
             raise ValueError("denoise: contrastive_tension has two encoders with different biases; set denoise: none")
         if self.lora_rank:  # its updates are of the served encoder; the other one would be trained completely

@@ -73,8 +73,8 @@ class DiffAugConfig(SentenceEncoderConfig):
         self.denoise_length_offset = denoise_length_offset
         super().__init__(nli_classes=nli_classes, **kwargs)
 
-    def _check(self) -> None:
-        super()._check()
+    def check(self) -> None:
+        super().check()
         if self.denoise == "always" and self.bias_length_offset:
             raise ValueError(
                 "denoise: always needs denoise_length_offset: 0 (the release adds an offset only in training)"

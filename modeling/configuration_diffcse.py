@@ -90,8 +90,8 @@ class DiffCSEConfig(SentenceEncoderConfig):
         self.edited_view = edited_view
         super().__init__(projection=projection, **kwargs)
 
-    def _check(self) -> None:
-        super()._check()
+    def check(self) -> None:
+        super().check()
         if self.prediction != "rtd" and self.edit != "replace":
             raise ValueError(f"prediction: {self.prediction} needs edit: replace, got {self.edit}")
         # The tokenizer may be None because there are no sentences.

@@ -32,8 +32,8 @@ class ISBERTConfig(SentenceEncoderConfig):
         self.kernel_sizes = kernel_sizes
         super().__init__(pooling=pooling, projection=projection, **kwargs)
 
-    def _check(self) -> None:
-        super()._check()
+    def check(self) -> None:
+        super().check()
         if any(size % 2 == 0 for size in self.kernel_sizes):
             raise ValueError(f"kernel_sizes: {self.kernel_sizes} must be odd numbers")
         if self.hard_negative_weight != 0:

@@ -88,8 +88,8 @@ class L2PCSRConfig(SentenceEncoderConfig):
         self.noise_size = noise_size
         super().__init__(**kwargs)
 
-    def _check(self) -> None:
-        super()._check()
+    def check(self) -> None:
+        super().check()
         outputs = self.num_hidden_layers + 1
         if self.weakened_layers > outputs:
             raise ValueError(

@@ -70,8 +70,8 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
         self.denominator = denominator
         super().__init__(projection_at_test=projection_at_test, **kwargs)
 
-    def _check(self) -> None:
-        super()._check()
+    def check(self) -> None:
+        super().check()
         if self.denominator != "batch" and self.hard_negative_weight != 0:
             raise ValueError(f"hard_negative_weight: only works with denominator: batch, got {self.denominator}")
 

@@ -212,7 +212,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         self.lora_dropout = lora_dropout
         self.whitening_size = whitening_size
         self.flow_width = flow_width
-        self._check()
+        self.check()
         # These names locate the code of a checkpoint in the files beside its weights.
         name = type(self).__name__.removesuffix("Config")
         kwargs["auto_map"] = AutoMap(
@@ -222,7 +222,8 @@ class SentenceEncoderConfig(PretrainedConfig):
         )
         super().__init__(**kwargs)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Check all values, and values that belong together; a model calls it too, because options set them later."""
         values = self.to_dict()  # not `getattr`: the audit cannot know which attribute that reads
         for cls in type(self).__mro__:
             for key, allowed in vars(cls).get("allowed", {}).items():
@@ -250,8 +251,7 @@ class SentenceEncoderConfig(PretrainedConfig):
             raise ValueError("projection: mlm_transform is used in training and at test; set projection_at_test: true")
 
     def _check_matryoshka(self, dims: list[int], weights: list[float] | None) -> None:
-        for dim in dims:
-            # The complete vector has `contrastive_weight`.
+        for dim in dims:  # the complete vector has `contrastive_weight`
             check_value("matryoshka_dims", dim, f"[1, {self.hidden_size - 1}]")
         if len(set(dims)) < len(dims):
             raise ValueError(f"matryoshka_dims: {dims} must be different numbers")
@@ -386,6 +386,10 @@ class SentenceEncoderConfig(PretrainedConfig):
     @property
     def vocab_size(self) -> int:
         return self.backbone_config.vocab_size
+
+    @vocab_size.setter
+    def vocab_size(self, value: int) -> None:  # for `resize_token_embeddings`
+        self.backbone_config.vocab_size = value
 
     @property
     def max_position_embeddings(self) -> int:

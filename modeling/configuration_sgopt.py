@@ -65,8 +65,8 @@ class SGOPTConfig(SentenceEncoderConfig):
         self.regularizer_weight = regularizer_weight
         super().__init__(projection=projection, temperature=temperature, **kwargs)
 
-    def _check(self) -> None:
-        super()._check()
+    def check(self) -> None:
+        super().check()
         if not self.view_layers or self.view_layers[-1] > self.num_hidden_layers:
             raise ValueError(
                 f"first_view_layer, last_view_layer: {self.first_view_layer}, {self.last_view_layer} must be a range "

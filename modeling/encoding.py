@@ -50,7 +50,7 @@ def encode_texts(
     order, batches = read_batches(model, texts, tokenizer, batch_size, show_progress_bar)
     with evaluating(model), torch.inference_mode():
         for rows, batch in batches:
-            embeddings[rows] = model(**batch, pooled_only=True).pooler_output[:, :dimensions]
+            embeddings[rows] = model(**batch, pooled_only=True, return_dict=True).pooler_output[:, :dimensions]
     return embeddings[torch.tensor(order, dtype=torch.long).argsort().to(model.device)]
 
 
@@ -67,7 +67,7 @@ def encode_token_vectors(
     vectors: list[torch.Tensor] = [torch.empty(0)] * len(texts)
     with evaluating(model), torch.inference_mode():
         for rows, batch in batches:
-            states = model(**batch).last_hidden_state
+            states = model(**batch, return_dict=True).last_hidden_state
             for text, states_of_text, mask in zip(order[rows], states, batch["attention_mask"], strict=True):
                 vectors[text] = states_of_text[mask.bool()]
     return vectors

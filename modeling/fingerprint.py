@@ -66,9 +66,9 @@ def embed_token_ids(model: SentenceEncoderModel, token_ids: list[list[int]]) -> 
     for part in (token_ids[:-1], token_ids[-1:]):
         rows = [torch.tensor(row, device=model.device) for row in part]
         mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
-        padding = model.config.backbone_config.pad_token_id
+        padding = model.config.backbone_config.pad_token_id or 0  # the attention mask hides it
         ids = pad_sequence(rows, batch_first=True, padding_value=padding)
-        embeddings.append(model(input_ids=ids, attention_mask=mask).pooler_output)
+        embeddings.append(model(input_ids=ids, attention_mask=mask, return_dict=True).pooler_output)
     model.train(was_training)
     return torch.cat(embeddings).float().cpu()
 

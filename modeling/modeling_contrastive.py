@@ -112,8 +112,11 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
     def recover_heads(self, lost: set[str]) -> set[str]:
         """Initialise the heads that a serving checkpoint lacks from its encoder; return those that need no warning."""
-        if lost:
-            self.start_from(self.model.backbone)
+        heads = [id(head) for name, head in self.named_children() if name in lost]
+        for encoder in self.encoders():
+            if id(encoder) in heads:
+                encoder.load_state_dict(self.model.backbone.state_dict())
+        self._restart_averages(heads)
         return {"average"} & lost
 
     def start_from(self, backbone: nn.Module) -> None:
@@ -126,9 +129,10 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         """Return every average of weights with the module that it averages."""
         return [(self.average, self.model)] if self.config.ema_decay > 0 else []
 
-    def _restart_averages(self) -> None:
+    def _restart_averages(self, heads: list[int] | None = None) -> None:
         for average, module in self.averages():
-            average.load_state_dict(module.state_dict())
+            if heads is None or id(average) in heads:
+                average.load_state_dict(module.state_dict())
 
     def train(self, mode: bool = True) -> "ForContrastiveLearning":
         super().train(mode)

@@ -27,6 +27,10 @@ class SentenceEncoderPreTrainedModel(SavedCompletely):
     computes_padding = False
     padding_tokens: int | torch.Tensor = 0  # tokens of padding computed so far
 
+    def __init__(self, config: SentenceEncoderConfig, *args: Any, **kwargs: Any):
+        config.check()  # options of `from_pretrained` are set after the configuration has checked itself
+        super().__init__(config, *args, **kwargs)
+
     def packing(
         self,
         encoder: PreTrainedModel,

@@ -31,7 +31,9 @@ class BackboneOutput(Protocol):
 
 def _mean(hidden_state: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
     mask = attention_mask.unsqueeze(-1).to(hidden_state.dtype)  # (B, T, 1)
-    return (hidden_state * mask).sum(1) / mask.sum(1).clamp(min=1)
+    wide = torch.promote_types(hidden_state.dtype, torch.float32)  # float16 has no sum above 65,504
+    total, count = (hidden_state * mask).sum(1, dtype=wide), mask.sum(1, dtype=wide)
+    return (total / count.clamp(min=1)).to(hidden_state.dtype)
 
 
 def last_place(marked: torch.Tensor) -> torch.Tensor:

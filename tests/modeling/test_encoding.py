@@ -7,6 +7,7 @@ from sentence_transformers import SentenceTransformer, util
 
 from csezoo.modeling import SimCSEConfig, SimCSEModel
 from csezoo.modeling.encoding import CPU_BATCH_TOKENS
+from csezoo.modeling.modeling_sentence_encoder import OUTPUT_VALUES
 from csezoo.modeling.quantization import PRECISIONS
 from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
 from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
@@ -91,6 +92,23 @@ def test_encode_can_return_tensors_of_the_models_type_and_device(serving):
     assert head.weight.grad is not None
     half = model.to(torch.bfloat16).encode(["the cat"], tokenizer, convert_to_numpy=False)
     assert half.dtype == torch.bfloat16 and model.encode(["the cat"], tokenizer).dtype == np.float32
+
+
+@pytest.mark.parametrize("output_value", OUTPUT_VALUES)
+def test_encode_does_not_need_named_outputs(serving, output_value):
+    model, tokenizer = serving
+    expected = model.encode("the cat", tokenizer, output_value=output_value)
+    model.config.return_dict = False
+    assert isinstance(model(input_ids=torch.tensor([[5, 6]])), tuple)
+    assert np.array_equal(model.encode("the cat", tokenizer, output_value=output_value), expected)
+
+
+def test_tokens_can_be_added(serving):
+    model, tokenizer = serving
+    expected = model.encode(MIXED[:9], tokenizer)
+    model.resize_token_embeddings(len(tokenizer) + 3)
+    assert model.config.vocab_size == model.config.backbone_config.vocab_size == len(tokenizer) + 3
+    np.testing.assert_array_equal(model.encode(MIXED[:9], tokenizer), expected)
 
 
 def test_encode_restores_the_mode_of_the_model(serving):

@@ -2,12 +2,14 @@
 
 import pytest
 import torch
+from transformers import LlamaConfig
 
 from csezoo.modeling import SimCSEConfig, SimCSEModel
 from csezoo.modeling.fingerprint import embed_token_ids, tokenize_sentences, verify_fingerprint
 from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
 from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
 
+TINY_LLAMA = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 ALLOWED = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 0.05, torch.bfloat16: 0.2}
 
 
@@ -42,6 +44,12 @@ def test_a_vector_may_differ_by_the_rounding_of_its_precision(model, tokenizer, 
     with pytest.raises(ValueError, match=r"^1 of 3 vectors differ \(.* is allowed\): by .* for '") as refused:
         verify_fingerprint(model, tokenizer, fingerprint)
     assert repr(SENTENCES[1])[:40] in str(refused.value)
+
+
+def test_a_decoder_without_a_padding_token_has_a_fingerprint(tokenizer):
+    backbone = LlamaConfig(**TINY_LLAMA, vocab_size=len(tokenizer), pad_token_id=None)
+    model = SimCSEModel(SimCSEConfig(backbone_config=backbone, pooling="last")).eval()
+    verify_fingerprint(model, tokenizer, fingerprint_of(model, tokenizer))
 
 
 def test_vectors_of_another_size_are_named_with_both_sizes(model, tokenizer):

@@ -107,6 +107,17 @@ def test_training_and_serving_checkpoints_load_as_each_other(trained, tmp_path):
     assert torch.equal(from_serving.model(**one_view(batch())).pooler_output, expected)
 
 
+def test_a_head_that_is_added_to_a_training_checkpoint_leaves_the_others_as_they_are(trained, tmp_path):
+    trained.save_pretrained(tmp_path)
+    before = trained.state_dict()
+    loaded = AutoModelForPreTraining.from_pretrained(tmp_path, ema_decay=0.9)
+    state = loaded.state_dict()
+    changed = [name for name in before if not torch.equal(state[name], before[name])]
+    assert changed == []
+    for average, module in [] if trained.averages() else loaded.averages():
+        assert all(torch.equal(tensor, module.state_dict()[name]) for name, tensor in average.state_dict().items())
+
+
 @pytest.mark.parametrize("damage", ["missing", "unexpected", "mis-shaped"])
 def test_the_error_of_a_damaged_checkpoint_names_the_tensor(trained, tmp_path, damage):
     trained.model.save_pretrained(tmp_path)

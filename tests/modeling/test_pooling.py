@@ -56,6 +56,12 @@ def test_padding_never_changes_the_vector(hidden_states, attention_mask, mode, d
     assert torch.equal(pool(states, attention_mask, mode), pool(noisy, attention_mask, mode))
 
 
+@pytest.mark.parametrize("mode", ["mean", "first_last_mean", "embeddings_last_mean", "last2_mean"])
+def test_the_mean_of_a_long_text_in_half_precision_is_finite(mode):
+    states = (torch.full((1, 8192, 4), 9.0, dtype=torch.float16),) * 3
+    assert torch.equal(pool(states, torch.ones(1, 8192), mode), torch.full((1, 4), 9.0, dtype=torch.float16))
+
+
 def test_the_mean_of_no_token_is_zero(hidden_states):
     assert torch.equal(pool(hidden_states, torch.zeros(3, 5), "mean"), torch.zeros(3, 4, dtype=torch.float64))
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForPreTraining
 
 from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning, SimCSEModel
 from csezoo.modeling.masked_language_modeling import mask_tokens, masked_lm_loss
@@ -137,7 +138,12 @@ def test_masked_lm_loss_averages_over_chosen_tokens():
         ({"mlm_probability": 1.0}, "mlm_probability: 1.0 must be above 0 and below 1"),
     ],
 )
-def test_configuration_errors_name_the_value(changes, line):
+def test_configuration_errors_name_the_value(changes, line, tmp_path):
     with pytest.raises(ValueError) as error:
         SimCSEConfig(**changes)
     assert line in str(error.value)
+    SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert"))).save_pretrained(tmp_path)
+    for load in (AutoModel, AutoModelForPreTraining):  # transformers sets these options after the configuration
+        with pytest.raises(ValueError) as error:
+            load.from_pretrained(tmp_path, **changes)
+        assert line in str(error.value)

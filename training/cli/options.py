@@ -22,7 +22,7 @@ def add_encoder_options(added: argparse.ArgumentParser) -> None:
     models += "or a text file of word vectors such as GloVe's; or the word bag-of-words"
     added.add_argument("model", metavar="MODEL", help=models)
     poolings = "pooling of a plain transformers encoder: cls, mean, max, first_last_mean, embeddings_last_mean, "
-    poolings += "last2_mean, wk"
+    poolings += "last2_mean, last, wk"
     added.add_argument("--pooling", help=poolings)
     dtypes = "precision of the weights (default: float32)"
     added.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help=dtypes)

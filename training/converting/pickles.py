@@ -71,7 +71,9 @@ def read_pickle(file: Path) -> dict[str, torch.Tensor]:
         raise _unsound(file, error) from error
     if foreign:
         names = ", ".join(name.replace(" ", ".") for name in foreign)
-        raise UserError(f"{file.name} is a pickle that imports {names}, which tensors do not need; it was not read")
+        raise UserError(
+            f"{file.name} is a pickle that imports {names}, which tensors in float32 do not need; it was not read"
+        )
     try:
         state = torch.load(file, map_location="cpu", mmap=archive, weights_only=True)
     except DAMAGED as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 from functools import partial
@@ -18,7 +19,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedTokenizerBase, PreTrai
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel, encoding
 from csezoo.modeling.backbones import longest_input
 from csezoo.modeling.configuration_sentence_encoder import POOLING_MODES
-from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel, without_pooler
+from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 
 from ..environment import device
 from ..errors import UserError, one_line, quoted
@@ -121,17 +122,18 @@ def plain_encoder(
         config = SimCSEConfig(backbone_config=backbone.config, pooling=pooling)
     except ValueError as error:
         raise UserError(str(error)) from error
-    encoder = SimCSEModel(config).to(backbone.dtype).eval()  # type: ignore[arg-type]  # a decorator hides `self`
-    encoder.backbone.load_state_dict(without_pooler(backbone))
+    encoder = SimCSEModel(config).eval()
+    # As it was loaded: casting a model to half precision would round the frequencies of its rotary positions too.
+    encoder.backbone = backbone
+    encoder.backbone.pooler = None
     longest = longest_input(backbone)
     with reading_tokenizer(model):
         return encoder, serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=longest)
 
 
 def _refuse_padding_dependence(model: str, encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    dtype = encoder.dtype
-    moved = padding_moves(encoder.float(), tokenizer)
-    encoder.to(dtype)  # type: ignore[arg-type]  # a decorator hides `self`
+    measured = encoder if encoder.dtype == torch.float32 else copy.deepcopy(encoder).float()
+    moved = padding_moves(measured, tokenizer)
     if moved > PADDING_MOVES:
         raise UserError(
             f"{model} changes the vectors of a sentence when it is padded (by {moved:.1g} of their size), so its "
@@ -142,7 +144,7 @@ def _refuse_padding_dependence(model: str, encoder: SentenceEncoderModel, tokeni
 def _counting_encoder(
     model: str, encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase, batch_size: int, progress: bool
 ) -> CountingEncoder:
-    encoder.to("cuda" if torch.cuda.is_available() else "cpu").eval()  # type: ignore[arg-type]  # as above
+    encoder.to("cuda" if torch.cuda.is_available() else "cpu").eval()  # type: ignore[arg-type]  # a decorator hides `self`
     run_once(model, lambda: encoder.encode(UNKNOWN, tokenizer))
 
     def encode(texts: list[str]) -> np.ndarray:

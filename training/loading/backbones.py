@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +18,8 @@ from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 
 from ..errors import UserError, one_line
 from .sizes import refuse_oversized_checkpoint
+
+logger = logging.getLogger(__name__)
 
 # Never run a repository's code and never read a pickle: weights that are not safetensors are an error.
 SAFELY = {"trust_remote_code": False, "use_safetensors": True}
@@ -44,7 +48,10 @@ LOAD_ERRORS = (
 
 
 def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
-    """Load a pre-trained encoder without its pre-training heads. For a checkpoint of the zoo, return its backbone.
+    """Load a pre-trained encoder without its pre-training heads.
+
+    Of a checkpoint of the zoo it is the backbone, with LoRA merged into its weights. A warning names what else the
+    checkpoint serves, such as prefixes or a projection, and this encoder does not have.
 
     Args:
         base_model: Hub id or directory.
@@ -67,7 +74,7 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
             f"base_model: {base_model!r} lacks {len(missing)} tensors ({', '.join(sorted(missing)[:5])}); give a "
             "complete checkpoint"
         )
-    backbone = model.backbone if model.config.model_type in METHODS else model
+    backbone = _backbone_of(base_model, model) if model.config.model_type in METHODS else model
     if backbone.config.is_encoder_decoder or backbone.config.to_dict().get("max_position_embeddings", 0) < 1:
         raise UserError(
             f"base_model: {base_model!r} ({backbone.config.model_type}) is not a single encoder or decoder, or its "
@@ -76,6 +83,28 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
     if is_causal(backbone):
         backbone.config.use_cache = False  # keys and values of a text are not needed again
     return backbone
+
+
+def _backbone_of(name: str, model: SentenceEncoderModel) -> PreTrainedModel:
+    parts = {tensor.split(".")[0] for tensor in model.state_dict()} - {"backbone"}
+    merged = {"lora"} | ({"view_adapters"} if model.config.to_dict().get("views_module") == "lora" else set())
+    if left := parts - merged:
+        logger.warning("%s: the encoder is loaded without the checkpoint's %s", name, ", ".join(sorted(left)))
+    return plain_backbone(model) if parts & merged else model.backbone
+
+
+@torch.no_grad()
+def plain_backbone(encoder: SentenceEncoderModel) -> PreTrainedModel:
+    """Return the backbone in its class of transformers, with the weights that a method adds (LoRA) merged into it.
+
+    Its pooler is zero, because no model of the zoo has one.
+    """
+    plain = AutoModel.from_config(copy.deepcopy(encoder.backbone.config))
+    missing, _ = plain.load_state_dict(encoder.backbone.state_dict(), strict=False)
+    for name in missing:
+        plain.get_parameter(name).zero_()
+    encoder.add_to_plain(plain)
+    return plain.eval()
 
 
 def run_once(name: str, run: Callable[[], object]) -> None:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import nn
-from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 from csezoo.modeling.pooling import OTHER_LAYER, BatchNormProjection, TanhProjection
@@ -20,6 +20,7 @@ from csezoo.modeling.saved_files import save_tokenizer, write_sentence_transform
 from csezoo.modeling.whitening import Whitening
 
 from ..files import write_json
+from ..loading.backbones import plain_backbone
 from ..loading.templates import serving_tokenizer
 
 # No text contains it, because no piece of a text has a space in it: WordPiece splits a text at its spaces, byte-level
@@ -96,7 +97,9 @@ def write_plain_model(
         tokenizer: its tokenizer.
         truncate_dim: dimensions that sentence-transformers keeps.
     """
-    plain_backbone(encoder).save_pretrained(directory)
+    plain = plain_backbone(encoder)  # with a pooler: without one, transformers would draw one and warn at every load
+    plain.config.output_hidden_states = encoder.config.pooling in OTHER_LAYER
+    plain.save_pretrained(directory)
     save_tokenizer(directory, tokenizer)
     modules = [("Transformer", "")]
     for name, config, tensors in _modules_on_top(encoder, tokenizer):
@@ -132,23 +135,6 @@ def write_without_plain_form(
     named = {"model_type": f"{encoder.config.model_type}_onnx", "architectures": [type(encoder).__name__]}
     write_json(directory / "config.json", sizes | named)
     save_tokenizer(directory, tokenizer)
-
-
-@torch.no_grad()
-def plain_backbone(encoder: SentenceEncoderModel) -> PreTrainedModel:
-    """Return the backbone in its class of transformers, with the weights that a method adds (LoRA) merged into it.
-
-    The model does not use the pooler. It is set to zero: without one, transformers would initialise a random pooler
-    and warn at every load.
-    """
-    config = copy.deepcopy(encoder.backbone.config)
-    config.output_hidden_states = encoder.config.pooling in OTHER_LAYER
-    plain = AutoModel.from_config(config)
-    missing, _ = plain.load_state_dict(encoder.backbone.state_dict(), strict=False)
-    for name in missing:
-        plain.get_parameter(name).zero_()
-    encoder.add_to_plain(plain)
-    return plain.eval()
 
 
 def _modules_on_top(

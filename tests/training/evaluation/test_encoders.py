@@ -11,19 +11,28 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers import __version__ as sentence_transformers_version
 from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import Dense, Dropout, Pooling, StaticEmbedding, Transformer
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, ModernBertConfig
 
 from csezoo.modeling.pooling import pool
+from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
-from csezoo.training.evaluation.encoders import load_encoder, model_receipt, recipe_of
+from csezoo.training.evaluation.encoders import PLAIN_POOLINGS, load_encoder, model_receipt, plain_encoder, recipe_of
 from csezoo.training.loop.building import build
 from csezoo.training.publishing.repository import save_repository
 from csezoo.training.recipes import dump_recipe, load_recipe
 from tests.clean_interpreter import run_without_csezoo
-from tests.conftest import SENTENCES
+from tests.conftest import SENTENCES, tiny_tokenizer
 from tests.hub_server import HubServer
 from tests.interpreters import run_python
 
+TINY_MODERNBERT = {
+    "vocab_size": len(tiny_tokenizer("bert")),
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0),
+}
 POOLINGS = ["cls", "mean", "max", "first_last_mean", "embeddings_last_mean", "last2_mean", "wk"]
 TEXTS = [*SENTENCES[:9], "the cat", "dog", "the cat sees the house " * 30]
 RECIPES = {
@@ -91,6 +100,23 @@ def test_a_plain_encoder_uses_the_given_pooling(kind, base, pooling):
         states = model(**batch, output_hidden_states=True).hidden_states
     # The tiny encoder's vectors hardly change between layers, so that WK pooling amplifies the noise of a batch.
     same(encode(TEXTS), pool(states, batch["attention_mask"], pooling), atol=5e-3 if pooling == "wk" else 1e-6)
+
+
+def test_the_help_names_every_pooling(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["evaluate", "--help"])
+    assert ", ".join(PLAIN_POOLINGS) in " ".join(capsys.readouterr().out.split())
+
+
+def test_half_precision_does_not_round_the_frequencies_of_rotary_positions(tmp_path):
+    """transformers keeps them in float32: rounded, they move every token of a long text."""
+    AutoModel.from_config(ModernBertConfig(**TINY_MODERNBERT)).save_pretrained(tmp_path)
+    tiny_tokenizer("bert").save_pretrained(tmp_path)
+    ids = torch.arange(5, 25).repeat(1, 16)
+    expected = AutoModel.from_pretrained(tmp_path, dtype=torch.bfloat16).eval()(input_ids=ids).last_hidden_state
+    encoder, _ = plain_encoder(str(tmp_path), "mean", "bfloat16")
+    load_encoder(str(tmp_path), pooling="mean", dtype="bfloat16")  # which looks at padding in float32
+    assert torch.equal(encoder.backbone(input_ids=ids).last_hidden_state, expected)
 
 
 def test_a_sentence_transformers_model_encodes_like_the_library(base, tmp_path):

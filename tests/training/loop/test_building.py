@@ -1,5 +1,6 @@
 """Building a training model: where its weights come from, and what is refused."""
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModel, AutoModelForMaskedLM
@@ -9,7 +10,7 @@ from csezoo.training.loading.backbones import load_backbone
 from csezoo.training.loop.building import build
 from csezoo.training.publishing.repository import save_repository
 from csezoo.training.recipes import load_recipe, make_recipe
-from tests.conftest import tiny_config
+from tests.conftest import SENTENCES, tiny_config
 
 
 def test_the_backbone_has_the_weights_of_a_masked_language_model(base):
@@ -38,6 +39,40 @@ def test_a_checkpoint_of_the_zoo_can_be_a_base_model(base, tmp_path):
         assert torch.equal(backbone.state_dict()[name], tensor), name
     again = build(make_recipe({"base_model": str(tmp_path / "best")}))
     assert again.templates == built.templates
+
+
+@pytest.mark.parametrize(
+    ("method", "keys", "modules"),
+    [("simcse", {"lora_rank": 4}, "lora"), ("diffaug", {"views_module": "lora"}, "view_adapters")],
+)
+def test_a_checkpoint_with_lora_is_a_base_model_with_its_changes(base, tmp_path, caplog, method, keys, modules):
+    recipe = make_recipe({"base_model": str(base), "method": method, "pooling": "mean", **keys})
+    built = build(recipe)
+    served = built.model.model.eval()
+    for weight in served.get_submodule(modules).parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    save_repository(tmp_path / "best", served, built.serving_tokenizer, recipe, [])
+    again = build(make_recipe({"base_model": str(tmp_path / "best"), "pooling": "mean"}))
+    expected = served.encode(SENTENCES[:4], built.serving_tokenizer)
+    actual = again.model.model.eval().encode(SENTENCES[:4], again.serving_tokenizer)
+    np.testing.assert_allclose(actual, expected, atol=1e-4)
+    assert "without the checkpoint's" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("keys", "left"),
+    [
+        ({"projection": "tanh", "projection_at_test": True}, "projection"),
+        ({"method": "diffaug", "prefix_length": 2}, "prefixes"),
+        ({"method": "diffaug", "views_module": "adapter"}, "view_adapters"),
+    ],
+)
+def test_what_a_base_model_serves_beside_its_encoder_is_left_with_a_warning(base, tmp_path, caplog, keys, left):
+    recipe = make_recipe({"base_model": str(base), **keys})
+    built = build(recipe)
+    save_repository(tmp_path / "best", built.model.model, built.serving_tokenizer, recipe, [])
+    build(make_recipe({"base_model": str(tmp_path / "best")}))
+    assert f"the encoder is loaded without the checkpoint's {left}" in caplog.text
 
 
 def test_the_masked_lm_transform_starts_from_the_base_model(base):
