@@ -39,7 +39,8 @@ def bf16_speed(device: torch.device, *, repeats: int = 5) -> float:
 
     Args:
         device: to measure on.
-        repeats: products in each precision, alternating. The fastest are compared: other work on the machine makes some slow.
+        repeats: products in each precision, alternating. The fastest are compared, because other work on the
+            machine slows some down.
     """
     size = 4096 if device.type == "cuda" else 512  # on a GPU, launching would dominate a small product
     left, right = torch.randn(2, size, size, device=device)
