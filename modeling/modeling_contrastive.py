@@ -112,11 +112,10 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
     def recover_heads(self, lost: set[str]) -> set[str]:
         """Initialise the heads that a serving checkpoint lacks from its encoder; return those that need no warning."""
-        heads = [id(head) for name, head in self.named_children() if name in lost]
-        for encoder in self.encoders():
-            if id(encoder) in heads:
-                encoder.load_state_dict(self.model.backbone.state_dict())
-        self._restart_averages(heads)
+        heads = [head for name, head in self.named_children() if name in lost]
+        for head, source in [*((encoder, self.model.backbone) for encoder in self.encoders()), *self.averages()]:
+            if head in heads:
+                head.load_state_dict(source.state_dict())
         return {"average"} & lost
 
     def start_from(self, backbone: nn.Module) -> None:
@@ -129,10 +128,9 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         """Return every average of weights with the module that it averages."""
         return [(self.average, self.model)] if self.config.ema_decay > 0 else []
 
-    def _restart_averages(self, heads: list[int] | None = None) -> None:
+    def _restart_averages(self) -> None:
         for average, module in self.averages():
-            if heads is None or id(average) in heads:
-                average.load_state_dict(module.state_dict())
+            average.load_state_dict(module.state_dict())
 
     def train(self, mode: bool = True) -> "ForContrastiveLearning":
         super().train(mode)

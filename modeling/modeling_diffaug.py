@@ -102,10 +102,9 @@ class DiffAugModel(SentenceEncoderModel):
             self.prefixes = nn.Parameter(torch.zeros(shape), requires_grad=False)
         self.post_init()
 
-    def add_to_plain(self, backbone: PreTrainedModel) -> None:
-        super().add_to_plain(backbone)
-        if self.config.views_module == "lora":
-            self.view_adapters.merge_into(backbone)
+    def lora_modules(self) -> dict[str, ViewAdapters]:
+        own = {"view_adapters": self.view_adapters} if self.config.views_module == "lora" else {}
+        return super().lora_modules() | own
 
     def packing(
         self,

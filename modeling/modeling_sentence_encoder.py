@@ -163,10 +163,14 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         finally:
             self.backbone = backbone
 
+    def lora_modules(self) -> dict[str, ViewAdapters]:
+        """Return the modules whose changes can be added to the backbone's weights, by name."""
+        return {"lora": self.lora} if self.config.lora_rank else {}
+
     def add_to_plain(self, backbone: PreTrainedModel) -> None:
-        """Add the weight changes of adapters to a plain copy of the backbone, so that it returns the same vectors."""
-        if self.config.lora_rank:
-            self.lora.merge_into(backbone)
+        """Add the weight changes of LoRA to a plain copy of the backbone, so that it returns the same vectors."""
+        for adapters in self.lora_modules().values():
+            adapters.merge_into(backbone)
 
     def run_backbone(
         self, attention_mask: torch.Tensor, packing: Packing | Parts | None = None, **inputs: Any

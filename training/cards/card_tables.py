@@ -204,7 +204,7 @@ def command(recipe: Recipe, runs: list[dict]) -> str:
 
 
 def _option(key: str, value: object) -> str:
-    if isinstance(value, str) and (key.endswith("_file") or key == "eval_data" or value[:1] in ("~", ".", "/")):
+    if isinstance(value, str) and (key.endswith("_file") or key == "eval_data" or not is_hub_id(value)):
         value = file_name(value)
     values = value if isinstance(value, list) else [value]
     if key == "teachers" and value:

@@ -86,11 +86,10 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
 
 
 def _backbone_of(name: str, model: SentenceEncoderModel) -> PreTrainedModel:
-    parts = {tensor.split(".")[0] for tensor in model.state_dict()} - {"backbone"}
-    merged = {"lora"} | ({"view_adapters"} if model.config.to_dict().get("views_module") == "lora" else set())
-    if left := parts - merged:
+    merged = model.lora_modules()
+    if left := {tensor.split(".")[0] for tensor in model.state_dict()} - {"backbone", *merged}:
         logger.warning("%s: the encoder is loaded without the checkpoint's %s", name, ", ".join(sorted(left)))
-    return plain_backbone(model) if parts & merged else model.backbone
+    return plain_backbone(model) if merged else model.backbone
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ from ..errors import UserError
 OPTIMIZERS = ("adamw", "adamw-transformers4", "rmsprop")
 # The schedulers of transformers that need nothing but the number of updates.
 SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt")
+PATH = "./~"  # the first character of a local directory in a recipe; everything else is a Hub id
 POLYNOMIAL_END = 1e-7  # the last learning rate of `polynomial`
 # As `dataset`: both sides of all pairs of STS-B.
 STSB_SENTENCES = "stsb-sentences"
@@ -302,11 +303,10 @@ class Recipe:
     model: dict = field(default_factory=dict)
 
     def __post_init__(self):
-        # Later readers of the recipe recognise a directory by its first character; everything else is a Hub id.
         # os.path, because Path raises for a name that is too long.
         for key in ("base_model", "dataset", "nli_dataset"):
             place = getattr(self, key)
-            if place and place[0] not in "./~" and os.path.isdir(place):
+            if place and place[0] not in PATH and os.path.isdir(place):
                 setattr(self, key, f"./{place}")
         for name, declared in recipe_keys().items():
             check_allowed(name, getattr(self, name), declared)

@@ -14,7 +14,7 @@ import yaml
 
 from ..errors import UserError, one_line, quoted
 from ..files import replace_file
-from .keys import Recipe, check_allowed, recipe_keys
+from .keys import PATH, Recipe, check_allowed, recipe_keys
 from .methods import key_names, method_keys
 
 RECIPES = Path(__file__).parent
@@ -51,7 +51,7 @@ def is_hub_id(name: str | None) -> typing.TypeGuard[str]:
         >>> is_hub_id("google-bert/bert-base-uncased"), is_hub_id("./minilm"), is_hub_id(None)
         (True, False, False)
     """
-    return name is not None and name[:1] not in ("", ".", "/", "~")
+    return name is not None and name[:1] not in PATH
 
 
 def recipe_path(name: str) -> Path:
