@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import threading
@@ -161,6 +162,11 @@ def sha256(path: Path) -> str:
     """Return the SHA-256 of a file of any size."""
     with path.open("rb") as file:
         return sha_fileobj(file).hex()
+
+
+def files_sha256(files: Iterable[str]) -> str:
+    """Return one SHA-256 for the contents of several files."""
+    return hashlib.sha256("".join(sha256(Path(file)) for file in files).encode()).hexdigest()
 
 
 def added_files(directory: Path, known: Iterable[str]) -> list[str]:

@@ -69,7 +69,7 @@ def read_thesaurus(path: Path) -> dict[str, list[str]]:
         UserError: the file has no group of two words.
     """
     synonyms: dict[str, dict[str, None]] = {}
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in path.read_text(encoding="utf-8-sig", errors="replace").splitlines():
         if re.match(r"  \d+ ", line):  # of WordNet's licence, at the top of its files
             continue
         if wordnet := WORDNET.match(line):

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from ..errors import UserError
+from ..hub import files_sha256
 from .texts import READ_ERRORS
 
 
@@ -53,9 +54,11 @@ def shards_of(directory: str) -> list[str]:
 
 
 def _vectors_of(directory: str, sentences: list[str]) -> datasets.Dataset:
-    files = [glob.escape(shard) for shard in shards_of(directory)]  # `datasets` reads patterns
+    shards = shards_of(directory)
+    files = [glob.escape(shard) for shard in shards]  # `datasets` reads patterns
+    content = files_sha256(shards)  # otherwise `datasets` would know the files by their paths and times alone
     try:
-        encoded = datasets.load_dataset("parquet", data_files=files, split="train")
+        encoded = datasets.load_dataset("parquet", content, data_files=files, split="train")
         rows = {text: row for row, text in enumerate(encoded["text"])}
         dimensions = encoded.features["embedding"].length
         precision = encoded.features["embedding"].feature.dtype

@@ -27,6 +27,7 @@ from csezoo.modeling.natural_language_inference import LABELS
 from ..errors import UserError, one_line, quoted
 from ..evaluation.tasks.sts import STSB_SPLITS, load_task
 from ..files import UNREADABLE
+from ..hub import sha256
 from ..recipes import Recipe
 from ..recipes.keys import STSB_SENTENCES
 
@@ -306,6 +307,8 @@ def _read(source: Source) -> datasets.Dataset | datasets.IterableDataset:
         if builder == "json":
             _refuse_null(path)
         where, options = builder, {"data_files": glob.escape(str(path)), **options}  # `datasets` reads a pattern
+        if not source.streaming:  # otherwise `datasets` would know the file by its path and time alone
+            options["name"] = sha256(path)
     elif source.dataset:
         where = source.dataset
         options = {"data_files": source.dataset_file, "revision": source.revision}

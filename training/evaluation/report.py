@@ -8,8 +8,15 @@ AVERAGE = "average of the tests"
 
 
 def tests_only(results: list[dict]) -> list[dict]:
-    """Return the results without those on dev: dev chooses models, so it is not part of an average."""
-    return [result for result in results if result["task"] != "dev" and not result["task"].endswith("-dev")]
+    """Return the results without those on dev: dev chooses models, so it is not part of an average.
+
+    The pairs of `csezoo evaluate --pairs` choose no model, whatever their file's name.
+    """
+    return [result for result in results if result.get("suite") == "pairs" or not _is_dev(result["task"])]
+
+
+def _is_dev(task: str) -> bool:
+    return task == "dev" or task.endswith("-dev")
 
 
 def average(results: list[dict]) -> float:

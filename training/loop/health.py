@@ -76,6 +76,20 @@ def refuse_equal_views(
     )
 
 
+def refuse_lone_sentence(loss: torch.Tensor, recipe: Recipe, processes: int) -> None:
+    """Refuse batches of one sentence from which nothing is learnt: the others of a batch are its negatives.
+
+    Args:
+        loss: of the first update; exactly 0 if the sentence has no hard negative and there is no other loss.
+        processes: a batch is that of all of them.
+
+    Raises:
+        UserError: the batch has one sentence, and the loss is 0.
+    """
+    if recipe.batch_size * processes == 1 and loss == 0:
+        raise UserError("batch_size: 1 leaves a sentence without negatives, and the loss is 0; give 2 or more")
+
+
 def refuse_padding_dependence(built: Build, recipe: Recipe) -> None:
     """Refuse an encoder whose vectors change when a sentence is padded: they would depend on the batch.
 

@@ -18,7 +18,7 @@ from ..data.teachers import shards_of
 from ..environment import versions
 from ..errors import UserError
 from ..evaluation.suites import Task
-from ..hub import sha256
+from ..hub import files_sha256, sha256
 from ..loading.backbones import ABOUT_THE_FILE
 from ..loading.tokenizers import special_tokens, tokenizer_sha256
 from ..recipes import Recipe, deciding_keys
@@ -68,10 +68,10 @@ def run_receipt(
         "special tokens": str(special_tokens(built.tokenizer)),
         **pretrained_sha256(built.model),
         **data.checksums(),
-        **({"dataset": _files_sha256(data.streamed)} if data.streamed else {}),
+        **({"dataset": files_sha256(data.streamed)} if data.streamed else {}),
         **libraries,
         **{key: sha256(file) for key, file in files.items() if file.is_file()},
-        **{f"teacher {n}": _files_sha256(shards_of(vectors)) for n, vectors in enumerate(recipe.teachers or [], 1)},
+        **{f"teacher {n}": files_sha256(shards_of(vectors)) for n, vectors in enumerate(recipe.teachers or [], 1)},
         "dev pairs": _tasks_sha256(dev),
         "test pairs": _tasks_sha256(tests),
     }
@@ -79,10 +79,6 @@ def run_receipt(
 
 def _tasks_sha256(tasks: Sequence[Task]) -> str | None:
     return "+".join(str(task.receipt()["sha256"]) for task in tasks) or None
-
-
-def _files_sha256(files: list[str]) -> str:
-    return hashlib.sha256("".join(sha256(Path(file)) for file in files).encode()).hexdigest()
 
 
 def code_sha256() -> str:

@@ -44,7 +44,7 @@ from .checkpoints import (
 )
 from .distributed.fsdp import gather_weights, model_to_train
 from .distributed.launch import on_main
-from .health import refuse_equal_views, refuse_padding_dependence
+from .health import refuse_equal_views, refuse_lone_sentence, refuse_padding_dependence
 from .non_finite import NonFinite, keep_batch
 from .optimizers import make_optimizer
 from .precision import precision_of
@@ -258,6 +258,8 @@ def train_stage(
         first = stage.name == "contrastive" and step == begin + 1 and contrasts
         check = partial(refuse_equal_views, run.built, recipe, accelerator) if first else None
         losses, rows = update(wrapped, optimizer, loader, recipe, accelerator, check)
+        if first:
+            refuse_lone_sentence(losses["loss"], recipe, accelerator.num_processes)
         # fp16 skips an update that overflowed and continues. An update that DeepSpeed skips ends the run.
         if accelerator.scaler and optimizer.step_was_skipped:
             losses[GRADIENT_NORM].zero_()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import json
 import types
 import typing
 from collections.abc import Set
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -221,6 +223,23 @@ def optional(hint: Any) -> tuple[Any, bool]:
     return hint, False
 
 
+def as_word(value: object) -> str:
+    """Return a value as `--key=value` takes it. `coerce` reads it.
+
+    Example:
+        >>> as_word([1, 2]), as_word(None), as_word(["Yes, {sentence}", "No"])
+        ('1,2', 'null', '["Yes, {sentence}", "No"]')
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, list):
+        return str(value)
+    plain = not any(mark in str(item) for item in value for mark in ",[{")
+    return ",".join(map(str, value)) if plain else json.dumps(value, ensure_ascii=False)
+
+
 def coerce(key: str, value: Any, hint: Any) -> Any:
     """Convert a value from YAML or from the command line to the type of its key.
 
@@ -236,6 +255,9 @@ def coerce(key: str, value: Any, hint: Any) -> Any:
         return None
     if typing.get_origin(hint) is list:
         (item_hint,) = typing.get_args(hint)
+        if isinstance(value, str) and value.startswith('["'):  # see `as_word`
+            with suppress(json.JSONDecodeError):
+                value = json.loads(value)
         if isinstance(value, str) and "{" not in value:  # a prompt may contain commas and brackets
             value = value.strip("[]").split(",")
         items = value if isinstance(value, list) else [value]

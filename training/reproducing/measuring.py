@@ -68,12 +68,15 @@ def run_costs(run: Run) -> list[dict]:
 
     The memory is that of the GPU, or of the process on a CPU. Added parameters are those of the served model beside
     its backbone, in percent of the backbone's. The labelled loss is the last of the stage on labelled pairs. A run
-    whose weights were deleted keeps its time and its memory.
+    whose weights were deleted keeps its time and its memory. A run of several seeds, such as the winner of a search,
+    has no costs of its own.
     """
     file = run.directory / "results.json"
     if run.recipe is None or not file.is_file():
         return []
-    training = read_json(file)["training"]
+    training = read_json(file).get("training")
+    if training is None:
+        return []
     costs = {
         "minutes": training["seconds"] / 60,
         "memory": (training["peak_device_bytes"] or training["peak_rss_bytes"]) / 1e9,

@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import UserError
 from ..recipes import Recipe, deciding_keys, load_recipe
 from ..recipes.origin import differences
+from ..recipes.reading import as_word
 from ..recipes.released import released
 from .manifests import Item, Row
 from .profiles import Profile
@@ -52,7 +53,7 @@ class Run:
         words = [self.source]
         for key, value in self.overrides:
             words.append(f"--{key}={value}")
-        return [*words, f"--seeds={_word(self.recipe.seeds)}", f"--output_dir={self.directory}"]
+        return [*words, f"--seeds={as_word(self.recipe.seeds)}", f"--output_dir={self.directory}"]
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def run_of(source: str, recipe: Recipe, values: dict[str, Any], seed: int, out: 
         out: of everything that is made.
     """
     directory = out / "runs" / f"{recipe.name}-{identity(deciding_keys(recipe))}" / f"seed-{seed}"
-    words = tuple((key, _word(value)) for key, value in values.items())
+    words = tuple((key, as_word(value)) for key, value in values.items())
     return Run(directory, str(directory / "best"), replace(recipe, seeds=[seed]), source, words)
 
 
@@ -177,12 +178,3 @@ def _stand_in(row: Row, profile: Profile) -> list[str]:
     if (row.released or row.untrained) not in profile.models:
         return []
     return ["another model than in the paper" + (f" ({profile.description})" if profile.description else "")]
-
-
-def _word(value: object) -> str:
-    """Return a value as `--key=value` takes it."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

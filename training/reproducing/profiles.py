@@ -7,7 +7,7 @@ datasets:                                                # by `dataset/dataset_f
   princeton-nlp/datasets-for-simcse/wiki1m_for_simcse.txt: {file: wiki.txt}
   princeton-nlp/datasets-for-simcse/nli_for_simcse.csv: {file: nli.csv, columns: {sent0: premise}}
 data: ../senteval                                        # for the evaluation, as `csezoo evaluate --data`
-max_updates: 200                                         # of each stage
+max_updates: 200                                         # of each stage; a run in epochs has exactly as many
 transfer_rows: 1000                                      # of each part of a transfer task, evenly chosen
 set: {eval_steps: 50}                                    # keys of every run
 ```
@@ -123,6 +123,8 @@ def _read(path: str) -> Profile:
         "datasets": {name: _dataset(f"{path}: datasets: {name}", entry, found) for name, entry in datasets.items()},
         "set": _mapping(f"{path}: set", values.get("set", {}), "KEY: VALUE"),
     }
+    if decided := sorted(given["set"].keys() & {"seeds", "output_dir"}):
+        raise UserError(f"{path}: set: {decided[0]} is given in the command, not in a profile")
     if "description" in values:
         given["description"] = _text(f"{path}: description", values["description"])
     if "data" in values:

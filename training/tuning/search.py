@@ -34,6 +34,7 @@ from .spaces import Space, points
 logger = logging.getLogger(__name__)
 ASKING = ".asking.lock"
 FILES = ("train_file", "nli_file", "dev_file", "test_file")
+BEGINNING = b'{"op_code":'  # of Optuna's journal
 STARTUP = 4  # finished trials before one is pruned
 
 
@@ -135,6 +136,9 @@ def _drop_half_a_line(journal: Path) -> None:
     """Cut off the last line of a journal if the process that wrote it was killed in it.
 
     Optuna ignores such a line while it is the last one, but the next would be appended to it.
+
+    Raises:
+        UserError: the file is not a journal.
     """
     if not journal.is_file():
         return
@@ -142,6 +146,8 @@ def _drop_half_a_line(journal: Path) -> None:
     lock.acquire()
     try:
         content = journal.read_bytes()
+        if not content.startswith(BEGINNING[: len(content)]):
+            raise UserError(f"--out: {journal} is not the journal of a search; choose another --out")
         if content and not content.endswith(b"\n"):
             with journal.open("rb+") as file:
                 file.truncate(content.rfind(b"\n") + 1)
@@ -163,10 +169,10 @@ def make_trial(search: Search, number: int = 0, *, train: Callable[..., None] = 
     with _next_trial(search) as trial:
         if trial is None:
             return False
-        run = search.run(trial.params)
         logger.info("trial %d: %s", trial.number, _shown(trial.params))
         options = {"columns": COLUMNS[search.objective], "data": search.data, "transfer_rows": search.transfer_rows}
         try:
+            run = search.run(trial.params)  # refuses values that do not go together
             watch = partial(_report, trial, run)
             make_one(run, **options, train=partial(train, launcher=search.launcher, watch=watch))
             value = score(run, search.objective, search.sentences)

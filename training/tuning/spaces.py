@@ -17,8 +17,8 @@ from typing import Any
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from ..errors import UserError, quoted
-from ..recipes import load_recipe
-from ..recipes.reading import read_values
+from ..recipes import FREE_KEYS, load_recipe
+from ..recipes.reading import as_word, read_values
 
 SPACES = Path(__file__).parent / "spaces"
 INTERVAL = ("low", "high", "log", "step")
@@ -54,6 +54,8 @@ def load_space(name: str, recipe: str, overrides: dict[str, Any]) -> Space:
         raise UserError(f"{path}: the space is empty; give KEY: [choices] or KEY: {{low: …, high: …}}")
     if twice := sorted(values.keys() & overrides.keys()):
         raise UserError(f"{path}: {twice[0]} is in the space and set too; leave one of them out")
+    if same := sorted(values.keys() & (FREE_KEYS | {"seeds"})):
+        raise UserError(f"{path}: {same[0]} is not a setting that a search can choose; leave it out")
     space = {}
     for key, allowed in values.items():
         space[key] = _distribution(f"{path}: {key}", allowed)
@@ -65,7 +67,7 @@ def load_space(name: str, recipe: str, overrides: dict[str, Any]) -> Space:
 def _distribution(where: str, allowed: Any) -> BaseDistribution:
     if isinstance(allowed, list) and allowed:
         # Optuna stores single values; a list, such as the betas of AdamW, is one text to a recipe.
-        choices = [",".join(map(str, v)) if isinstance(v, list) else v for v in allowed]
+        choices = [as_word(v) if isinstance(v, list) else v for v in allowed]
         if len(set(map(str, choices))) < len(choices):
             raise UserError(f"{where}: {quoted(allowed)} has a choice twice; leave one of them out")
         return CategoricalDistribution(choices)

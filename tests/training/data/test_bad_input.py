@@ -176,6 +176,14 @@ def test_one_training_sentence_is_refused(tmp_path, bases, train_file, keys):
         run_recipe(make_recipe({**recipe, "output_dir": str(tmp_path / "run")}))
 
 
+def test_a_batch_of_one_sentence_is_refused_if_nothing_is_learnt_from_it(tmp_path, bases, train_file):
+    recipe = {"base_model": str(bases["bert"]), "eval_data": "none", "max_steps": 1, "report_to": "none"}
+    recipe |= {"train_file": str(train_file), "batch_size": 1, "output_dir": str(tmp_path / "run")}
+    with pytest.raises(UserError, match="batch_size: 1 leaves a sentence without negatives, and the loss is 0"):
+        run_recipe(make_recipe(recipe))
+    run_recipe(make_recipe({**recipe, "mlm_weight": 0.1}))  # the masked words are learnt
+
+
 def test_the_error_of_a_long_score_is_short(tmp_path):
     (tmp_path / "pairs.csv").write_text(f"sentence1,sentence2,score\na,b,{'x' * 3000}\n", encoding="utf-8")
     with pytest.raises(UserError, match="is not a number") as error:

@@ -63,7 +63,7 @@ def test_wordnet_and_lists_of_synonyms_are_read(tmp_path):
 
 def test_a_line_that_only_begins_as_wordnet_does_is_a_list_of_synonyms(tmp_path):
     path = tmp_path / "words.txt"
-    path.write_text("12345678 a b zz d, x\n", encoding="utf-8")
+    path.write_text("12345678 a b zz d, x\n", encoding="utf-8-sig")  # with a byte-order mark, which is no letter
     assert read_thesaurus(path) == {"12345678 a b zz d": ["x"], "x": ["12345678 a b zz d"]}
 
 

@@ -1,5 +1,7 @@
 """Rank distillation from the vectors that `csezoo encode` wrote."""
 
+import os
+import shutil
 from pathlib import Path
 
 import datasets
@@ -137,3 +139,15 @@ def test_a_directory_with_the_characters_of_a_pattern_is_read_itself(train_file,
         embed_file(encode(size), receipt, str(train_file), tmp_path / name)
     vectors = Teachers([str(tmp_path / "teacher[12]")], SENTENCES[:2], share=0.5)[[0, 1]]
     assert vectors.shape == (2, 3)
+
+
+def test_vectors_that_were_written_again_within_the_same_second_are_read_again(train_file, tmp_path):
+    receipt = {"model_sha256": "3", "pooling": "cls", "dtype": "float32"}
+    sizes = []
+    for size in (5, 3):
+        shutil.rmtree(tmp_path / "teacher", ignore_errors=True)
+        embed_file(encode(size), receipt, str(train_file), tmp_path / "teacher")
+        for shard in (tmp_path / "teacher").glob("*.parquet"):
+            os.utime(shard, (1e9, 1e9))
+        sizes.append(Teachers([str(tmp_path / "teacher")], SENTENCES[:2], share=0.5)[[0, 1]].shape[1])
+    assert sizes == [5, 3]

@@ -143,6 +143,12 @@ def test_a_suite_is_read_from_a_directory_and_an_unknown_suite_is_refused(tmp_pa
         evaluate(Letters(), ["sts-dev", "stss"], str(tmp_path))
 
 
+def test_the_average_of_pairs_has_every_file_whatever_its_name():
+    results = [{"suite": "pairs", "task": "my-dev", "value": 50.0}, {"suite": "pairs", "task": "dev", "value": 80.0}]
+    assert average(results) == 65.0
+    assert average([{"task": "STSBenchmark-dev", "value": 50.0}, {"task": "STS12", "value": 80.0}]) == 80.0
+
+
 def test_the_table_has_a_line_per_model_and_the_average():
     ours = [{"task": "STS12", "value": 72.366}, {"task": "STS13", "value": 80.0}]
     theirs = [{"task": "STS12", "value": 100.0}, {"task": "STS13", "value": -1.5}]

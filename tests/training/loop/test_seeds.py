@@ -200,7 +200,7 @@ def test_a_finished_run_without_checkpoints_is_refused_to_another_recipe(tmp_pat
     assert (tmp_path / "best").is_dir() and (tmp_path / "results.json").is_file()
 
 
-@pytest.mark.parametrize("name", ["best", "seed-data"])
+@pytest.mark.parametrize("name", ["best", "seed-7"])
 def test_files_that_no_run_wrote_are_deleted_only_by_overwrite(tmp_path, name):
     (tmp_path / name).mkdir()
     with pytest.raises(UserError, match=f"{tmp_path} has {name} without the recipe of its run; choose another"):
@@ -208,6 +208,15 @@ def test_files_that_no_run_wrote_are_deleted_only_by_overwrite(tmp_path, name):
     assert [path.name for path in tmp_path.iterdir()] == [name]
     claim(tmp_path, make_recipe({"overwrite": True}))
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
+
+
+def test_files_whose_names_only_begin_as_those_of_seeds_are_kept(tmp_path):
+    claim(tmp_path, make_recipe({"seeds": [1, 2]}))
+    for name in ("seed-1", "seed-plots"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "seed-notes.txt").touch()
+    claim(tmp_path, make_recipe({"seeds": [3], "batch_size": 8, "overwrite": True}))
+    assert {path.name for path in tmp_path.iterdir()} == {"recipe.yaml", "seed-plots", "seed-notes.txt"}
 
 
 @pytest.mark.parametrize("key", ["overwrite", "force"])

@@ -4,7 +4,7 @@ import pytest
 
 from csezoo.training.errors import UserError
 from csezoo.training.recipes import dump_recipe, load_recipe, make_recipe, parse_overrides
-from csezoo.training.recipes.reading import coerce
+from csezoo.training.recipes.reading import as_word, coerce
 
 KNOWN = "simcse-bert-base-uncased"
 
@@ -35,6 +35,9 @@ def test_overrides_win_and_become_the_types_of_their_keys():
         ("[1, 2]", list[int], [1, 2]),
         ("7", list[int], [7]),
         ("a {sentence}, [b] {mask}", list[str], ["a {sentence}, [b] {mask}"]),
+        (as_word(["a, {sentence} {mask}", "[b]"]), list[str], ["a, {sentence} {mask}", "[b]"]),
+        ('["{sentence}" means {mask}', list[str], ['["{sentence}" means {mask}']),
+        (as_word([0.9, 0.98]), list[float], [0.9, 0.98]),
         ("True", bool, True),
         ("false", bool, False),
         ("null", int | None, None),

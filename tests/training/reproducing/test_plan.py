@@ -177,6 +177,7 @@ def test_a_profile_keeps_a_recipe_that_trains_nothing():
         ("max_updates: many", "max_updates: 'many' is not a whole number"),
         ("transfer_rows: 10", "transfer_rows: 10 must be at least 1000"),
         ("set: eval_steps", "set: 'eval_steps' is not a mapping; give KEY: VALUE"),
+        ("set: {output_dir: here}", "set: output_dir is given in the command, not in a profile"),
         ("description: 3", "description: 3 is not text"),
     ],
 )

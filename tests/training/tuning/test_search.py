@@ -115,6 +115,27 @@ def test_a_search_with_other_sentences_or_another_file_is_refused(keys, tmp_path
         search.study()
 
 
+def test_values_that_do_not_go_together_fail_with_a_reason_and_the_search_continues(keys, tmp_path):
+    space = {
+        "lr_scheduler": CategoricalDistribution(["constant"]),
+        "warmup_ratio": CategoricalDistribution([0.0, 0.5]),
+    }
+    search = search_in(tmp_path, keys, space=space, trials=2)
+    while missing(search):
+        make_trial(search, train=here)
+    states = {trial.params["warmup_ratio"]: trial for trial in search.study().trials}
+    assert states[0.0].state == TrialState.COMPLETE and states[0.5].state == TrialState.FAIL
+    assert "constant has no warm-up" in states[0.5].user_attrs["reason"]
+
+
+@pytest.mark.parametrize("content", ["my own notes, no line end", "my own notes\nmore\n"])
+def test_a_journal_of_something_else_is_kept(keys, tmp_path, content):
+    (tmp_path / "journal.log").write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match=r"journal.log is not the journal of a search; choose another --out"):
+        search_in(tmp_path, keys).study()
+    assert (tmp_path / "journal.log").read_text(encoding="utf-8") == content
+
+
 def test_a_search_whose_training_file_has_changed_is_refused(keys, tmp_path):
     """Trials on different sentences cannot be compared."""
     file = tmp_path / "train.txt"
@@ -260,7 +281,7 @@ def command(keys, tmp_path):
     """A search of two trials, as a command."""
     (tmp_path / "space.yaml").write_text("learning_rate: [0.001, 0.0]\n", encoding="utf-8")
     given = [f"{key}={'null' if value is None else value}" for key, value in {**keys, "max_steps": 60}.items()]
-    words = ["simcse-bert-base-uncased", "--space", str(tmp_path / "space.yaml"), "--trials", "2", "--seeds", "1"]
+    words = ["simcse-bert-base-uncased", "--space", str(tmp_path / "space.yaml"), "--trials", "2"]
     words += ["--out", str(tmp_path / "out"), "--set", *given]
     return [sys.executable, "-m", "csezoo.training.cli", "tune", *words]
 
@@ -286,4 +307,5 @@ def test_a_search_gives_its_trials_to_ray(command, tmp_path):
 def finished_in(out, done):
     written = json.loads((out / "search.json").read_text(encoding="utf-8"))
     assert written["trials"] == {"COMPLETE": 2} and written["winner"] in done.stdout
+    assert written["results"]["seeds"] == [43, 44, 45]
     assert (out / written["winner"] / "best" / "model.safetensors").is_file()

@@ -1,11 +1,13 @@
 """Spaces: the papers' grids, intervals, and mistakes in them."""
 
+import json
 import math
 
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from csezoo.training.errors import UserError
+from csezoo.training.recipes import load_recipe
 from csezoo.training.tuning.spaces import load_space, points, space_names
 
 RECIPE = "simcse-bert-base-uncased"
@@ -52,6 +54,8 @@ def test_a_key_has_choices_or_an_interval(tmp_path):
         ("learning_rate: {low: 1.0, high: 0.1}", "learning_rate: "),
         ("max_length: [32, 64, 32]", "has a choice twice"),
         ("batch_size: [8]", "batch_size is in the space and set too"),
+        ("seeds: [1, 2]", "seeds is not a setting that a search can choose"),
+        ("output_dir: [a, b]", "output_dir is not a setting that a search can choose"),
         ("", "the space is empty"),
     ],
 )
@@ -63,3 +67,10 @@ def test_a_mistake_in_a_space_is_named(tmp_path, text, message):
 def test_a_space_that_does_not_exist_names_those_of_the_papers():
     with pytest.raises(UserError, match="neither a YAML file nor one of diffcse/appendix-a"):
         load_space("diffcse/table-3", RECIPE, {})
+
+
+def test_the_prompts_of_a_choice_reach_the_recipe(tmp_path):
+    prompts = ['This sentence of "{sentence}" means {mask} .', "{sentence}, in a word: {mask}"]
+    recipe = "promptbert-bert-base-uncased"
+    (choice,) = load_space(written(tmp_path, f"prompts: [{json.dumps(prompts)}]"), recipe, {})["prompts"].choices
+    assert load_recipe(recipe, {"prompts": choice}).model["prompts"] == prompts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -50,7 +51,12 @@ def is_in_run(path: Path, output: Path) -> bool:
 
 def _run_files(output: Path) -> list[Path]:
     """Return the files and directories of a run, in the order in which they are deleted."""
-    return [*output.glob("seed-*"), *(output / name for name in RUN_FILES)]
+    return [*_seed_directories(output), *(output / name for name in RUN_FILES)]
+
+
+def _seed_directories(output: Path) -> list[Path]:
+    """Return the directories of the seeds of a run. Others have names of their own, such as `seed-plots`."""
+    return [path for path in output.glob("seed-*") if re.fullmatch(r"seed-\d+", path.name) and path.is_dir()]
 
 
 def recorded_keys(output: Path) -> dict:
@@ -91,7 +97,7 @@ def claim(output: Path, recipe: Recipe) -> list[int]:
             f"{output} has a run with another {', '.join(changed)}; choose another --output_dir, or use "
             "--overwrite to start again or --force to resume with the change"
         )
-    runs = (output, *output.glob("seed-*"))
+    runs = (output, *_seed_directories(output))
     busy = [run for run in runs if locked_elsewhere(run)]
     if changed and busy:
         raise in_use(busy[0])
@@ -117,7 +123,7 @@ def claim(output: Path, recipe: Recipe) -> list[int]:
 
 def is_begun(output: Path) -> bool:
     """Return whether a run has results or a checkpoint. A finished run may have lost its checkpoints."""
-    runs = (output, *output.glob("seed-*"))
+    runs = (output, *_seed_directories(output))
     return any((run / "results.json").is_file() or [*run.glob("checkpoints/step-*")] for run in runs)
 
 
