@@ -42,7 +42,10 @@ def state(item: Item, out: Path, profile: Profile | None = None) -> str:
 
 
 def describe(item: Item, planned: Sequence[Planned]) -> str:
-    """Return the plan of an item: every run with its command, its updates, and an estimate of hours and memory."""
+    """Return the plan of an item: every run with its command, its updates, and an estimate of hours and memory.
+
+    The total is that of the runs that are not finished.
+    """
     lines = [f"{item.name}: {item.title}", item.source, ""]
     updates, hours, unknown = 0, 0.0, 0
     for row in planned:
@@ -60,7 +63,7 @@ def describe(item: Item, planned: Sequence[Planned]) -> str:
             shown = "unknown" if cost.updates is None else f"{cost.updates:,}"
             hour = "unknown" if cost.hours is None else f"{cost.hours:.2f}"
             lines.append(f"    updates {shown}  hours {hour}  memory {cost.gigabytes:.0f} GB")
-    runs = unique_runs(planned)
+    runs = [run for run in unique_runs(planned) if not finished(run, item.columns)]
     for run in runs:
         if run.recipe is not None:
             cost = estimate(run.recipe)

@@ -118,7 +118,7 @@ def markdown(item: Item, lines: list[Line]) -> str:
     if any(cell.p is not None for line in lines for cell in line.cells.values()):
         parts.append(
             f"Compared: the middle 95 % of the difference from {item.against}, and its p, by a paired bootstrap over "
-            "the pairs of the STS tasks. Scores are averaged over seeds."
+            "the pairs of the STS tasks. Scores are averaged over seeds, whose spread is not part of it."
         )
     if item.notes or item.needs:
         parts.append("\n".join([f"* {note}" for note in item.notes] + [f"* Needs {need}" for need in item.needs]))

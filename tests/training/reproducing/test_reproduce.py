@@ -33,7 +33,7 @@ from csezoo.training.reproducing.measuring import read_results
 from csezoo.training.reproducing.plan import plan
 from csezoo.training.reproducing.pooling import pool
 from csezoo.training.reproducing.profiles import load_profile
-from csezoo.training.reproducing.reports import state, unique_runs
+from csezoo.training.reproducing.reports import describe, state, unique_runs
 from csezoo.training.reproducing.runs import make, ranks, train
 from csezoo.training.reproducing.writing import table_rows, write_item
 from tests.conftest import SENTENCES
@@ -99,9 +99,10 @@ def made(profile, tmp_path_factory):
     return out, first, trained
 
 
-def test_the_same_command_continues_an_interrupted_table(made):
-    _, first, trained = made
+def test_the_same_command_continues_an_interrupted_table(made, profile):
+    out, first, trained = made
     assert len(first) == 2 and len(trained) == len(set(trained)) == 4
+    assert "\n0 runs to train, 0 models to evaluate; 0 updates" in describe(load_item(ITEM), planned(out, profile))
 
 
 def test_a_table_has_ours_beside_the_papers(made):
