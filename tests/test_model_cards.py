@@ -301,7 +301,7 @@ def test_every_method_has_a_picture_of_its_idea():
     for name in named:
         config = METHODS[name][0]()  # its own pooling and projection: not every method has those of SimCSE
         keys = {"method": name, "pooling": config.pooling, "projection": config.projection}
-        assert f"{name}.svg" in {path.name for path in ideas(load_recipe("quickstart-simcse", keys))}
+        assert f"{name}.svg" in {path.name for path in ideas(text_names(load_recipe("quickstart-simcse", keys)))}
 
 
 def test_a_new_run_gets_a_card_and_a_row_in_the_index(tmp_path):
@@ -332,3 +332,27 @@ def test_a_damaged_results_file_is_named(tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["cards", "--out", str(tmp_path)])
     assert "results.json: expected a JSON object, got list" in capsys.readouterr().err
+
+
+def test_a_card_says_what_is_fitted_after_training_and_nothing_of_training_without_any():
+    card = recipe_card(load_recipe("flow-bert-base-uncased"), ideas_at="ideas/").text
+    assert "| flow_epochs | 1.0 |" in card and "| flow_sentences | all |" in card
+    assert "| learning rate |" not in card and "whitening" not in card.split("## Limits")[0]
+
+
+def test_a_measured_card_says_that_its_weights_are_not_published():
+    for run in RUNS:
+        assert "Status: measured here. The weights are not published." in (run / "README.md").read_text("utf-8")
+    assert "Status" not in measured(), "the card in a run's repository is beside its weights"
+
+
+def test_the_index_names_labelled_data_too():
+    data = {entry.model.name: entry.model.data for entry in entries(CARDS)}
+    assert data["simcse-nli-then-wiki-minilm"] == "wiki_en_sentences.txt.gz + nli_triplets_train.csv"
+    assert data["simcse-minilm"] == "wiki_en_sentences.txt.gz" and data["sbert-nli-bert-base-uncased"] == "all-nli"
+
+
+def test_the_base_of_a_released_checkpoint_is_an_encoder_and_not_itself():
+    for name, checkpoint in released().items():
+        card = ModelCard.load(CARDS / name.replace("/", "--") / "README.md")
+        assert card.data.base_model == checkpoint.base_model != name

@@ -9,8 +9,10 @@ from urllib.parse import quote
 
 from ..evaluation.report import AVERAGE, average, tests_only
 from ..recipes import FREE_KEYS, QUICKSTARTS, Recipe, changes, file_name, is_hub_id, load_recipe, recipe_names
+from ..recipes.reading import as_word
 from .escaping import code, plain
 from .listing import STS_AVERAGE, Model, shown_score
+from .method_texts import trained
 from .published import TRANSFER_AVERAGE, PublishedRow, comparable, published, same_pairs
 from .tables import distance, markdown_table
 
@@ -118,15 +120,14 @@ def settings_table(recipe: Recipe) -> str:
     """Return the table of settings: data, optimisation, the method's keys, and the stage on labelled pairs."""
     rows: dict[str, object] = {
         "data": _source(recipe, recipe.train_file, recipe.dataset_file or recipe.dataset, recipe.text_columns),
-        "batch size": recipe.batch_size,
-        "learning rate": f"{recipe.learning_rate:g}",
         "length": f"{recipe.max_length} word pieces",
-        **_length(recipe),
+        **(_length(recipe) if trained(recipe) or recipe.whitening_updates else {}),
+        **_fitted(recipe),
         "seeds": ", ".join(map(str, recipe.seeds)),
         **({"soup": f"the average of up to {recipe.soup} best checkpoints"} if recipe.soup else {}),
     }
     rows |= {key: value for key, value in recipe.model.items() if key != "prompts"}
-    cells = {key: plain(str(value)) for key, value in rows.items()}
+    cells = {key: plain(as_word(value)) for key, value in rows.items()}
     prompts = enumerate(recipe.model.get("prompts") or [], 1)
     cells |= {f"prompt of view {number}": code(text) for number, text in prompts}
     if recipe.teachers:
@@ -137,8 +138,19 @@ def settings_table(recipe: Recipe) -> str:
     return markdown_table(["", ""], *map(list, cells.items()))
 
 
+def _fitted(recipe: Recipe) -> dict[str, object]:
+    """Return the settings of what is fitted after training: a whitening or a flow."""
+    kinds = [kind for kind in ("whitening", "flow") if getattr(recipe, kind)]
+    settings = {key: value for key, value in recipe.to_dict().items() if key.startswith(tuple(kinds))} if kinds else {}
+    return {key: "all" if value is None else value for key, value in settings.items()}
+
+
 def _length(recipe: Recipe) -> dict[str, object]:
-    """Return the length of training. A stage on labelled data comes before the other."""
+    """Return the batch size, the learning rate and the length of training. A stage on labelled data comes first."""
+    return {"batch size": recipe.batch_size, "learning rate": f"{recipe.learning_rate:g}", **_updates(recipe)}
+
+
+def _updates(recipe: Recipe) -> dict[str, object]:
     unit, length = ("epochs", f"{recipe.epochs:g}") if recipe.max_steps is None else ("updates", recipe.max_steps)
     if not (recipe.nli_steps or recipe.nli_epochs):
         return {unit: length}

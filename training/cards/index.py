@@ -23,16 +23,16 @@ INTRODUCTION = f"""{TITLE}
 Every recipe, every run in this directory and every checkpoint that the papers' authors released has a card.
 `csezoo cards` writes them from recipes, results and the tables of the papers; no number is typed by hand.
 
-* *measured here*: scored with csezoo. Trained models come first, then the others. An untrained encoder has no card;
-  its name links its results. Scores are Spearman × 100, and the average is over the seven STS tests; ± is the
-  standard deviation over seeds. Runs on a small stand-in encoder (minilm) can be compared with each other, but not
-  with the papers.
+* *measured here*: scored with csezoo. The weights are not published. Trained models come first, then the others. An
+  untrained encoder has no card; its name links its results. Scores are Spearman × 100, and the average is over the
+  seven STS tests; ± is the standard deviation over seeds. Runs on a small stand-in encoder (minilm) can be compared
+  with each other, but not with the papers.
 * *published by its authors*: a checkpoint on the Hub. The scores are what its authors report; nothing was verified
   here. `csezoo convert` makes a repository of the zoo from it.
 * *recipe only*: no weights. The scores are those of the paper, if it reports this setting.
 
-MB is the size of the weights in float32. CPU ms is the processor time for one sentence, on one thread, measured on
-random weights of the same shape (`csezoo benchmark serving`, which says on which machine). All scores are in
+MB is the size of the weights in float32. CPU ms is the processor time for one sentence of 16 word pieces, on one
+thread, measured by `csezoo benchmark serving` on random weights of the same shape. All scores are in
 [`{FILE}`]({FILE}), which `csezoo models` reads."""
 
 

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -109,9 +110,10 @@ def citations(recipe: Recipe) -> str:
     return "\n\n".join(dict.fromkeys(method_entries()[name]["citation"] for name in text_names(recipe)))
 
 
-def ideas(recipe: Recipe) -> list[Path]:
-    """Return the pictures that explain the ideas of the methods."""
-    return [path for name in text_names(recipe) if (path := IDEAS / f"{name}.svg").is_file()]
+def ideas(names: Iterable[str]) -> list[Path]:
+    """Return the pictures that explain the ideas of methods, by the names of their texts."""
+    stems = [name.removesuffix("-lora") for name in names]  # DiffAug with LoRA has the idea of DiffAug
+    return [path for stem in stems if (path := IDEAS / f"{stem}.svg").is_file()]
 
 
 def limits(recipe: Recipe) -> list[str]:

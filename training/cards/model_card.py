@@ -24,10 +24,13 @@ from .card_tables import (
     settings_table,
 )
 from .escaping import plain
-from .listing import RECIPE_ONLY, Model
-from .method_texts import citations, description, ideas, limits, trained
+from .listing import MEASURED, RECIPE_ONLY, Model
+from .method_texts import citations, description, ideas, limits, text_names, trained
 
 UNTRAINED = f"Status: {RECIPE_ONLY}. The command below makes the weights."
+UNPUBLISHED = (
+    f"Status: {MEASURED}. The weights are not published. REPOSITORY is the directory that the command below makes."
+)
 NO_COST = "Time, memory, precision and number of processes were not recorded for this run."
 
 
@@ -40,6 +43,7 @@ def model_card(
     pictures: Sequence[str] = (),
     ideas_at: str = "",
     neighbours: Sequence[dict] = (),
+    published: bool = True,
 ) -> ModelCard:
     """Return the card of a run. Every number comes from its results or from a table of a paper.
 
@@ -52,13 +56,15 @@ def model_card(
         pictures: names of the pictures beside the card, out of `PICTURES`.
         ideas_at: path from the card to the pictures of the methods' ideas, with a slash at its end.
         neighbours: the nearest sentences of some sentences before and after training, see `nearest_sentences`.
+        published: whether the weights are beside the card, or will be on the Hub. The card says so if they are not.
     """
     results_text = [f"## Results\n\n{results_table(recipe, results, summary)}"]
     results_text += [f"![{PICTURES[name]}]({name})\n\n*{PICTURES[name]}.*" for name in PICTURES if name in pictures]
     if trained(recipe) or recipe.whitening:
         results_text.append(f"## Neighbours\n\n{neighbours_table(neighbours)}")
     results_text.append(f"## Cost\n\n{cost_table(list(runs)) if runs else NO_COST}")
-    return _card(recipe, results, list(runs), "REPOSITORY", results_text, ideas_at)
+    status = [] if published else [UNPUBLISHED]
+    return _card(recipe, results, list(runs), "REPOSITORY", results_text, ideas_at, status)
 
 
 def recipe_card(recipe: Recipe, *, ideas_at: str, changed: Sequence[Model] = ()) -> ModelCard:
@@ -86,7 +92,7 @@ def _card(
     sections = [
         f"# {plain(recipe.name)}",
         *status,
-        *(f"![The idea of {picture.stem}]({ideas_at}{picture.name})" for picture in ideas(recipe)),
+        *(f"![The idea of {picture.stem}]({ideas_at}{picture.name})" for picture in ideas(text_names(recipe))),
         description(recipe),
         "Made with csezoo, a model zoo of contrastive sentence embeddings.",
         use_section(path, recipe.method, plain_form=has_plain_form(recipe.method, recipe.model) and not recipe.flow),

@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard, ModelCardData
 
 from ..recipes.released import STATUS, Kind, Released
 from .card_tables import score_tables
-from .method_texts import BIASES, DATA_LIMITS, UNCASED, method_entries
+from .method_texts import BIASES, DATA_LIMITS, UNCASED, ideas, method_entries
 from .model_card import has_plain_form, use_section
 from .published import published_rows
 from .tables import markdown_table
@@ -31,7 +31,9 @@ class Conversion:
     receipt: dict[str, Any]
 
 
-def released_card(name: str, kind: Kind, entry: Released | None, conversion: Conversion | None = None) -> ModelCard:
+def released_card(
+    name: str, kind: Kind, entry: Released | None, conversion: Conversion | None = None, *, ideas_at: str | None = None
+) -> ModelCard:
     """Return the card of a released checkpoint, or of another one of its kind.
 
     Args:
@@ -39,11 +41,14 @@ def released_card(name: str, kind: Kind, entry: Released | None, conversion: Con
         kind: the rules of its kind.
         entry: what is known of it; None if it is not among the released ones.
         conversion: None for a checkpoint that was not converted.
+        ideas_at: path from the card to the pictures of the methods' ideas; without it, the card shows none.
     """
     title = name.rpartition("/")[2] if conversion else name
     plain_form = _has_plain_form(kind, conversion)
     license = (conversion and conversion.license) or kind.license
     sections = [f"# {title}", *([f"Status: {STATUS}."] if entry else [])]
+    pictures = ideas(kind.texts) if ideas_at else []
+    sections += [f"![The idea of {picture.stem}]({ideas_at}{picture.name})" for picture in pictures]
     sections += [method_entries()[text]["description"] for text in kind.texts]
     if conversion:
         sections += [
@@ -68,7 +73,7 @@ def released_card(name: str, kind: Kind, entry: Released | None, conversion: Con
         library_name="transformers",
         pipeline_tag="sentence-similarity",
         tags=["sentence-transformers", "sentence-embeddings", "feature-extraction", kind.method],
-        base_model=name if entry else None,
+        base_model=(name if conversion else entry.base_model) if entry else None,
     )
     return ModelCard("\n\n".join([f"---\n{data.to_yaml()}\n---", *sections]) + "\n")
 

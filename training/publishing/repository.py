@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 
-from ..cards.method_texts import ideas
+from ..cards.method_texts import ideas, text_names
 from ..cards.model_card import model_card
 from ..files import replace_directory
 from ..pictures.captions import PICTURES
@@ -57,7 +57,7 @@ def save_card(
         directory: the repository; the card shows the pictures of the run that are in it.
         recipe, results, summary, runs, neighbours: as for `model_card`.
     """
-    for picture in ideas(recipe):
+    for picture in ideas(text_names(recipe)):
         shutil.copy(picture, directory)
     pictures = [name for name in PICTURES if (directory / name).is_file()]
     card = model_card(recipe, results, summary, runs=runs, pictures=pictures, neighbours=neighbours)

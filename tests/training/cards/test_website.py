@@ -290,15 +290,18 @@ def test_the_table_opens_with_the_trained_models_the_best_first(shown):
         assert numbers == sorted(numbers, reverse=True) and not any(scores[len(numbers) :])
 
 
-def test_a_click_sorts_by_number_and_a_second_one_reverses_the_order(shown):
-    click = f"document.querySelectorAll('#models th button')[{SCORE}].click();"
-    up = [row[SCORE] for row in shown(then=click)]
-    numbers = [float(cell.split()[0]) for cell in up if cell]
-    assert numbers == sorted(numbers) and len(numbers) > 30
-    assert not any(up[len(numbers) :]), "rows without a number come last"
-    down = [row[SCORE] for row in shown(then=click * 2)]
-    assert [float(cell.split()[0]) for cell in down if cell] == numbers[::-1]
-    assert not any(down[len(numbers) :])
+@pytest.mark.parametrize("name, best_first", [("STS average", True), ("CPU ms", False)])
+def test_a_click_sorts_the_best_first_and_a_second_one_reverses_the_order(shown, name, best_first):
+    """A high score is good, and a high cost is not."""
+    column = COLUMNS.index(name)
+    click = f"document.querySelectorAll('#models th button')[{column}].click();"
+    once = [row[column] for row in shown(then=click)]
+    numbers = [float(cell.split()[0]) for cell in once if cell]
+    assert numbers == sorted(numbers, reverse=best_first) and len(numbers) > 30
+    assert not any(once[len(numbers) :]), "rows without a number come last"
+    twice = [row[column] for row in shown(then=click * 2)]
+    assert [float(cell.split()[0]) for cell in twice if cell] == numbers[::-1]
+    assert not any(twice[len(numbers) :])
 
 
 def test_a_task_has_a_column_on_demand(dumped):

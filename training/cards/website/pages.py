@@ -117,9 +117,10 @@ def index_body(entries: list[Entry]) -> str:
 <figure id="plot" hidden>
 <p class="key"></p>
 <svg role="img" aria-label="score against cost of the models in the table"></svg>
-<figcaption>{STS_AVERAGE} over <select id="cost" aria-label="cost"><option value="CPU ms">processor time per sentence,
-ms</option><option value="MB">size, MB</option></select> of the models in the table. Each point is a link to its
-card. The papers' scores are on the papers' encoders, so compare points of one colour.</figcaption>
+<figcaption>Up: {STS_AVERAGE}. Across:
+<select id="cost" aria-label="cost"><option value="CPU ms">processor time per sentence, ms</option>
+<option value="MB">size, MB</option></select>. Each point is a model in the table and a
+link to its card. The papers' scores are on the papers' encoders, so compare points of one colour.</figcaption>
 </figure>
 <div class="controls">
 <input id="search" type="search" placeholder="search" aria-label="search">

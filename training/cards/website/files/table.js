@@ -118,9 +118,11 @@ if (table) {
   };
 
   heads.forEach((head) => head.firstElementChild.addEventListener("click", () => {
-    const again = choice.get("sort") === head.textContent && choice.get("order") !== "descending";
+    const score = head.textContent === "STS average" || boxes.some((box) => box.value === head.textContent);
+    const best = score ? "descending" : "";
+    const again = choice.get("sort") === head.textContent && (choice.get("order") ?? "") === best;
     choose("sort", head.textContent);
-    choose("order", again ? "descending" : "");
+    choose("order", again === score ? "" : "descending");
     sort();
   }));
   search.addEventListener("input", () => { choose("search", search.value); filter(); });
