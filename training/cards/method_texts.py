@@ -112,8 +112,7 @@ def citations(recipe: Recipe) -> str:
 
 def ideas(names: Iterable[str]) -> list[Path]:
     """Return the pictures that explain the ideas of methods, by the names of their texts."""
-    stems = [name.removesuffix("-lora") for name in names]  # DiffAug with LoRA has the idea of DiffAug
-    return [path for stem in stems if (path := IDEAS / f"{stem}.svg").is_file()]
+    return [path for name in names if (path := IDEAS / f"{name}.svg").is_file()]
 
 
 def limits(recipe: Recipe) -> list[str]:
