@@ -121,7 +121,7 @@ def settings_table(recipe: Recipe) -> str:
     rows: dict[str, object] = {
         "data": _source(recipe, recipe.train_file, recipe.dataset_file or recipe.dataset, recipe.text_columns),
         "length": f"{recipe.max_length} word pieces",
-        **(_length(recipe) if trained(recipe) or recipe.whitening_updates else {}),
+        **(_optimisation(recipe) if trained(recipe) or recipe.whitening_updates else {}),
         **_fitted(recipe),
         "seeds": ", ".join(map(str, recipe.seeds)),
         **({"soup": f"the average of up to {recipe.soup} best checkpoints"} if recipe.soup else {}),
@@ -140,17 +140,20 @@ def settings_table(recipe: Recipe) -> str:
 
 def _fitted(recipe: Recipe) -> dict[str, object]:
     """Return the settings of what is fitted after training: a whitening or a flow."""
-    kinds = [kind for kind in ("whitening", "flow") if getattr(recipe, kind)]
-    settings = {key: value for key, value in recipe.to_dict().items() if key.startswith(tuple(kinds))} if kinds else {}
+    if not (recipe.whitening or recipe.flow):
+        return {}
+    kind = "flow" if recipe.flow else "whitening"
+    settings = {key: value for key, value in recipe.to_dict().items() if key.startswith(kind)}
     return {key: "all" if value is None else value for key, value in settings.items()}
 
 
+def _optimisation(recipe: Recipe) -> dict[str, object]:
+    """Return the batch size, the learning rate and the length of training."""
+    return {"batch size": recipe.batch_size, "learning rate": f"{recipe.learning_rate:g}", **_length(recipe)}
+
+
 def _length(recipe: Recipe) -> dict[str, object]:
-    """Return the batch size, the learning rate and the length of training. A stage on labelled data comes first."""
-    return {"batch size": recipe.batch_size, "learning rate": f"{recipe.learning_rate:g}", **_updates(recipe)}
-
-
-def _updates(recipe: Recipe) -> dict[str, object]:
+    """Return the length of training. A stage on labelled data comes before the other."""
     unit, length = ("epochs", f"{recipe.epochs:g}") if recipe.max_steps is None else ("updates", recipe.max_steps)
     if not (recipe.nli_steps or recipe.nli_epochs):
         return {unit: length}
@@ -221,13 +224,7 @@ def _option(key: str, value: object) -> str:
     values = value if isinstance(value, list) else [value]
     if key == "teachers" and value:
         values = [file_name(str(directory)) for directory in values]
-    return " ".join([f"--{key}", *map(_word, values)])
-
-
-def _word(value: object) -> str:
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else shlex.quote(str(value))
+    return " ".join([f"--{key}", *(shlex.quote(as_word(each)) for each in values)])
 
 
 def neighbours_table(neighbours: Sequence[dict]) -> str:

@@ -115,8 +115,16 @@ def _measured(run: Path) -> Entry:
         runs = report.get("runs", [report] if "training" in report else [])
         pictures = [name for name in PICTURES if (run / name).is_file()]
         near = report.get("neighbours", [])
-        options: dict[str, Any] = {"runs": runs, "pictures": pictures, "neighbours": near}
-        card = model_card(recipe, results, summary, ideas_at=IDEAS_AT, published=False, **options)
+        card = model_card(
+            recipe,
+            results,
+            summary,
+            runs=runs,
+            pictures=pictures,
+            ideas_at=IDEAS_AT,
+            neighbours=near,
+            published=False,
+        )
         model = _described(recipe, run.name, MEASURED, trained=trained(recipe))
         return Entry(model, _shape(recipe), card, _lines(report["results"]), recipe.recipe)
     except (KeyError, TypeError) as error:
@@ -152,12 +160,8 @@ def _released(name: str) -> Entry:
     family = "roberta" if "roberta" in entry.base_model else "bert"
     values["prompts"] = [kind.prompts[family]] if kind.prompts else None
     lines = _published(published_rows(reversed(entry.scores)))  # the first row of a suite is the file's own
-    return Entry(
-        model,
-        shape_of(entry.base_model, kind.method, values),
-        released_card(name, kind, entry, ideas_at=IDEAS_AT),
-        lines,
-    )
+    card = released_card(name, kind, entry, ideas_at=IDEAS_AT)
+    return Entry(model, shape_of(entry.base_model, kind.method, values), card, lines)
 
 
 def _recipe_only(name: str, changed: list[Model]) -> Entry:
@@ -167,9 +171,9 @@ def _recipe_only(name: str, changed: list[Model]) -> Entry:
 
 
 def _described(recipe: Recipe, name: str, status: str, *, trained: bool = False) -> Model:
-    used = [_source(recipe.train_file, recipe.dataset_file, recipe.dataset)]
+    used = [_name_of_data(recipe.train_file, recipe.dataset_file, recipe.dataset)]
     if recipe.reads_labelled_pairs or not any(used):
-        used.append(_source(recipe.nli_file, recipe.nli_dataset_file, recipe.nli_dataset))
+        used.append(_name_of_data(recipe.nli_file, recipe.nli_dataset_file, recipe.nli_dataset))
     return Model(
         name=name,
         card=f"{name}/README.md",
@@ -183,7 +187,7 @@ def _described(recipe: Recipe, name: str, status: str, *, trained: bool = False)
     )
 
 
-def _source(file: str | None, of_dataset: str | None, dataset: str | None) -> str | None:
+def _name_of_data(file: str | None, of_dataset: str | None, dataset: str | None) -> str | None:
     """Return what names the data best. A pattern such as `train-*.parquet` says nothing."""
     return file or (of_dataset if of_dataset and "*" not in of_dataset else dataset)
 

@@ -115,6 +115,15 @@ def ideas(names: Iterable[str]) -> list[Path]:
     return [path for name in names if (path := IDEAS / f"{name}.svg").is_file()]
 
 
+def show_ideas(names: Iterable[str], at: str) -> list[str]:
+    """Return Markdown that shows these pictures.
+
+    Args:
+        at: path from the card to them, with a slash at its end.
+    """
+    return [f"![The idea of {picture.stem}]({at}{picture.name})" for picture in ideas(names)]
+
+
 def limits(recipe: Recipe) -> list[str]:
     """Return the known limits of the methods, the data, the base model and the length."""
     lines = [method_entries()[name]["limits"] for name in text_names(recipe)]

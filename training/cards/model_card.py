@@ -25,7 +25,7 @@ from .card_tables import (
 )
 from .escaping import plain
 from .listing import MEASURED, RECIPE_ONLY, Model
-from .method_texts import citations, description, ideas, limits, text_names, trained
+from .method_texts import citations, description, limits, show_ideas, text_names, trained
 
 UNTRAINED = f"Status: {RECIPE_ONLY}. The command below makes the weights."
 UNPUBLISHED = (
@@ -92,7 +92,7 @@ def _card(
     sections = [
         f"# {plain(recipe.name)}",
         *status,
-        *(f"![The idea of {picture.stem}]({ideas_at}{picture.name})" for picture in ideas(text_names(recipe))),
+        *show_ideas(text_names(recipe), ideas_at),
         description(recipe),
         "Made with csezoo, a model zoo of contrastive sentence embeddings.",
         use_section(path, recipe.method, plain_form=has_plain_form(recipe.method, recipe.model) and not recipe.flow),

@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard, ModelCardData
 
 from ..recipes.released import STATUS, Kind, Released
 from .card_tables import score_tables
-from .method_texts import BIASES, DATA_LIMITS, UNCASED, ideas, method_entries
+from .method_texts import BIASES, DATA_LIMITS, UNCASED, method_entries, show_ideas
 from .model_card import has_plain_form, use_section
 from .published import published_rows
 from .tables import markdown_table
@@ -47,8 +47,7 @@ def released_card(
     plain_form = _has_plain_form(kind, conversion)
     license = (conversion and conversion.license) or kind.license
     sections = [f"# {title}", *([f"Status: {STATUS}."] if entry else [])]
-    pictures = ideas(kind.texts) if ideas_at else []
-    sections += [f"![The idea of {picture.stem}]({ideas_at}{picture.name})" for picture in pictures]
+    sections += show_ideas(kind.texts, ideas_at) if ideas_at else []
     sections += [method_entries()[text]["description"] for text in kind.texts]
     if conversion:
         sections += [

@@ -141,7 +141,7 @@ def test_a_directory_with_the_characters_of_a_pattern_is_read_itself(train_file,
     assert vectors.shape == (2, 3)
 
 
-def test_vectors_that_were_written_again_within_the_same_second_are_read_again(train_file, tmp_path):
+def test_vectors_are_known_by_their_content_and_not_by_their_time(train_file, tmp_path):
     receipt = {"model_sha256": "3", "pooling": "cls", "dtype": "float32"}
     sizes = []
     for size in (5, 3):

@@ -240,15 +240,12 @@ def test_the_side_on_which_texts_are_cut_is_not_read_from_the_cache(train_file, 
 
 
 @pytest.mark.parametrize("name, old, new", [("a.txt", "one\ntwo\n", "six\nten\n"), ("a.csv", "t\none\n", "t\nsix\n")])
-def test_a_file_is_known_by_its_content_and_not_by_its_time(load, tmp_path, name, old, new):
+def test_a_file_is_known_by_its_content_and_not_by_its_time(tmp_path, name, old, new):
     """Archives and copies keep the time of a file."""
-    keys = {"text_columns": ["t"]} if name.endswith("csv") else {}
-    (tmp_path / name).touch()
-    load(name, old, **keys)
-    os.utime(tmp_path / name, (1e9, 1e9))
-    path = str(tmp_path / name)
-    before = load_sentences(make_recipe({"train_file": path, **keys}))["0"][:]
-    (tmp_path / name).write_text(new, encoding="utf-8")
-    os.utime(tmp_path / name, (1e9, 1e9))
-    after = load_sentences(make_recipe({"train_file": path, **keys}))["0"][:]
-    assert before[0] == "one" and after[0] == "six"
+    file, first = tmp_path / name, []
+    for content in (old, new):
+        file.write_text(content, encoding="utf-8")
+        os.utime(file, (1e9, 1e9))
+        keys = {"text_columns": ["t"]} if name.endswith("csv") else {}
+        first.append(load_sentences(make_recipe({"train_file": str(file), **keys}))["0"][0])
+    assert first == ["one", "six"]

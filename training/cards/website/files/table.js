@@ -119,10 +119,10 @@ if (table) {
 
   heads.forEach((head) => head.firstElementChild.addEventListener("click", () => {
     const score = head.textContent === "STS average" || boxes.some((box) => box.value === head.textContent);
-    const best = score ? "descending" : "";
+    const [best, worst] = score ? ["descending", ""] : ["", "descending"];  // what comes first
     const again = choice.get("sort") === head.textContent && (choice.get("order") ?? "") === best;
     choose("sort", head.textContent);
-    choose("order", again === score ? "" : "descending");
+    choose("order", again ? worst : best);
     sort();
   }));
   search.addEventListener("input", () => { choose("search", search.value); filter(); });
