@@ -1,4 +1,4 @@
-"""Load a checkpoint of the zoo and compare sentences.
+"""Load a model of the zoo with transformers alone, and compare sentences.
 
 python examples/embed_sentences.py runs/quickstart/best "The cook bakes bread." "Bread is baked by the cook."
 """

@@ -1,4 +1,4 @@
-"""Search the lines of a file with LlamaIndex, whose embeddings load a checkpoint with sentence-transformers.
+"""Search the lines of a file with LlamaIndex, whose embeddings load a model with sentence-transformers.
 
 pip install llama-index-core llama-index-embeddings-huggingface
 python examples/llama_index_search.py runs/quickstart/best sentences.txt "Who bakes the bread?"
@@ -14,7 +14,7 @@ from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 
 def main(repository: str, file: str, query: str, nearest: int = 3) -> None:
     lines = [line for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
-    embeddings = HuggingFaceEmbedding(repository, trust_remote_code=True)
+    embeddings = HuggingFaceEmbedding(repository)
     index = VectorStoreIndex([TextNode(text=line) for line in lines], embed_model=embeddings)
     for node in index.as_retriever(similarity_top_k=nearest).retrieve(query):
         print(f"{node.score:6.2f}  {node.text}")

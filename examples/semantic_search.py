@@ -6,12 +6,12 @@ python examples/semantic_search.py runs/quickstart/best sentences.txt "Who bakes
 import sys
 from pathlib import Path
 
-from transformers import AutoModel
+from sentence_transformers import SentenceTransformer
 
 
 def main(repository: str, file: str, *queries: str, nearest: int = 5) -> None:
     lines = [line for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
-    model = AutoModel.from_pretrained(repository, trust_remote_code=True)
+    model = SentenceTransformer(repository)
     corpus = model.encode(lines, normalize_embeddings=True)
     questions = model.encode(list(queries), normalize_embeddings=True)
     for query, cosines in zip(queries, questions @ corpus.T, strict=True):

@@ -1,10 +1,8 @@
-"""The code of published checkpoints. Importing this package registers every method with the Auto classes."""
+"""The methods, and in `serving` what published repositories carry. Importing it registers the Auto classes."""
 
 from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as LORA_TARGETS
 from transformers import AutoConfig, AutoModel, AutoModelForPreTraining
 
-from .backbones import FUSED, QUERY, VALUE
-from .checkpoint_files import name_all_imports
 from .combination import Method, method
 from .configuration_consert import ConSERTConfig
 from .configuration_contrastive_tension import ContrastiveTensionConfig
@@ -23,9 +21,12 @@ from .modeling_diffcse import DiffCSEForContrastiveLearning, DiffCSEModel
 from .modeling_isbert import ISBERTForContrastiveLearning, ISBERTModel
 from .modeling_l2pcsr import L2PCSRForContrastiveLearning, L2PCSRModel
 from .modeling_prdsimcse import PrdSimCSEForContrastiveLearning, PrdSimCSEModel
-from .modeling_pretrained import SentenceEncoderPreTrainedModel
 from .modeling_sgopt import SGOPTForContrastiveLearning, SGOPTModel
 from .modeling_simcse import SimCSEForContrastiveLearning, SimCSEModel
+from .serving.configuration_csezoo import CsezooConfig
+from .serving.layers_csezoo import FUSED, VALUE
+from .serving.own_form_csezoo import CsezooOwnFormModel
+from .view_adapters import QUERY
 
 # The methods of the zoo, by model type: configuration, serving model, training model.
 METHODS: dict[str, Method] = {
@@ -44,18 +45,16 @@ METHODS: dict[str, Method] = {
     "diffaug": (DiffAugConfig, DiffAugModel, DiffAugForContrastiveLearning),
 }
 
-SentenceEncoderPreTrainedModel.complete_code = name_all_imports
-
 for _config, _serving, _training in METHODS.values():
     AutoConfig.register(_config.model_type, _config)
     AutoModel.register(_config, _serving)
     AutoModelForPreTraining.register(_config, _training)
     # peft adapts query and value of BERT; these are their names in every family.
     LORA_TARGETS[_config.model_type] = [name.removeprefix(".") for name in (*QUERY, *VALUE, *FUSED)]
-    # Save the class's code files with a checkpoint, and the map that finds them.
-    _config.register_for_auto_class()
-    _serving.register_for_auto_class("AutoModel")
-    _training.register_for_auto_class("AutoModelForPreTraining")
+# Published repositories that have no plain form; a plain one is loaded by the class of its family.
+AutoConfig.register(CsezooConfig.model_type, CsezooConfig)
+AutoModel.register(CsezooConfig, CsezooOwnFormModel)
+LORA_TARGETS[CsezooConfig.model_type] = LORA_TARGETS["simcse"]
 
 __all__ = [
     "METHODS",

@@ -73,6 +73,15 @@ class DiffAugConfig(SentenceEncoderConfig):
         self.denoise_length_offset = denoise_length_offset
         super().__init__(nli_classes=nli_classes, **kwargs)
 
+    @classmethod
+    def published_keys(cls, csezoo: dict[str, Any]) -> dict[str, Any]:
+        keys = super().published_keys(csezoo) | {"prefix_length": csezoo.get("prefix_positions", 0) // 2}
+        if "denoise" in csezoo:
+            keys["denoise_length_offset"] = 0
+        if "adapters" in csezoo:  # one set, which has the mean of both
+            keys |= {"views_module": "adapter", "views_mode": "same", "bottleneck": csezoo["adapters"]["size"]}
+        return keys
+
     def check(self) -> None:
         super().check()
         if self.denoise == "always" and self.bias_length_offset:

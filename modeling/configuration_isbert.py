@@ -32,6 +32,11 @@ class ISBERTConfig(SentenceEncoderConfig):
         self.kernel_sizes = kernel_sizes
         super().__init__(pooling=pooling, projection=projection, **kwargs)
 
+    @classmethod
+    def published_keys(cls, csezoo: dict[str, Any]) -> dict[str, Any]:
+        ngrams = csezoo.get("ngrams", {})
+        return super().published_keys(csezoo) | ({"kernel_sizes": ngrams["kernel_sizes"]} if ngrams else {})
+
     def check(self) -> None:
         super().check()
         if any(size % 2 == 0 for size in self.kernel_sizes):

@@ -6,39 +6,14 @@ from random import Random
 from typing import Any, ClassVar
 
 from transformers import AutoConfig, BertConfig, PretrainedConfig, PreTrainedTokenizerBase
-from transformers.utils.versions import require_version
 
 from .allowed_values import SIZE, WEIGHT, check_prompt, check_value
-
-require_version("transformers>=4.57")  # checked here because a checkpoint imports this file first
 
 POOLING_MODES = ("cls", "mean", "max", "first_last_mean", "embeddings_last_mean", "last2_mean", "last", "wk", "prompt")
 PROJECTIONS = ("none", "tanh", "batchnorm", "gelu", "mlm_transform")
 DENOISING = ("none", "train", "always")
 RANK_LOSSES = ("listnet", "listmle")
 NLI_OBJECTIVES = ("classifier", "contrastive")
-
-
-class AutoMap(dict):
-    """The classes of a checkpoint, by the Auto class that loads them.
-
-    A checkpoint has no class for tasks such as classification. transformers looks for one here first, so this is the
-    place for an error that names the way out.
-
-    Example:
-        >>> "AutoModelForMaskedLM" in AutoMap(AutoModel="modeling_simcse.SimCSEModel")
-        Traceback (most recent call last):
-        ValueError: AutoModelForMaskedLM: a sentence encoder has no head for it; `csezoo export DIR --to plain` \
-writes the encoder as a plain model, which AutoModelForMaskedLM can load
-    """
-
-    def __contains__(self, name: object) -> bool:
-        if not super().__contains__(name) and str(name).startswith("AutoModelFor"):
-            raise ValueError(
-                f"{name}: a sentence encoder has no head for it; `csezoo export DIR --to plain` writes the encoder as "
-                f"a plain model, which {name} can load"
-            )
-        return super().__contains__(name)
 
 
 class SentenceEncoderConfig(PretrainedConfig):
@@ -213,18 +188,44 @@ class SentenceEncoderConfig(PretrainedConfig):
         self.whitening_size = whitening_size
         self.flow_width = flow_width
         self.check()
-        # These names locate the code of a checkpoint in the files beside its weights.
-        name = type(self).__name__.removesuffix("Config")
-        kwargs["auto_map"] = AutoMap(
-            AutoConfig=f"configuration_{self.model_type}.{name}Config",
-            AutoModel=f"modeling_{self.model_type}.{name}Model",
-            AutoModelForPreTraining=f"modeling_{self.model_type}.{name}ForContrastiveLearning",
-        )
         super().__init__(**kwargs)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, **kwargs: Any) -> Any:
+        """Load the configuration of a training model or of a published repository."""
+        config_dict, kwargs = cls.get_config_dict(pretrained_model_name_or_path, **kwargs)
+        return cls.from_dict(config_dict, **kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Make a configuration of its own dict, or of the `config.json` of a published repository."""
+        if "csezoo" in config_dict:
+            family = {key: value for key, value in config_dict.items() if key not in ("auto_map", "csezoo")}
+            backbone_config = config_dict.get("backbone_config", family)
+            config_dict = {"backbone_config": backbone_config, **cls.published_keys(config_dict["csezoo"])}
+        return super().from_dict(config_dict, **kwargs)
+
+    @classmethod
+    def published_keys(cls, csezoo: dict[str, Any]) -> dict[str, Any]:
+        """Return the keys that a published repository tells. What it does not have (the losses) keeps its default.
+
+        Args:
+            csezoo: of its `config.json`, see `CsezooConfig`.
+        """
+        keys = {"pooling": csezoo["pooling"], "mask_token_id": csezoo.get("mask_token_id")}
+        if template := csezoo.get("template"):
+            keys |= {"prompts": [template["text"]], "prompt_token_ids": [[template["before"], template["after"]]]}
+        if "projection" in csezoo:
+            keys |= {"projection": csezoo["projection"], "projection_at_test": True}
+        if flows := [layer for layer in csezoo.get("layers", []) if layer["type"] == "Flow"]:
+            keys["flow_width"] = flows[0]["width"]
+        if "whitening" in csezoo:
+            keys["whitening_size"] = csezoo["whitening"]
+        return keys | ({"denoise": "always"} if "denoise" in csezoo else {})
 
     def check(self) -> None:
         """Check all values, and values that belong together; a model calls it too, because options set them later."""
-        values = self.to_dict()  # not `getattr`: the audit cannot know which attribute that reads
+        values = self.to_dict()
         for cls in type(self).__mro__:
             for key, allowed in vars(cls).get("allowed", {}).items():
                 signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # of a class, not of an instance
@@ -349,15 +350,13 @@ class SentenceEncoderConfig(PretrainedConfig):
 
     @property
     def needs_own_code(self) -> str | None:
-        """Why a plain backbone with modules of sentence-transformers cannot serve the model, or None if it can."""
+        """Why a plain encoder with modules of sentence-transformers cannot serve the model, or None if it can."""
         if self.denoise == "always":
-            return "it subtracts its template's bias (denoise: always), which needs a second pass through the encoder"
+            return "it subtracts its template's bias (denoise: always), which depends on the length of the sentence"
         if self.flow_width:
             return "it maps its vectors by a flow (BERT-flow), whose couplings are no module of sentence-transformers"
         if self.pooling == "wk":
             return "its pooling (wk) weighs the layers of every token, which no module of sentence-transformers does"
-        if self.projection == "mlm_transform":
-            return "its projection (mlm_transform) has a layer norm, a module that not every sentence-transformers has"
         return None
 
     @property

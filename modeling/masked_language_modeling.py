@@ -8,7 +8,6 @@ from transformers import PreTrainedModel
 from .backbones import norm_eps
 from .distributed import gather_rows
 from .objectives import at_least_float32
-from .pooling import MaskedLMTransform
 
 
 def mask_tokens(
@@ -39,6 +38,26 @@ def mask_tokens(
     random_ids = torch.randint(vocab_size, input_ids.shape, device=input_ids.device)
     masked = torch.where(chosen & (fate < 0.8), mask_token_id, input_ids)
     return torch.where(chosen & (fate >= 0.9), random_ids, masked), labels
+
+
+class MaskedLMTransform(nn.Module):
+    """Linear(H, E) - GELU - LayerNorm: the transform in front of a masked-LM head's decoder. `(…, H) -> (…, E)`.
+
+    Supervised PromptBERT starts from the pre-trained one and applies it to the vector and to the template's bias
+    before it subtracts them. E is H, or the width of the word embeddings if these are narrower.
+
+    Example:
+        >>> MaskedLMTransform(4, 1e-12)(torch.zeros(2, 4)).shape
+        torch.Size([2, 4])
+    """
+
+    def __init__(self, hidden_size: int, layer_norm_eps: float, embedding_size: int | None = None):
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, embedding_size or hidden_size)
+        self.layer_norm = nn.LayerNorm(embedding_size or hidden_size, eps=layer_norm_eps)
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        return self.layer_norm(F.gelu(self.dense(vectors)))
 
 
 class MaskedLMHead(MaskedLMTransform):

@@ -13,15 +13,17 @@ from transformers.utils import logging
 
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .distributed import gather_rows, largest
-from .masked_language_modeling import MaskedLMHead, mask_tokens, masked_lm_loss
+from .masked_language_modeling import MaskedLMHead, MaskedLMTransform, mask_tokens, masked_lm_loss
 from .matryoshka import matryoshka_losses
 from .mini_batches import in_mini_batches
 from .modeling_pretrained import SentenceEncoderPreTrainedModel
 from .modeling_sentence_encoder import SentenceEncoderModel, without_pooler
 from .natural_language_inference import NLIClassifier, nli_loss
 from .objectives import duplicate_rows, info_nce
-from .pooling import BackboneOutput, MaskedLMTransform, build_projection
+from .pooling import build_projection
 from .rank_distillation import rank_distillation
+from .serving.modeling_csezoo import CsezooModel
+from .serving.pooling_csezoo import BackboneOutput
 from .weight_average import update_average
 
 logger = logging.get_logger(__name__)
@@ -117,6 +119,13 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             if head in heads:
                 head.load_state_dict(source.state_dict())
         return {"average"} & lost
+
+    @torch.no_grad()
+    def take_published(self, form: CsezooModel) -> None:
+        """Copy the weights of a published repository. The heads of training are new."""
+        self.model.take_published(form)
+        tensors = {name for name in self.state_dict() if not name.startswith("model.")}
+        self._without_training_heads(tensors, set())
 
     def start_from(self, backbone: nn.Module) -> None:
         """Load a pre-trained encoder's weights into every encoder of the model that starts from them."""

@@ -36,34 +36,25 @@ import torch
 import torch.nn.functional as F
 from peft import PrefixEncoder, PrefixTuningConfig
 from torch import nn
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
-from .backbones import hidden_dropout, key_shape, takes_cache
+from .backbones import hidden_dropout
 from .configuration_diffaug import DiffAugConfig
 from .diffaug_measures import representation_divergence, weight_convergence
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
 from .packing import Packing, Parts, can_pack
-from .pooling import BackboneOutput
-from .prefix_slots import beside_slots, keys_and_values, prefixes_in_slots
-from .view_adapters import ViewAdapters
-
-
-class PrefixCache(DynamicCache):
-    """The keys and values before those of a sentence: the prefix of one view, or of both.
-
-    Args:
-        positions: number of positions before the real tokens: those of both prefixes, even if the cache has only one.
-    """
-
-    def __init__(self, positions: int):
-        super().__init__()
-        self.positions = positions
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return the first position of the real tokens, for the embeddings of transformers."""
-        return self.positions
+from .serving.layers_csezoo import (
+    PrefixCache,
+    beside_slots,
+    key_shape,
+    keys_and_values,
+    prefixes_in_slots,
+    takes_cache,
+)
+from .serving.pooling_csezoo import BackboneOutput
+from .view_adapters import OUTPUT, ViewAdapters, projections
 
 
 class DiffAugModel(SentenceEncoderModel):
@@ -102,6 +93,21 @@ class DiffAugModel(SentenceEncoderModel):
             self.prefixes = nn.Parameter(torch.zeros(shape), requires_grad=False)
         self.post_init()
 
+    @torch.no_grad()
+    def own_form(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        own, tensors = super().own_form()
+        if self.config.prefix_positions:
+            own["prefix_positions"] = self.config.prefix_positions
+            tensors["prefixes"] = self.prefixes
+        elif self.config.views_module == "adapter":  # the mean of the sets is one adapter
+            names = {module: name for name, module in self.backbone.named_modules()}
+            after = [names[linear] for _, linear in projections(self.backbone, OUTPUT)]
+            own["adapters"] = {"size": self.config.bottleneck * self.view_adapters[0].sets, "after": after}
+            for number, adapter in enumerate(self.view_adapters):
+                tensors[f"adapters.{number}.down.weight"] = adapter.down.weight
+                tensors[f"adapters.{number}.up.weight"] = adapter.up.weight / adapter.sets
+        return own, tensors
+
     def lora_modules(self) -> dict[str, ViewAdapters]:
         own = {"view_adapters": self.view_adapters} if self.config.views_module == "lora" else {}
         return super().lora_modules() | own
@@ -134,7 +140,7 @@ class DiffAugModel(SentenceEncoderModel):
     ) -> BackboneOutput:
         """Run the backbone with the modules of one view or both.
 
-        An encoder gets the prefix as the keys and values of earlier tokens, or in `prefix_slots` if it takes none.
+        An encoder gets the prefix as the keys and values of earlier tokens, or in slots if it takes none.
 
         Args:
             attention_mask: `(rows, T)`.

@@ -32,13 +32,12 @@ from .backbones import embedding_output
 from .configuration_diffcse import DiffCSEConfig
 from .distributed import gather_rows, largest
 from .editing import delete_tokens, insert_masks
-from .masked_language_modeling import MaskedLMHead, mask_tokens, masked_lm_loss
+from .masked_language_modeling import MaskedLMHead, MaskedLMTransform, mask_tokens, masked_lm_loss
 from .mini_batches import in_mini_batches
 from .modeling_contrastive import ContrastiveLearningOutput, ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
 from .objectives import at_least_float32, replaced_token_detection
 from .packing import packed
-from .pooling import MaskedLMTransform
 
 
 class DiffCSEModel(SentenceEncoderModel):

@@ -30,7 +30,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from .configuration_isbert import ISBERTConfig
 from .distributed import gather_rows
@@ -39,37 +38,10 @@ from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
 from .objectives import at_least_float32
 from .packing import Packing, Parts
-from .pooling import BackboneOutput
+from .serving.own_form_csezoo import NGramFeatures
+from .serving.pooling_csezoo import BackboneOutput
 
 PADDING = -1.0  # in place of the features of padding; features are at least 0
-
-
-class NGramFeatures(nn.Module):
-    """Convolutions over the token vectors of a sentence, with its ends padded by zeros.
-
-    Args:
-        hidden_size: H, length of a token vector.
-        kernel_sizes: tokens that each convolution sees.
-        features: how many features each computes; H together.
-
-    Example:
-        >>> NGramFeatures(8, [1, 3], [4, 4])(torch.randn(2, 5, 8), torch.ones(2, 5)).shape
-        torch.Size([2, 5, 8])
-    """
-
-    def __init__(self, hidden_size: int, kernel_sizes: list[int], features: list[int]):
-        super().__init__()
-        self.convolutions = nn.ModuleList(
-            nn.Conv1d(hidden_size, number, size, padding="same")
-            for size, number in zip(kernel_sizes, features, strict=True)
-        )
-
-    def forward(self, hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Return the features `(R, T, H)` of token vectors `(R, T, H)`, with zeros at padding."""
-        real = attention_mask.unsqueeze(-1).to(hidden.dtype)
-        channels = (hidden * real).transpose(1, 2)  # (R, H, T)
-        features = torch.cat([convolution(channels) for convolution in self.convolutions], dim=1)
-        return F.relu(features).transpose(1, 2) * real
 
 
 def jensen_shannon(
@@ -128,6 +100,11 @@ class ISBERTModel(SentenceEncoderModel):
         if outputs.hidden_states is not None:
             outputs.hidden_states = (*outputs.hidden_states, outputs.last_hidden_state)
         return outputs
+
+    def own_form(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        own, tensors = super().own_form()
+        own["ngrams"] = {"kernel_sizes": self.config.kernel_sizes, "features": self.config.features}
+        return own, tensors | {f"ngrams.{name}": tensor for name, tensor in self.ngrams.state_dict().items()}
 
 
 class ISBERTForContrastiveLearning(ForContrastiveLearning):

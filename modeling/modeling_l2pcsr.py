@@ -39,7 +39,7 @@ from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
 from .packing import Packing
 from .perturbations import Perturbation, perturbed
-from .pooling import BackboneOutput
+from .serving.pooling_csezoo import BackboneOutput
 
 # The inner steps use only the direction of a gradient. In half precision small gradients would become 0; scaling by a
 # power of two avoids that without rounding.

@@ -1,20 +1,20 @@
 """What all models of the zoo have in common: strict loading, and padding that is left out of encoder passes."""
 
+import inspect
 from typing import Any, TypeVar
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from .configuration_sentence_encoder import SentenceEncoderConfig
 from .packing import Packing, Parts, packing_of
-from .saved_files import SavedCompletely
+from .published import load_published
+from .serving.modeling_csezoo import WHERE_FROM, CsezooModel
 
-# Options of `from_pretrained` that locate a checkpoint, and with it its tokenizer.
-WHERE_FROM = ("revision", "subfolder", "cache_dir", "token", "local_files_only")
 Loaded = TypeVar("Loaded", bound="SentenceEncoderPreTrainedModel")
 
 
-class SentenceEncoderPreTrainedModel(SavedCompletely):
+class SentenceEncoderPreTrainedModel(PreTrainedModel):
     """Strict loading for all models of the zoo: the error names every tensor that does not fit the model."""
 
     config_class: type[SentenceEncoderConfig] = SentenceEncoderConfig
@@ -72,23 +72,25 @@ class SentenceEncoderPreTrainedModel(SavedCompletely):
     @classmethod
     def from_pretrained(
         cls: type[Loaded],
-        pretrained_model_name_or_path: Any,  # a string or a path: a checkpoint's code does not import `os`
+        pretrained_model_name_or_path: Any,
         *args: Any,
         output_loading_info: bool = False,
         **kwargs: Any,
     ) -> Loaded:
-        """Load a checkpoint of the zoo. All options of `PreTrainedModel.from_pretrained` work.
+        """Load a published repository, or a training model that `save_pretrained` wrote.
+
+        Of a published repository, a training model has the encoder; its heads are new, and a warning names them.
 
         Raises:
             ValueError: a tensor is missing, unexpected or of another shape. The message names it.
             OSError: there are no safetensors weights. Pickles are never read.
         """
+        if (content := _config_of(pretrained_model_name_or_path, kwargs)) and "csezoo" in content:
+            return cls._from_published(pretrained_model_name_or_path, **kwargs)
         # Accept shapes that do not match here, to name them below.
         kwargs |= {"ignore_mismatched_sizes": True, "output_loading_info": True, "use_safetensors": True}
         loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         model, info = loaded  # annotated as returning only the model
-        model.loaded_from = {"pretrained_model_name_or_path": pretrained_model_name_or_path}
-        model.loaded_from |= {name: kwargs[name] for name in WHERE_FROM if name in kwargs}
         missing, unexpected = model._without_training_heads(set(info["missing_keys"]), set(info["unexpected_keys"]))
         problems = [f"missing {name}" for name in sorted(missing)]
         problems += [f"unexpected {name}" for name in sorted(unexpected)]
@@ -97,6 +99,32 @@ class SentenceEncoderPreTrainedModel(SavedCompletely):
             raise ValueError(f"{pretrained_model_name_or_path} does not fit {cls.__name__}: {', '.join(problems)}")
         return loaded if output_loading_info else model
 
+    @classmethod
+    def _from_published(cls: type[Loaded], repository: Any, config: Any = None, **options: Any) -> Loaded:
+        """Load a published repository. Options that are keys of the configuration change it."""
+        names = inspect.signature(SentenceEncoderConfig.__init__).parameters.keys()
+        names |= inspect.signature(cls.config_class.__init__).parameters.keys()
+        keys = {name: options.pop(name) for name in sorted(names & options.keys())}
+        where = {name: options[name] for name in WHERE_FROM if name in options}
+        if config is None:
+            config = cls.config_class.from_pretrained(repository, **where)
+        for name, value in keys.items():
+            setattr(config, name, value)
+        form = load_published(repository, **options)
+        model = cls(config).to(form.dtype)
+        model.take_published(form)
+        return model.eval()
+
+    def take_published(self, form: CsezooModel) -> None:
+        """Copy the weights of a published repository."""
+        raise NotImplementedError
+
     def _without_training_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
         """Drop the tensors in which serving and training checkpoints of a method differ."""
         return missing, unexpected
+
+
+def _config_of(repository: Any, options: dict[str, Any]) -> dict[str, Any]:
+    where = {name: options[name] for name in WHERE_FROM if name in options}
+    content, _ = PretrainedConfig.get_config_dict(repository, **where)
+    return content

@@ -6,35 +6,24 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
-from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModel, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from .backbones import is_causal, norm_eps
+from .backbones import norm_eps
 from .configuration_sentence_encoder import SentenceEncoderConfig
-from .encoding import checked_texts, encode_texts, encode_token_vectors, load_tokenizer
-from .fingerprint import load_fingerprint, verify_fingerprint
-from .flow import Flow
+from .masked_language_modeling import MaskedLMTransform
 from .modeling_pretrained import SentenceEncoderPreTrainedModel
 from .packing import Packing, Parts, packed
-from .pooling import (
-    ALL_LAYERS,
-    BackboneOutput,
-    MaskedLMTransform,
-    build_projection,
-    pool,
-    pool_mask_token,
-    require_mask_token,
-    require_right_padding,
-    token_places,
-)
+from .pooling import ALL_LAYERS, build_projection, pool, token_places
 from .prompts import template_bias
-from .quantization import check_precision, quantize_embeddings
+from .published import publish_model, take_published, transform_layers
+from .serving.encoding_csezoo import EncodesTexts
+from .serving.modeling_csezoo import CsezooModel, is_causal
+from .serving.own_form_csezoo import Flow
+from .serving.pooling_csezoo import BackboneOutput, pool_mask_token, require_mask_token, require_right_padding
 from .view_adapters import UpProjection, ViewAdapters
 from .whitening import Whitening
-
-OUTPUT_VALUES = ("sentence_embedding", "token_embeddings")  # of `encode`
 
 
 def without_pooler(backbone: nn.Module) -> dict[str, torch.Tensor]:
@@ -42,13 +31,11 @@ def without_pooler(backbone: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in backbone.state_dict().items() if not name.startswith("pooler.")}
 
 
-class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
-    """The model that `AutoModel` loads. It maps each sentence to a vector.
+class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
+    """The encoder of a training model. It maps each sentence to a vector, and is saved as a published repository.
 
     It has only the backbone and what inference needs.
     """
-
-    has_fingerprint = True
 
     # Heads that only a training checkpoint has. Serving ignores them.
     training_heads: tuple[str, ...] = ("projection", "lm_head", "nli_classifier", "average")
@@ -82,6 +69,21 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             head for head in self.training_heads if head not in {name.split(".")[0] for name in self.state_dict()}
         }
         return missing, {name for name in unexpected if name.split(".")[0] not in heads}
+
+    @property
+    def embedding_size(self) -> int:
+        return self.config.embedding_size
+
+    def embed_batch(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return self(**batch, pooled_only=True, return_dict=True).pooler_output
+
+    def save_pretrained(  # type: ignore[override]  # further positional options depend on the version
+        self, save_directory: Any, is_main_process: bool = True, state_dict: dict | None = None, **kwargs: Any
+    ) -> None:
+        """Save the model as a published repository, see `CsezooModel.save_pretrained`."""
+        if state_dict is not None:
+            raise ValueError("state_dict: load these weights into the model first; it is saved in another form")
+        publish_model(self).save_pretrained(save_directory, is_main_process, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -162,6 +164,23 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
             yield
         finally:
             self.backbone = backbone
+
+    def own_form(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """Return what a plain encoder cannot have, as keys and tensors of `CsezooOwnFormModel`."""
+        own: dict[str, Any] = {}
+        tensors: dict[str, torch.Tensor] = {}
+        if self.config.denoise == "always":
+            before, after = self.config.prompt_token_ids[0]
+            longest = self.own_tokenizer().model_max_length - len(before) - len(after)
+            own["denoise"] = {"template_tokens": len(before) + len(after), "longest": longest}
+            tensors["template_bias"] = self.biases_by_length(0, longest)
+            for number, (described, state) in enumerate(transform_layers(self)):
+                own.setdefault("transform", []).append(described)
+                tensors |= {f"transform.{number}.{name}": tensor for name, tensor in state.items()}
+        return own, tensors
+
+    def take_published(self, form: CsezooModel) -> None:
+        take_published(self, form)
 
     def lora_modules(self) -> dict[str, ViewAdapters]:
         """Return the modules whose changes can be added to the backbone's weights, by name."""
@@ -258,133 +277,17 @@ class SentenceEncoderModel(SentenceEncoderPreTrainedModel):
         beside_sentence = sum(map(len, token_ids)) - self.config.bias_length_offset
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
+        longest = input_ids.shape[1] - beside_sentence
+        return self.biases_by_length(template, longest, **inputs)[attention_mask.sum(1) - beside_sentence]
+
+    def biases_by_length(self, template: int, longest: int, **inputs: Any) -> torch.Tensor:
+        """Return the bias of a template for sentences of 0 to `longest` tokens, `(longest + 1, H)`."""
         bias = template_bias(
             partial(self.run_backbone, **inputs),
-            token_ids,
-            attention_mask.sum(1) - beside_sentence,
-            longest=input_ids.shape[1] - beside_sentence,
+            self.config.prompt_token_ids[template],
+            longest,
             mask_token_id=self.config.mask_token_id,
             position_offset=self.config.denoise_position_offset + self.config.prefix_positions,
+            device=self.device,
         )
         return self.transform(bias)
-
-    def encode(
-        self,
-        texts: str | list[str],
-        tokenizer: PreTrainedTokenizerBase | None = None,
-        *,
-        batch_size: int = 32,
-        normalize_embeddings: bool = False,
-        truncate_dim: int | None = None,
-        precision: str = "float32",
-        output_value: str = "sentence_embedding",
-        convert_to_numpy: bool = True,
-        convert_to_tensor: bool = False,
-        device: str | torch.device | None = None,
-        prompt: str | None = None,
-        show_progress_bar: bool = False,
-    ) -> Any:  # an array or a tensor: a checkpoint's code does not import numpy
-        """Embed texts in batches of similar length, without gradients.
-
-        The options have the names and the meaning that they have in sentence-transformers.
-
-        Args:
-            texts: one string or a list of strings, of any length. They are truncated at the model's limit.
-            tokenizer: the tokenizer saved with the model; loaded from the checkpoint by default.
-            batch_size: largest number of texts in a forward pass. If texts are long, a pass has fewer: at most 1,024
-                tokens with padding on a CPU, and at most 128 x `batch_size` tokens on other devices.
-            normalize_embeddings: scale every vector to length 1, after it was truncated.
-            truncate_dim: keep this many dimensions, the first ones; all by default. A model trained with
-                `matryoshka_dims` or whitened has its best ones first.
-            precision: `float32`, `int8`, `uint8`, `binary` or `ubinary`, see `quantization.quantize_embeddings`. The
-                ranges of `int8` and `uint8` are computed from these texts.
-            output_value: `token_embeddings` returns a tensor `(tokens, H)` for each text instead, special tokens
-                included.
-            convert_to_numpy: return a numpy array, on the CPU. Otherwise return a tensor on the model's device, with
-                the model's dtype or that of `precision`.
-            convert_to_tensor: return a tensor, whatever `convert_to_numpy` is.
-            device: move the model to this device first.
-            prompt: refused; a model's prompt is part of its tokenizer.
-            show_progress_bar: show a progress bar.
-
-        Returns:
-            `(len(texts), H)` in the order of the texts, or `(H,)` for a single text.
-
-        Raises:
-            TypeError, ValueError: a text or an option is not allowed.
-
-        Example:
-            `model.encode(["A cat sits.", "A dog runs."], normalize_embeddings=True, truncate_dim=64)`
-        """
-        if prompt:
-            raise ValueError(
-                f"prompt: {prompt!r:.60} cannot be added, because a model's prompt is part of its tokenizer; "
-                "leave it out, or write it in front of the texts yourself"
-            )
-        if batch_size < 1:
-            raise ValueError(f"batch_size: {batch_size} must be at least 1")
-        if truncate_dim is not None and truncate_dim < 1:
-            raise ValueError(f"truncate_dim: {truncate_dim} must be at least 1")
-        check_precision(precision)
-        if output_value not in OUTPUT_VALUES:
-            raise ValueError(f"output_value: {output_value!r} must be one of {', '.join(OUTPUT_VALUES)}")
-        of_tokens = output_value == "token_embeddings"
-        if of_tokens and (truncate_dim is not None or precision != "float32" or normalize_embeddings):
-            raise ValueError(
-                "output_value: token_embeddings are neither truncated, quantised nor normalised; leave out "
-                "truncate_dim, precision and normalize_embeddings"
-            )
-        single = isinstance(texts, str)
-        checked = checked_texts([texts] if isinstance(texts, str) else texts)
-        if device is not None:
-            self.to(device)  # type: ignore[arg-type]  # a decorator hides `self`
-        tokenizer = tokenizer or load_tokenizer(self)
-        passes: dict[str, Any] = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
-        if of_tokens:
-            tokens = encode_token_vectors(self, checked, tokenizer, **passes)
-            return tokens[0] if single else tokens
-        embeddings = encode_texts(self, checked, tokenizer, dimensions=truncate_dim, **passes)
-        if normalize_embeddings:
-            embeddings = F.normalize(embeddings, dim=-1)
-        if precision != "float32":
-            embeddings = quantize_embeddings(embeddings, precision)
-        if single:
-            embeddings = embeddings[0]
-        if convert_to_tensor or not convert_to_numpy:
-            return embeddings
-        return (embeddings.float() if precision == "float32" else embeddings).cpu().numpy()
-
-    def similarity(self, embeddings1: Any, embeddings2: Any) -> torch.Tensor:
-        """Return the cosines `(n, m)` of all pairs of embeddings, as `SentenceTransformer.similarity` does.
-
-        Args:
-            embeddings1, embeddings2: arrays or tensors `(n, H)` and `(m, H)`, or `(H,)` for one embedding.
-
-        Example:
-            `model.similarity(model.encode(["A cat sits.", "A dog runs."]), model.encode("A cat sleeps."))`
-        """
-        left, right = (torch.atleast_2d(torch.as_tensor(each)).float() for each in (embeddings1, embeddings2))
-        return F.normalize(left, dim=1) @ F.normalize(right, dim=1).T
-
-    def verify(self, tokenizer: PreTrainedTokenizerBase | None = None) -> list[str]:
-        """Compare the checkpoint with its fingerprint: the token ids and vectors of a few sentences when it was saved.
-
-        The vectors are computed from the stored token ids. An error therefore names what differs: the tokenizer, or
-        the model (its weights, its configuration, the code or the libraries).
-
-        Args:
-            tokenizer: loaded from the checkpoint by default.
-
-        Returns:
-            One line for each thing that was compared.
-
-        Raises:
-            ValueError: something differs. The message names the sentences and the difference. The elements of a
-                vector may differ by 1e-4 of their root mean square, in float16 by 0.05 and in bfloat16 by 0.2.
-            OSError: the checkpoint has no fingerprint.
-
-        Example:
-            `model.verify()`
-        """
-        fingerprint = load_fingerprint(self)
-        return verify_fingerprint(self, tokenizer or load_tokenizer(self), fingerprint)

@@ -28,19 +28,11 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_outputs import ModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .backbones import (
-    KEY,
-    VALUE,
-    embedding_layer,
-    embedding_output,
-    hidden_layers,
-    is_causal,
-    position_tables,
-    projections_of,
-    without_checkpointing,
-)
+from .backbones import embedding_layer, embedding_output, position_tables, without_checkpointing
+from .serving.layers_csezoo import KEY, VALUE, hidden_layers, projections_of
+from .serving.modeling_csezoo import is_causal
 
-# The attention implementation below. The audit of checkpoints knows this name and allows code to set it.
+# The attention implementation below.
 PACKED = "csezoo_packed"
 # Below this share of padding, many small attentions cost more than the padding.
 LEAST_PADDING = 1 / 32
@@ -213,7 +205,6 @@ def packed_attention(
         return ALL_ATTENTION_FUNCTIONS["sdpa"](
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others
         )
-    # A method, because the packing's class may be of another copy of this file (the code of a checkpoint).
     return packing.attend(query, key, value, dropout=dropout, scale=scaling), None
 
 
@@ -354,7 +345,7 @@ def packed(
         yield partial(packing.run, encoder, attention_mask=attention_mask)
         return
     # Not only inside the context: checkpointed layers run again in the backward pass.
-    encoder.config._attn_implementation = "csezoo_packed"  # a literal, which the audit allows
+    encoder.config._attn_implementation = PACKED
     packing.attended = False
     backbone = _without_head(encoder)
 

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from .backbones import embedding_output, first_output, hidden_layers, with_first_output, without_checkpointing
+from .backbones import embedding_output, first_output, with_first_output, without_checkpointing
 from .packing import Packing
+from .serving.layers_csezoo import hidden_layers
 
 # Changes a layer's output `(R, T, H)`, or with a packing `(1, N, H)`.
 Perturbation = Callable[[torch.Tensor, Packing | None], torch.Tensor]

@@ -14,10 +14,36 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import PreTrainedModel
 
-from .backbones import FUSED, OUTPUT, QUERY, VALUE, projections, shares_position_projections
+from .backbones import shares_position_projections
+from .serving.layers_csezoo import FUSED, VALUE, hidden_layers, projections_of
 
+# How the names of projections end, see `serving/layers_csezoo.py`.
+QUERY: tuple[str, ...] = (".query", ".q_lin", ".attn.q", ".query_proj", ".q_proj")
+# The outputs of attention and feed-forward network, before dropout and the skip connection.
+OUTPUT: tuple[str, ...] = (".output.dense", ".out_lin", ".ffn.lin2", ".attn.o", ".o_proj", ".down_proj", ".fc2", ".Wo")
+OUTPUT += (".attention.dense", ".ffn_output")  # ALBERT
 # The layers that are adapted.
 LINEAR = {"lora": (QUERY, VALUE, FUSED), "adapter": (OUTPUT,)}
+
+
+def projections(backbone: PreTrainedModel, *endings: tuple[str, ...]) -> list[tuple[str, nn.Linear]]:
+    """Return the linear layers whose names end as given, with their names, in the order of the modules.
+
+    Args:
+        backbone: whose layers are searched.
+        endings: `QUERY`, `VALUE`, `FUSED` or `OUTPUT`.
+
+    Raises:
+        ValueError: the layers have none, or not the same number of them.
+    """
+    layers = list(dict.fromkeys(hidden_layers(backbone)))
+    of_layers = [projections_of(layer, *endings) for layer in layers]
+    if not of_layers[0] or len({len(of_layer) for of_layer in of_layers}) > 1:
+        raise ValueError(
+            f"base_model: each layer of {backbone.config.model_type} needs the same number of projections whose names "
+            f"end in one of {', '.join(sum(endings, ()))}; choose another base_model"
+        )
+    return [pair for of_layer in of_layers for pair in of_layer]
 
 
 class UpProjection(nn.Linear):

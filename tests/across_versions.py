@@ -1,11 +1,12 @@
-"""Whether published code gives the same vectors under other versions of its libraries, each in its own environment.
+"""Whether a published repository gives the same vectors under other versions of its libraries.
 
     python -m tests.across_versions [DIRECTORY]
 
-Saves a tiny checkpoint of every method and setting with the versions of this environment, and the export of each that
-has a plain form. For each other version of transformers or sentence-transformers it makes a virtual environment in
-DIRECTORY (a temporary one by default; one that is there is used again), where csezoo is not installed, and loads all
-of them there. Not a test of `pytest`: it installs packages.
+Saves a tiny repository of every method and setting with the versions of this environment. For each other version of
+transformers or sentence-transformers it makes a virtual environment in DIRECTORY (a temporary one by default; one that
+is there is used again), where neither csezoo nor peft is installed, and opens all of them by every door: `AutoModel`
+with trust, `AutoModel` and `AutoTokenizer` without, and `SentenceTransformer` without and with trust. No door may ask
+a question. Not a test of `pytest`: it installs packages.
 """
 
 import json
@@ -21,13 +22,9 @@ import numpy as np
 import torch
 import transformers
 from tqdm import tqdm
-from transformers import AutoModel
 from transformers.utils import logging
 
-from csezoo.modeling.encoding import load_tokenizer
-from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
-from csezoo.modeling.saved_files import OLDEST_SENTENCE_TRANSFORMERS
-from csezoo.training.publishing.plain import separate_template_mask, write_plain_model
+from csezoo.modeling.published import load_published
 from tests.conftest import SENTENCES
 from tests.methods import CONFIGS
 from tests.repositories import tiny_repository
@@ -36,26 +33,44 @@ OTHERS = ("4.57.6", "5.20.2")  # the last of 4.x, and the oldest that setup.cfg 
 TOO_OLD = "4.56.2"
 # Versions of sentence-transformers, each with a version of transformers that it admits.
 SENTENCE_TRANSFORMERS = {"3.0.1": "4.57.6", "4.1.0": "4.57.6", "5.3.0": "4.57.6", "5.4.0": "4.57.6", "6.2.0": "5.20.2"}
+OLDEST_FOR_OWN_FORM = "5.4.0"  # of sentence-transformers, for a repository without a plain form
 TOLERANCE = 1e-5
-PROMPT = {"pooling": "prompt", "prompts": ["this sentence : {sentence} means {mask} ."], "denoise": "always"}
-SETTINGS = {**CONFIGS, "simcse-prompt": PROMPT, "diffaug-prompt": {**PROMPT, "denoise_length_offset": 0}}
+PROMPT = {"pooling": "prompt", "prompts": ["this sentence : {sentence} means {mask} ."]}
+SETTINGS = {
+    **CONFIGS,
+    "simcse-prompt": PROMPT,
+    "simcse-denoised": {**PROMPT, "denoise": "always"},
+    "simcse-two-layers": {"pooling": "first_last_mean"},
+    "simcse-kept": {"projection": "batchnorm", "projection_at_test": True, "whitening_size": 8},
+    "simcse-wk": {"pooling": "wk"},
+    "diffaug-prompt": {**PROMPT, "denoise": "always", "denoise_length_offset": 0},
+}
 TEXTS = ["", "zebra 🙂", *SENTENCES[:6], " ".join(SENTENCES[:20])]
 LOAD = f"""
-import json, sys
+import builtins, json, sys
 from pathlib import Path
-from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
+import torch
+from transformers import AutoModel, AutoTokenizer
 
-vectors = {{}}
+questions, vectors = [], {{}}
+builtins.input = lambda question: questions.append(question) or "n"
 for path in sorted(Path(sys.argv[1]).iterdir()):
-    model = AutoModel.from_pretrained(path, trust_remote_code=True)
-    tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=True)
-    AutoModelForPreTraining.from_pretrained(path, trust_remote_code=True)
-    model.verify()
+    plain = (path / "1_Pooling").exists()
+    tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=not plain)
     batch = tokenizer({TEXTS}, padding=True, truncation=True, return_tensors="pt")
-    vectors[path.name] = [model.encode({TEXTS}).tolist(), model(**batch).pooler_output.tolist()]
+    model = AutoModel.from_pretrained(path, trust_remote_code=True)
+    model.verify()
+    with torch.no_grad():
+        output = model(**batch)
+        if plain:
+            encoder, info = AutoModel.from_pretrained(path, output_loading_info=True)
+            assert type(encoder).__module__.startswith("transformers."), type(encoder)
+            assert not any(info.values()), info
+            torch.testing.assert_close(encoder.eval()(**batch).last_hidden_state, output.last_hidden_state)
+    vectors[path.name] = [model.encode({TEXTS}).tolist(), output.pooler_output.tolist()]
+assert not questions, questions
 print(json.dumps(vectors))
 """
-
 ENCODE = f"""
 import json, sys
 from pathlib import Path
@@ -63,7 +78,7 @@ from sentence_transformers import SentenceTransformer
 
 vectors = {{}}
 for path in sorted(Path(sys.argv[1]).iterdir()):
-    encoder = SentenceTransformer(str(path), trust_remote_code=True, device="cpu")
+    encoder = SentenceTransformer(str(path), device="cpu"TRUST)
     vectors[path.name] = encoder.encode({TEXTS}).tolist()
 print(json.dumps(vectors))
 """
@@ -72,45 +87,47 @@ print(json.dumps(vectors))
 def main(directory: Path) -> None:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    zoo = directory / "zoo" / transformers.__version__
-    plain = directory / "plain" / transformers.__version__
-    expected, exported = {}, {}
+    plain, own = (directory / form / transformers.__version__ for form in ("plain", "own"))
+    expected = save_all(plain, own)
+    for version in OTHERS:
+        for name, models in (("plain", plain), ("own form", own)):
+            done = run(directory, version, {"transformers": version}, LOAD, models)
+            compare(f"transformers {version}, {name}", done, expected[models])
+    done = run(directory, TOO_OLD, {"transformers": TOO_OLD}, LOAD, plain)
+    refuse(f"transformers {TOO_OLD}", done, "transformers>=4.57 is required")
+    for version, of_transformers in SENTENCE_TRANSFORMERS.items():
+        packages = {"sentence-transformers": version, "transformers": of_transformers}
+        for name, trust, models in (
+            ("plain", "", plain),
+            ("plain, with trust", ", trust_remote_code=True", plain),
+            ("own form, with trust", ", trust_remote_code=True", own),
+        ):
+            done = run(directory, f"st-{version}", packages, ENCODE.replace("TRUST", trust), models)
+            title = f"sentence-transformers {version}, {name}"
+            if models == own and _numbers(version) < _numbers(OLDEST_FOR_OWN_FORM):
+                refuse(title, done, f"version {OLDEST_FOR_OWN_FORM}")
+            else:
+                compare(title, done, expected[models])
+
+
+def save_all(plain: Path, own: Path) -> dict[Path, dict[str, np.ndarray]]:
+    """Save the repositories that are plain encoders, and the others; return the vectors of each."""
+    expected: dict[Path, dict[str, np.ndarray]] = {plain: {}, own: {}}
+    for path in expected:
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True)
     cells = [(name, kind) for name in SETTINGS for kind in ("bert", "roberta")]
     for name, kind in tqdm(cells, desc="Saving", disable=not sys.stderr.isatty()):
-        path = zoo / f"{name}-{kind}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        tiny_repository(path, name.split("-")[0], kind, **SETTINGS[name])
-        model = AutoModel.from_pretrained(path)
-        expected[path.name] = model.encode(TEXTS)
-        if not model.config.needs_own_code:
-            exported[path.name] = expected[path.name]
-            save_plain(plain / path.name, model)
-    for version in OTHERS:
-        compare(f"transformers {version}", run(directory, version, {"transformers": version}, LOAD, zoo), expected)
-    refuse(
-        f"transformers {TOO_OLD}",
-        run(directory, TOO_OLD, {"transformers": TOO_OLD}, LOAD, zoo),
-        "transformers>=4.57 is required",
-    )
-    for version, of_transformers in SENTENCE_TRANSFORMERS.items():
-        name = f"sentence-transformers {version}"
-        packages = {"sentence-transformers": version, "transformers": of_transformers}
-        compare(f"{name}, exports", run(directory, f"st-{version}", packages, ENCODE, plain), exported)
-        done = run(directory, f"st-{version}", packages, ENCODE, zoo)
-        if tuple(map(int, version.split("."))) < tuple(map(int, OLDEST_SENTENCE_TRANSFORMERS.split("."))):
-            refuse(name, done, f"version {OLDEST_SENTENCE_TRANSFORMERS}")
-        else:
-            compare(name, done, expected)
+        path = tiny_repository(plain / f"{name}-{kind}", name.split("-")[0], kind, **SETTINGS[name])
+        model = load_published(path)
+        if not model.config.is_plain:
+            path.rename(own / path.name)
+        expected[plain if model.config.is_plain else own][path.name] = model.encode(TEXTS)
+    return expected
 
 
-def save_plain(path: Path, model: SentenceEncoderModel) -> None:
-    """Save the plain form of a model without the checks of `csezoo export`."""
-    tokenizer = load_tokenizer(model)
-    if model.config.pooling == "prompt":
-        tokenizer = separate_template_mask(model, tokenizer)
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True)
-    write_plain_model(path, model, tokenizer)
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
 
 
 def compare(name: str, done: subprocess.CompletedProcess, expected: dict[str, np.ndarray]) -> None:
@@ -139,7 +156,7 @@ def run(directory: Path, name: str, versions: dict[str, str], code: str, models:
     if not environment.is_dir():
         partial = directory / f"{name}.partial"
         venv.create(partial, clear=True, with_pip=True)
-        packages = [f"torch=={torch.__version__.split('+')[0]}", "numpy", "peft"]
+        packages = [f"torch=={torch.__version__.split('+')[0]}", "numpy"]
         packages += [f"{package}=={version}" for package, version in versions.items()]
         subprocess.run([partial / "bin" / "python", "-m", "pip", "install", "-q", *packages], check=True)
         partial.rename(environment)

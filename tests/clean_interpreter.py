@@ -1,4 +1,4 @@
-"""Run Python with torch and transformers but without this project and without the network."""
+"""Run Python with torch and transformers but without this project, without peft and without the network."""
 
 import json
 
@@ -14,6 +14,7 @@ class NoZoo:
 
 assert not [name for name in sys.modules if name.split(".")[0] == "csezoo"]
 sys.meta_path.insert(0, NoZoo())
+sys.modules["peft"] = None
 """
 
 

@@ -33,7 +33,7 @@ class Tested:
         views: rows of a sentence in the batches of `exact`.
         passes: the encoder passes that an update on 8 sentences needs.
         combinations: other methods that it is trained and resumed with, each as `--method` takes it.
-        own_code: the names of the settings that have no plain export; `""` is that of `settings`.
+        own_code: the names of the settings that have no plain form; `""` is that of `settings`.
     """
 
     settings: Keys = field(default_factory=dict)
@@ -64,7 +64,7 @@ TESTED = {
             "matryoshka": {"matryoshka_dims": [4, 16], "matryoshka_weights": [0.5, 1.0]},
         },
         neutral={},
-        own_code=("mlm-transform", "flow"),
+        own_code=("flow",),
     ),
     "prdsimcse": Tested(
         neutral={"negative_prefix": "none", "positive_prefix": "none", "denominator": "own"},

@@ -7,12 +7,15 @@ from pathlib import Path
 import torch
 
 from csezoo.modeling import METHODS
+from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
 from csezoo.training.publishing.repository import save_repository
 from csezoo.training.recipes import make_recipe
 from tests.conftest import tiny_config, tiny_tokenizer
 from tests.families import FAMILIES, family_config, family_tokenizer
 from tests.interpreters import run_python
+
+PROMPT = {"pooling": "prompt", "prompts": ["this sentence : {sentence} means {mask} ."]}
 
 
 def tiny_backbone(kind: str):
@@ -22,8 +25,8 @@ def tiny_backbone(kind: str):
     return tiny_config(kind), tiny_tokenizer(kind)
 
 
-def tiny_repository(directory: Path, method: str = "simcse", kind: str = "bert", **changes) -> Path:
-    """Save a serving model in which no tensor has its initial value.
+def tiny_encoder(method: str = "simcse", kind: str = "bert", **changes) -> SentenceEncoderModel:
+    """An encoder in which no tensor has its initial value, with its serving tokenizer.
 
     Args:
         changes: changes to its configuration.
@@ -42,13 +45,29 @@ def tiny_repository(directory: Path, method: str = "simcse", kind: str = "bert",
     )
     model = model_class(config).eval()
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    longest = 64 - config.prefix_positions
-    recipe = make_recipe({"name": "tiny", "method": method, "base_model": "zoo/tiny"})
-    serving = serving_tokenizer(tokenizer, templates[0], max_length=longest, full_stop=config.full_stop)
-    save_repository(directory, model, serving, recipe, [])
+        for tensor in model.state_dict().values():
+            if tensor.is_floating_point():
+                tensor.add_(0.1 * torch.randn_like(tensor))
+    model.tokenizer = serving_tokenizer(
+        tokenizer,
+        templates[0],
+        max_length=64 - config.prefix_positions,
+        leading_space=bool(prompts),
+        full_stop=config.full_stop,
+    )
+    return model
+
+
+def save_encoder(directory: Path, encoder: SentenceEncoderModel) -> Path:
+    """Save an encoder with its tokenizer as a run does at its end."""
+    recipe = make_recipe({"name": "tiny", "method": encoder.config.model_type, "base_model": "zoo/tiny"})
+    save_repository(directory, encoder, encoder.tokenizer, recipe, [])
     return directory
+
+
+def tiny_repository(directory: Path, method: str = "simcse", kind: str = "bert", **changes) -> Path:
+    """Save the repository of a `tiny_encoder`."""
+    return save_encoder(directory, tiny_encoder(method, kind, **changes))
 
 
 PUBLISH_EACH = """

@@ -19,13 +19,13 @@ class OutOfTimeError(UserError):
 
 
 def one_line(error: BaseException) -> str:
-    r"""Return a library's message on one line, cut to 200 characters.
+    r"""Return a message on one line, cut to 400 characters.
 
     Example:
         >>> one_line(ValueError("no such\n  thing"))
         'no such thing'
     """
-    return " ".join(str(error).split())[:200]
+    return " ".join(str(error).split())[:400]
 
 
 def quoted(value: object) -> str:

@@ -27,10 +27,10 @@ class InputError(ValueError):
 
 
 class Encoder:
-    """A checkpoint or an export of the zoo, loaded once."""
+    """A model of the zoo, loaded once. No code of its repository is run."""
 
     def __init__(self, source: str):
-        self.model = SentenceTransformer(source, trust_remote_code=True)
+        self.model = SentenceTransformer(source, trust_remote_code=False)
         self.name = f"{source} ({self.model[0].auto_model.config.model_type})"
 
     def encode(self, texts: list[str]):

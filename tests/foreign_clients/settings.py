@@ -1,4 +1,4 @@
-"""The exports that every client gets (method x pooling x projection x whitening, kinds of backbone), and texts."""
+"""The repositories that every client gets (method x pooling x layers on top, kinds of backbone), and texts."""
 
 import shutil
 import sys
@@ -8,22 +8,16 @@ from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
-from transformers import AutoModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from csezoo.modeling import METHODS, SentenceEncoderConfig
-from csezoo.modeling.encoding import load_tokenizer
+from csezoo.modeling.published import TEMPLATE_MASK
+from csezoo.training.evaluation.encoders import checkpoint_tokenizer, load_checkpoint
 from csezoo.training.publishing.onnx_graph import write_onnx
-from csezoo.training.publishing.plain import (
-    TEMPLATE_MASK,
-    separate_template_mask,
-    write_plain_model,
-    write_without_plain_form,
-)
 from tests.conftest import SENTENCES
 from tests.methods import CONFIGS
-from tests.repositories import tiny_backbone, tiny_repository
+from tests.repositories import PROMPT, save_encoder, tiny_backbone, tiny_encoder
 
-PROMPT = "this sentence : {sentence} means {mask} ."
 POOLINGS = {
     "cls": {"pooling": "cls"},
     "mean": {"pooling": "mean"},
@@ -32,7 +26,7 @@ POOLINGS = {
     "first_last_mean": {"pooling": "first_last_mean"},
     "embeddings_last_mean": {"pooling": "embeddings_last_mean"},
     "last2_mean": {"pooling": "last2_mean"},
-    "prompt": {"pooling": "prompt", "prompts": [PROMPT]},
+    "prompt": PROMPT,
 }
 LAYERS = {
     "none": {"projection": "none"},
@@ -40,13 +34,13 @@ LAYERS = {
     "batchnorm": {"projection": "batchnorm", "projection_at_test": True},
 }
 WHITENED = {"": {}, "-whitened": {"whitening_size": 8}}
-# Settings of SimCSE beside these combinations. All but the first are what only an ONNX file can do.
+# Settings of SimCSE beside these combinations. The last three have no plain form.
 OTHERS = {
-    "simcse-prompt-full-stop": {**POOLINGS["prompt"], "full_stop": True},
-    "simcse-prompt-denoised": {**POOLINGS["prompt"], "denoise": "always"},
+    "simcse-prompt-full-stop": {**PROMPT, "full_stop": True},
+    "simcse-mlm-transform": {"projection": "mlm_transform", "projection_at_test": True},
+    "simcse-prompt-denoised": {**PROMPT, "denoise": "always"},
     "simcse-wk": {"pooling": "wk"},
     "simcse-flow": {"flow_width": 4},
-    "simcse-mlm-transform": {"projection": "mlm_transform", "projection_at_test": True},
 }
 # A decoder is another kind of backbone.
 OF_DECODER = {
@@ -91,7 +85,7 @@ TEXTS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One export.
+    """One repository.
 
     Args:
         name: of its directory.
@@ -132,7 +126,7 @@ def settings() -> list[Setting]:
     """Return the settings: SimCSE with every pooling and layer on top, and every method as it is.
 
     They are in the order in which a run that is interrupted has tried most: poolings, layers on top, and then the
-    methods, which differ in training more than in what is exported.
+    methods, which differ in training more than in what is published.
     """
     methods = {name: keys for name, keys in CONFIGS.items() if not name.startswith("simcse")}
     found = [Setting(f"simcse-{name}-qwen3", "simcse", "Qwen3", keys) for name, keys in OF_DECODER.items()]
@@ -152,46 +146,42 @@ def _combined(*projections: str) -> dict[str, dict]:
 
 
 def save(setting: Setting, directory: Path) -> None:
-    """Save a tiny checkpoint in `code`, and its exports in `plain` (if it has one) and `onnx`, under its name.
+    """Save a tiny repository under its name, as clients read it.
 
-    The vectors of the checkpoint are written last, so that an interrupted setting is made again. What clients made of
-    an earlier one is deleted.
+    In `code` it is loaded with trust in its code, in `plain` (if it is a plain encoder) without, and in `onnx` it has
+    an ONNX file too. The vectors of the encoder are written last, so that an interrupted setting is made again. What
+    clients made of an earlier one is deleted.
     """
-    source, plain, onnx = (directory / form / setting.name for form in ("code", "plain", "onnx"))
+    code, plain, onnx = (directory / form / setting.name for form in ("code", "plain", "onnx"))
     expected = directory / "expected" / f"{setting.name}.npz"
     if expected.exists():
         return
     for result in (directory / "results").glob(f"*/{setting.name}.json"):
         result.unlink()
-    for path in (source, plain, onnx):
+    for path in (code, plain, onnx):
         shutil.rmtree(path, ignore_errors=True)
         path.parent.mkdir(parents=True, exist_ok=True)
-    tiny_repository(source, setting.method, setting.kind, **setting.keys)
-    model = AutoModel.from_pretrained(source)
-    tokenizer = load_tokenizer(model)
-    vectors = {group: model.encode(texts, tokenizer) for group, texts in TEXTS.items()}
-    if model.config.pooling == "prompt":
-        tokenizer = separate_template_mask(model, tokenizer)
-    onnx.mkdir()
-    if model.config.needs_own_code:
-        write_without_plain_form(onnx, model, tokenizer)
-    else:
-        plain.mkdir()
-        write_plain_model(plain, model, tokenizer)
-        shutil.copytree(plain, onnx, dirs_exist_ok=True)
-    write_onnx(onnx / "onnx" / "model.onnx", model, tokenizer, [*TEXTS["sentences"][:3], *TEXTS["special tokens"][:2]])
+    encoder = tiny_encoder(setting.method, setting.kind, **setting.keys)
+    vectors = {group: encoder.encode(texts) for group, texts in TEXTS.items()}
+    save_encoder(code, encoder)
+    for path in (onnx,) if setting.own_code else (onnx, plain):
+        shutil.copytree(code, path)
+    published = load_checkpoint(str(onnx))
+    tokenizer = checkpoint_tokenizer(published, str(onnx))
+    texts = [*TEXTS["sentences"][:3], *TEXTS["special tokens"][:2]]
+    write_onnx(onnx / "onnx" / "model.onnx", published.eval(), tokenizer, texts)
     expected.parent.mkdir(exist_ok=True)
     np.savez(expected, **vectors)
 
 
 def save_all(chosen: list[Setting], directory: Path) -> None:
-    for setting in tqdm(chosen, desc="Exporting", disable=not sys.stderr.isatty()):
+    for setting in tqdm(chosen, desc="Saving", disable=not sys.stderr.isatty()):
         save(setting, directory)
         print(setting.name, flush=True)
 
 
 def expected_vectors(setting: Setting, directory: Path) -> dict[str, np.ndarray]:
-    """Return the vectors of the checkpoint `(n, D)`, by group of texts."""
+    """Return the vectors of the encoder `(n, D)`, by group of texts."""
     with np.load(directory / "expected" / f"{setting.name}.npz") as stored:
         return dict(stored)
 

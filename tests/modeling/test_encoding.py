@@ -6,9 +6,8 @@ import torch
 from sentence_transformers import SentenceTransformer, util
 
 from csezoo.modeling import SimCSEConfig, SimCSEModel
-from csezoo.modeling.encoding import CPU_BATCH_TOKENS
-from csezoo.modeling.modeling_sentence_encoder import OUTPUT_VALUES
-from csezoo.modeling.quantization import PRECISIONS
+from csezoo.modeling.serving.encoding_csezoo import CPU_BATCH_TOKENS, OUTPUT_VALUES
+from csezoo.modeling.serving.quantization_csezoo import PRECISIONS
 from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
 from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
 
@@ -66,13 +65,29 @@ def test_a_text_is_tokenised_once(serving):
     model, tokenizer = serving
     read = []
 
-    def counting(texts, **options):
-        read.extend(texts)
-        return tokenizer(texts, **options)
+    class Counting(type(tokenizer)):
+        def __call__(self, texts, **options):
+            read.extend(texts)
+            return super().__call__(texts, **options)
 
-    counting.pad_token_id = tokenizer.pad_token_id
-    model.encode(MIXED, counting)
+    tokenizer.__class__ = Counting
+    model.encode(MIXED, tokenizer)
     assert read == MIXED
+
+
+def test_a_change_of_the_tokenizer_counts_in_the_next_call(serving):
+    model, tokenizer = serving
+    long = " ".join(SENTENCES[:9])
+    before = model.encode([long, "zebra"], tokenizer)
+    tokenizer.truncation_side = "left"
+    assert np.abs(model.encode(long, tokenizer) - before[0]).max() > 1e-4
+    tokenizer.model_max_length = 9
+    short = tokenizer(long, truncation=True, return_tensors="pt")
+    assert short.input_ids.shape == (1, 9)
+    np.testing.assert_allclose(model.encode(long, tokenizer), model(**short).pooler_output[0].detach(), atol=1e-6)
+    tokenizer.add_tokens(["zebra"])
+    model.resize_token_embeddings(len(tokenizer))
+    assert np.abs(model.encode("zebra", tokenizer) - before[1]).max() > 1e-4
 
 
 def test_encode_accepts_one_text_no_text_and_an_array(serving):
@@ -119,7 +134,7 @@ def test_encode_restores_the_mode_of_the_model(serving):
 
 
 def test_the_error_without_a_tokenizer_says_how_to_pass_one(serving):
-    with pytest.raises(ValueError, match="pass its tokenizer"):
+    with pytest.raises(ValueError, match=r"has no tokenizer; pass it: encode\(texts, tokenizer\)"):
         serving[0].encode("the cat")
 
 
@@ -179,6 +194,15 @@ def test_token_embeddings_are_the_last_layer_without_padding(serving):
         alone = model(**tokenizer(text, truncation=True, return_tensors="pt")).last_hidden_state[0]
         torch.testing.assert_close(vectors, alone, atol=1e-5, rtol=0)
     torch.testing.assert_close(model.encode("the cat", tokenizer, output_value="token_embeddings"), encoded[0])
+
+
+def test_a_head_on_token_embeddings_can_be_trained(serving):
+    model, tokenizer = serving
+    head = torch.nn.Linear(32, 1)
+    for vectors in model.encode(["the cat", "dog"], tokenizer, output_value="token_embeddings"):
+        assert not vectors.is_inference()
+        head(vectors).sum().backward()
+    assert head.weight.grad.abs().sum() > 0
 
 
 @pytest.mark.parametrize(

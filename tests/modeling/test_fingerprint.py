@@ -5,7 +5,7 @@ import torch
 from transformers import LlamaConfig
 
 from csezoo.modeling import SimCSEConfig, SimCSEModel
-from csezoo.modeling.fingerprint import embed_token_ids, tokenize_sentences, verify_fingerprint
+from csezoo.modeling.serving.fingerprint_csezoo import embed_token_ids, tokenize_sentences, verify_fingerprint
 from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
 from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling.pooling import BatchNormProjection, TanhProjection, pool, pool_mask_token, require_mask_token
+from csezoo.modeling.pooling import BatchNormProjection, TanhProjection, pool
+from csezoo.modeling.serving.pooling_csezoo import pool_mask_token, require_mask_token
 
 LENGTHS = [5, 3, 1]
 

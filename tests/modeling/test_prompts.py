@@ -89,16 +89,14 @@ def test_the_bias_encodes_the_template_with_positions_after_the_sentence_shifted
     model = prompted.model.eval()
     before, after = model.config.prompt_token_ids[0]
     mask = model.config.mask_token_id
-    lengths = torch.tensor([3, 0, 7, 3])
-    bias = template_bias(
-        model.backbone, (before, after), lengths, longest=9, mask_token_id=mask, position_offset=offset
-    )
-    for row, k in enumerate(lengths.tolist()):
+    bias = template_bias(model.backbone, (before, after), 7, mask_token_id=mask, position_offset=offset)
+    assert len(bias) == 8
+    for k in range(8):
         positions = [*range(len(before)), *range(len(before) + k, len(before) + k + len(after))]
         alone = model.backbone(
             input_ids=torch.tensor([before + after]), position_ids=torch.tensor([positions]) + offset
         ).last_hidden_state[0, (before + after).index(mask)]
-        torch.testing.assert_close(bias[row], alone, atol=1e-12, rtol=0)
+        torch.testing.assert_close(bias[k], alone, atol=1e-12, rtol=0)
 
 
 def views(model, sentences):
@@ -124,11 +122,10 @@ def test_each_view_subtracts_the_bias_of_its_template_and_length(prompted):
             bias = template_bias(
                 prompted.model.backbone,
                 prompted.config.prompt_token_ids[v],
-                torch.tensor([len(sentence)]),
-                longest=len(sentence),
+                len(sentence),
                 mask_token_id=prompted.config.mask_token_id,
             )
-            expected = (pooled - bias)[0]
+            expected = pooled[0] - bias[len(sentence)]
             torch.testing.assert_close(with_bias[i, v], expected, atol=1e-12, rtol=0)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from sentence_transformers.util.quantization import quantize_embeddings as theirs
 
-from csezoo.modeling.quantization import PRECISIONS, quantization_ranges, quantize_embeddings
+from csezoo.modeling.serving.quantization_csezoo import PRECISIONS, quantization_ranges, quantize_embeddings
 
 
 def embeddings(rows=300, size=20):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoModelForPreTraining
 
 from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning, SimCSEModel
 from csezoo.modeling.masked_language_modeling import mask_tokens, masked_lm_loss
@@ -143,7 +142,7 @@ def test_configuration_errors_name_the_value(changes, line, tmp_path):
         SimCSEConfig(**changes)
     assert line in str(error.value)
     SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert"))).save_pretrained(tmp_path)
-    for load in (AutoModel, AutoModelForPreTraining):  # transformers sets these options after the configuration
+    for load in (SimCSEModel, SimCSEForContrastiveLearning):  # these options are set after the configuration
         with pytest.raises(ValueError) as error:
             load.from_pretrained(tmp_path, **changes)
         assert line in str(error.value)

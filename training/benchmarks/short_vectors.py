@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from csezoo.modeling.quantization import quantize_embeddings
+from csezoo.modeling.serving.quantization_csezoo import quantize_embeddings
 
 from ..errors import UserError
 from ..evaluation.encoders import load_encoder

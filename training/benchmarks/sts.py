@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from csezoo.modeling.encoding import load_tokenizer
-from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.serving.encoding_csezoo import EncodesTexts
 
 from ..errors import UserError
-from ..evaluation.encoders import load_checkpoint, load_encoder, plain_encoder
+from ..evaluation.encoders import checkpoint_tokenizer, load_checkpoint, load_encoder, plain_encoder
 from ..evaluation.sentence_vectors import Encode
 from ..evaluation.significance import spearman
 from ..evaluation.suites import evaluate_tasks
@@ -95,19 +94,19 @@ def benchmark_sts(
     }
 
 
-def padded_encoder(model: str, pooling: str | None) -> tuple[SentenceEncoderModel, PreTrainedTokenizerBase]:
+def padded_encoder(model: str, pooling: str | None) -> tuple[EncodesTexts, PreTrainedTokenizerBase]:
     """Load an encoder that computes the padding of a batch, and its tokenizer."""
+    encoder: EncodesTexts
     if pooling is None:
-        encoder = load_checkpoint(model).eval()
-        tokenizer = load_tokenizer(encoder)
+        published = load_checkpoint(model)
+        encoder, tokenizer = published, checkpoint_tokenizer(published, model)
     else:
         encoder, tokenizer = plain_encoder(model, pooling)
-    encoder.to("cuda" if torch.cuda.is_available() else "cpu")
-    encoder.compute_padding()
-    return encoder, tokenizer
+        encoder.compute_padding()
+    return encoder.eval().to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
 
 
-def plain_pass(encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase) -> Encode:
+def plain_pass(encoder: EncodesTexts, tokenizer: PreTrainedTokenizerBase) -> Encode:
     """Return a function that encodes a batch as evaluation scripts do: padded, in its order, in one forward pass."""
 
     @torch.inference_mode()

@@ -17,9 +17,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
-from csezoo.modeling.modeling_diffaug import PrefixCache
 from csezoo.modeling.modeling_pretrained import SentenceEncoderPreTrainedModel
 from csezoo.modeling.packing import packed
+from csezoo.modeling.serving.layers_csezoo import PrefixCache
 
 from ..environment import peak_device_bytes, peak_rss_bytes
 from ..errors import UserError

@@ -231,7 +231,7 @@ def neighbours_table(neighbours: Sequence[dict]) -> str:
     """Return the table of nearest sentences before and after training, with their cosines.
 
     Args:
-        neighbours: as `nearest_sentences` returns them; none if the run did not record them.
+        neighbours: as `side_by_side` returns them; none if the run did not record them.
     """
     if not neighbours:
         return "The nearest sentences before and after training were not recorded for this run."

@@ -8,8 +8,6 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from csezoo.modeling.saved_files import OLDEST_SENTENCE_TRANSFORMERS
-
 from ..evaluation.tasks.names import DEV_TASK
 from ..evaluation.tasks.sts import HUB
 from ..pictures.captions import PICTURES
@@ -55,7 +53,7 @@ def model_card(
             known.
         pictures: names of the pictures beside the card, out of `PICTURES`.
         ideas_at: path from the card to the pictures of the methods' ideas, with a slash at its end.
-        neighbours: the nearest sentences of some sentences before and after training, see `nearest_sentences`.
+        neighbours: the nearest sentences of some sentences before and after training, see `side_by_side`.
         published: whether the weights are beside the card, or will be on the Hub. The card says so if they are not.
     """
     results_text = [f"## Results\n\n{results_table(recipe, results, summary)}"]
@@ -95,7 +93,7 @@ def _card(
         *show_ideas(text_names(recipe), ideas_at),
         description(recipe),
         "Made with csezoo, a model zoo of contrastive sentence embeddings.",
-        use_section(path, recipe.method, plain_form=has_plain_form(recipe.method, recipe.model) and not recipe.flow),
+        use_section(path, obstacle=obstacle_of(recipe)),
         _training(recipe, runs),
         *results_text,
         "## Limits and biases\n\n" + "\n".join(f"* {line}" for line in limits(recipe)),
@@ -149,58 +147,53 @@ def _datasets(recipe: Recipe) -> list[str]:
     return list(dict.fromkeys(name for name in used if is_hub_id(name) and "/" in name))
 
 
-def has_plain_form(method: str, model: dict[str, Any]) -> bool:
-    """Return whether `csezoo export` can write a model without custom code, from its method and configuration."""
+def obstacle_of(recipe: Recipe) -> str | None:
+    """Return why the model of a recipe is not a plain encoder, or None if it is one."""
+    fitted = {"flow_width": 1} if recipe.flow else {}
+    return no_plain_form(recipe.method, {**recipe.model, **fitted})
+
+
+def no_plain_form(method: str, model: dict[str, Any]) -> str | None:
+    """Return why a model is not a plain encoder, from its method and configuration; None if it is one."""
     from csezoo.modeling.combination import method as classes_of  # imports torch, as `method_keys` does
 
-    return classes_of(method)[0](**model).needs_own_code is None
+    return classes_of(method)[0](**model).needs_own_code
 
 
-def use_section(path: str, method: str, *, plain_form: bool) -> str:
+def use_section(path: str, *, obstacle: str | None) -> str:
     """Return the section on how to load a model.
 
     Args:
         path: a directory or Hub id.
-        method: of the model, such as `l2pcsr+diffcse`.
-        plain_form: see `has_plain_form`.
+        obstacle: see `no_plain_form`.
     """
-    export = (
-        "`csezoo export` writes a repository without custom code. Its card says what can use it."
-        if plain_form
-        else "`csezoo export --onnx` writes a file for ONNX Runtime."
-    )
-    oldest = ".".join(OLDEST_SENTENCE_TRANSFORMERS.split(".")[:2])
-    needs = "\nIts code needs peft: `pip install peft`.\n" if "diffaug" in method.split("+") else ""
+    trust = ", trust_remote_code=True" if obstacle else ""
+    first = "The repository is a plain encoder with the modules of sentence-transformers, 3.0 or newer:"
+    more = """
+The code is in the repository, in six files that import torch and transformers. Without it, `AutoModel` loads the
+encoder alone, whose `pooler_output` is not the embedding."""
+    if obstacle:
+        first = f"""Only its own code can serve this model: {obstacle}. The code is in the repository, in eight files
+that import torch and transformers. sentence-transformers 5.4 or newer runs it:"""
+        more = ""
     return f"""## Use
+
+{first}
+
+```python
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer("{path}"{trust})
+embeddings = model.encode(["A cat sits on the mat.", "A cat is on a mat."], normalize_embeddings=True)
+```
+
+With transformers alone, the zoo's class returns the same vectors:
 
 ```python
 from transformers import AutoModel
 model = AutoModel.from_pretrained("{path}", trust_remote_code=True)
 embeddings = model.encode(["A cat sits on the mat.", "A cat is on a mat."], normalize_embeddings=True)
 ```
-{needs}
-The tokenizer and `pooler_output` return the same vectors, before they are normalized:
-
-```python
-from transformers import AutoTokenizer
-tokenizer = AutoTokenizer.from_pretrained("{path}", trust_remote_code=True)
-texts = ["A cat sits on the mat.", "A cat is on a mat."]
-batch = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
-embeddings = model(**batch).pooler_output
-```
-
-Without `trust_remote_code=True`, transformers 5 asks whether to run the code of the repository.
-
-sentence-transformers {oldest} or newer returns the same vectors:
-
-```python
-from sentence_transformers import SentenceTransformer
-model = SentenceTransformer("{path}", trust_remote_code=True)
-embeddings = model.encode(["A cat sits on the mat.", "A cat is on a mat."], normalize_embeddings=True)
-```
-
-Older versions, and servers that pool the token vectors themselves (vLLM, Text Embeddings Inference), cannot use this
-repository. {export}"""
+{more}"""
 
 
 def _training(recipe: Recipe, runs: list[dict]) -> str:

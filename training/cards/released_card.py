@@ -11,7 +11,7 @@ from huggingface_hub import ModelCard, ModelCardData
 from ..recipes.released import STATUS, Kind, Released
 from .card_tables import score_tables
 from .method_texts import BIASES, DATA_LIMITS, UNCASED, method_entries, show_ideas
-from .model_card import has_plain_form, use_section
+from .model_card import no_plain_form, use_section
 from .published import published_rows
 from .tables import markdown_table
 
@@ -44,7 +44,7 @@ def released_card(
         ideas_at: path from the card to the pictures of the methods' ideas; without it, the card shows none.
     """
     title = name.rpartition("/")[2] if conversion else name
-    plain_form = _has_plain_form(kind, conversion)
+    obstacle = _no_plain_form(kind, conversion)
     license = (conversion and conversion.license) or kind.license
     sections = [f"# {title}", *([f"Status: {STATUS}."] if entry else [])]
     sections += show_ideas(kind.texts, ideas_at) if ideas_at else []
@@ -52,12 +52,12 @@ def released_card(
     if conversion:
         sections += [
             _origin(name, conversion),
-            use_section("REPOSITORY", kind.method, plain_form=plain_form),
+            use_section("REPOSITORY", obstacle=obstacle),
             _conversion(conversion),
         ]
     else:
         where = f"The weights are on the Hub: [{name}](https://huggingface.co/{name})."
-        sections += [where, _how_to_convert(name, kind, plain_form)]
+        sections += [where, _how_to_convert(name, kind, obstacle)]
     repository, commit = kind.release.split("@")
     sections.append(
         f"The rules by which csezoo reads and serves it follow the authors' code, "
@@ -105,17 +105,17 @@ def _conversion(conversion: Conversion) -> str:
     return f"{text}\n\n{notes}".rstrip()
 
 
-def _has_plain_form(kind: Kind, conversion: Conversion | None) -> bool:
-    """Return whether the converted model has a plain form, in its serving or in the default one."""
+def _no_plain_form(kind: Kind, conversion: Conversion | None) -> str | None:
+    """Return why the converted model is not a plain encoder, in its serving or in the default one."""
     serving = conversion and conversion.receipt["serving"]
     served = kind.servings[serving] if serving else next(iter(kind.servings.values()), {})
     prompts = {"prompts": [next(iter(kind.prompts.values()))]} if kind.prompts else {}
-    return has_plain_form(kind.method, {**kind.model, **prompts, **served})
+    return no_plain_form(kind.method, {**kind.model, **prompts, **served})
 
 
-def _how_to_convert(name: str, kind: Kind, plain_form: bool) -> str:
+def _how_to_convert(name: str, kind: Kind, obstacle: str | None) -> str:
     title = name.rpartition("/")[2]
-    load = use_section(title, kind.method, plain_form=plain_form).removeprefix("## Use\n\n")
+    load = use_section(title, obstacle=obstacle).removeprefix("## Use\n\n")
     servings = ", ".join(kind.servings)
     choice = f"`--serving` is one of {servings}; the first is the default.\n\n" if servings else ""
     return f"## Use\n\n```bash\ncsezoo convert {name} --to {title}\n```\n\n{choice}{load}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
+from pathlib import Path
 
 from ..environment import quiet_transformers
 from ..errors import UserError
@@ -17,7 +18,7 @@ def add_commands(command: Command) -> None:
     added = command(
         "publish",
         publish,
-        "check a finished run, push it to the Hub in one commit, then download it again and compare",
+        "check a run, push it to the Hub in one commit, then download it again and compare",
         "csezoo publish runs/quickstart --to my-name/my-model --private",
     )
     added.add_argument("run_directory", metavar="RUN", help="a run directory, or a repository directory itself")
@@ -29,14 +30,14 @@ def add_commands(command: Command) -> None:
     added = command(
         "export",
         export,
-        "write a checkpoint as a plain repository without custom code, and check that its vectors are the same",
-        "csezoo export runs/quickstart --to quickstart-plain --onnx",
+        "copy a published repository, with other formats beside the model: ONNX, int8, shorter vectors",
+        "csezoo export runs/quickstart --to quickstart-onnx --onnx",
     )
     added.add_argument("checkpoint", metavar="RUN", help="a run directory, a repository directory or a Hub id")
     added.add_argument("--to", required=True, metavar="DIR", help="a new directory")
-    onnx = "also write onnx/model.onnx; for a model without a plain form, write only this"
+    onnx = "write onnx/model.onnx, and compare its vectors with the model's"
     added.add_argument("--onnx", action="store_true", help=onnx)
-    truncate_dim = "keep the first K dimensions, for a model trained with matryoshka_dims or whitened"
+    truncate_dim = "serve the first K dimensions, for a model trained with matryoshka_dims or whitened"
     added.add_argument("--truncate_dim", type=int, metavar="K", help=truncate_dim)
     quantize = "also write onnx/model_int8.onnx, and say on the card what it saves and costs"
     added.add_argument("--quantize", choices=("int8",), help=quantize)
@@ -66,7 +67,7 @@ def add_commands(command: Command) -> None:
     added = command(
         "audit",
         audit,
-        "list what the code of a repository could do, before you trust it; none of that code is run",
+        "list the files of a repository that are not csezoo's own and could run something; nothing is run",
         "csezoo audit somebody/their-model --revision main",
     )
     add_repository_options(added)
@@ -80,6 +81,12 @@ def add_repository_options(added: argparse.ArgumentParser) -> None:
 def publish(options: argparse.Namespace) -> None:
     from ..publishing.publish import publish as push
 
+    run = Path(options.run_directory)
+    if (run / "best_weights").is_dir() and (run / "recipe.yaml").is_file() and not (run / "results.json").is_file():
+        from ..loop.runs import write_unfinished
+
+        quiet_transformers()
+        print(f"written   {run / 'best'}, the best of the first {write_unfinished(run)} updates", flush=True)
     choices = {"private": options.private, "create_pr": options.create_pr, "tag": options.tag}
     print(push(options.run_directory, options.to, **choices, report=partial(print, flush=True)))
 
@@ -89,8 +96,7 @@ def export(options: argparse.Namespace) -> None:
 
     choices = {"onnx": options.onnx, "truncate_dim": options.truncate_dim}
     choices |= {"quantize": options.quantize, "openvino": options.openvino, "data": options.data}
-    for way, difference in write(options.checkpoint, options.to, **choices, report=print).items():
-        print(f"{way:<24} same vectors (largest difference: {difference:.0e})")
+    write(options.checkpoint, options.to, **choices, report=print)
     print(options.to)
 
 

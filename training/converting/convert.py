@@ -12,11 +12,8 @@ from transformers import AutoModel, PretrainedConfig, PreTrainedTokenizerBase
 
 from csezoo.modeling import METHODS, SentenceEncoderConfig
 from csezoo.modeling.backbones import longest_input
-from csezoo.modeling.encoding import load_tokenizer
-from csezoo.modeling.fingerprint import FINGERPRINT_NAME, new_fingerprint
+from csezoo.modeling.masked_language_modeling import MaskedLMTransform
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
-from csezoo.modeling.pooling import MaskedLMTransform
-from csezoo.modeling.saved_files import save_tokenizer
 
 from ..cards.released_card import Conversion, released_card
 from ..environment import quiet_transformers, versions
@@ -78,9 +75,6 @@ def convert(
         receipt = _write(partial, source, rules, keys)
         receipt = {"as": name, "serving": serving, **receipt, "notes": source.notes, "versions": versions()}
         write_json(partial / RECEIPT, receipt)
-        # The fingerprint is that of a model loaded from the new files: the one that was written is freed by now.
-        saved = METHODS[rules.method][1].from_pretrained(partial, dtype=torch.float32)
-        write_json(partial / FINGERPRINT_NAME, new_fingerprint(saved, load_tokenizer(saved)))
         add_checksums(partial)
         conversion = Conversion(name, source.license, receipt)
         released_card(source.name, rules, entry, conversion).save(partial / "README.md")
@@ -146,8 +140,9 @@ def _write(directory: Path, source: Source, rules: Kind, keys: dict[str, Any]) -
         refuse_oversized(source.name, config.to_dict(), lambda: model_class(config))
     except LOAD_ERRORS as error:
         raise UserError(f"{source.name}: its config.json does not describe an encoder ({one_line(error)})") from error
-    _model(model_class, config, state).save_pretrained(directory)
-    save_tokenizer(directory, serving)
+    encoder = _model(model_class, config, state)
+    encoder.tokenizer = serving
+    encoder.save_pretrained(directory)
     return {
         **source.receipt(),
         "kept": kept,
@@ -208,9 +203,8 @@ def _serving(
 def _model(
     model_class: type[SentenceEncoderModel], config: SentenceEncoderConfig, state: Mapping[str, torch.Tensor]
 ) -> SentenceEncoderModel:
-    """Return the serving model with these very tensors, so that nothing is allocated or copied."""
-    with torch.device("meta"):
-        model = model_class(config)
+    """Return the encoder with these very tensors, so that nothing is copied."""
+    model = model_class(config)
     check_state(state, model)
     model.load_state_dict(state, assign=True)
     return cast(SentenceEncoderModel, model.eval())

@@ -12,7 +12,7 @@ import torch
 from accelerate import PartialState
 from tqdm.auto import tqdm
 
-from csezoo.modeling.quantization import quantization_ranges, quantize_embeddings
+from csezoo.modeling.serving.quantization_csezoo import quantization_ranges, quantize_embeddings
 
 from ..data.texts import stream_texts
 from ..errors import UserError

@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 
-from csezoo.modeling.encoding import checked_texts
+from csezoo.modeling.serving.encoding_csezoo import checked_texts
 
 from ..evaluation.encoders import load_encoder
 from ..evaluation.sentence_vectors import CountingEncoder, check_vectors

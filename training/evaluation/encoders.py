@@ -16,17 +16,21 @@ from huggingface_hub.errors import EntryNotFoundError, HFValidationError, HTTPEr
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel, encoding
+from csezoo.modeling import SimCSEConfig, SimCSEModel
 from csezoo.modeling.backbones import longest_input
 from csezoo.modeling.configuration_sentence_encoder import POOLING_MODES
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.published import load_published, published_class
+from csezoo.modeling.serving.configuration_csezoo import CsezooConfig
+from csezoo.modeling.serving.encoding_csezoo import EncodesTexts
+from csezoo.modeling.serving.modeling_csezoo import CsezooModel
 
 from ..environment import device
 from ..errors import UserError, one_line, quoted
 from ..files import read_json
 from ..hub import answers, is_inside
-from ..loading.backbones import LOAD_ERRORS, PADDING_MOVES, SAFELY, load_backbone, padding_moves, run_once
-from ..loading.sizes import refuse_oversized, refuse_oversized_checkpoint
+from ..loading.backbones import LOAD_ERRORS, PADDING_MOVES, load_backbone, padding_moves, run_once
+from ..loading.sizes import refuse_oversized
 from ..loading.templates import serving_tokenizer, template_token_ids
 from ..loading.tokenizers import UNKNOWN, check_vocabulary, load_tokenizer, reading_tokenizer
 from ..recipes import Recipe, load_recipe
@@ -59,11 +63,11 @@ def load_encoder(
     if model == BAG_OF_WORDS or os.path.isfile(model):
         _refuse_pooling(model, pooling)
         return load_bag_of_words() if model == BAG_OF_WORDS else load_word_vectors(model)
-    if config_model_type(model) in METHODS:
+    if is_published(model):
         _refuse_pooling(model, pooling)
-        encoder = load_checkpoint(model, dtype)
-        encode = _counting_encoder(model, encoder, checkpoint_tokenizer(encoder, model), batch_size, progress)
-        return encode, _encoder_receipt(model, encoder.config.pooling, dtype, batch_size, "csezoo")
+        published = load_checkpoint(model, dtype)
+        encode = _counting_encoder(model, published, checkpoint_tokenizer(published, model), batch_size, progress)
+        return encode, _encoder_receipt(model, published.config.csezoo["pooling"], dtype, batch_size, "csezoo")
     if _file(model, "modules.json"):
         _refuse_pooling(model, pooling)
         return _sentence_transformer(model, batch_size, dtype, progress)
@@ -79,30 +83,34 @@ def load_encoder(
     return encode, _encoder_receipt(model, pooling, dtype, batch_size, "transformers")
 
 
-def load_checkpoint(model: str, dtype: str = "float32") -> SentenceEncoderModel:
-    """Load a serving model of the zoo with the installed code; code in the checkpoint is not run.
+def load_checkpoint(model: str, dtype: str = "float32") -> CsezooModel:
+    """Load a published repository with the installed code; code in the repository is not run.
 
     Raises:
         UserError: the model cannot be loaded.
     """
     try:
-        refuse_oversized_checkpoint(model)
-        return AutoModel.from_pretrained(model, dtype=dtype, **SAFELY)
-    except LOAD_ERRORS as error:
+        config = CsezooConfig.from_pretrained(model)
+        refuse_oversized(model, config.to_dict(), lambda: published_class(model)(config))
+        return load_published(model, dtype=dtype)
+    except Exception as error:
+        if not (isinstance(error, LOAD_ERRORS) or type(error) is Exception):  # tokenizers raises the latter
+            raise
         raise UserError(f"{model} could not be loaded ({one_line(error)})") from error
 
 
-def checkpoint_tokenizer(encoder: SentenceEncoderModel, model: str) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a checkpoint that was loaded before.
+def checkpoint_tokenizer(encoder: CsezooModel, model: str) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a published repository that was loaded before.
 
     Raises:
-        UserError: it cannot be read, or does not fit the model.
+        UserError: there is none, or it does not fit the model.
     """
+    if encoder.tokenizer is None:
+        raise UserError(f"{model}: it has no tokenizer; put its tokenizer.json beside the weights")
     with reading_tokenizer(model):
-        tokenizer = encoding.load_tokenizer(encoder)
-        tokenizer(UNKNOWN)
-    check_vocabulary(model, tokenizer, encoder.config.vocab_size)
-    return tokenizer
+        encoder.tokenizer(UNKNOWN)
+    check_vocabulary(model, encoder.tokenizer, encoder.config.vocab_size)
+    return encoder.tokenizer
 
 
 def plain_encoder(
@@ -142,7 +150,7 @@ def _refuse_padding_dependence(model: str, encoder: SentenceEncoderModel, tokeni
 
 
 def _counting_encoder(
-    model: str, encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase, batch_size: int, progress: bool
+    model: str, encoder: EncodesTexts, tokenizer: PreTrainedTokenizerBase, batch_size: int, progress: bool
 ) -> CountingEncoder:
     encoder.to("cuda" if torch.cuda.is_available() else "cpu").eval()  # type: ignore[arg-type]  # a decorator hides `self`
     run_once(model, lambda: encoder.encode(UNKNOWN, tokenizer))
@@ -245,7 +253,7 @@ def recipe_of(model: str) -> Recipe | None:
     Raises:
         UserError: there is a recipe, but it cannot be read.
     """
-    if config_model_type(model) not in METHODS:
+    if not is_published(model):
         return None
     run = Path(model).parent
     above = (run, run.parent) if run.name.startswith("seed-") else (run,)
@@ -294,20 +302,17 @@ def _refuse_pooling(model: str, pooling: str | None) -> None:
         raise UserError(f"--pooling {pooling}: {model} defines its pooling itself; omit the option")
 
 
-def config_model_type(model: str) -> str:
-    """Return the `model_type` of a directory or Hub repository; empty if only sentence-transformers can read it.
+def is_published(model: str) -> bool:
+    """Return whether a directory or Hub repository is one of the zoo: its configuration has the key `csezoo`.
 
     Raises:
         UserError: there is no such model, or its configuration is not valid.
     """
     path = _file(model, "config.json")
     if path is not None:
-        model_type = read_json(path).get("model_type") or ""
-        if not isinstance(model_type, str):
-            raise UserError(f"{path}: the model_type {quoted(model_type)} is not text")
-        return model_type
+        return "csezoo" in read_json(path)
     if _file(model, "modules.json"):
-        return ""
+        return False
     raise UserError(
         f"{model} is neither a directory with a model nor a model on the Hub that can be reached; check the name"
     )

@@ -12,9 +12,10 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from csezoo.modeling import METHODS
-from csezoo.modeling.backbones import dropout_fields, is_causal
+from csezoo.modeling.backbones import dropout_fields
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.serving.modeling_csezoo import is_causal
+from csezoo.modeling.serving.own_form_csezoo import CsezooOwnFormModel
 
 from ..errors import UserError, one_line
 from .sizes import refuse_oversized_checkpoint
@@ -50,8 +51,8 @@ LOAD_ERRORS = (
 def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
     """Load a pre-trained encoder without its pre-training heads.
 
-    Of a checkpoint of the zoo it is the backbone, with LoRA merged into its weights. A warning names what else the
-    checkpoint serves, such as prefixes or a projection, and this encoder does not have.
+    Of a repository of the zoo it is the encoder. A warning names what else the repository serves, such as prefixes or
+    a projection, and this encoder does not have.
 
     Args:
         base_model: Hub id or directory.
@@ -74,7 +75,7 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
             f"base_model: {base_model!r} lacks {len(missing)} tensors ({', '.join(sorted(missing)[:5])}); give a "
             "complete checkpoint"
         )
-    backbone = _backbone_of(base_model, model) if model.config.model_type in METHODS else model
+    backbone = _of_the_zoo(base_model, model)
     if backbone.config.is_encoder_decoder or backbone.config.to_dict().get("max_position_embeddings", 0) < 1:
         raise UserError(
             f"base_model: {base_model!r} ({backbone.config.model_type}) is not a single encoder or decoder, or its "
@@ -85,25 +86,24 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
     return backbone
 
 
-def _backbone_of(name: str, model: SentenceEncoderModel) -> PreTrainedModel:
-    merged = model.lora_modules()
-    if left := {tensor.split(".")[0] for tensor in model.state_dict()} - {"backbone", *merged}:
-        logger.warning("%s: the encoder is loaded without the checkpoint's %s", name, ", ".join(sorted(left)))
-    return plain_backbone(model) if merged else model.backbone
-
-
-@torch.no_grad()
-def plain_backbone(encoder: SentenceEncoderModel) -> PreTrainedModel:
-    """Return the backbone in its class of transformers, with the weights that a method adds (LoRA) merged into it.
-
-    Its pooler is zero, because no model of the zoo has one.
-    """
-    plain = AutoModel.from_config(copy.deepcopy(encoder.backbone.config))
-    missing, _ = plain.load_state_dict(encoder.backbone.state_dict(), strict=False)
-    for name in missing:
-        plain.get_parameter(name).zero_()
-    encoder.add_to_plain(plain)
-    return plain.eval()
+def _of_the_zoo(name: str, model: PreTrainedModel) -> PreTrainedModel:
+    """Return the plain encoder of a repository of the zoo; any other model is returned as it is."""
+    values = model.config.to_dict()
+    if "csezoo" not in values:
+        return model
+    left = [layer["type"] for layer in values["csezoo"].get("layers", [])]
+    if isinstance(model, CsezooOwnFormModel):
+        left += sorted({tensor.split(".")[0] for tensor in model.state_dict()} - {"backbone", "layers"})
+        plain = AutoModel.from_config(copy.deepcopy(model.config.backbone_config))  # without the hooks of adapters
+        plain.load_state_dict(model.backbone.state_dict())
+        model = plain
+    else:
+        for key in ("csezoo", "auto_map"):
+            delattr(model.config, key)
+        model.config.output_hidden_states = False
+    if left:
+        logger.warning("%s: the encoder is loaded without the repository's %s", name, ", ".join(left))
+    return model
 
 
 def run_once(name: str, run: Callable[[], object]) -> None:

@@ -13,8 +13,7 @@ from transformers import (
 )
 
 from csezoo.modeling import SentenceEncoderConfig
-from csezoo.modeling.masked_language_modeling import MaskedLMHead
-from csezoo.modeling.pooling import MaskedLMTransform
+from csezoo.modeling.masked_language_modeling import MaskedLMHead, MaskedLMTransform
 
 from ..errors import UserError, one_line
 from ..recipes import Recipe

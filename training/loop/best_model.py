@@ -1,4 +1,4 @@
-"""The best model of a run: scored on dev, and saved as `best/`."""
+"""The best model of a run: chosen by its score on dev while the run trains, and served at its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 from ..errors import UserError
 from ..evaluation.selection import dev_score
 from ..evaluation.suites import Task
-from ..publishing.repository import save_repository
 from ..recipes import Recipe
 from ..recipes.keys import LAST
 from .building import Build
@@ -29,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class BestModel:
-    """Scores the serving model of a run on dev, and saves it as `best/` whenever it is better than before.
+    """Scores the serving model of a run on dev, and keeps its weights whenever it is better than before.
 
     Args:
         run: the run's directory.
@@ -38,7 +37,7 @@ class BestModel:
     """
 
     def __init__(self, run: Path, built: Build, recipe: Recipe, dev: Sequence[Task], log: TrainingLog):
-        self.run, self.built, self.recipe, self.dev, self.log = run, built, recipe, dev, log
+        self.built, self.recipe, self.dev, self.log = built, recipe, dev, log
         self.accelerator = log.accelerator
         self.best_step: int | None = None
         self.best_score: float | None = None
@@ -46,7 +45,6 @@ class BestModel:
         self.times_lower = 0
         self.weights = BestWeights(run / "best_weights")
         self.soup = Soup(recipe.soup)
-        self.dev_results: list[dict] = []
 
     COUNTERS: tuple[str, ...] = ("best_step", "best_score", "last_score", "times_lower")
 
@@ -55,53 +53,48 @@ class BestModel:
         return {**kept, "soup": self.soup.ranked, "best_weights": self.weights.checksums}
 
     def restore(self, counters: dict) -> None:
-        """Continue with a checkpoint's counters, and make `best/` from the weights that they name.
+        """Continue with a checkpoint's counters.
 
-        `best/` may have others: those of later updates, an average, a whitening or a flow. The weights of the model
-        change too, so call this before the checkpoint is loaded. A counter that older code did not write keeps its
-        initial value.
+        With `force`, the weights that they name are scored again, which changes those of the model: call this before
+        the checkpoint is loaded.
 
         Raises:
             UserError: the weights are missing, or were changed.
         """
         for name in self.COUNTERS:
-            setattr(self, name, counters.get(name, getattr(self, name)))
-        self.soup.ranked = [(score, step) for score, step in counters.get("soup", [])][: self.recipe.soup]
-        self.weights.checksums = {int(step): checksum for step, checksum in counters.get("best_weights", {}).items()}
-        restored = on_main(self.accelerator, self._restore_best)
+            setattr(self, name, counters[name])
+        self.soup.ranked = [(score, step) for score, step in counters["soup"]][: self.recipe.soup]
+        self.weights.checksums = {int(step): checksum for step, checksum in counters["best_weights"].items()}
+        restored = on_main(self.accelerator, self._check_weights)
         self.best_step, self.best_score, self.soup.ranked = restored
 
-    def _restore_best(self) -> tuple[int | None, float | None, list[tuple[float, int]]]:
-        """Make `best/`. Return its update, its score, and the ranks of the soup."""
-        if not self.weights.checksums and (older := self.run / "soup").is_dir():
-            self.weights.adopt(older)
+    def _check_weights(self) -> tuple[int | None, float | None, list[tuple[float, int]]]:
+        """Return the update of the best weights, its score, and the ranks of the soup."""
         self.weights.need(self._needed_steps())
         lost = self.weights.damage(self._needed_steps())
-        if lost and self.recipe.soup:
-            raise UserError(f"soup: {lost}; delete the run and train again, or use --soup 0 --force")
         if lost and not self.recipe.force:
-            raise UserError(f"{lost}; put a copy of it back, or use --force to resume with best/ as it is")
+            raise UserError(
+                f"{lost}; put a copy of it back, or use --force to choose the best of the updates that follow"
+            )
         if lost:
-            logger.warning("%s: best/ stays as it is, and may be of another update than %s", lost, self.best_step)
-        elif self.best_step is not None:
-            self._make_best(self.best_step)
+            logger.warning("%s: the best of the updates from here on is served", lost)
+            self.weights.need(())
+            return None, None, []
+        if self.recipe.force and self.best_step is not None and self.dev:
+            self._score_again()  # the dev pairs or the precision may have changed
         return self.best_step, self.best_score, self.soup.ranked
 
-    def _make_best(self, step: int) -> None:
+    def _score_again(self) -> None:
         serving = self._serving()
-
-        def evaluate(step: int) -> Any:
+        scores = {}
+        for step in sorted(self._needed_steps()):
             serving.load_state_dict(self.weights.read(step))
-            return self._dev_score(serving) if self.dev else None
-
-        serving.load_state_dict(self.weights.read(step))
-        if self.recipe.force:  # the dev pairs or the precision may have changed
-            steps, self.soup.ranked = [one for _, one in self.soup.ranked] or [step], []
-            for one in steps if self.recipe.soup else []:
-                self.soup.rank(evaluate(one), one)
-            self.best_step = self.soup.ranked[0][1] if self.soup.ranked else step
-            self.best_score = evaluate(self.best_step)
-        self._save(serving)
+            scores[step] = self._dev_score(serving)
+        self.soup.ranked = []
+        for step, score in scores.items() if self.recipe.soup else ():
+            self.soup.rank(score, step)
+        self.best_step = self.soup.ranked[0][1] if self.soup.ranked else self.best_step
+        self.best_score = scores[self.best_step]  # type: ignore[index]  # the caller knows that there is one
 
     def delete_weights(self, checkpoints: Iterable[dict]) -> None:
         """Delete the weights that none of the checkpoints names.
@@ -109,7 +102,7 @@ class BestModel:
         Args:
             checkpoints: the counters of each.
         """
-        named = [counters.get("best_weights", {}) for counters in checkpoints]
+        named = [counters["best_weights"] for counters in checkpoints]
         self.weights.delete_others({int(step) for steps in named for step in steps})
 
     def _needed_steps(self) -> set[int]:
@@ -127,9 +120,9 @@ class BestModel:
         self.last_score = score
 
     def evaluate(self, step: int, *, counts: bool) -> None:
-        """Score the serving model on dev, and save it as `best/` if it is better.
+        """Score the serving model on dev, and keep its weights if it is better.
 
-        Without dev, or if the recipe selects the last one, it is always saved.
+        Without dev, or if the recipe selects the last one, they are always kept.
 
         Args:
             step: updates so far.
@@ -144,40 +137,37 @@ class BestModel:
             if counts:
                 self.count_drop(score)
         always = not self.dev or self.best_score is None or self.recipe.select_by == LAST
-        better = always or score > self.best_score
-        if better:
+        if always or score > self.best_score:
             self.best_step, self.best_score = step, score
         if self.accelerator.is_main_process:
-            serving, needed = self._serving(), self._needed_steps()
+            needed = self._needed_steps()
             if step in needed:
-                self.weights.write(step, serving)
+                self.weights.write(step, self._serving())
             self.weights.need(needed)
-            if better:
-                self._save(serving)
         self.accelerator.wait_for_everyone()
 
-    def serve_soup(self) -> list[int]:
-        """Average the best weights of the run, and save the average as `best/` if it is better on dev.
+    def served(self) -> tuple[SentenceEncoderModel, list[int]]:
+        """Load the best weights of the run, or their average, into the serving model.
 
-        Only the main process calls this, after the last update: the model has other weights then.
+        Only the main process calls this, after the last update.
 
         Returns:
-            The steps that `best/` is an average of.
+            The serving model, and the steps that its weights are an average of.
         """
         serving = self._serving()
+        if self.recipe.soup:
 
-        def evaluate(weights: Weights) -> float:
+            def evaluate(weights: Weights) -> float:
+                serving.load_state_dict(weights)
+                return self._dev_score(serving)
+
+            weights, steps, self.best_score = self.soup.average(self.weights.read, evaluate)
             serving.load_state_dict(weights)
-            return self._dev_score(serving)
-
-        weights, steps, self.best_score = self.soup.cook(self.weights.read, evaluate)
-        if len(steps) > 1:
-            evaluate(weights)  # for the results on the card
-            self._save(serving)
-        return steps
-
-    def _save(self, serving: SentenceEncoderModel) -> None:
-        save_repository(self.run / "best", serving, self.built.serving_tokenizer, self.recipe, self.dev_results)
+            return serving, steps
+        steps = [] if self.best_step is None else [self.best_step]
+        for step in steps:
+            serving.load_state_dict(self.weights.read(step))
+        return serving, steps
 
     def _serving(self) -> SentenceEncoderModel:
         return self.built.model.serving_model().eval()
@@ -189,5 +179,5 @@ class BestModel:
                 logger.warning("step %d: %s", self.log.step, line)
             return vectors
 
-        score, self.dev_results = dev_score(encode, self.dev, {"pooling": serving.config.pooling})
+        score, _ = dev_score(encode, self.dev)
         return score

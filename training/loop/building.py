@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerBase
 from csezoo.modeling import SentenceEncoderConfig, method
 from csezoo.modeling.allowed_values import check_prompt
 from csezoo.modeling.backbones import longest_input
-from csezoo.modeling.flow import LEVELS
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
+from csezoo.modeling.serving.own_form_csezoo import LEVELS
 
 from ..data.collation import ViewCollator, tokenize
 from ..errors import UserError

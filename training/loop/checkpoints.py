@@ -21,7 +21,7 @@ from ..errors import UserError, one_line
 from ..files import flush, remove, write_json
 from ..hub import differing_files, sha256
 from .distributed import fsdp, zero
-from .run_receipt import LATER, SAME_RUN
+from .run_receipt import SAME_RUN
 
 KEEP = 2
 STATE = "state.json"
@@ -113,10 +113,9 @@ class TrainingState:
             content: of its `state.json`.
 
         Raises:
-            UserError: `force` resumed the run with such a change. Older code did not write what it needs to know.
+            UserError: `force` resumed the run with such a change.
         """
-        written = content.get(FITS, {})
-        if changed := [name for name, value in self._fits().items() if written.get(name, value) != value]:
+        if changed := [name for name, value in self._fits().items() if content[FITS][name] != value]:
             raise UserError(
                 f"{checkpoint}: --force cannot resume with this change of the {changed[0]}; undo it, choose another "
                 "--output_dir, or use --overwrite to start again"
@@ -179,7 +178,7 @@ def newest(directory: Path, receipt: dict[str, object], *, force: bool = False) 
 
     Args:
         receipt: of the run now, see `run_receipt.run_receipt`.
-        force: accept a checkpoint with any receipt, and one of older code, which has no checksums.
+        force: accept a checkpoint with any receipt.
 
     Raises:
         UserError: the receipt in the checkpoint differs from the one now, or every checkpoint is damaged.
@@ -211,27 +210,19 @@ def newest(directory: Path, receipt: dict[str, object], *, force: bool = False) 
             f"{found} was written with another {', '.join(changed)}; undo the change, choose another "
             "--output_dir, or use --force to resume with the change"
         )
-    if not (found / CHECKSUMS).is_file():
-        if not force:
-            raise UserError(f"{found} has no {CHECKSUMS}; put it back, or use --force to resume without checking")
-        logger.warning("%s has no checksums, so its files cannot be checked", found)
     return found
 
 
 def changed_since(checkpoint: Path, receipt: dict[str, object]) -> list[str]:
-    """Return the names in the receipt of a run that have another value in a checkpoint. Older receipts are shorter."""
-    written = read_state(checkpoint).get(RECEIPT, {})
-    names = [name for name in receipt if name in written or name not in LATER]
-    return [name for name in names if written.get(name) != receipt[name]]
+    """Return the names in the receipt of a run that have another value in a checkpoint."""
+    written = read_state(checkpoint)[RECEIPT]
+    return [name for name in {**receipt, **written} if written.get(name) != receipt.get(name)]
 
 
 def layout_so_far(directory: Path, *, seed: int) -> str | None:
-    """Return the layout of a run's newest checkpoint, `packed` or `padded`, or None if it has no checkpoint.
-
-    Runs that began before receipts named it computed their padding.
-    """
+    """Return the layout of a run's newest checkpoint, `packed` or `padded`, or None if it has no checkpoint."""
     found = checkpoints(directory, {"seed": seed})
-    return read_state(found[-1]).get(RECEIPT, {}).get("layout", "padded") if found else None
+    return read_state(found[-1])[RECEIPT]["layout"] if found else None
 
 
 def checkpoints(directory: Path, receipt: dict[str, object]) -> list[Path]:
@@ -261,7 +252,7 @@ def _incomplete(checkpoint: Path) -> str | None:
         state = read_state(checkpoint)
     except (OSError, ValueError):
         return f"{STATE} cannot be read"
-    for name, size in state.get("files", {}).items():
+    for name, size in state["files"].items():
         path = checkpoint / name
         if not path.is_file() or path.stat().st_size != size:
             return f"{name} is incomplete"
@@ -269,25 +260,23 @@ def _incomplete(checkpoint: Path) -> str | None:
 
 
 def _damage(checkpoint: Path) -> str | None:
-    """Return which file of a checkpoint is not the one that was written, or None. Older code wrote no checksums."""
+    """Return which file of a checkpoint is not the one that was written, or None."""
     state = read_state(checkpoint)
-    if state.get("step") not in (None, step_of(checkpoint)):
+    if state["step"] != step_of(checkpoint):
         return f"it is of step {state['step']}"
-    if not (checkpoint / CHECKSUMS).is_file():
-        return None
     try:
         checksums = json.loads((checkpoint / CHECKSUMS).read_text(encoding="utf-8"))
-    except ValueError:
+    except (OSError, ValueError):
         return f"{CHECKSUMS} cannot be read"
-    if not isinstance(checksums, dict) or {STATE, *state.get("files", {})} - checksums.keys():
+    if not isinstance(checksums, dict) or {STATE, *state["files"]} - checksums.keys():
         return f"{CHECKSUMS} is incomplete"
     return "; ".join(differing_files(checkpoint, checksums)) or None
 
 
 def _other_run(checkpoint: Path, receipt: dict[str, object]) -> str | None:
-    """Return why a checkpoint belongs to another run, or None if it does not. Receipts of older code are shorter."""
-    written = read_state(checkpoint).get(RECEIPT, {})
-    other = [name for name in SAME_RUN if name in written and written[name] != receipt.get(name, written[name])]
+    """Return why a checkpoint belongs to another run, or None if it does not."""
+    written = read_state(checkpoint)[RECEIPT]
+    other = [name for name in SAME_RUN if written[name] != receipt.get(name, written[name])]
     return f"it belongs to another {', '.join(other)}" if other else None
 
 
@@ -301,8 +290,8 @@ def read_state(checkpoint: Path) -> dict:
         state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
     except RecursionError as error:
         raise ValueError(f"{checkpoint / STATE} is nested too deeply") from error
-    if not isinstance(state, dict):
-        raise ValueError(f"{checkpoint / STATE} is not a JSON object")
+    if not isinstance(state, dict) or {RECEIPT, FITS, "files", "step"} - state.keys():
+        raise ValueError(f"{checkpoint / STATE} is not the state of a run")
     return state
 
 

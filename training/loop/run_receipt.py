@@ -32,8 +32,6 @@ CODE += ("loop/best_model.py", "loop/building.py", "loop/optimizers.py", "loop/r
 CODE += ("loop/training_loop.py",)
 # A checkpoint in which one of these differs belongs to another run.
 SAME_RUN = ("recipe", "seed")
-# Entries that receipts of older code lack. Such a receipt also differs in `code`, which is what an error then names.
-LATER = {"special tokens", "base_model", "generator", "dataset", "nli_dataset", "layout", "test pairs"}
 
 
 def run_receipt(
@@ -58,15 +56,11 @@ def run_receipt(
     libraries = {name: installed[name] for name in ("csezoo", "torch", "transformers", "tokenizers")}
     files = {key: Path(str(keys[key] or "")) for key in ("train_file", "nli_file")}
     return {
-        "recipe": hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).hexdigest(),
-        "seed": seed,
+        **build_receipt(recipe, seed, built),
         "processes": accelerator.num_processes,
         "precision": precision_of(accelerator),
         "layout": "padded" if built.model.computes_padding else "packed",
         "code": code_sha256(),
-        "tokenizer": tokenizer_sha256(built.serving_tokenizer),
-        "special tokens": str(special_tokens(built.tokenizer)),
-        **pretrained_sha256(built.model),
         **data.checksums(),
         **({"dataset": files_sha256(data.streamed)} if data.streamed else {}),
         **libraries,
@@ -77,6 +71,21 @@ def run_receipt(
     }
 
 
+def build_receipt(recipe: Recipe, seed: int, built: Build) -> dict[str, object]:
+    """Return the part of a run's receipt that does not need its data.
+
+    Args:
+        built: see `run_receipt`.
+    """
+    return {
+        "recipe": hashlib.sha256(json.dumps(deciding_keys(recipe), sort_keys=True).encode()).hexdigest(),
+        "seed": seed,
+        "tokenizer": tokenizer_sha256(built.serving_tokenizer),
+        "special tokens": str(special_tokens(built.tokenizer)),
+        **pretrained_sha256(built.model),
+    }
+
+
 def _tasks_sha256(tasks: Sequence[Task]) -> str | None:
     return "+".join(str(task.receipt()["sha256"]) for task in tasks) or None
 
@@ -84,7 +93,7 @@ def _tasks_sha256(tasks: Sequence[Task]) -> str | None:
 def code_sha256() -> str:
     """Return a checksum of the code that a run's numbers depend on, without cards, pictures and publishing."""
     training = Path(__file__).parents[1]
-    files = [*Path(csezoo.modeling.__file__).parent.glob("*.py")]
+    files = [*Path(csezoo.modeling.__file__).parent.rglob("*.py")]
     files += [file for pattern in CODE for file in training.glob(pattern)]
     digest = hashlib.sha256()
     for file in sorted(files):
@@ -123,7 +132,7 @@ def refuse_mixed_seeds(receipts: dict[int, dict[str, object]], *, force: bool) -
     """Refuse to average seeds that differ in more than the seed.
 
     Args:
-        receipts: of the seeds that have one, by seed. Runs of older code have none in their results.
+        receipts: of the seeds, by seed.
         force: accept any.
 
     Raises:

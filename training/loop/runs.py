@@ -15,9 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from accelerate import Accelerator, PartialState
+from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import set_seed
 
 from ..environment import device, processor, versions
 from ..errors import Terminated, UserError
@@ -25,18 +24,27 @@ from ..evaluation.encoders import load_encoder
 from ..evaluation.ranks import RANKS, save_ranks
 from ..evaluation.report import AVERAGE, average, format_table, tests_only
 from ..evaluation.selection import load_dev_tasks
-from ..evaluation.sentence_vectors import Encode
 from ..evaluation.suites import Task, encode_once, score
 from ..evaluation.tasks.names import STS_TASKS
-from ..evaluation.tasks.neighbours import nearest_sentences
+from ..evaluation.tasks.neighbours import nearest_sentences, side_by_side
 from ..evaluation.tasks.sts import PairTask, load_pairs_file, load_task
-from ..files import in_use, locked_elsewhere, remove, replace_directory, report_full_disk, write_json
+from ..files import (
+    in_use,
+    locked,
+    locked_elsewhere,
+    read_json,
+    remove,
+    replace_directory,
+    report_full_disk,
+    write_json,
+)
 from ..pictures.captions import PICTURES
 from ..pictures.vectors import draw_similarities
 from ..publishing.repository import save_card
-from ..recipes import Recipe, origin
+from ..recipes import Recipe, load_recipe, origin
+from .best_model import BestModel
 from .building import build
-from .checkpoints import RECEIPT
+from .checkpoints import RECEIPT, newest, read_state, step_of
 from .distributed.launch import make_accelerator, on_main, start_tracker
 from .distributed.seeds import (
     best_directory,
@@ -49,9 +57,9 @@ from .distributed.seeds import (
     seeds_locked,
     take,
 )
-from .run_receipt import refuse_mixed_seeds
-from .served.fitted_maps import fit_map
-from .training_loop import train
+from .run_receipt import build_receipt, refuse_mixed_seeds
+from .training_log import TrainingLog
+from .training_loop import NEIGHBOURS, pairs_to_show, train, write_best
 
 logger = logging.getLogger(__name__)
 
@@ -112,17 +120,18 @@ def _run_seeds(recipe: Recipe, output: Path, accelerator: Accelerator) -> dict:
 
 def load_evaluation(recipe: Recipe) -> tuple[list[Task], list[PairTask]]:
     """Load dev tasks and test pairs. This happens before training, so that missing files are reported at once."""
-    use_data = recipe.eval_data != "none"
-    dev: list[Task] = []
-    if recipe.dev_file:
-        dev = [replace(load_pairs_file(recipe.dev_file), name="dev")]
-    elif use_data:
-        dev = load_dev_tasks(recipe.select_by, recipe.eval_data)
+    dev = load_dev(recipe)
     if recipe.test_file:
         return dev, [replace(load_pairs_file(recipe.test_file), name="test")]
-    if not use_data:
+    if recipe.eval_data == "none":
         return dev, []
     return dev, [load_task(name, recipe.eval_data) for name in STS_TASKS]
+
+
+def load_dev(recipe: Recipe) -> list[Task]:
+    if recipe.dev_file:
+        return [replace(load_pairs_file(recipe.dev_file), name="dev")]
+    return load_dev_tasks(recipe.select_by, recipe.eval_data) if recipe.eval_data != "none" else []
 
 
 def run_seed(
@@ -153,8 +162,6 @@ def run_seed(
         raise
     accelerator.free_memory()  # the next seed needs the memory
     if accelerator.is_main_process:
-        if recipe.whitening or recipe.flow:
-            training["seconds"] = round(training["seconds"] + fit_map(run / "best", recipe, seed), 3)
         logger.info("evaluating %s", run / "best")
         write_json(results_file, evaluate_best(recipe, seed, run, training, dev, tests))
     accelerator.wait_for_everyone()
@@ -175,10 +182,11 @@ def evaluate_best(
         results = score(tasks, vectors, {**receipt, "seed": seed})
         if tests:
             save_ranks(run / RANKS, tests, vectors, receipt["model_sha256"])
-        for shown in _pairs_to_show(tasks):
+        for shown in pairs_to_show(tasks):
             similarities = shown.similarities(vectors)
             draw_similarities(similarities, np.array(shown.scores), run / "similarities.png", title=shown.name)
-            nearest = nearest_sentences(shown, encode_once(untrained(recipe, seed), [shown]), vectors)
+            before = read_json(run / NEIGHBOURS, list) if (run / NEIGHBOURS).is_file() else []
+            nearest = side_by_side(before, nearest_sentences(shown, vectors))
     for name in PICTURES:
         if (run / name).is_file():
             shutil.copy(run / name, run / "best")
@@ -200,18 +208,39 @@ def evaluate_best(
     return run_results
 
 
-def _pairs_to_show(tasks: list[Task]) -> list[PairTask]:
-    """Return STS-B, or else the last task of pairs; transfer tasks alone have none."""
-    pairs = [task for task in tasks if isinstance(task, PairTask)]
-    return [task for task in pairs if task.name == "STSBenchmark"] or pairs[-1:]
+def write_unfinished(run: Path) -> int:
+    """Write `best/` of a run that is not finished, from its newest checkpoint, as the end of training would.
 
+    The weights are the best so far, or their soup, with a whitening or a flow if the recipe asks for one. The card has
+    no results. The run can be trained further: its end replaces `best/`.
 
-def untrained(recipe: Recipe, seed: int) -> Encode:
-    """Return the encoder that a run started from, with the recipe's pooling."""
-    set_seed(seed)  # a method's own weights are random at first
-    built = build(recipe)
-    model = built.model.serving_model().eval().to(PartialState().device)
-    return lambda texts: model.encode(texts, built.serving_tokenizer, batch_size=recipe.eval_batch_size)
+    Args:
+        run: the directory of a run of one seed.
+
+    Returns:
+        The updates before the checkpoint.
+
+    Raises:
+        UserError: another process is training the run, there is no sound checkpoint, its best weights are lost, or the
+            recipe, the base model or the tokenizer is not that of the checkpoint.
+    """
+    recipe = load_recipe(str(run / "recipe.yaml"))
+    with locked(run):
+        checkpoint = newest(run / "checkpoints", {}, force=True)  # the data need not be here
+        if checkpoint is None:
+            raise UserError(f"{run} has no checkpoint yet; train it further")
+        accelerator, (seed, *_) = Accelerator(), recipe.seeds
+        built = build(recipe)
+        counters = read_state(checkpoint)
+        receipt = build_receipt(recipe, seed, built)
+        if changed := [name for name, value in receipt.items() if counters[RECEIPT][name] != value]:
+            raise UserError(f"{checkpoint} was written with another {', '.join(changed)}; undo the change")
+        built.model.to(accelerator.device)
+        log = TrainingLog(run, accelerator)
+        best = BestModel(run, built, recipe, load_dev(recipe) if recipe.soup else [], log)
+        best.restore(counters)
+        write_best(run, built, recipe, seed, best, log)
+        return step_of(checkpoint)
 
 
 def recipe_receipt(recipe: Recipe) -> dict:
@@ -220,8 +249,8 @@ def recipe_receipt(recipe: Recipe) -> dict:
 
 
 def receipts(runs: dict[int, dict]) -> dict[int, dict]:
-    """Return the receipts of finished seeds. Results of older code have none."""
-    return {seed: run["training"][RECEIPT] for seed, run in runs.items() if RECEIPT in run["training"]}
+    """Return the receipts of finished seeds."""
+    return {seed: run["training"][RECEIPT] for seed, run in runs.items()}
 
 
 def conclude(recipe: Recipe, output: Path) -> dict:
@@ -273,7 +302,7 @@ def aggregate(recipe: Recipe, runs: list[dict], output: Path) -> dict:
             for task, v in values.items()
         ],
         "best_seed": chosen,
-        "neighbours": runs[recipe.seeds.index(chosen)].get("neighbours", []),  # older code recorded none
+        "neighbours": runs[recipe.seeds.index(chosen)]["neighbours"],
     }
     partial = output / "best.partial"
     remove(partial)
@@ -305,8 +334,10 @@ def summary(results: dict, best: Path) -> str:
 
 def load_lines(repository: Path, sentences: Sequence[str] = ("A cat sits on the mat.", "A dog runs.")) -> list[str]:
     """Return three lines of Python that load a repository and encode sentences."""
+    plain = "backbone_config" not in read_json(repository / "config.json")
+    trust = "" if plain else ", trust_remote_code=True"
     return [
-        "  from transformers import AutoModel",
-        f'  model = AutoModel.from_pretrained("{repository}", trust_remote_code=True)',
+        "  from sentence_transformers import SentenceTransformer",
+        f'  model = SentenceTransformer("{repository}"{trust})',
         f"  embeddings = model.encode({json.dumps([*sentences])})",
     ]

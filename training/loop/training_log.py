@@ -80,27 +80,17 @@ class TrainingLog:
         """Continue with a checkpoint's counters, and drop the metrics logged after it: they will be logged again.
 
         Args:
-            checkpoint: has a copy of the metrics up to it, unless older code wrote it.
-            counters: of the checkpoint. A counter that older code did not write keeps its initial value.
+            checkpoint: has a copy of the metrics up to it.
+            counters: of the checkpoint.
         """
         for name in self.COUNTERS:
-            setattr(self, name, counters.get(name, getattr(self, name)))
+            setattr(self, name, counters[name])
         if self.accelerator.is_main_process:
-            copy = checkpoint / self.metrics.name
             written = self.metrics.read_bytes() if self.metrics.is_file() else b""
-            logged = copy.read_bytes() if copy.is_file() else self._logged_before(written)
+            logged = (checkpoint / self.metrics.name).read_bytes()
             if not written.startswith(logged):
                 logger.warning("%s was changed after it was logged; restoring it from %s", self.metrics, checkpoint)
             replace_file(self.metrics, logged)
-
-    def _logged_before(self, written: bytes) -> bytes:
-        """Return the lines up to the checkpoint's step."""
-        lines = written.splitlines(keepends=True)
-        complete = [line for line in lines if line.endswith(b"\n")]  # the last line may be incomplete
-        kept = [line for line in complete if json.loads(line)["step"] <= self.step]
-        if not kept or json.loads(kept[-1])["step"] < self.step:
-            logger.warning("%s lacks lines that were logged before step %d", self.metrics, self.step)
-        return b"".join(kept)
 
     def add(self, step: int, losses: dict[str, torch.Tensor], rows: int) -> None:
         """Count an update.

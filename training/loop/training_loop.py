@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
@@ -25,9 +26,12 @@ from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
 from ..environment import progress_bar, return_freed_memory
 from ..errors import UserError
-from ..evaluation.suites import Task
-from ..files import flush
+from ..evaluation.suites import Task, encode_once
+from ..evaluation.tasks.neighbours import nearest_sentences
+from ..evaluation.tasks.sts import PairTask
+from ..files import flush, write_json
 from ..pictures.curves import draw_prefix_tuning, draw_training_curves
+from ..publishing.repository import save_repository
 from ..recipes import Recipe
 from .best_model import BestModel
 from .building import Build, build, choose_layout, is_compiled
@@ -50,9 +54,11 @@ from .optimizers import make_optimizer
 from .precision import precision_of
 from .run_data import RunData
 from .run_receipt import refuse_mixed_seeds, run_receipt
+from .served.fitted_maps import fit_map
 from .training_log import GRADIENT_NORM, PADDING, TrainingLog, seed_name
 
 logger = logging.getLogger(__name__)
+NEIGHBOURS = "neighbours.json"  # of some sentences, before training
 
 
 @dataclass
@@ -173,16 +179,14 @@ def train(
     if checkpoint is None:
         log.begin()
         best.evaluate(step=0, counts=False)
+        on_main(accelerator, partial(_keep_neighbours, directory, built, recipe, [*dev, *tests]))
     title = f"training ({seed_name(recipe, seed)})"
     bar = progress_bar(stages[-1].stop, title, disable=not accelerator.is_main_process)
     for stage in stages:
         if not best.stopped:
             train_stage(stage, run, trainable, bar, checkpoint)
     bar.close()
-    soup = None
-    if recipe.soup and accelerator.is_main_process:
-        soup = best.serve_soup()
-    accelerator.wait_for_everyone()
+    soup = on_main(accelerator, partial(write_best, directory, built, recipe, seed, best, log))
     if accelerator.is_main_process:  # a run that resumes has restored its metrics now
         draw_prefix_tuning(log.metrics)
         draw_training_curves(log.metrics, best.best_step)
@@ -199,6 +203,34 @@ def train(
         **({"resumed_with_another": log.changed} if log.changed else {}),
         RECEIPT: receipt,
     }
+
+
+def _keep_neighbours(directory: Path, built: Build, recipe: Recipe, tasks: list[Task]) -> None:
+    """Keep the nearest sentences of some sentences before training, for the card."""
+    serving = built.model.serving_model().eval()
+
+    def encode(texts: list[str]) -> np.ndarray:
+        return serving.encode(texts, built.serving_tokenizer, batch_size=recipe.eval_batch_size)
+
+    for task in pairs_to_show(tasks):
+        write_json(directory / NEIGHBOURS, nearest_sentences(task, encode_once(encode, [task])))
+
+
+def pairs_to_show(tasks: list[Task]) -> list[PairTask]:
+    """Return STS-B, or else the last task of pairs; transfer tasks alone have none."""
+    pairs = [task for task in tasks if isinstance(task, PairTask)]
+    return [task for task in pairs if task.name == "STSBenchmark"] or pairs[-1:]
+
+
+def write_best(
+    directory: Path, built: Build, recipe: Recipe, seed: int, best: BestModel, log: TrainingLog
+) -> list[int]:
+    """Write `best/`, and return the updates that its weights are an average of."""
+    serving, steps = best.served()
+    if recipe.whitening or recipe.flow:
+        log.seconds += fit_map(serving, built.serving_tokenizer, recipe, seed)
+    save_repository(directory / "best", serving, built.serving_tokenizer, recipe, [])
+    return steps
 
 
 def plan_stages(recipe: Recipe, data: RunData) -> list[Stage]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from csezoo.modeling import METHODS
-from csezoo.modeling.fingerprint import FINGERPRINT_NAME
+from csezoo.modeling.serving.fingerprint_csezoo import FINGERPRINT_NAME
 
 from ..cards.method_texts import IDEAS
 from ..environment import versions
 from ..errors import UserError, one_line
-from ..evaluation.encoders import checkpoint_tokenizer, config_model_type, load_checkpoint
+from ..evaluation.encoders import checkpoint_tokenizer, is_published, load_checkpoint
 from ..files import read_json
 from ..hub import added_files, differing_files, local_directory, sha256
 from ..loading.backbones import LOAD_ERRORS
@@ -31,7 +30,8 @@ def add_checksums(directory: Path) -> None:
     """
     path = directory / FINGERPRINT_NAME
     saved = json.loads(path.read_text(encoding="utf-8"))
-    files = {file.name: sha256(file) for file in sorted(directory.iterdir()) if file != path}
+    paths = {file.relative_to(directory).as_posix(): file for file in sorted(directory.rglob("*")) if file.is_file()}
+    files = {name: sha256(file) for name, file in paths.items() if name not in WITHOUT_CHECKSUM}
     fingerprint = {**saved, "versions": versions(), "files": files}
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in fingerprint.items())
     path.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
@@ -63,7 +63,7 @@ def verify_repository(repository: str, revision: str | None = None) -> list[str]
         problems += added_files(directory, {*checksums, *WITHOUT_CHECKSUM})
     lines = [f"files: {len(checksums)} checksums match the fingerprint" if checksums else NO_CHECKSUMS]
     try:
-        if config_model_type(str(directory)) not in METHODS:
+        if not is_published(str(directory)):
             raise UserError("it is not a model of the zoo")
         model = load_checkpoint(str(directory))
         lines += model.verify(checkpoint_tokenizer(model, repository))
@@ -87,8 +87,8 @@ def read_fingerprint(directory: Path, repository: str) -> dict:
         if (directory / "best").is_dir():
             raise UserError(f"{repository} is a run; give {repository}/best")
         raise UserError(
-            f"{repository} has no {FINGERPRINT_NAME}: it is not a model of the zoo, or an old version saved it; train "
-            "or publish it again"
+            f"{repository} has no {FINGERPRINT_NAME}: it is not a model of the zoo, or other code saved it; publish "
+            "it again"
         )
     fingerprint = read_json(path)
     if missing := {"sentences", "token_ids", "embeddings"} - fingerprint.keys():

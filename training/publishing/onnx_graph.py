@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.serving.modeling_csezoo import CsezooModel
 
 from ..errors import UserError
 
@@ -48,26 +48,25 @@ class Graph(nn.Module):
     is padded on the left, or that lacks the template's mask token because its end was cut off.
     """
 
-    def __init__(self, encoder: SentenceEncoderModel, truncate_dim: int | None = None):
+    def __init__(self, encoder: CsezooModel):
         super().__init__()
         self.encoder = encoder
-        self.truncate_dim = truncate_dim
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         output = self.encoder(input_ids=input_ids, attention_mask=attention_mask)
         accepted = attention_mask[:, :1] == (attention_mask[:, :1] if self.encoder.causal else 1)  # padded on any side
-        if self.encoder.config.pooling == "prompt":
-            accepted &= (input_ids == self.encoder.config.mask_token_id).any(1, keepdim=True)
-        return output.last_hidden_state, output.pooler_output[:, : self.truncate_dim].where(accepted, torch.nan)
+        csezoo = self.encoder.config.csezoo
+        if csezoo["pooling"] == "prompt":
+            accepted &= (input_ids == csezoo["mask_token_id"]).any(1, keepdim=True)
+        return output.last_hidden_state, output.pooler_output.where(accepted, torch.nan)
 
 
 @torch.no_grad()
 def write_onnx(
     file: Path,
-    encoder: SentenceEncoderModel,
+    encoder: CsezooModel,
     tokenizer: PreTrainedTokenizerBase,
     texts: list[str],
-    truncate_dim: int | None = None,
 ) -> None:
     """Trace the complete serving model, and compare its vectors under ONNX Runtime with the model's.
 
@@ -80,7 +79,6 @@ def write_onnx(
         encoder: the serving model, in evaluation mode, on the CPU.
         tokenizer: its tokenizer.
         texts: texts of different lengths. The vectors are compared on the first text, on the first two, and on all.
-        truncate_dim: dimensions of `sentence_embedding` to keep.
 
     Raises:
         UserError: the vectors differ by more than `TOLERANCE`.
@@ -91,7 +89,7 @@ def write_onnx(
         batch = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
         return tuple(batch[name] for name in INPUTS)
 
-    graph = Graph(encoder, truncate_dim).eval()
+    graph = Graph(encoder).eval()
     file.parent.mkdir(exist_ok=True)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns about operators of torchvision
     with warnings.catch_warnings():

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.serving.modeling_csezoo import CsezooModel
 
 from ..evaluation import evaluate
 from ..evaluation.report import average, format_table
@@ -192,12 +192,11 @@ def _encoder(run: Callable[[dict[str, np.ndarray]], np.ndarray], tokenizer: PreT
 
 def quantize_and_measure(
     file: Path,
-    encoder: SentenceEncoderModel,
+    encoder: CsezooModel,
     tokenizer: PreTrainedTokenizerBase,
     *,
     openvino: bool = False,
     data: str | None = None,
-    truncate_dim: int | None = None,
 ) -> list[Quantized]:
     """Write the int8 files, and measure what they save and cost.
 
@@ -207,11 +206,10 @@ def quantize_and_measure(
         tokenizer: its tokenizer.
         openvino: whether to write the file for OpenVINO too.
         data: of the STS tasks, as `csezoo evaluate --data` takes it; without it they are left out.
-        truncate_dim: dimensions that the files keep.
     """
 
     def by_torch(texts: list[str]) -> np.ndarray:
-        return encoder.encode(texts, tokenizer, batch_size=BATCH_SIZE, truncate_dim=truncate_dim)
+        return encoder.encode(texts, tokenizer, batch_size=BATCH_SIZE)
 
     written = write_int8(file)
     found = [(written, written.stat().st_size, onnx_encoder(written, tokenizer))]

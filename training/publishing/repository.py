@@ -9,6 +9,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.published import publish_model
 
 from ..cards.method_texts import ideas, text_names
 from ..cards.model_card import model_card
@@ -29,7 +30,7 @@ def save_repository(
 
     Args:
         directory: the repository; replaced if it exists.
-        serving_model: a model of `csezoo.modeling`; its code is copied into the repository.
+        serving_model: the trained encoder.
         tokenizer: the serving tokenizer.
         recipe: the recipe of the run, for the card.
         results: what was measured so far, for the card.
@@ -37,7 +38,7 @@ def save_repository(
     partial = directory.with_name(directory.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     serving_model.tokenizer = tokenizer
-    serving_model.save_pretrained(partial)
+    publish_model(serving_model).save_pretrained(partial)
     add_checksums(partial)
     save_card(partial, recipe, results)
     replace_directory(partial, directory)

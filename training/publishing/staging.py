@@ -22,7 +22,7 @@ from .audit import audit
 from .fingerprints import read_fingerprint
 
 NEEDED = ("config.json", "model.safetensors", "tokenizer.json", "fingerprint.json", "README.md")
-OF_THE_RUN = ("recipe.yaml", "results.json")
+OF_THE_RUN = ("recipe.yaml", "results.json")  # a run that is not finished has no results
 EVAL_RESULTS = ".eval_results"
 # All files that csezoo may write there, by task; whoever made another one keeps it.
 EVAL_FILES = {task: f"{EVAL_RESULTS}/{task}.yaml" for task, (_, _, split) in HUB.items() if split == "test"}
@@ -59,7 +59,7 @@ def stage(run: str, to: str, staged: Path) -> None:
     refuse_links_out(directory, *(Path(run, name) for name in ("best", *OF_THE_RUN)), root=Path(run))
     files = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*") if path.is_file()}
     if directory != Path(run):
-        files |= {name: Path(run, name) for name in OF_THE_RUN}
+        files |= {name: Path(run, name) for name in OF_THE_RUN if Path(run, name).is_file()}
     for name, path in files.items():
         if not is_hidden(name):
             (staged / name).parent.mkdir(parents=True, exist_ok=True)
@@ -73,20 +73,16 @@ def stage(run: str, to: str, staged: Path) -> None:
 
 
 def finished_repository(run: str) -> Path:
-    """Return the `best/` of a finished run, or `run` itself if it is a repository directory.
+    """Return the `best/` of a run, or `run` itself if it is a repository directory.
 
     Raises:
-        UserError: files are missing, or the run is not finished.
+        UserError: files are missing.
     """
     directory = Path(run, "best") if Path(run, "best").is_dir() else Path(run)
     if missing := [name for name in NEEDED if not (directory / name).is_file()]:
         raise UserError(f"{directory} has no {', '.join(missing)}; give a run directory with a finished best/ in it")
-    missing = [name for name in OF_THE_RUN if not Path(run, name).is_file()]
-    if missing and directory != Path(run):
-        raise UserError(
-            f"{run} is not finished: it has no {', '.join(missing)}; run its training command again, "
-            "which resumes where it stopped"
-        )
+    if directory != Path(run) and not Path(run, "recipe.yaml").is_file():
+        raise UserError(f"{run} has no recipe.yaml; give the directory of a run, or {directory}")
     return directory
 
 

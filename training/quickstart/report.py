@@ -15,7 +15,7 @@ from ..environment import progress_bar
 from ..evaluation.encoders import load_encoder, plain_encoder
 from ..evaluation.sentence_vectors import Encode, SentenceVectors
 from ..evaluation.suites import encode_once
-from ..evaluation.tasks.neighbours import nearest_sentences
+from ..evaluation.tasks.neighbours import nearest_sentences, side_by_side
 from ..evaluation.tasks.retrieval import RetrievalTask
 from ..evaluation.tasks.sts import PairTask, load_pairs_file
 from ..loop.runs import load_lines
@@ -67,7 +67,7 @@ def report(runs: list[Trained], output: Path) -> str:
     before, after = rows[1], rows[-1]
     panels = {f"{row.name}: {_spearman(row, task):.1f}": task.similarities(row.vectors) for row in (before, *rows[3:])}
     draw_similarities(panels, np.array(task.scores), output / PICTURE)
-    nearest = nearest_sentences(task, before.vectors, after.vectors)
+    nearest = side_by_side(*(nearest_sentences(task, row.vectors) for row in (before, after)))
     return "\n".join(
         [
             "",
@@ -140,7 +140,7 @@ def neighbour_lines(nearest: list[dict]) -> list[str]:
     """Return for each query a line, and its nearest other sentence before and after, side by side.
 
     Args:
-        nearest: as `nearest_sentences` returns it.
+        nearest: as `side_by_side` returns it.
     """
     lines = []
     for row in nearest:

@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 from huggingface_hub import ModelCard
-from transformers import AutoModel, AutoTokenizer
 
+from csezoo.modeling.published import load_published
 from csezoo.training.cli.parser import main
 from csezoo.training.converting.convert import convert
 from csezoo.training.publishing.audit import audit
@@ -30,8 +30,8 @@ def converted(request, kind, tmp_path_factory):
 
 def served(directory, texts):
     """The vectors of the zoo in float64: of one padded batch, and of each text alone."""
-    model = AutoModel.from_pretrained(directory, dtype=torch.float64)
-    tokenizer = AutoTokenizer.from_pretrained(directory)
+    model = load_published(directory, dtype=torch.float64)
+    tokenizer = model.tokenizer
     with torch.no_grad():
         padded = model(**tokenizer(texts, truncation=True, padding=True, return_tensors="pt")).pooler_output
         alone = [model(**tokenizer([text], truncation=True, return_tensors="pt")).pooler_output for text in texts]
@@ -64,7 +64,8 @@ def test_the_repository_is_complete(converted):
     assert card.data.license == (kinds()[checkpoint.kind].license or "unknown")
     assert kinds()[checkpoint.kind].license_note.strip() in card.text
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    assert not {"gradient_checkpointing", "prefix_len"} & config["backbone_config"].keys()
+    assert not {"gradient_checkpointing", "prefix_len"} & config.get("backbone_config", config).keys()
+    assert ("backbone_config" in config) == (checkpoint.kind in ("diffaug", "promptbert-sup"))
 
 
 def test_both_servings_of_supervised_promptbert(kind, tmp_path):

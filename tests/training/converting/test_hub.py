@@ -4,8 +4,9 @@ import json
 
 import pytest
 import torch
-from transformers import AutoModel, BertForMaskedLM
+from transformers import BertForMaskedLM
 
+from csezoo.modeling.published import load_published
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import tiny_config
 from tests.interpreters import run_python
@@ -62,7 +63,7 @@ def test_supervised_promptbert_can_be_served_with_the_base_models_transform(hub,
     assert done.returncode == 0, done.stderr
     transform = base.cls.predictions.transform.state_dict()
     checkpoint.state |= {f"pooler.{part}": tensor for part, tensor in transform.items()}
-    vectors = torch.from_numpy(AutoModel.from_pretrained(tmp_path / "zoo").encode(TEXTS)).double()
+    vectors = torch.from_numpy(load_published(tmp_path / "zoo").encode(TEXTS)).double()
     torch.testing.assert_close(vectors, authors_vectors(checkpoint, TEXTS), atol=1e-5, rtol=0)
 
     other = write_checkpoint(tmp_path / "other", "promptbert-sup", "roberta")

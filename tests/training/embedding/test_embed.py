@@ -17,7 +17,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import quantization as theirs
 from transformers import AutoModel
 
-from csezoo.modeling.quantization import PRECISIONS
+from csezoo.modeling.serving.quantization_csezoo import PRECISIONS
 from csezoo.training.cli.parser import main
 from csezoo.training.embedding.embed import embed_file
 from csezoo.training.embedding.shards import read_receipt

@@ -144,19 +144,6 @@ def test_a_run_whose_checkpoints_are_all_damaged_stops_and_changes_nothing(broke
     run_recipe(make_recipe(recipe))
 
 
-def test_the_error_of_a_damaged_checkpoint_of_older_code_says_how_to_resume(broken):
-    run, recipe = broken
-    path = newest(run) / "model.safetensors"
-    path.write_bytes(b"\xff" * path.stat().st_size)
-    (newest(run) / "checksums.json").unlink()
-    with pytest.raises(UserError, match="step-00000006 has no checksums.json; put it back, or use --force"):
-        run_recipe(make_recipe(recipe))
-    with pytest.raises(UserError, match="step-00000006 could not be read .*; delete it"):
-        run_recipe(make_recipe({**recipe, "force": True}))
-    shutil.rmtree(newest(run))
-    run_recipe(make_recipe(recipe))
-
-
 @pytest.mark.parametrize("lines_left", [0, 4])
 def test_metrics_that_were_lost_are_restored_with_a_warning(whole, broken, lines_left, capsys):
     run, recipe = broken
@@ -359,19 +346,6 @@ def test_a_finished_run_can_be_forced_to_resume(whole, tmp_path):
     assert run_recipe(make_recipe(recipe))["training"]["updates"] == 7
 
 
-def test_resume_refuses_a_checkpoint_of_older_code_unless_forced(broken):
-    run, recipe = broken
-    for path in run.glob("checkpoints/*/state.json"):
-        state = json.loads(path.read_text(encoding="utf-8"))
-        kept = {key: state[key] for key in ("scheduler", "scaler", "step", "best_step", "best_score")}
-        path.write_text(json.dumps({**kept, "processes": 1, "precision": "no"}), encoding="utf-8")
-        for name in ("checksums.json", "metrics.jsonl"):
-            path.with_name(name).unlink()
-    with pytest.raises(UserError, match="was written with another recipe, seed, .*code"):
-        run_recipe(make_recipe(recipe))
-    run_recipe(make_recipe({**recipe, "force": True}))
-
-
 @pytest.mark.parametrize("content", ["", "null", "[]", '{"model": "x"}', '{"model": "x', "[" * 10_000])
 def test_a_damaged_results_file_of_a_run_is_named(broken, content):
     run, recipe = broken
@@ -388,7 +362,7 @@ def test_a_damaged_recipe_of_a_run_is_named(broken):
             run_recipe(make_recipe(recipe))
 
 
-@pytest.mark.parametrize("content", ["", "null", "[]", "5", "[" * 10_000])
+@pytest.mark.parametrize("content", ["", "null", "[]", "5", "{}", "[" * 10_000])
 def test_a_state_with_other_content_is_a_damaged_checkpoint(broken, content):
     run, recipe = broken
     for state in run.glob("checkpoints/*/state.json"):

@@ -5,7 +5,6 @@ import shutil
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 
@@ -261,17 +260,6 @@ def test_seeds_that_are_tested_on_other_pairs_are_refused(bases, train_file, dev
     pairs.write_text("".join(pairs.read_text(encoding="utf-8").splitlines(keepends=True)[:30]), encoding="utf-8")
     with pytest.raises(UserError, match="seeds: seed 2 has another test pairs than seed 1; "):
         run_recipe(make_recipe({**recipe, "seeds": [1, 2]}))
-
-
-def test_seeds_of_older_code_have_no_receipt_and_are_averaged(recipe, whole, tmp_path):
-    shutil.copytree(whole, tmp_path / "run")
-    for seed in (1, 2, 3):
-        results = read(tmp_path / "run" / f"seed-{seed}")
-        del results["training"]["origin"]
-        (tmp_path / "run" / f"seed-{seed}" / "results.json").write_text(json.dumps(results), encoding="utf-8")
-    results = run_recipe(make_recipe({**recipe, "seeds": [4]}))
-    scores = [result["value"] for result in results["results"]]
-    assert results["summary"][0]["mean"] == pytest.approx(np.mean(scores)) and len(scores) == 4
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"seed": 1}'])

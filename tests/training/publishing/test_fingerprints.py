@@ -7,16 +7,14 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel
 
-from csezoo.modeling.fingerprint import SENTENCES
+from csezoo.modeling.published import load_published
+from csezoo.modeling.serving.fingerprint_csezoo import SENTENCES
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.publishing.fingerprints import verify_repository
 from tests.clean_interpreter import run_without_csezoo
-from tests.repositories import tiny_repository
-
-PROMPT = {"pooling": "prompt", "prompts": ["this sentence : {sentence} means {mask} ."]}
+from tests.repositories import PROMPT, tiny_repository
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +43,14 @@ def change_json(path, **values):
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | values), encoding="utf-8")
 
 
-def change_tensor(directory, name, change):
-    path = directory / "model.safetensors"
+def change_csezoo(directory, **values):
+    """Change what the configuration says of the zoo's class."""
+    path = directory / "config.json"
+    change_json(path, csezoo=json.loads(path.read_text(encoding="utf-8"))["csezoo"] | values)
+
+
+def change_tensor(directory, name, change, file="model.safetensors"):
+    path = directory / file
     tensors = load_file(path)
     tensors[name] = change(tensors[name]).contiguous()
     save_file(tensors, path, metadata={"format": "pt"})
@@ -76,7 +80,9 @@ def test_the_fingerprint_covers_short_and_truncated_sentences_and_unknown_charac
     assert fingerprint["sentences"] == SENTENCES
     assert 1 in fingerprint["token_ids"][5]  # [UNK]
     assert {len(vector) for vector in fingerprint["embeddings"]} == {32}
-    files = {path.name for path in saved["plain"].iterdir()}
+    paths = [path for path in saved["plain"].rglob("*") if path.is_file()]
+    files = {path.relative_to(saved["plain"]).as_posix() for path in paths}
+    assert "1_Pooling/config.json" in files
     assert fingerprint["files"].keys() == files - {"fingerprint.json", "README.md", "simcse.svg"}  # the card's picture
     assert {"torch", "transformers"} <= fingerprint["versions"].keys()
 
@@ -88,7 +94,7 @@ def test_the_command_prints_a_line_for_each_comparison(saved, capsys):
 
 def test_a_changed_repository_ends_the_command_with_one_line_and_exit_code_2(copy, capsys):
     directory = copy("plain")
-    change_tensor(directory, "backbone.embeddings.LayerNorm.bias", torch.zeros_like)
+    change_tensor(directory, "embeddings.LayerNorm.bias", torch.zeros_like)
     with pytest.raises(SystemExit) as ended:
         main(["verify", str(directory)])
     captured = capsys.readouterr()
@@ -111,23 +117,24 @@ def test_added_files_are_named_and_those_of_a_card_and_a_run_are_not(copy):
 
 
 @pytest.mark.parametrize(
-    ("name", "tensor"),
+    ("name", "file", "tensor"),
     [
-        ("plain", "backbone.embeddings.LayerNorm.bias"),
-        ("plain", "backbone.encoder.layer.2.attention.self.value.weight"),
-        ("prefixes", "prefixes"),
-        ("whitening", "whitening.mean"),
+        ("plain", "model.safetensors", "embeddings.LayerNorm.bias"),
+        ("plain", "model.safetensors", "encoder.layer.2.attention.self.value.weight"),
+        ("prefixes", "model.safetensors", "prefixes"),
+        ("prefixes", "model.safetensors", "backbone.embeddings.LayerNorm.bias"),
+        ("whitening", "2_Dense/model.safetensors", "linear.bias"),
     ],
 )
-def test_a_zeroed_tensor_changes_a_checksum_and_all_vectors(copy, name, tensor):
+def test_a_zeroed_tensor_changes_a_checksum_and_all_vectors(copy, name, file, tensor):
     directory = copy(name)
-    change_tensor(directory, tensor, torch.zeros_like)
-    assert_differs(directory, "model.safetensors has another checksum", "8 of 8 vectors differ")
+    change_tensor(directory, tensor, torch.zeros_like, file)
+    assert_differs(directory, f"{file} has another checksum", "8 of 8 vectors differ")
 
 
 def test_a_change_that_affects_one_sentence_is_named_with_that_sentence(copy):
     directory = copy("plain")
-    name = "backbone.embeddings.position_embeddings.weight"
+    name = "embeddings.position_embeddings.weight"
     change_tensor(directory, name, lambda table: torch.cat([table[:40], torch.zeros_like(table[40:])]))
     assert_differs(directory, "1 of 8 vectors differ", "'the river runs past")
 
@@ -139,7 +146,7 @@ def test_a_changed_tokenizer_is_named_as_the_cause_not_the_model(copy, saved):
     ids["the"], ids["old"] = ids["old"], ids["the"]
     (directory / "tokenizer.json").write_text(json.dumps(vocabulary), encoding="utf-8")
     with pytest.raises(ValueError) as refused:
-        AutoModel.from_pretrained(directory).verify()
+        load_published(directory).verify()
     assert "other token ids for" in str(refused.value) and "'the river runs" in str(refused.value)
     assert "'A cat sits" in str(refused.value) and "'Yes'" not in str(refused.value)
     assert "vectors" not in str(refused.value)
@@ -149,42 +156,53 @@ def test_a_changed_tokenizer_is_named_as_the_cause_not_the_model(copy, saved):
 def test_a_tokenizer_without_its_prompt_is_refused(copy):
     directory = copy("prompt")
     change_json(directory / "tokenizer.json", post_processor=None)
-    assert_differs(directory, "tokenizer.json has another checksum", "other token ids for 'Yes'")
+    assert_differs(
+        directory, "tokenizer.json has another checksum", "which the template in tokenizer.json does not contain"
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "change", "problem"),
     [
-        ("plain", {"pooling": "mean"}, "vectors differ"),
-        ("prompt", {"pooling": "cls", "prompts": None}, "vectors differ"),
-        ("prefixes", {"prefix_length": 4}, "mis-shaped prefixes"),
-        ("prefixes", {"prefix_length": 0}, "unexpected prefixes"),
-        ("whitening", {"whitening_size": None}, "unexpected whitening.kernel"),
-        ("plain", {"model_type": "bert"}, "it is not a model of the zoo"),
-        ("plain", {"pooling": "median"}, "'median' must be one of"),
+        ("plain", {"pooling": "mean"}, "1_Pooling/config.json has pooling_mode: cls, config.json has mean"),
+        ("prompt", {"pooling": "cls"}, "config.json has Pooling after the encoder, modules.json has WordWeights - Po"),
+        ("prompt", {"mask_token_id": 5}, "the mask token 5, which the template in tokenizer.json does not contain"),
+        ("prefixes", {"prefix_positions": 4}, "mis-shaped prefixes"),
+        ("prefixes", {"prefix_positions": 0}, "unexpected prefixes"),
+        ("prefixes", {"pooling": "mean"}, "8 of 8 vectors differ"),
+        ("prefixes", {"pooling": "median"}, "'median' must be one of"),
+        ("whitening", {"layers": []}, "config.json has Pooling after the encoder, modules.json has Pooling - Dense"),
     ],
 )
 def test_a_changed_configuration_is_refused(copy, name, change, problem):
     directory = copy(name)
-    change_json(directory / "config.json", **change)
+    change_csezoo(directory, **change)
     assert_differs(directory, "config.json has another checksum", problem)
+
+
+def test_a_repository_without_the_zoo_s_key_is_no_model_of_the_zoo(copy):
+    directory = copy("plain")
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    del config["csezoo"]
+    (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert_differs(directory, "config.json has another checksum", "it is not a model of the zoo")
 
 
 def test_changed_code_and_a_missing_file_are_named(copy):
     directory = copy("plain")
-    with (directory / "pooling.py").open("a", encoding="utf-8") as file:
+    with (directory / "pooling_csezoo.py").open("a", encoding="utf-8") as file:
         file.write("# one line more\n")
     (directory / "modules.json").unlink()
-    assert_differs(directory, "pooling.py has another checksum", "modules.json is missing")
+    assert_differs(directory, "pooling_csezoo.py has another checksum", "modules.json is missing")
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_is_verified_with_a_larger_tolerance(saved, copy, dtype):
-    AutoModel.from_pretrained(saved["plain"], dtype=dtype).verify()
+    load_published(saved["plain"], dtype=dtype).verify()
     directory = copy("plain")
-    change_tensor(directory, "backbone.embeddings.LayerNorm.bias", torch.zeros_like)
+    change_tensor(directory, "embeddings.LayerNorm.bias", torch.zeros_like)
     with pytest.raises(ValueError, match="8 of 8 vectors differ"):
-        AutoModel.from_pretrained(directory, dtype=dtype).verify()
+        load_published(directory, dtype=dtype).verify()
 
 
 def test_a_model_verifies_itself_without_csezoo(saved, copy, tmp_path):
@@ -219,8 +237,8 @@ def test_a_missing_or_broken_fingerprint_is_refused(copy, tmp_path):
         verify_repository(str(tmp_path / "nowhere"))
 
 
-def test_a_model_that_was_not_loaded_from_a_checkpoint_cannot_be_verified(saved):
-    model = AutoModel.from_pretrained(saved["plain"])
+def test_a_model_that_was_not_loaded_from_a_repository_cannot_be_verified(saved):
+    model = load_published(saved["plain"])
     fresh = type(model)(model.config)
-    with pytest.raises(ValueError, match="not loaded from a checkpoint"):
+    with pytest.raises(OSError, match="fingerprint.json: the model was loaded from no repository that has one"):
         fresh.verify()

@@ -8,7 +8,7 @@ from csezoo.training.errors import UserError
 from csezoo.training.hub import within_time
 from tests.hub_server import TOKEN
 from tests.interpreters import run_python
-from tests.training.publishing.test_publish import assert_refused
+from tests.training.publishing.test_publish import assert_refused, local_files
 
 REPO = "zoo/tiny"
 
@@ -110,7 +110,7 @@ def test_a_hub_that_sends_a_byte_now_and_then_ends_publishing_with_a_line(publis
 
 @pytest.mark.parametrize("command", ["verify", "audit"])
 def test_a_hub_that_sends_a_byte_now_and_then_ends_other_commands_with_a_line(hub, finished_run, tmp_path, command):
-    hub.commit("zoo/tiny", "a model", {path.name: path.read_bytes() for path in (finished_run / "best").iterdir()})
+    hub.commit("zoo/tiny", "a model", local_files(finished_run / "best"))
     hub.slow["/resolve/"] = 0.5
     environment = hub.environment(tmp_path, CSEZOO_HUB_TIMEOUT="1.5")
     done = run_python("-m", "csezoo.training.cli", command, "zoo/tiny", **environment)

@@ -23,8 +23,8 @@ from csezoo.training.publishing.quantized import (
     write_openvino_int8,
 )
 from tests.conftest import SENTENCES
+from tests.repositories import tiny_repository
 from tests.training.evaluation.tasks.test_sts import write_senteval
-from tests.training.publishing.test_export import save
 
 OPENVINO = find_spec("openvino") is not None and find_spec("nncf") is not None
 
@@ -33,7 +33,7 @@ OPENVINO = find_spec("openvino") is not None and find_spec("nncf") is not None
 def exported(tmp_path_factory):
     """A tiny model's export with all files in int8, and what was reported."""
     directory, lines = tmp_path_factory.mktemp("quantized"), []
-    source = save(directory / "source", "simcse-mean", "roberta")
+    source = tiny_repository(directory / "source", kind="roberta", pooling="mean", projection="none")
     write_senteval(directory / "data")
     choices = {
         "onnx": True,
@@ -118,7 +118,7 @@ def test_points_lost_are_the_difference_of_the_averages():
 
 def test_options_that_need_another_are_refused():
     with pytest.raises(UserError, match="give --onnx too"):
-        export("run", "out", quantize="int8")
+        export("run", "out", truncate_dim=5, quantize="int8")
     with pytest.raises(UserError, match="openvino.*give --quantize int8"):
         export("run", "out", onnx=True, openvino=True)
     with pytest.raises(UserError, match="give --quantize int8 too"):

@@ -11,7 +11,7 @@ from accelerate.state import AcceleratorState
 
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.sentence_vectors import SentenceVectors
-from csezoo.training.evaluation.tasks.neighbours import nearest_sentences
+from csezoo.training.evaluation.tasks.neighbours import nearest_sentences, side_by_side
 from csezoo.training.evaluation.tasks.sts import PairTask
 from csezoo.training.quickstart.report import Row, neighbour_lines, score_lines
 from csezoo.training.quickstart.run import quickstart
@@ -144,6 +144,6 @@ def test_recall_neighbours_and_queries_are_those_of_the_vectors():
     table.add(task.sentences())
     row = Row("toy", table)
     assert score_lines([row], task)[1].split() == ["toy", "100.00", "1.00"]
-    nearest = nearest_sentences(task, table, lambda texts: -table(texts))
+    nearest = side_by_side(nearest_sentences(task, table), nearest_sentences(task, lambda texts: -table(texts)))
     assert [found["query"] for found in nearest] == ["a", "c"]
     assert neighbour_lines(nearest)[:2] == ["  a", f"    {'0.99 b':<58}0.99 b"]

@@ -21,7 +21,6 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.processors import BertProcessing, RobertaProcessing
 from transformers import (
-    AutoConfig,
     AutoModelForSequenceClassification,
     BatchEncoding,
     DataCollatorWithPadding,
@@ -35,14 +34,13 @@ from transformers import (
     set_seed,
 )
 
-from csezoo.modeling import METHODS
 from csezoo.modeling.backbones import longest_input
 
 from ...environment import versions
 from ...errors import UserError
 from ...loading.backbones import load_backbone
 from ...loading.tokenizers import load_tokenizer
-from ..encoders import model_receipt
+from ..encoders import is_published, model_receipt
 from ..results import ResultsFile
 from ..tasks.transfer import Example
 from .data import TASKS, GlueTask, load_glue_task
@@ -130,7 +128,7 @@ def pair_tokenizer(model: str, config: PretrainedConfig) -> PreTrainedTokenizerB
         config: of the backbone.
     """
     tokenizer = load_tokenizer(model)
-    if AutoConfig.from_pretrained(model, trust_remote_code=False).model_type in METHODS:
+    if is_published(model):
         special_tokens = ((tokenizer.sep_token, tokenizer.sep_token_id), (tokenizer.cls_token, tokenizer.cls_token_id))
         if None in (tokenizer.sep_token, tokenizer.cls_token):
             raise UserError(f"{model}: its tokenizer has no tokens before and between texts; give an encoder")

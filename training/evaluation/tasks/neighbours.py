@@ -1,4 +1,4 @@
-"""The nearest sentence of some sentences, before and after training."""
+"""The nearest sentences of some sentences, to compare an encoder before and after training."""
 
 from __future__ import annotations
 
@@ -21,25 +21,43 @@ def query_sentences(task: PairTask) -> list[str]:
     return short[:: -(-len(short) // QUERIES) or 1]
 
 
-def nearest_sentences(task: PairTask, before: Vectors, after: Vectors) -> list[dict]:
-    """Return for each of `query_sentences` the nearest other sentence of the task, before and after training.
+def nearest_sentences(task: PairTask, vectors: Vectors) -> list[dict]:
+    """Return for each of `query_sentences` the nearest other sentence of the task, and its cosine.
 
     Args:
         task: its distinct sentences are the corpus.
-        before, after: the vectors of both encoders.
+        vectors: of an encoder.
 
     Returns:
-        `query`, and in `before` and `after` the `sentence` and its `cosine`.
+        `query`, `sentence` and `cosine` of each.
     """
     sentences = sorted(task.sentences())
-    sides = {name: unit_vectors(vectors(sentences)) for name, vectors in (("before", before), ("after", after))}
+    corpus = unit_vectors(vectors(sentences))
     found = []
     for query in query_sentences(task):
-        row: dict = {"query": query}
-        for name, vectors in sides.items():
-            cosines = vectors @ vectors[sentences.index(query)]
-            cosines[sentences.index(query)] = -np.inf
-            nearest = int(np.argmax(cosines))
-            row[name] = {"sentence": sentences[nearest], "cosine": float(cosines[nearest])}
-        found.append(row)
+        cosines = corpus @ corpus[sentences.index(query)]
+        cosines[sentences.index(query)] = -np.inf
+        nearest = int(np.argmax(cosines))
+        found.append({"query": query, "sentence": sentences[nearest], "cosine": float(cosines[nearest])})
     return found
+
+
+def side_by_side(before: list[dict], after: list[dict]) -> list[dict]:
+    """Join the nearest sentences of the same queries before and after training.
+
+    Example:
+        >>> one, other = ({"query": "a", "sentence": text, "cosine": 0.5} for text in "bc")
+        >>> side_by_side([one], [other])  # doctest: +NORMALIZE_WHITESPACE
+        [{'query': 'a', 'before': {'sentence': 'b', 'cosine': 0.5}, 'after': {'sentence': 'c', 'cosine': 0.5}}]
+    """
+    known = {row["query"]: row for row in before}
+    return [
+        {"query": row["query"], **{name: _without_query(side) for name, side in sides.items()}}
+        for row in after
+        if row["query"] in known
+        for sides in ({"before": known[row["query"]], "after": row},)
+    ]
+
+
+def _without_query(row: dict) -> dict:
+    return {key: value for key, value in row.items() if key != "query"}

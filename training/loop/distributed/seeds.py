@@ -13,13 +13,14 @@ from ...errors import UserError, one_line
 from ...files import in_use, locked, locked_elsewhere, read_json, remove, remove_litter
 from ...recipes import FREE_KEYS, Recipe, dump_recipe
 from ...recipes.reading import read_values
+from ..checkpoints import RECEIPT
 
 logger = logging.getLogger(__name__)
 METRICS = "metrics.jsonl"
 # Files of one seed. When seeds are added to a run with one seed, these move into that seed's directory, in this order.
 # While the metrics are in the run's directory, the move is not finished.
 OF_SEED: tuple[str, ...] = ("results.json", "checkpoints", "best", "non_finite", "prefix_tuning.png")
-OF_SEED += ("training_curves.png", "similarities.png", "ranks.npz", "best_weights", METRICS)
+OF_SEED += ("training_curves.png", "similarities.png", "ranks.npz", "neighbours.json", "best_weights", METRICS)
 # The recipe is the last, so that a deletion that was interrupted still knows whose files these are.
 RUN_FILES: tuple[str, ...] = (*OF_SEED, "tracker", "recipe.yaml")
 # This lock is held while the seeds are divided or averaged. The lock of a directory is held while a seed is trained in
@@ -204,10 +205,12 @@ def _finished(file: Path) -> dict:
         UserError: the file is damaged, or of something else.
     """
     results = read_json(file)
-    if missing := [key for key in ("model", "seed", "results", "training", "machine") if key not in results]:
+    missing = [key for key in ("model", "seed", "results", "training", "machine", "neighbours") if key not in results]
+    if missing or RECEIPT not in results["training"]:
+        named = ", ".join(missing) or RECEIPT
         raise UserError(
-            f"{file} does not have the results of a run ({', '.join(missing)} missing); delete it, and the same "
-            "command evaluates the run again"
+            f"{file} does not have the results of a run ({named} missing); delete it, and the same command evaluates "
+            "the run again"
         )
     return results
 

@@ -53,12 +53,6 @@ class BestWeights:
                 return f"{self.file(step)} has another checksum"
         return None
 
-    def adopt(self, older: Path) -> None:
-        """Take over the directory in which older code kept such files, without checksums."""
-        older.rename(self.directory)
-        files = self.directory.glob("step-*.safetensors")
-        self.checksums = {int(file.stem.removeprefix("step-")): sha256(file) for file in files}
-
     def delete_others(self, steps: set[int]) -> None:
         """Delete the files of all updates but these."""
         for file in self.directory.glob("step-*.safetensors"):

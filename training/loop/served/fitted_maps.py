@@ -1,25 +1,23 @@
-"""Fit a whitening or a flow to a trained encoder and save it with the model."""
+"""Fit a whitening or a flow to a trained encoder."""
 
 from __future__ import annotations
 
 import logging
 import time
-from pathlib import Path
 
 import torch
 from tqdm.auto import trange
-from transformers import AutoModel
+from transformers import PreTrainedTokenizerBase
 
-from csezoo.modeling.flow import WIDTH, Flow
+from csezoo.modeling.flow import WIDTH, flow_loss, start_flow
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 from csezoo.modeling.rank_distillation import rank_distillation
+from csezoo.modeling.serving.own_form_csezoo import Flow
 from csezoo.modeling.whitening import Whitening, principal_directions
 
 from ...data.streams import reading_stream
 from ...data.texts import load_sentences
 from ...errors import UserError
-from ...loading.backbones import SAFELY
-from ...publishing.repository import save_repository
 from ...recipes import Recipe
 
 logger = logging.getLogger(__name__)
@@ -28,11 +26,12 @@ FLOW_BATCH = 32  # vectors in an update, as in the release of BERT-flow
 REFINED_BATCH, REFINED_TEMPERATURE = 512, 0.05
 
 
-def fit_map(repository: Path, recipe: Recipe, seed: int) -> float:
-    """Fit the map that a recipe asks for on the first training sentences, and save the repository again with it.
+def fit_map(model: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase, recipe: Recipe, seed: int) -> float:
+    """Fit the map that a recipe asks for on the first training sentences, and add it to a trained encoder.
 
     Args:
-        repository: a saved model.
+        model: the encoder, without such a map.
+        tokenizer: the serving tokenizer.
         recipe: `whitening` is a number of dimensions, `flow` asks for a flow.
         seed: of the run. A whitening depends on it only if `whitening_updates` train it.
 
@@ -43,14 +42,12 @@ def fit_map(repository: Path, recipe: Recipe, seed: int) -> float:
         UserError: there are too few different sentences for so many dimensions, or a stream of them cannot be read.
     """
     start = time.perf_counter()
-    model = AutoModel.from_pretrained(repository, **SAFELY).to("cuda" if torch.cuda.is_available() else "cpu")
-    _remove_maps(model)  # of an attempt that was interrupted
     rows = load_sentences(recipe)
     most = recipe.flow_sentences if recipe.flow else recipe.whitening_sentences
     with reading_stream():
         sentences = [row["0"] for row in (rows.take(most) if most else rows)]
     vectors = model.encode(
-        sentences, batch_size=recipe.eval_batch_size, convert_to_numpy=False, show_progress_bar=True
+        sentences, tokenizer, batch_size=recipe.eval_batch_size, convert_to_numpy=False, show_progress_bar=True
     ).float()
     if recipe.flow:
         model.config.flow_width = WIDTH
@@ -58,13 +55,7 @@ def fit_map(repository: Path, recipe: Recipe, seed: int) -> float:
     else:
         _whiten(model, vectors, recipe, seed)
     logger.info("%s fitted on %d sentences", "flow" if recipe.flow else "whitening", len(sentences))
-    save_repository(repository, model, model.tokenizer, recipe, [])
     return time.perf_counter() - start
-
-
-def _remove_maps(model: SentenceEncoderModel) -> None:
-    model.config.whitening_size = model.config.flow_width = None
-    model.whitening, model.flow = torch.nn.Identity(), torch.nn.Identity()
 
 
 def _whiten(model: SentenceEncoderModel, vectors: torch.Tensor, recipe: Recipe, seed: int) -> None:
@@ -144,16 +135,15 @@ def fit_flow(vectors: torch.Tensor, *, epochs: float, learning_rate: float, seed
     Example:
         >>> vectors = torch.randn(64, 8).exp()
         >>> flow = fit_flow(vectors, epochs=20, learning_rate=1e-3, seed=0)
-        >>> bool(flow.loss(vectors) < Flow(8).loss(vectors))
+        >>> bool(flow_loss(flow, vectors) < flow_loss(Flow(8, WIDTH), vectors))
         True
     """
     if len(vectors) < FLOW_BATCH:
         raise UserError(f"flow: {len(vectors)} sentences are too few; give at least {FLOW_BATCH}")
     with torch.random.fork_rng(), torch.enable_grad():
         torch.manual_seed(seed)
-        flow = Flow(vectors.shape[1]).to(vectors.device, vectors.dtype)
-        with torch.no_grad():
-            flow(vectors[torch.randperm(len(vectors))[: 32 * FLOW_BATCH]], start=True)
+        flow = Flow(vectors.shape[1], WIDTH).to(vectors.device, vectors.dtype)
+        start_flow(flow, vectors[torch.randperm(len(vectors))[: 32 * FLOW_BATCH]])
         flow.requires_grad_(True)
         optimizer = torch.optim.Adam(flow.parameters(), lr=learning_rate)
         order = torch.empty(0, dtype=torch.long)
@@ -162,6 +152,6 @@ def fit_flow(vectors: torch.Tensor, *, epochs: float, learning_rate: float, seed
                 order = torch.randperm(len(vectors))
             chosen, order = order[:FLOW_BATCH], order[FLOW_BATCH:]
             optimizer.zero_grad()
-            flow.loss(vectors[chosen]).backward()
+            flow_loss(flow, vectors[chosen]).backward()
             optimizer.step()
     return flow.requires_grad_(False).eval()

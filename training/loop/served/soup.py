@@ -33,7 +33,7 @@ class Soup:
         ranked = [*self.ranked, (score, step)]
         self.ranked = sorted(ranked, key=lambda entry: (-entry[0], entry[1]))[: self.size]
 
-    def cook(
+    def average(
         self, read: Callable[[int], Weights], evaluate: Callable[[Weights], float]
     ) -> tuple[Weights, list[int], float]:
         """Average the weights: begin with the best, and add each next one unless it lowers the dev score.

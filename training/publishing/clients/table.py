@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from csezoo.modeling import SentenceEncoderConfig
-from csezoo.modeling.pooling import OTHER_LAYER
+from csezoo.modeling.serving.pooling_csezoo import OTHER_LAYER
 
 from ...files import read_json
 

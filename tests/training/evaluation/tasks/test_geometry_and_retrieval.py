@@ -10,7 +10,7 @@ from csezoo.training.errors import UserError
 from csezoo.training.evaluation.report import format_report
 from csezoo.training.evaluation.suites import evaluate, evaluate_tasks
 from csezoo.training.evaluation.tasks.geometry import GeometryTask
-from csezoo.training.evaluation.tasks.neighbours import nearest_sentences, query_sentences
+from csezoo.training.evaluation.tasks.neighbours import nearest_sentences, query_sentences, side_by_side
 from csezoo.training.evaluation.tasks.retrieval import NeighboursTask, RetrievalTask
 from csezoo.training.evaluation.tasks.sts import PairTask, split_by_length
 
@@ -73,7 +73,7 @@ def test_the_nearest_sentence_is_another_one_although_it_is_not_similar():
     vectors = {"a": [1.0, 0.0], "b": [-1.0, 1.0], "c": [-1.0, 2.0]}
     task = PairTask("toy", [("a", "c"), ("b", "c")], [5.0, 0.0], "here")
     before, after = (lambda texts, sign=sign: np.array([vectors[t] for t in texts]) * [1, sign] for sign in (1, 0))
-    (row,) = nearest_sentences(task, before, after)
+    (row,) = side_by_side(nearest_sentences(task, before), nearest_sentences(task, after))
     assert row["query"] == "a"
     assert row["before"] == {"sentence": "c", "cosine": pytest.approx(-1 / 5**0.5)}
     assert row["after"]["cosine"] == -1

@@ -9,11 +9,7 @@ FEW = 100  # sentence-transformers warns if the ranges are those of fewer embedd
 
 
 def check_precision(precision: str) -> None:
-    """Refuse a precision that is not one of `PRECISIONS`.
-
-    Raises:
-        ValueError: the message names the choices.
-    """
+    """Refuse a precision that is not one of `PRECISIONS`."""
     if precision not in PRECISIONS:
         raise ValueError(f"precision: {precision!r} must be one of {', '.join(PRECISIONS)}")
 

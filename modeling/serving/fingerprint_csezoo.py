@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
-
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PretrainedConfig, PreTrainedTokenizerBase
-from transformers.utils import cached_file
+from transformers import PreTrainedTokenizerBase
 
-if TYPE_CHECKING:
-    from .modeling_sentence_encoder import SentenceEncoderModel  # only for types: that file imports this one
+from .encoding_csezoo import EncodesTexts
 
 FINGERPRINT_NAME = "fingerprint.json"
 # Largest difference between an element of a vector and the stored one, relative to their root mean square. In float32
@@ -32,48 +28,29 @@ SENTENCES = [
 DIGITS = 7  # significant digits, as many as a float32 has
 
 
-def load_fingerprint(model: SentenceEncoderModel) -> dict:
-    """Load the fingerprint saved beside a model, from where transformers loaded the weights.
-
-    Raises:
-        ValueError: the model was not loaded from a checkpoint.
-        OSError: the checkpoint has no fingerprint.
-    """
-    if model.loaded_from is None:
-        raise ValueError(
-            "this model was not loaded from a checkpoint, so it has no fingerprint; load one with from_pretrained"
-        )
-    where = dict(model.loaded_from)
-    path = cached_file(where.pop("pretrained_model_name_or_path"), FINGERPRINT_NAME, **where)
-    fingerprint, _ = PretrainedConfig.get_config_dict(cast(str, path))  # raises an error if there is no file
-    return fingerprint
-
-
 def tokenize_sentences(tokenizer: PreTrainedTokenizerBase, sentences: list[str]) -> list[list[int]]:
     """Return the token ids of each sentence, truncated at the tokenizer's limit."""
     return tokenizer(sentences, truncation=True).input_ids
 
 
 @torch.no_grad()
-def embed_token_ids(model: SentenceEncoderModel, token_ids: list[list[int]]) -> torch.Tensor:
+def embed_token_ids(model: EncodesTexts, token_ids: list[list[int]]) -> torch.Tensor:
     """Return the float32 embeddings `(n, H)` of sentences given as token ids.
 
     All sentences but the last are one padded batch. The last is the longest and would add much padding.
     """
-    was_training = model.training
-    model.eval()
     embeddings = []
     for part in (token_ids[:-1], token_ids[-1:]):
         rows = [torch.tensor(row, device=model.device) for row in part]
         mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
         padding = model.config.backbone_config.pad_token_id or 0  # the attention mask hides it
         ids = pad_sequence(rows, batch_first=True, padding_value=padding)
-        embeddings.append(model(input_ids=ids, attention_mask=mask, return_dict=True).pooler_output)
-    model.train(was_training)
+        with model.evaluating():
+            embeddings.append(model(input_ids=ids, attention_mask=mask, return_dict=True).pooler_output)
     return torch.cat(embeddings).float().cpu()
 
 
-def new_fingerprint(model: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase) -> dict:
+def new_fingerprint(model: EncodesTexts, tokenizer: PreTrainedTokenizerBase) -> dict:
     """Return the fingerprint of a model, which must be on the CPU and in float32."""
     token_ids = tokenize_sentences(tokenizer, SENTENCES)
     embeddings = embed_token_ids(model, token_ids).tolist()
@@ -84,10 +61,8 @@ def new_fingerprint(model: SentenceEncoderModel, tokenizer: PreTrainedTokenizerB
     }
 
 
-def verify_fingerprint(
-    model: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase, fingerprint: dict
-) -> list[str]:
-    """Compare a model with a fingerprint, see `SentenceEncoderModel.verify`.
+def verify_fingerprint(model: EncodesTexts, tokenizer: PreTrainedTokenizerBase, fingerprint: dict) -> list[str]:
+    """Compare a model with a fingerprint, see `CsezooModel.verify`.
 
     Tokenizer and model are checked separately, because the vectors are computed from the stored token ids.
     """

@@ -1,0 +1,290 @@
+"""Embed lists of texts: what the published class and the models in training have in common."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from threading import RLock
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from .quantization_csezoo import check_precision, quantize_embeddings
+
+# Most tokens in a forward pass, with padding. On a CPU, larger passes do not fit its caches: BERT-base on one thread
+# takes up to twice as long. An accelerator needs large passes: as many tokens as `batch_size` texts of 128 tokens.
+CPU_BATCH_TOKENS = 1024
+TOKENS_PER_TEXT = 128
+TOKENISED_AT_ONCE = 1000  # a tokenizer's output also has pieces and offsets, too much for a million texts
+OUTPUT_VALUES = ("sentence_embedding", "token_embeddings")
+LOCK = RLock()  # of the mode and the tokenizers of all models
+
+Batches = Iterator[tuple[slice, dict[str, torch.Tensor]]]
+
+
+class EncodesTexts(PreTrainedModel):
+    """A model that maps texts to vectors. Several threads may call `encode` at the same time."""
+
+    tokenizer: PreTrainedTokenizerBase | None = None  # loaded and saved with the model
+    # A copy for `encode`: a call of a tokenizer changes its truncation and padding, and others may call it too.
+    _own_tokenizer: tuple[PreTrainedTokenizerBase, tuple, PreTrainedTokenizerBase] | None = None
+    _encoding, _was_training = 0, False  # contexts of `evaluating`, and the mode before them
+
+    def encode(
+        self,
+        texts: str | list[str],
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        batch_size: int = 32,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        precision: str = "float32",
+        output_value: str = "sentence_embedding",
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: str | torch.device | None = None,
+        prompt: str | None = None,
+        show_progress_bar: bool = False,
+    ) -> Any:  # an array or a tensor: this code does not import numpy
+        """Embed texts in batches of similar length, without gradients.
+
+        The options have the names and the meaning that they have in sentence-transformers.
+
+        Args:
+            texts: one string or a list of strings, of any length. They are truncated at the model's limit.
+            tokenizer: the tokenizer saved with the model; that of the model by default.
+            batch_size: largest number of texts in a forward pass. If texts are long, a pass has fewer: at most 1,024
+                tokens with padding on a CPU, and at most 128 x `batch_size` tokens on other devices.
+            normalize_embeddings: scale every vector to length 1, after it was truncated.
+            truncate_dim: keep this many dimensions, the first ones; all by default. A model trained with
+                `matryoshka_dims` or whitened has its best ones first.
+            precision: `float32`, `int8`, `uint8`, `binary` or `ubinary`, see
+                `quantization_csezoo.quantize_embeddings`. The ranges of `int8` and `uint8` are those of these texts.
+            output_value: `token_embeddings` returns a tensor `(tokens, H)` for each text instead, special tokens
+                included.
+            convert_to_numpy: return a numpy array, on the CPU. Otherwise return a tensor on the model's device, with
+                the model's dtype or that of `precision`.
+            convert_to_tensor: return a tensor, whatever `convert_to_numpy` is.
+            device: move the model to this device first.
+            prompt: refused; a model's prompt is part of its tokenizer.
+            show_progress_bar: show a progress bar.
+
+        Returns:
+            `(len(texts), H)` in the order of the texts, or `(H,)` for a single text.
+
+        Raises:
+            TypeError, ValueError: a text or an option is not allowed.
+
+        Example:
+            `model.encode(["A cat sits.", "A dog runs."], normalize_embeddings=True, truncate_dim=64)`
+        """
+        if prompt:
+            raise ValueError(
+                f"prompt: {prompt!r:.60} cannot be added, because a model's prompt is part of its tokenizer; "
+                "leave it out, or write it in front of the texts yourself"
+            )
+        if batch_size < 1:
+            raise ValueError(f"batch_size: {batch_size} must be at least 1")
+        if truncate_dim is not None and truncate_dim < 1:
+            raise ValueError(f"truncate_dim: {truncate_dim} must be at least 1")
+        check_precision(precision)
+        if output_value not in OUTPUT_VALUES:
+            raise ValueError(f"output_value: {output_value!r} must be one of {', '.join(OUTPUT_VALUES)}")
+        of_tokens = output_value == "token_embeddings"
+        if of_tokens and (truncate_dim is not None or precision != "float32" or normalize_embeddings):
+            raise ValueError(
+                "output_value: token_embeddings are neither truncated, quantised nor normalised; leave out "
+                "truncate_dim, precision and normalize_embeddings"
+            )
+        single = isinstance(texts, str)
+        checked = checked_texts([texts] if isinstance(texts, str) else texts)
+        if device is not None:
+            self.to(device)  # type: ignore[arg-type]  # a decorator hides `self`
+        own = self._tokenizer_for_encoding(tokenizer or self.own_tokenizer())
+        order, batches = read_batches(self, checked, own, batch_size, show_progress_bar)
+        if of_tokens:
+            tokens = self._token_vectors(order, batches)
+            return tokens[0] if single else tokens
+        embeddings = self._sentence_vectors(order, batches, truncate_dim)
+        if normalize_embeddings:
+            embeddings = F.normalize(embeddings, dim=-1)
+        if precision != "float32":
+            embeddings = quantize_embeddings(embeddings, precision)
+        if single:
+            embeddings = embeddings[0]
+        if convert_to_tensor or not convert_to_numpy:
+            return embeddings
+        return (embeddings.float() if precision == "float32" else embeddings).cpu().numpy()
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> torch.Tensor:
+        """Return the cosines `(n, m)` of all pairs of embeddings, as `SentenceTransformer.similarity` does.
+
+        Args:
+            embeddings1, embeddings2: arrays or tensors `(n, H)` and `(m, H)`, or `(H,)` for one embedding.
+
+        Example:
+            `model.similarity(model.encode(["A cat sits.", "A dog runs."]), model.encode("A cat sleeps."))`
+        """
+        left, right = (torch.atleast_2d(torch.as_tensor(each)).float() for each in (embeddings1, embeddings2))
+        return F.normalize(left, dim=1) @ F.normalize(right, dim=1).T
+
+    def own_tokenizer(self) -> PreTrainedTokenizerBase:
+        """Return the tokenizer that was loaded with the model, or set as `tokenizer`.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if self.tokenizer is None:
+            raise ValueError("this model has no tokenizer; pass it: encode(texts, tokenizer)")
+        return self.tokenizer
+
+    def _tokenizer_for_encoding(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+        state = (tokenizer.model_max_length, len(tokenizer), tokenizer.truncation_side)
+        with LOCK:
+            kept = self._own_tokenizer
+            if kept is None or kept[0] is not tokenizer or kept[1] != state:
+                kept = self._own_tokenizer = (tokenizer, state, copy.deepcopy(tokenizer))
+        return kept[2]
+
+    @property
+    def embedding_size(self) -> int:
+        """D, the length of a sentence embedding."""
+        raise NotImplementedError
+
+    def embed_batch(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Return the sentence embeddings `(B, D)` of tokens `(B, T)`."""
+        return self(**batch, return_dict=True).pooler_output
+
+    def _sentence_vectors(self, order: list[int], batches: Batches, dimensions: int | None) -> torch.Tensor:
+        """Return `(n, dimensions)` on the model's device, in the order of the texts."""
+        width = min(dimensions or self.embedding_size, self.embedding_size)
+        # The vectors stay on the model's device, longest text first, and are copied to the host once, at the end.
+        embeddings = torch.empty(len(order), width, dtype=self.dtype, device=self.device)
+        with self.evaluating(), torch.inference_mode():
+            for rows, batch in batches:
+                embeddings[rows] = self.embed_batch(batch)[:, :dimensions]
+        return embeddings[torch.tensor(order, dtype=torch.long).argsort().to(self.device)]
+
+    def _token_vectors(self, order: list[int], batches: Batches) -> list[torch.Tensor]:
+        """Return the vectors of each text's tokens, `(tokens, H)` with special tokens, on the model's device."""
+        vectors: list[torch.Tensor] = [torch.empty(0)] * len(order)
+        with self.evaluating(), torch.no_grad():
+            for rows, batch in batches:
+                states = self(**batch, return_dict=True).last_hidden_state
+                for text, states_of_text, mask in zip(order[rows], states, batch["attention_mask"], strict=True):
+                    vectors[text] = states_of_text[mask.bool()]
+        return vectors
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Switch dropout off inside the context, in whichever thread."""
+        with LOCK:
+            if self._encoding == 0:
+                self._was_training = self.training
+            self._encoding += 1
+            self.eval()
+        try:
+            yield
+        finally:
+            with LOCK:
+                self._encoding -= 1
+                if self._encoding == 0 and self._was_training:
+                    self.train()
+
+
+def read_batches(
+    model: PreTrainedModel,
+    texts: list[str],
+    tokenizer: PreTrainedTokenizerBase,
+    batch_size: int,
+    show_progress_bar: bool,
+) -> tuple[list[int], Batches]:
+    """Cut texts into batches of similar length.
+
+    Returns:
+        The numbers of the texts in the order of the batches, longest first, so that an input too large for the memory
+        fails at once; and for each batch its part of that order and the model's inputs.
+    """
+    token_ids = tokenize(tokenizer, texts)
+    order = sorted(range(len(texts)), key=lambda i: -len(token_ids[i]))
+    most_tokens = CPU_BATCH_TOKENS if model.device.type == "cpu" else TOKENS_PER_TEXT * batch_size
+    slices = cut_batches([len(token_ids[i]) for i in order], batch_size, most_tokens)
+    # `leave=None`: a bar below another one leaves no line behind.
+    bar = logging.tqdm(slices, desc="Encoding", leave=None, disable=not show_progress_bar)
+    padding = tokenizer.pad_token_id
+    return order, ((rows, pad_batch([token_ids[i] for i in order[rows]], padding, model.device)) for rows in bar)
+
+
+def checked_texts(texts: Iterable[str]) -> list[str]:
+    """Return the texts as a list.
+
+    Raises:
+        TypeError: it is not a list of strings, for example a table.
+        ValueError: a text has half of a surrogate pair, which no tokenizer can read.
+
+    Example:
+        >>> checked_texts(("a cat", ""))
+        ['a cat', '']
+        >>> checked_texts(["a cat", None])
+        Traceback (most recent call last):
+        TypeError: texts: item 1 is None, not a string
+    """
+    if not isinstance(texts, Iterable) or isinstance(texts, dict | bytes):
+        raise TypeError(f"texts: expected a string or a list of strings, got {texts!r:.60}")
+    if getattr(texts, "ndim", 1) > 1:  # a table would give the names of its columns
+        raise TypeError(f"texts: expected a list of strings, got {type(texts).__name__}; give one column of it")
+    texts = list(texts)
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"texts: item {number} is {text!r:.60}, not a string")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"texts: item {number}, {text!a:.60}, has half of a surrogate pair; pass "
+                "text.encode('utf-8', 'replace').decode()"
+            ) from None
+    return texts
+
+
+def tokenize(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[torch.Tensor]:
+    """Return the token ids of every text, truncated at the tokenizer's limit and not padded."""
+    starts = range(0, len(texts), TOKENISED_AT_ONCE)
+    parts = (texts[start : start + TOKENISED_AT_ONCE] for start in starts)
+    return [torch.tensor(ids) for part in parts for ids in tokenizer(part, truncation=True)["input_ids"]]
+
+
+def cut_batches(lengths: list[int], most_texts: int, most_tokens: int) -> list[slice]:
+    """Cut texts into batches with a limit of texts and of tokens. A text over the limit is a batch by itself.
+
+    Args:
+        lengths: tokens of each text, longest first.
+        most_texts: limit of texts in a batch.
+        most_tokens: limit of tokens in a batch, with padding.
+
+    Example:
+        >>> cut_batches([90, 50, 40, 30, 10, 10, 10], 3, 100)
+        [slice(0, 1, None), slice(1, 3, None), slice(3, 6, None), slice(6, 7, None)]
+    """
+    batches, start = [], 0
+    while start < len(lengths):
+        texts = min(most_texts, max(1, most_tokens // lengths[start]))
+        batches.append(slice(start, min(start + texts, len(lengths))))
+        start += texts
+    return batches
+
+
+def pad_batch(token_ids: list[torch.Tensor], padding: int, device: torch.device) -> dict[str, torch.Tensor]:
+    """Return `input_ids` and `attention_mask`, `(B, T)`, without waiting for the copy to the device."""
+    lengths = torch.tensor([len(ids) for ids in token_ids])
+    input_ids = pad_sequence(token_ids, batch_first=True, padding_value=padding)
+    attention_mask = (torch.arange(input_ids.shape[1]) < lengths[:, None]).long()
+    batch = {"input_ids": input_ids, "attention_mask": attention_mask}
+    if device.type == "cuda":  # only a copy from pinned memory overlaps with computation
+        batch = {name: tensor.pin_memory() for name, tensor in batch.items()}
+    return {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}

@@ -1,0 +1,433 @@
+"""The class of a published repository: the encoder, its pooling and the layers after it, and `encode`.
+
+The repository is a plain encoder with the modules of sentence-transformers. This class reads the same files, and adds
+to `AutoModel` what those modules add to `SentenceTransformer`.
+"""
+
+import copy
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from transformers import AutoModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.modeling_utils import load_state_dict, safe_save_file
+from transformers.models.auto.modeling_auto import MODEL_MAPPING
+from transformers.utils import cached_file, logging
+
+from .configuration_csezoo import PLAIN, CsezooConfig
+from .encoding_csezoo import EncodesTexts
+from .fingerprint_csezoo import FINGERPRINT_NAME, new_fingerprint, verify_fingerprint
+from .pooling_csezoo import (
+    LAYERS,
+    OTHER_LAYER,
+    POOLINGS,
+    BackboneOutput,
+    as_words,
+    build_layers,
+    layer_weights,
+    modules_on_top,
+    pool,
+    pool_mask_token,
+    require_mask_token,
+    require_right_padding,
+)
+from .quantization_csezoo import PRECISIONS  # noqa: F401 (transformers 4 copies only the files imported here)
+
+logger = logging.get_logger(__name__)
+# Options of `from_pretrained` that locate a repository, and with it its tokenizer and its other files.
+WHERE_FROM = ("revision", "subfolder", "cache_dir", "token", "local_files_only")
+SETTINGS_NAME = "config_sentence_transformers.json"
+CODE = ("configuration", "modeling", "encoding", "fingerprint", "pooling", "quantization")
+PUT_BACK = "put back the file that was changed"
+Loaded = TypeVar("Loaded", bound="CsezooModel")
+
+
+def is_causal(backbone: nn.Module) -> bool:
+    """Return whether a token sees only the tokens before it."""
+    return any(vars(module).get("is_causal", False) for module in backbone.modules())
+
+
+class CsezooModel(EncodesTexts):
+    """A sentence encoder that was trained with the zoo. It maps each sentence to a vector.
+
+    Example:
+        `AutoModel.from_pretrained("ORG/NAME", trust_remote_code=True).encode(["A cat sits.", "A dog runs."])`
+    """
+
+    config_class = CsezooConfig
+    base_model_prefix = "backbone"  # transformers then reads the encoder's own names
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_attention_backend = True
+    _keys_to_ignore_on_load_missing = [r"^layers\."]  # they are in the folders of the modules
+    code = CODE
+    auto_map = PLAIN
+    poolings: tuple[str, ...] = (*POOLINGS, "prompt")
+    known_layers = LAYERS
+    # What sentence-transformers reads: the module of the encoder, its settings, and settings of the whole model.
+    encoder_module = "sentence_transformers.models.Transformer"
+    encoder_settings: dict[str, Any] = {"do_lower_case": False}
+    settings: dict[str, Any] = {
+        "model_type": "SentenceTransformer",
+        "prompts": {"query": "", "document": ""},
+        "default_prompt_name": None,
+        "similarity_fn_name": "cosine",
+    }
+
+    def __init__(self, config: CsezooConfig):
+        attention = config._attn_implementation
+        super().__init__(config)
+        if (pooling := config.csezoo["pooling"]) not in self.poolings:
+            raise ValueError(f"config.json: pooling: {pooling!r} must be one of {', '.join(self.poolings)}")
+        if config.is_plain:  # `AutoModel` would make this class again
+            config._attn_implementation = attention  # for the family to choose, which may not have what this class has
+            self.backbone = MODEL_MAPPING[type(config).__mro__[2]]._from_config(config)
+        else:
+            self.backbone = AutoModel.from_config(config.backbone_config)
+        self.causal = is_causal(self.backbone)
+        self.layers = build_layers(config.csezoo.get("layers", []), self.known_layers)
+        self.loaded_from: dict[str, Any] = {}
+        self.post_init()
+
+    @property
+    def embedding_size(self) -> int:
+        csezoo, size = self.config.csezoo, self.config.hidden_size
+        for layer in csezoo.get("layers", []):
+            size = layer.get("out_features", size)
+        return min(csezoo.get("truncate_dim") or size, size)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.backbone.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.backbone.set_input_embeddings(value)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> BaseModelOutputWithPooling | tuple:
+        """Encode a batch.
+
+        Args:
+            input_ids, attention_mask, token_type_ids, position_ids: `(B, T)`, from the tokenizer saved with the model,
+                padded on the right. A causal model may also be padded on the left.
+            inputs_embeds: `(B, T, H)`, instead of `input_ids`; not with `prompt` pooling.
+            output_hidden_states, output_attentions, return_dict: as in every transformers encoder.
+
+        Returns:
+            `pooler_output` `(B, D)`, the sentence embeddings; `last_hidden_state` `(B, T, H)`; `hidden_states` and
+            `attentions` if requested.
+
+        Raises:
+            ValueError: a row of an encoder is padded on the left, or a row lacks the mask token that `prompt` pooling
+                needs.
+        """
+        pooling, config = self.config.csezoo["pooling"], self.config
+        states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        rows = input_ids if input_ids is not None else inputs_embeds
+        if rows is None:
+            raise ValueError("input_ids: not given; pass what the tokenizer returns")
+        if attention_mask is None:
+            attention_mask = torch.ones(rows.shape[:2], dtype=torch.long, device=rows.device)
+        traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # a graph cannot raise an error
+        if self.causal and position_ids is None:  # either side may be padded, if positions count from the first token
+            position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0) + self.first_position
+        elif not self.causal and not traced:
+            require_right_padding(attention_mask)
+        if pooling == "prompt" and input_ids is None:
+            raise ValueError("inputs_embeds: prompt pooling needs the mask token; pass input_ids")
+        if pooling == "prompt" and not traced:
+            require_mask_token(input_ids, config.csezoo["mask_token_id"])  # type: ignore[arg-type]  # checked above
+        inputs = {
+            "input_ids": input_ids,
+            "token_type_ids": token_type_ids,
+            "position_ids": position_ids,
+            "inputs_embeds": inputs_embeds,
+            "output_attentions": output_attentions,
+        }
+        outputs = self.run_backbone(
+            attention_mask,
+            output_hidden_states=states or pooling in (*OTHER_LAYER, "wk"),
+            **{name: value for name, value in inputs.items() if value is not None},
+        )
+        vectors = self.pool_outputs(outputs, input_ids, attention_mask)
+        for layer in self.layers:
+            vectors = layer(vectors)
+        vectors = vectors[:, : self.embedding_size]
+        result = BaseModelOutputWithPooling(
+            last_hidden_state=outputs.last_hidden_state,
+            pooler_output=vectors,
+            hidden_states=outputs.hidden_states if states else None,
+            attentions=outputs.attentions,
+        )
+        return result.to_tuple() if return_dict is False else result
+
+    first_position = 0  # of a text, in a causal model
+
+    def run_backbone(self, attention_mask: torch.Tensor, **inputs: Any) -> BackboneOutput:
+        """Run the encoder on tokens `(B, T)`."""
+        return self.backbone(attention_mask=attention_mask, return_dict=True, **inputs)
+
+    def pool_outputs(
+        self, outputs: BackboneOutput, input_ids: torch.Tensor | None, attention_mask: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the pooled vectors `(B, H)` of the encoder's outputs for tokens `(B, T)`."""
+        pooling = self.config.csezoo["pooling"]
+        if pooling == "prompt":
+            mask_token_id = self.config.csezoo["mask_token_id"]
+            return pool_mask_token(outputs.last_hidden_state, input_ids, mask_token_id)  # type: ignore[arg-type]
+        return pool(outputs.hidden_states or (outputs.last_hidden_state,), attention_mask, pooling)
+
+    @classmethod
+    def from_pretrained(cls: type[Loaded], pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Loaded:
+        """Load a repository of the zoo. All options of `PreTrainedModel.from_pretrained` work.
+
+        Raises:
+            ValueError: a tensor is missing, unexpected or of another shape, or `config.json`, `modules.json` and the
+                tokenizer do not agree. The message names both sides.
+            OSError: a file is missing. Weights are safetensors, and pickles are never read.
+        """
+        wants_info = kwargs.pop("output_loading_info", False)
+        # Accept shapes that do not match here, to name them below.
+        kwargs |= {"ignore_mismatched_sizes": True, "output_loading_info": True, "use_safetensors": True}
+        loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        model, info = loaded
+        name = str(pretrained_model_name_or_path)
+        place = os.path.abspath(name) if os.path.isdir(name) else name  # the working directory may change
+        model.loaded_from = {"path_or_repo_id": place} | {key: kwargs[key] for key in WHERE_FROM if key in kwargs}
+        elsewhere = ("layers.",) if model.config.is_plain else ()  # in the folders of the modules
+        problems = [f"missing {key}" for key in sorted(info["missing_keys"]) if not key.startswith(elsewhere)]
+        problems += [f"unexpected {key}" for key in sorted(info["unexpected_keys"])]
+        problems += sorted(f"mis-shaped {key}" for key, *_ in info["mismatched_keys"])
+        if problems:
+            raise ValueError(f"{name} does not fit its config.json: {', '.join(problems)}")
+        model._read_tokenizer(place)
+        model._read_modules(place)
+        return (model, info) if wants_info else model
+
+    def repository_file(self, name: str) -> str | None:
+        """Return the path of a file of the repository that the model was loaded from, or None if it has none."""
+        where = dict(self.loaded_from)
+        missing = ("_raise_exceptions_for_missing_entries", "_raise_exceptions_for_gated_repo")
+        return cached_file(where.pop("path_or_repo_id"), name, **where, **dict.fromkeys(missing, False))
+
+    def _read_tokenizer(self, repository: str) -> None:
+        """Load the tokenizer, because the repository may have moved when it is needed. Check its template."""
+        csezoo, where = self.config.csezoo, dict(self.loaded_from)
+        if self.repository_file("tokenizer.json"):
+            # Only the generic class keeps a prompt in its post-processor.
+            self.tokenizer = PreTrainedTokenizerFast.from_pretrained(where.pop("path_or_repo_id"), **where)
+        template, mask = csezoo.get("template", {"text": "", "before": [], "after": []}), csezoo.get("mask_token_id")
+        before, after = template["before"], template["after"]
+        ids = self.tokenizer("a").input_ids if self.tokenizer else []
+        fits = ids[: len(before)] == before and ids[len(ids) - len(after) :] == after
+        if not fits or (csezoo["pooling"] == "prompt" and mask not in [*before, *after]):
+            raise ValueError(
+                f"{repository}: config.json has the template {template['text']!r:.80} and the mask token {mask}, "
+                f"which the template in tokenizer.json does not contain; {PUT_BACK}"
+            )
+
+    def _read_modules(self, repository: str) -> None:
+        """Load the layers after the pooling, and compare what `SentenceTransformer` reads with `config.json`."""
+        listed, described = self._json_file("modules.json", list), list(self._modules_on_top())
+        if odd := [each for each in listed if not isinstance(each, dict) or not isinstance(each.get("path"), str)]:
+            raise ValueError(f"{repository}: modules.json has {odd[0]!r:.80}, which is no module; {PUT_BACK}")
+        kinds = [str(module.get("type")).rpartition(".")[2] for module in listed]
+        if listed and listed[0]["path"]:
+            kinds[0] += f" in {listed[0]['path']}"
+        names = [name for name, _ in described]
+        if kinds != ["Transformer", *names]:
+            raise ValueError(
+                f"{repository}: config.json has {' - '.join(names) or 'nothing'} after the encoder, "
+                f"modules.json has {' - '.join(kinds[1:]) or 'nothing'} after {(kinds or ['nothing'])[0]}; {PUT_BACK}"
+            )
+        settings, key = self._json_file(SETTINGS_NAME), "truncate_dim"
+        require_equal(f"{repository}: {SETTINGS_NAME}", key, settings.get(key), self.config.csezoo.get(key))
+        layers = iter(self.layers)
+        for module, (name, expected) in zip(listed[1:], described, strict=True):
+            file, weights = f"{module['path']}/config.json", f"{module['path']}/model.safetensors"
+            found = as_words(self._json_file(file))
+            for key, value in as_words(expected).items():
+                require_equal(f"{repository}: {file}", key, found.get(key), value)
+            if name in self.known_layers:
+                layer = next(layers)
+                layer.load_state_dict(self._tensors(repository, weights, layer.state_dict()))
+            elif name == "WeightedLayerPooling":
+                fixed = self._layer_weights()
+                states = (self._tensors(repository, weights, fixed), fixed)
+                require_equal(f"{repository}: {weights}", "weights", *(of["layer_weights"].tolist() for of in states))
+
+    def _tensors(self, repository: str, name: str, like: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the tensors of a module, which must have these names and shapes."""
+        file = self.repository_file(name)
+        tensors = load_state_dict(file) if file else {}
+        shapes = ({key: tuple(state[key].shape) for key in sorted(state)} or None for state in (tensors, like))
+        require_equal(f"{repository}: {name}", "tensors", *shapes)
+        return {key: tensor.to(self.dtype) for key, tensor in tensors.items()}
+
+    def _json_file(self, name: str, kind: type = dict) -> Any:
+        """Return the content of a JSON file of the repository, an empty one if there is none."""
+        file = self.repository_file(name)
+        try:
+            content = json.loads(Path(file).read_text(encoding="utf-8")) if file else kind()
+            if not isinstance(content, kind):
+                raise ValueError(f"it has no {kind.__name__}")
+        except ValueError as error:
+            raise ValueError(f"{self.loaded_from['path_or_repo_id']}: {name} cannot be read: {error}") from None
+        return content
+
+    def _modules_on_top(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        config = self.config
+        for name, described in modules_on_top(config.csezoo, config.hidden_size, config.num_hidden_layers):
+            yield name, described | (self._word_weights() if name == "WordWeights" else {})
+
+    def _word_weights(self) -> dict[str, Any]:
+        tokenizer = self.own_tokenizer()
+        vocabulary: Any = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+        return {"vocab": vocabulary, "word_weights": {vocabulary[self.config.csezoo["mask_token_id"]]: 1.0}}
+
+    def _layer_weights(self) -> dict[str, torch.Tensor]:
+        return {"layer_weights": layer_weights(self.config.csezoo["pooling"], self.config.num_hidden_layers)}
+
+    def verify(self, tokenizer: PreTrainedTokenizerBase | None = None) -> list[str]:
+        """Compare the repository with its fingerprint: the token ids and vectors of a few sentences when it was saved.
+
+        The vectors are computed from the stored token ids. An error therefore names what differs: the tokenizer, or
+        the model (its weights, its configuration, the code or the libraries).
+
+        Args:
+            tokenizer: that of the repository by default.
+
+        Returns:
+            One line for each thing that was compared.
+
+        Raises:
+            ValueError: something differs. The message names the sentences and the difference. The elements of a
+                vector may differ by 1e-4 of their root mean square, in float16 by 0.05 and in bfloat16 by 0.2.
+            OSError: the repository has no fingerprint.
+
+        Example:
+            `model.verify()`
+        """
+        fingerprint = self._json_file(FINGERPRINT_NAME) if self.loaded_from else {}
+        if not fingerprint:
+            raise OSError(f"{FINGERPRINT_NAME}: the model was loaded from no repository that has one")
+        return verify_fingerprint(self, tokenizer or self.own_tokenizer(), fingerprint)
+
+    def save_pretrained(  # type: ignore[override]  # further positional options depend on the version
+        self,
+        save_directory: Any,
+        is_main_process: bool = True,
+        state_dict: dict | None = None,
+        push_to_hub: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """Save the model as a complete repository. All options of `PreTrainedModel.save_pretrained` work.
+
+        The repository has the model's code, the modules of sentence-transformers, and the tokenizer that the model was
+        loaded with or that is set as `tokenizer`. Its fingerprint is renewed, without the checksums of files that a
+        published repository has. If it cannot be renewed, a warning says so.
+        """
+        if self._hf_peft_config_loaded:  # an adapter is not a complete model
+            super().save_pretrained(save_directory, is_main_process, state_dict, push_to_hub=push_to_hub, **kwargs)
+            return
+        if push_to_hub:
+            options = {name: kwargs.pop(name) for name in ("token", "private", "revision") if name in kwargs}
+            name = kwargs.pop("repo_id", None) or Path(save_directory).name
+            message = {key: kwargs.pop(key) for key in ("commit_message", "create_pr") if key in kwargs}
+            self.save_pretrained(save_directory, is_main_process, state_dict, **kwargs)
+            self.push_to_hub(name, **options, **message)
+            return
+        state = self.state_dict() if state_dict is None else state_dict
+        self.config.auto_map = dict(self.auto_map)
+        if self.config.is_plain:
+            self.config.output_hidden_states = self.config.csezoo["pooling"] in OTHER_LAYER
+            own = {name.removeprefix("backbone."): state[name] for name in state if name.startswith("backbone.")}
+            self.backbone.save_pretrained(save_directory, is_main_process, own, **kwargs)
+        else:
+            super().save_pretrained(save_directory, is_main_process, state, **kwargs)
+        if is_main_process:
+            self._complete(Path(save_directory), state, renew=state_dict is None)
+
+    def _complete(self, directory: Path, state: dict[str, torch.Tensor], renew: bool) -> None:
+        """Add what transformers does not write; `renew` the fingerprint if `state` are the tensors of this object."""
+        for name in self.code:
+            if (file := Path(__file__).with_name(f"{name}_csezoo.py")) != directory / file.name:
+                shutil.copy(file, directory)
+        self._write_modules(directory, state)
+        if self.tokenizer is None:
+            logger.warning(f"{directory}: no tokenizer was saved, because the model was loaded without one")
+        else:
+            save_tokenizer(directory, self.tokenizer)
+        if not renew or self.tokenizer is None:
+            (directory / FINGERPRINT_NAME).unlink(missing_ok=True)
+            logger.warning(f"{directory}: {FINGERPRINT_NAME} was not renewed, so verify() cannot check this model")
+            return
+        exact = self.dtype == torch.float32 and self.device.type == "cpu"
+        saved = self if exact else type(self).from_pretrained(directory, dtype=torch.float32)
+        _write_json(directory / FINGERPRINT_NAME, new_fingerprint(saved, self.tokenizer))
+
+    def _write_modules(self, directory: Path, state: dict[str, torch.Tensor]) -> None:
+        """Write the modules of sentence-transformers, by names that every version knows."""
+        modules = [{"idx": 0, "name": "0", "path": "", "type": self.encoder_module}]
+        position = 0  # among the layers
+        for number, (name, config) in enumerate(self._modules_on_top(), start=1):
+            # Text Embeddings Inference reads the folder `1_Pooling`, whatever `modules.json` says, and takes the first
+            # token's vector if there is none. With a module there that it does not know, it refuses to start.
+            folder = f"{number}_{'Pooling' if number == 1 else name}"
+            kind = f"sentence_transformers.models.{name}"
+            modules.append({"idx": number, "name": str(number), "path": folder, "type": kind})
+            (directory / folder).mkdir(exist_ok=True)
+            tensors: dict[str, torch.Tensor] = {}
+            if name == "WeightedLayerPooling":
+                tensors = self._layer_weights()
+            elif name in self.known_layers:
+                start = f"layers.{position}."
+                tensors = {key.removeprefix(start): state[key] for key in state if key.startswith(start)}
+                position += 1
+            _write_json(directory / folder / "config.json", config)
+            if tensors:
+                made = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+                safe_save_file(made, directory / folder / "model.safetensors", metadata={"format": "pt"})
+        longest = self.tokenizer.model_max_length if self.tokenizer else self.config.max_position_embeddings
+        cut = {key: value for key, value in self.config.csezoo.items() if key == "truncate_dim"}
+        _write_json(directory / "modules.json", modules)
+        _write_json(directory / "sentence_bert_config.json", {"max_seq_length": longest, **self.encoder_settings})
+        _write_json(directory / SETTINGS_NAME, {**self.settings, **cut})
+
+
+def require_equal(file: str, key: str, found: Any, expected: Any) -> None:
+    """Refuse a file of a repository that does not agree with `config.json`."""
+    if found != expected:
+        has = f"is missing or has no {key}" if found is None else f"has {key}: {found!s:.80}"
+        raise ValueError(f"{file} {has}, config.json has {expected!s:.80}; {PUT_BACK}")
+
+
+def save_tokenizer(directory: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write a tokenizer, naming the generic fast class as every version of transformers knows it."""
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.backend_tokenizer.no_truncation()  # what the last call left
+    tokenizer.backend_tokenizer.no_padding()
+    tokenizer.save_pretrained(directory)
+    path = directory / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config = {key: value for key, value in config.items() if key not in ("is_local", "local_files_only")}
+    _write_json(path, {**config, "tokenizer_class": "PreTrainedTokenizerFast"})
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,0 +1,371 @@
+"""A published repository that is saved again, through any door, can be read by the others, or says what is lost."""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from peft import LoraConfig, get_peft_model
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base import model as sentence_transformers_model
+from transformers import AutoModel, AutoModelForPreTraining
+
+from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning, SimCSEModel
+from csezoo.modeling.published import load_published
+from csezoo.modeling.serving.own_form_csezoo import CsezooOwnFormModel
+from csezoo.training.publishing.fingerprints import verify_repository
+from csezoo.training.publishing.staging import check_files
+from tests.clean_interpreter import run_without_csezoo
+from tests.conftest import SENTENCES
+from tests.families import family_config
+from tests.hub_server import HubServer
+from tests.interpreters import run_python
+from tests.repositories import PROMPT, tiny_repository
+
+TEXTS = ["", *SENTENCES[:4], "the small cat " * 40]
+OF_A_RUN = {"README.md", "simcse.svg", "isbert.svg"}
+OLDEST = CsezooOwnFormModel.settings["__version__"]["sentence_transformers"]  # that reads what has no plain form
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory) -> Path:
+    """A repository whose vectors are neither those of mean pooling nor those of its tokenizer without a template."""
+    changes = {**PROMPT, "projection_at_test": True, "whitening_size": 8}
+    return tiny_repository(tmp_path_factory.mktemp("published") / "model", kind="roberta", **changes)
+
+
+@pytest.fixture(scope="module")
+def own_form(tmp_path_factory) -> Path:
+    """A repository that has no plain form."""
+    return tiny_repository(tmp_path_factory.mktemp("own_form") / "model", method="isbert")
+
+
+@pytest.fixture(params=["published", "own_form"])
+def repository(request) -> Path:
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def warned(caplog, monkeypatch):
+    """Returns the warnings of transformers, which do not reach the root logger."""
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    return lambda: [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def files_of(directory: Path) -> set[str]:
+    found = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
+    return {name for name in found if "__pycache__" not in name} - OF_A_RUN
+
+
+def change(model) -> None:
+    """Changes all vectors, as fine-tuning would."""
+    with torch.no_grad():
+        model.get_input_embeddings().weight.add_(0.3 * torch.randn_like(model.get_input_embeddings().weight))
+
+
+def served(directory: Path, trust: bool) -> np.ndarray:
+    return SentenceTransformer(str(directory), trust_remote_code=trust, device="cpu").encode(TEXTS)
+
+
+def close(actual, expected):
+    np.testing.assert_allclose(actual, expected, atol=1e-6 * max(1.0, np.abs(expected).max()), rtol=0)
+
+
+def test_a_changed_model_is_saved_with_all_files_and_a_new_fingerprint(repository, tmp_path, warned):
+    model = load_published(repository)
+    before = model.encode(TEXTS)
+    change(model)
+    model.save_pretrained(tmp_path)
+    assert files_of(tmp_path) == files_of(repository)
+    expected = model.encode(TEXTS)
+    assert np.abs(expected - before).max() > 0.05
+    close(load_published(tmp_path).encode(TEXTS), expected)
+    close(served(tmp_path, trust=True), expected)
+    if model.config.is_plain:
+        close(served(tmp_path, trust=False), expected)
+    shutil.copy(repository / "README.md", tmp_path)
+    assert check_files(tmp_path) == "checked   0 checksums, card, audit"
+    files, tokens, vectors = verify_repository(str(tmp_path))
+    assert "no checksums" in files and "match" in tokens and "match" in vectors
+    assert warned() == []
+
+
+def test_saving_over_a_repository_replaces_its_fingerprint(repository, tmp_path):
+    directory = Path(shutil.copytree(repository, tmp_path / "model"))
+    model = load_published(directory)
+    change(model)
+    model.save_pretrained(directory)
+    assert len(load_published(directory).verify()) == 2
+
+
+def test_a_model_in_half_precision_is_saved_with_the_fingerprint_of_its_weights_in_float32(repository, tmp_path):
+    load_published(repository, dtype=torch.bfloat16).save_pretrained(tmp_path)
+    assert load_published(tmp_path).dtype == torch.bfloat16
+    largest = load_published(tmp_path, dtype=torch.float32).verify()[1].split("largest difference ")[1].split()[0]
+    assert float(largest) < 1e-5
+
+
+def test_what_a_call_sets_in_the_tokenizer_is_not_saved(published, tmp_path):
+    model = load_published(published)
+    model.tokenizer(TEXTS, padding=True, truncation=True, max_length=20)
+    model.save_pretrained(tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (tmp_path / name).read_bytes() == (published / name).read_bytes()
+
+
+def test_a_warning_says_what_could_not_be_saved(published, own_form, tmp_path, warned):
+    model = load_published(published)
+    model.save_pretrained(tmp_path / "other-weights", state_dict=model.state_dict())
+    assert files_of(tmp_path / "other-weights") == files_of(published) - {"fingerprint.json"}
+    close(load_published(tmp_path / "other-weights").encode(TEXTS), model.encode(TEXTS))
+    bare = Path(shutil.copytree(own_form, tmp_path / "bare", ignore=shutil.ignore_patterns("tokenizer*")))
+    load_published(bare).save_pretrained(tmp_path / "without-tokenizer")
+    assert files_of(tmp_path / "without-tokenizer") == files_of(bare) - {"fingerprint.json"}
+    other, tokenizer, fingerprint = warned()
+    assert other == f"{tmp_path}/other-weights: fingerprint.json was not renewed, so verify() cannot check this model"
+    assert tokenizer.endswith("/without-tokenizer: no tokenizer was saved, because the model was loaded without one")
+    assert "fingerprint.json was not renewed" in fingerprint
+
+
+def test_an_encoder_with_a_prompt_is_not_saved_without_its_tokenizer(published, tmp_path):
+    encoder = SimCSEModel.from_pretrained(published)
+    encoder.tokenizer = None
+    with pytest.raises(ValueError, match="a prompt is part of the tokenizer; set the model's `tokenizer` before"):
+        encoder.save_pretrained(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_training_model_is_saved_as_a_checkpoint_and_its_encoder_as_a_repository(published, tmp_path):
+    training = SimCSEForContrastiveLearning.from_pretrained(published)
+    training.save_pretrained(tmp_path / "checkpoint")
+    assert files_of(tmp_path / "checkpoint") == {"config.json", "model.safetensors"}
+    again = AutoModelForPreTraining.from_pretrained(tmp_path / "checkpoint")
+    assert type(again) is SimCSEForContrastiveLearning
+    again.model.tokenizer = training.model.tokenizer
+    again.model.save_pretrained(tmp_path / "repository")
+    assert files_of(tmp_path / "repository") == files_of(published)
+    close(served(tmp_path / "repository", trust=False), load_published(published).encode(TEXTS))
+
+
+def test_an_adapter_is_saved_alone(repository, tmp_path):
+    model = load_published(repository)
+    model.add_adapter(LoraConfig(r=2))
+    model.save_pretrained(tmp_path)
+    assert files_of(tmp_path) == {"adapter_config.json", "adapter_model.safetensors"}
+
+
+def test_sentence_transformers_with_trust_saves_a_complete_repository(repository, tmp_path):
+    expected = load_published(repository).encode(TEXTS)
+    model = SentenceTransformer(str(repository), trust_remote_code=True, device="cpu")
+    model.save(str(tmp_path))
+    code = {name for name in files_of(repository) if name.endswith(".py")}
+    assert code | {"fingerprint.json", "modules.json"} <= files_of(tmp_path)
+    close(served(tmp_path, trust=True), expected)
+    again = load_published(tmp_path)
+    close(again.encode(TEXTS), expected)
+    assert len(again.verify()) == 2
+
+
+def test_layers_that_sentence_transformers_trained_are_those_of_the_zoo_s_class(published, tmp_path):
+    model = SentenceTransformer(str(published), trust_remote_code=True, device="cpu")
+    change(model[0].model)
+    with torch.no_grad():
+        model[-1].linear.weight.mul_(2)
+    model.save(str(tmp_path))
+    close(load_published(tmp_path).encode(TEXTS), model.encode(TEXTS))
+
+
+def test_sentence_transformers_without_trust_saves_the_vectors_but_not_the_code(published, tmp_path):
+    expected = load_published(published).encode(TEXTS)
+    SentenceTransformer(str(published), device="cpu").save(str(tmp_path))
+    close(served(tmp_path, trust=False), expected)
+    again = load_published(tmp_path)  # with the installed code
+    close(again.encode(TEXTS), expected)
+    with pytest.raises(OSError, match="fingerprint.json: the model was loaded from no repository that has one"):
+        again.verify()
+    with pytest.raises(OSError, match="does not appear to have a file named configuration_csezoo.py"):
+        AutoModel.from_pretrained(tmp_path, trust_remote_code=True)
+    again.save_pretrained(tmp_path / "again")
+    assert files_of(tmp_path / "again") == files_of(published)
+
+
+def test_the_encoder_s_own_class_saves_the_encoder_and_the_zoo_s_class_says_what_is_lost(published, tmp_path):
+    AutoModel.from_pretrained(published).save_pretrained(tmp_path)
+    assert files_of(tmp_path) == {"config.json", "model.safetensors"}
+    with pytest.raises(
+        ValueError, match=r"config.json has the template 'this .*, which the template in tokenizer.json"
+    ):
+        load_published(tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(published / name, tmp_path)
+    on_top = "WordWeights - Pooling - Dense - Dense"
+    with pytest.raises(ValueError, match=f"config.json has {on_top} after the encoder, modules.json has nothing"):
+        load_published(tmp_path)
+
+
+def test_both_ways_to_push_to_the_hub_push_a_complete_repository(published, tmp_path):
+    code = f"""
+from transformers import AutoModel
+model = AutoModel.from_pretrained({str(published)!r}, trust_remote_code=True)
+model.push_to_hub("zoo/pushed")
+model.save_pretrained("saved", push_to_hub=True, repo_id="zoo/saved")
+"""
+    with HubServer() as hub:
+        done = run_python("-W", "ignore", "-c", code, cwd=tmp_path, **hub.environment(tmp_path / "hf"))
+        assert done.returncode == 0, done.stderr
+        for repository in ("zoo/pushed", "zoo/saved"):
+            assert files_of(published) <= hub.repos[repository][-1].files.keys()
+
+
+@pytest.mark.parametrize(("installed", "warnings"), [("5.3.0", 1), (OLDEST, 0)])
+def test_a_sentence_transformers_that_is_too_old_for_its_own_form_says_so(
+    published, own_form, monkeypatch, caplog, installed, warnings
+):
+    monkeypatch.setattr(sentence_transformers_model, "__version__", installed)
+    SentenceTransformer(str(published), device="cpu")
+    assert not [record for record in caplog.records if "Sentence Transformers version" in record.message]
+    SentenceTransformer(str(own_form), trust_remote_code=True, device="cpu")
+    lines = [record.getMessage() for record in caplog.records if "Sentence Transformers version 5.4" in record.message]
+    assert len(lines) == warnings
+
+
+def test_the_card_names_the_same_oldest_version_and_the_class_is_where_modules_json_says(published, own_form):
+    assert "the modules of sentence-transformers, 3.0 or newer" in card(published)
+    assert f"sentence-transformers {OLDEST.removesuffix('.0')} or newer" in card(own_form)
+    (module,) = json.loads((own_form / "modules.json").read_text(encoding="utf-8"))
+    package, _, name = module["type"].rpartition(".")
+    assert hasattr(__import__(package, fromlist=[name]), name)
+
+
+def card(directory: Path) -> str:
+    return ModelCard.load(directory / "README.md").text
+
+
+STRANGER = """
+import builtins, json, logging, re
+
+asked, logged = [], []
+builtins.input = lambda text="": asked.append(text) or "n"
+handler = logging.Handler(logging.WARNING)
+handler.emit = lambda record: logged.append(record.getMessage())
+import torch, transformers
+from transformers import AutoModel, AutoTokenizer
+logging.getLogger("transformers").addHandler(handler)
+logging.getLogger("sentence_transformers").addHandler(handler)
+
+# The lines of the card, as written: sentence-transformers first, then transformers alone.
+results = {}
+blocks = re.findall(r"```python\\n(.+?)\\n```", open("published/README.md").read(), re.DOTALL)
+for name, block in zip(("sentence_transformers", "transformers"), blocks, strict=True):
+    assert f"from {name} import" in block
+    exec(block.replace("REPOSITORY", "published"))
+    results[name] = embeddings.tolist()
+trusted = AutoModel.from_pretrained("published", trust_remote_code=True)
+texts = ["A cat sits on the mat.", "A cat is on a mat."]
+if PLAIN:
+    tokenizer, encoder = AutoTokenizer.from_pretrained("published"), AutoModel.from_pretrained("published")
+    results["types"] = [type(tokenizer).__name__, type(encoder).__name__]
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    states = encoder.eval()(**batch).last_hidden_state
+    results["differs"] = (states - trusted(**batch).last_hidden_state).abs().max().item()
+results["asked"], results["logged"] = asked[:], logged[:]
+
+words = trusted.get_input_embeddings().weight.clone()
+trusted.get_input_embeddings().weight.data *= 1.5
+trusted.save_pretrained("changed")
+again = AutoModel.from_pretrained("changed", trust_remote_code=True)
+results["verified"] = again.verify()
+results["changed"] = trusted.encode(texts).tolist(), again.encode(texts).tolist()
+
+results["heads"] = {}
+for name in ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", "CausalLM"):
+    try:
+        model = getattr(transformers, f"AutoModelFor{name}").from_pretrained("published", trust_remote_code=not PLAIN)
+        results["heads"][name] = torch.equal(model.get_input_embeddings().weight, words)
+    except ValueError as error:
+        results["heads"][name] = str(error)
+print(json.dumps(results))
+"""
+
+
+def strange(repository: Path, directory: Path, plain: bool) -> tuple[dict, Path]:
+    """What a process without csezoo gets from the card's lines, from saving, and from classes with other heads."""
+    shutil.copytree(repository, directory / "published")
+    return run_without_csezoo(f"PLAIN = {plain}\n{STRANGER}", directory), directory
+
+
+@pytest.fixture(scope="module")
+def stranger(published, tmp_path_factory):
+    return strange(published, tmp_path_factory.mktemp("stranger"), plain=True)
+
+
+@pytest.fixture(scope="module")
+def own_form_stranger(own_form, tmp_path_factory):
+    return strange(own_form, tmp_path_factory.mktemp("stranger"), plain=False)
+
+
+@pytest.fixture(params=["published", "own_form"])
+def both(request):
+    """A repository, and what a stranger gets from it."""
+    fixture = {"published": "stranger", "own_form": "own_form_stranger"}[request.param]
+    return request.getfixturevalue(request.param), *request.getfixturevalue(fixture)
+
+
+def test_the_lines_of_the_card_load_without_a_question_or_a_warning(both):
+    _, results, _ = both
+    assert results["asked"] == [] and results["logged"] == []
+
+
+def test_all_lines_of_the_card_give_the_same_vectors(both):
+    repository, results, _ = both
+    expected = load_published(repository).encode(
+        ["A cat sits on the mat.", "A cat is on a mat."], normalize_embeddings=True
+    )
+    for door in ("sentence_transformers", "transformers"):
+        np.testing.assert_allclose(results[door], expected, atol=1e-6, rtol=0)
+
+
+def test_without_trust_transformers_loads_the_encoder_in_its_own_class(stranger):
+    results, _ = stranger
+    assert results["types"][1] == "RobertaModel"
+    assert results["differs"] < 1e-6
+
+
+def test_the_code_of_a_repository_saves_a_complete_one_by_itself(both):
+    repository, results, directory = both
+    assert files_of(directory / "changed") == files_of(repository)
+    assert len(results["verified"]) == 2
+    before, after = map(np.array, results["changed"])
+    np.testing.assert_array_equal(before, after)
+    texts = ["A cat sits on the mat.", "A cat is on a mat."]
+    close(load_published(directory / "changed").encode(texts), after)
+
+
+def test_a_class_with_another_head_starts_from_a_plain_encoder(stranger, own_form_stranger):
+    assert stranger[0]["heads"] == dict.fromkeys(stranger[0]["heads"], True) and len(stranger[0]["heads"]) == 5
+    for error in own_form_stranger[0]["heads"].values():
+        assert "CsezooConfig" in error  # which is not one of those that this class knows
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft reads it
+def test_lora_needs_no_target_modules(repository):
+    """peft knows which layers of the zoo's models it adapts: those that it adapts in BERT and RoBERTa."""
+    model = load_published(repository)
+    adapted = get_peft_model(model, LoraConfig(r=2, init_lora_weights=False))
+    layers = {name.split(".lora_A")[0].split(".")[-1] for name, _ in adapted.named_parameters() if ".lora_A" in name}
+    assert layers == {"query", "value"}
+    expected = load_published(repository).encode(TEXTS)
+    assert np.abs(adapted.encode(TEXTS) - expected).max() > 1e-3
+    np.testing.assert_allclose(adapted.unload().encode(TEXTS), expected, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+def test_lora_finds_query_and_value_by_their_names_in_other_families():
+    model = SimCSEModel(SimCSEConfig(backbone_config=family_config("Qwen3"), pooling="last"))
+    adapted = get_peft_model(model, LoraConfig(r=2))
+    layers = {name.split(".lora_A")[0].split(".")[-1] for name, _ in adapted.named_parameters() if ".lora_A" in name}
+    assert layers == {"q_proj", "v_proj"}
