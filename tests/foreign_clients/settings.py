@@ -146,26 +146,24 @@ def _combined(*projections: str) -> dict[str, dict]:
 
 
 def save(setting: Setting, directory: Path) -> None:
-    """Save a tiny repository under its name, as clients read it.
+    """Save a tiny repository under its name: in `repository` alone, in `onnx` with an ONNX file.
 
-    In `code` it is loaded with trust in its code, in `plain` (if it is a plain encoder) without, and in `onnx` it has
-    an ONNX file too. The vectors of the encoder are written last, so that an interrupted setting is made again. What
-    clients made of an earlier one is deleted.
+    The vectors of the encoder are written last, so that an interrupted setting is made again. What clients made of an
+    earlier one is deleted.
     """
-    code, plain, onnx = (directory / form / setting.name for form in ("code", "plain", "onnx"))
+    repository, onnx = (directory / folder / setting.name for folder in ("repository", "onnx"))
     expected = directory / "expected" / f"{setting.name}.npz"
     if expected.exists():
         return
     for result in (directory / "results").glob(f"*/{setting.name}.json"):
         result.unlink()
-    for path in (code, plain, onnx):
+    for path in (repository, onnx):
         shutil.rmtree(path, ignore_errors=True)
         path.parent.mkdir(parents=True, exist_ok=True)
     encoder = tiny_encoder(setting.method, setting.kind, **setting.keys)
     vectors = {group: encoder.encode(texts) for group, texts in TEXTS.items()}
-    save_encoder(code, encoder)
-    for path in (onnx,) if setting.own_code else (onnx, plain):
-        shutil.copytree(code, path)
+    save_encoder(repository, encoder)
+    shutil.copytree(repository, onnx)
     published = load_checkpoint(str(onnx))
     tokenizer = checkpoint_tokenizer(published, str(onnx))
     texts = [*TEXTS["sentences"][:3], *TEXTS["special tokens"][:2]]
@@ -188,7 +186,7 @@ def expected_vectors(setting: Setting, directory: Path) -> dict[str, np.ndarray]
 
 def longer_than_the_limit(setting: Setting, directory: Path) -> dict[str, list[bool]]:
     """Return which texts have too many tokens for the model, by group: the tiny models take 64, template included."""
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory / "onnx" / setting.name)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory / "repository" / setting.name)
     limit = tokenizer.model_max_length
     return {
         group: [len(ids) > limit for ids in tokenizer(texts, truncation=False).input_ids]
