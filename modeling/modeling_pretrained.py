@@ -111,6 +111,9 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
         for name, value in keys.items():
             setattr(config, name, value)
         form = load_published(repository, **options)
+        if form.tokenizer is not None:
+            config.special_token_ids = config.special_token_ids or sorted(form.tokenizer.all_special_ids)
+            config.mask_token_id = config.mask_token_id or form.tokenizer.mask_token_id
         model = cls(config).to(form.dtype)
         model.take_published(form)
         return model.eval()

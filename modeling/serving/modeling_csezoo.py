@@ -244,8 +244,8 @@ class CsezooModel(EncodesTexts):
     def _read_modules(self, repository: str) -> None:
         """Load the layers after the pooling, and compare what `SentenceTransformer` reads with `config.json`."""
         listed, described = self._json_file("modules.json", list), list(self._modules_on_top())
-        if odd := [each for each in listed if not isinstance(each, dict) or not isinstance(each.get("path"), str)]:
-            raise ValueError(f"{repository}: modules.json has {odd[0]!r:.80}, which is no module; {PUT_BACK}")
+        if odd := [each for each in listed if not is_module(each)]:
+            raise ValueError(f"{repository}: modules.json has {odd[0]!r:.80}, which is no module in it; {PUT_BACK}")
         kinds = [str(module.get("type")).rpartition(".")[2] for module in listed]
         if listed and listed[0]["path"]:
             kinds[0] += f" in {listed[0]['path']}"
@@ -408,6 +408,12 @@ class CsezooModel(EncodesTexts):
         _write_json(directory / "modules.json", modules)
         _write_json(directory / "sentence_bert_config.json", {"max_seq_length": longest, **self.encoder_settings})
         _write_json(directory / SETTINGS_NAME, {**self.settings, **cut})
+
+
+def is_module(described: Any) -> bool:
+    """Return whether a part of modules.json names a folder of the repository."""
+    path = described.get("path") if isinstance(described, dict) else None
+    return isinstance(path, str) and not Path(path).is_absolute() and ".." not in Path(path).parts
 
 
 def require_equal(file: str, key: str, found: Any, expected: Any) -> None:

@@ -95,7 +95,8 @@ def test_another_working_directory_and_a_deleted_repository_change_nothing(repos
         model.verify()
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.trace. is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # the tracer reads every property
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
