@@ -4,9 +4,9 @@
 
 Saves a tiny repository of every setting in DIRECTORY (a temporary one by default), alone and with an ONNX file. Makes
 an environment for each client, where csezoo is not installed, and compares the unit vectors of 76 texts with those of
-the trained encoder. It stops if a client differs by more than 1e-5 and no limit in `clients.py` says why, or if a limit
-no longer shows. `--write` writes `training/publishing/clients/clients.json`, from which the documentation says what
-works.
+the trained encoder. It stops if a client differs by more than 1e-5 and no limit in `clients.py` says why, or if a
+limit no longer shows. `--write` writes `training/publishing/clients/clients.json`, from which the documentation says
+what works.
 
 What is in DIRECTORY is used again: repositories, environments, and what each client made of each setting. So an
 interrupted run continues where it stopped. After a change to the zoo or to a script, take another directory.

@@ -20,7 +20,7 @@ CHOSEN = ("simcse-cls-none-bert", "simcse-mean-tanh-roberta", "simcse-prompt-non
 
 @pytest.fixture(scope="module")
 def repositories(tmp_path_factory) -> Path:
-    """A directory with repositories of a few settings. CSEZOO_CLIENTS names one that is kept, with its environments."""
+    """A directory with some repositories. CSEZOO_CLIENTS names one that is kept, with its environments."""
     directory = Path(os.environ.get("CSEZOO_CLIENTS", tmp_path_factory.mktemp("clients")))
     save_all([setting for setting in settings() if setting.name in CHOSEN], directory)
     return directory
