@@ -101,7 +101,7 @@ def _of_the_zoo(name: str, model: PreTrainedModel) -> PreTrainedModel:
         for key in ("csezoo", "auto_map"):
             delattr(model.config, key)
         model.config.output_hidden_states = False
-    model.pooler = None  # a repository's is zero, because no model of the zoo has one
+    model.add_module("pooler", None)  # a repository has one of zeros, because no model of the zoo has one
     if left:
         logger.warning("%s: the encoder is loaded without the repository's %s", name, ", ".join(left))
     return model
