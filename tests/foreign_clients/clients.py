@@ -15,6 +15,7 @@ from tests.foreign_clients.settings import Setting
 TORCH = f"torch=={torch.__version__.split('+')[0]}"
 OF_TWO_LAYERS = tuple(OTHER_LAYER)
 NEEDS_MODULES = ("prompt", *OF_TWO_LAYERS)
+ON_TOP = ("tanh", "batchnorm", "mlm_transform")  # projections
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ CLIENTS = (
         "transformers pipeline",
         "plain",
         "transformers_pipeline.py",
-        limits=(TOKENS(NEEDS_MODULES), TOKENS(projections=("tanh", "batchnorm")), TOKENS(whitened=True)),
+        limits=(TOKENS(NEEDS_MODULES), TOKENS(projections=ON_TOP), TOKENS(whitened=True)),
     ),
     Client("ONNX Runtime", "onnx", "onnx_runtime.py"),
     Client("OpenVINO", "onnx", "openvino_runtime.py", ("openvino==2026.4.1", "tokenizers==0.23.3")),
@@ -121,7 +122,7 @@ CLIENTS = (
             Limit("it does not know RoBERTa", kinds=("roberta",)),
             Limit("it does not know `Qwen3Model`", kinds=("Qwen3",)),
             Limit(MEAN, ("max", "last", *NEEDS_MODULES)),
-            Limit("it skips `Dense`", projections=("tanh", "batchnorm")),
+            Limit("it skips `Dense`", projections=ON_TOP),
             Limit("it skips `Dense`", whitened=True),
             Limit("it cuts at `max_position_embeddings`, not at the tokenizer's limit", texts=("long",)),
         ),
@@ -133,7 +134,7 @@ CLIENTS = (
         limits=(
             Limit("it refuses to start: it has no maximum", ("max",)),
             Limit("it refuses to start: it does not know the module in `1_Pooling`", NEEDS_MODULES),
-            Limit("it refuses to start: it has no ReLU in `Dense`", projections=("batchnorm",)),
+            Limit("it refuses to start: it has neither ReLU nor GELU in `Dense`", projections=ON_TOP[1:]),
         ),
     ),
     Client("Text Embeddings Inference, CPU", "onnx"),
@@ -143,6 +144,7 @@ CLIENTS = (
         limits=(
             Limit("it has no maximum, and takes the first token instead, without an error", ("max",)),
             Limit("it skips the module before `Pooling`, without an error", NEEDS_MODULES),
+            Limit("it skips `LayerNorm`, without an error", projections=("mlm_transform",)),
         ),
     ),
 )
