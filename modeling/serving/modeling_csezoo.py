@@ -66,8 +66,8 @@ class CsezooModel(EncodesTexts):
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_attention_backend = True
-    _keys_to_ignore_on_load_missing = [r"^layers\."]  # they are in the folders of the modules
-    code = CODE
+    _keys_to_ignore_on_load_missing: list[str] | None = [r"^layers\."]  # they are in the folders of the modules
+    code: tuple[str, ...] = CODE
     auto_map = PLAIN
     poolings: tuple[str, ...] = (*POOLINGS, "prompt")
     known_layers = LAYERS
@@ -88,7 +88,7 @@ class CsezooModel(EncodesTexts):
             raise ValueError(f"config.json: pooling: {pooling!r} must be one of {', '.join(self.poolings)}")
         if config.is_plain:  # `AutoModel` would make this class again
             config._attn_implementation = attention  # for the family to choose, which may not have what this class has
-            self.backbone = MODEL_MAPPING[type(config).__mro__[2]]._from_config(config)
+            self.backbone = MODEL_MAPPING[type(config).__mro__[2]]._from_config(config)  # type: ignore[attr-defined]
         else:
             self.backbone = AutoModel.from_config(config.backbone_config)
         self.causal = is_causal(self.backbone)
@@ -217,7 +217,7 @@ class CsezooModel(EncodesTexts):
             raise ValueError(f"{name} does not fit its config.json: {', '.join(problems)}")
         model._read_tokenizer(place)
         model._read_modules(place)
-        return (model, info) if wants_info else model
+        return loaded if wants_info else model
 
     def repository_file(self, name: str) -> str | None:
         """Return the path of a file of the repository that the model was loaded from, or None if it has none."""
@@ -350,7 +350,7 @@ class CsezooModel(EncodesTexts):
             name = kwargs.pop("repo_id", None) or Path(save_directory).name
             message = {key: kwargs.pop(key) for key in ("commit_message", "create_pr") if key in kwargs}
             self.save_pretrained(save_directory, is_main_process, state_dict, **kwargs)
-            self.push_to_hub(name, **options, **message)
+            self.push_to_hub(name, **options, **message)  # type: ignore[arg-type]  # a decorator hides `self`
             return
         state = self.state_dict() if state_dict is None else state_dict
         self.config.auto_map = dict(self.auto_map)

@@ -52,8 +52,8 @@ def last_place(marked: torch.Tensor) -> torch.Tensor:
 
 
 def at(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Return the vectors `(B, H)` at one place in each row of `(B, T, H)`. A trace of it fits batches of any size."""
-    return states.take_along_dim(places[:, None, None], 1).squeeze(1)
+    """Return the vectors `(B, H)` at one place in each row of `(B, T, H)`. Traces and graphs of it fit any batch."""
+    return states.gather(1, places[:, None, None].expand(-1, 1, states.shape[-1])).squeeze(1)
 
 
 def pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tensor, mode: str) -> torch.Tensor:
