@@ -125,21 +125,20 @@ class Setting:
 def settings() -> list[Setting]:
     """Return the settings: SimCSE with every pooling and layer on top, and every method without a plain form.
 
-    The repository of any other method is one of SimCSE's with other numbers, see `publishing/test_doors.py`. They are
-    in the order in which a run that is interrupted has tried most.
+    The repository of any other method is one of SimCSE's with other numbers, see `publishing/test_doors.py`. A
+    projection does not depend on the kind of backbone, so that each is tried with one.
     """
     methods = {name: CONFIGS[name] for name in sorted(WITHOUT_PLAIN_FORM) if not name.startswith("simcse")}
     found = [Setting(f"simcse-{name}-qwen3", "simcse", "Qwen3", keys) for name, keys in OF_DECODER.items()]
-    for named in ({**_combined("none"), **OTHERS}, _combined("tanh", "batchnorm"), methods):
-        for kind in ("bert", "roberta"):
-            found += [Setting(f"{name}-{kind}", name.split("-")[0], kind, keys) for name, keys in named.items()]
+    for kind, projection in (("bert", "batchnorm"), ("roberta", "tanh")):
+        named = {**_combined("none"), **OTHERS, **_combined(projection), **methods}
+        found += [Setting(f"{name}-{kind}", name.split("-")[0], kind, keys) for name, keys in named.items()]
     return found
 
 
-def _combined(*projections: str) -> dict[str, dict]:
+def _combined(projection: str) -> dict[str, dict]:
     return {
         f"simcse-{pooling}-{projection}{ending}": keys | LAYERS[projection] | whitening
-        for projection in projections
         for ending, whitening in WHITENED.items()
         for pooling, keys in POOLINGS.items()
     }
