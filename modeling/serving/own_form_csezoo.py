@@ -217,7 +217,7 @@ class CsezooOwnFormModel(CsezooModel):
         self.first_position = own.get("prefix_positions", 0)
         if self.first_position:
             heads, width = key_shape(config.backbone_config)
-            shape = (config.num_hidden_layers, 2, heads, self.first_position, width)
+            shape = (config.backbone_config.num_hidden_layers, 2, heads, self.first_position, width)
             self.prefixes = nn.Parameter(torch.zeros(shape), requires_grad=False)
         if "adapters" in own:
             self.adapters = nn.ModuleList()
