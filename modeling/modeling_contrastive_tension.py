@@ -12,8 +12,8 @@ one is dropped.
 
 References:
     Carlsson, Gyllensten, Gogoulou, Ylipää Hellqvist, Sahlgren 2021, "Semantic Re-tuning with Contrastive Tension",
-    ICLR. The paper pairs a sentence with K others. The release pairs two others, so that its updates of 16 pairs have
-    2 positive and 14 negative ones, and it trains without dropout. `negative_pairs` offers both. Differences from both:
+    ICLR. The paper pairs a sentence with K others. The release pairs two others: its updates of 16 pairs have
+    2 positive and 14 negative ones. It trains without dropout. `negative_pairs` offers both. Differences from both:
 
     * They draw the sentences of each update from the corpus, with replacement. Here they are those of a batch.
     * Each encoder encodes all sentences of the batch. That costs twice the time that the pairs of the release need.
