@@ -4,6 +4,8 @@ from typing import Any
 
 from .configuration_sentence_encoder import SentenceEncoderConfig
 
+NEGATIVE_PAIRS = ("others", "own")
+
 
 class ContrastiveTensionConfig(SentenceEncoderConfig):
     """The configuration of Contrastive Tension, with the paper's pooling. `temperature` has no effect.
@@ -11,6 +13,10 @@ class ContrastiveTensionConfig(SentenceEncoderConfig):
     Args:
         negatives: K, negative pairs for each positive pair; fewer if a batch has fewer other sentences. 7 in the
             paper.
+        negative_pairs: what a negative pair is. `others` pairs two sentences that are in no other pair of the batch,
+            as the release does: of 1 + 2K sentences, one makes a positive pair and the others K negative ones. `own`
+            pairs each sentence with the next K of its batch, near the paper's pairs of one sentence with K others;
+            then every sentence is in a positive pair.
 
     Example:
         >>> ContrastiveTensionConfig().pooling
@@ -18,10 +24,18 @@ class ContrastiveTensionConfig(SentenceEncoderConfig):
     """
 
     model_type = "contrastive_tension"
-    allowed = {"negatives": "[1, 1_000_000]"}
+    allowed = {"negatives": "[1, 1_000_000]", "negative_pairs": NEGATIVE_PAIRS}
 
-    def __init__(self, negatives: int = 7, pooling: str = "mean", projection: str = "none", **kwargs: Any):
+    def __init__(
+        self,
+        negatives: int = 7,
+        negative_pairs: str = "others",
+        pooling: str = "mean",
+        projection: str = "none",
+        **kwargs: Any,
+    ):
         self.negatives = negatives
+        self.negative_pairs = negative_pairs
         super().__init__(pooling=pooling, projection=projection, **kwargs)
 
     def check(self) -> None:

@@ -11,6 +11,7 @@ class ISBERTConfig(SentenceEncoderConfig):
     Args:
         kernel_sizes: lengths of the n-grams in tokens, one convolution for each. They are odd, so that an n-gram has a
             middle token. All convolutions together compute as many features as the encoder's vectors have dimensions.
+        activation: what follows the convolutions: `none`, as in the release, or `relu`, as in the paper (eq. 1).
         pooling: must be `mean`: the vector of a sentence is the mean of its n-gram features.
         projection: must be `none`.
 
@@ -20,22 +21,29 @@ class ISBERTConfig(SentenceEncoderConfig):
     """
 
     model_type = "isbert"
-    allowed = {"kernel_sizes": "[1, 99]", "pooling": ("mean",), "projection": ("none",)}
+    allowed = {
+        "kernel_sizes": "[1, 99]",
+        "activation": ("none", "relu"),
+        "pooling": ("mean",),
+        "projection": ("none",),
+    }
 
     def __init__(
         self,
         kernel_sizes: list[int] = [1, 3, 5],  # noqa: B006  # nothing changes it
+        activation: str = "none",
         pooling: str = "mean",
         projection: str = "none",
         **kwargs: Any,
     ):
         self.kernel_sizes = kernel_sizes
+        self.activation = activation
         super().__init__(pooling=pooling, projection=projection, **kwargs)
 
     @classmethod
     def published_keys(cls, csezoo: dict[str, Any]) -> dict[str, Any]:
-        ngrams = csezoo.get("ngrams", {})
-        return super().published_keys(csezoo) | ({"kernel_sizes": ngrams["kernel_sizes"]} if ngrams else {})
+        ngrams = {key: value for key, value in csezoo.get("ngrams", {}).items() if key != "features"}
+        return super().published_keys(csezoo) | ngrams
 
     def check(self) -> None:
         super().check()

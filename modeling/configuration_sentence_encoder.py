@@ -288,6 +288,11 @@ class SentenceEncoderConfig(PretrainedConfig):
     # randomness is the same after a resume and for any number of processes, and does not change dropout.
     edit_sentence: Callable[[list[list[int]], Random], list[list[int]]] | None = None
 
+    @property
+    def edits_special_tokens(self) -> bool:
+        """Data seam: whether `edit_sentence` gets the template and the special tokens of each view too."""
+        return False
+
     def most_added_pieces(self, length: int) -> int:
         """Data seam: return the largest number of word pieces that `edit_sentence` adds to at most `length` pieces."""
         return 0

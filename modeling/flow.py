@@ -24,6 +24,24 @@ def start_flow(flow: Flow, vectors: torch.Tensor) -> None:
             x, _ = x.chunk(2, -1)
 
 
+@torch.no_grad()
+def draw_flow(flow: Flow) -> None:
+    """Draw the first weights of a flow as the release of BERT-flow does, whose start from data never runs.
+
+    The norms get the default of TensorFlow 1 (Glorot and Bengio 2010), and the couplings add 0.
+    """
+    for level in flow.levels:
+        for step in level:  # type: ignore[attr-defined]  # the modules of a list have no type
+            for norm in (step.norm, *step.hidden_norm):
+                limit = math.sqrt(6 / (1 + len(norm.bias)))
+                norm.bias.uniform_(-limit, limit)
+                norm.log_scale.uniform_(-limit, limit)
+            for layer in step.hidden:
+                layer.weight.normal_(0, 0.05)
+            for tensor in (step.last.weight, step.last_norm.bias, step.last_norm.log_scale):
+                tensor.zero_()
+
+
 def _start_step(step: FlowStep, x: torch.Tensor) -> torch.Tensor:
     first, _ = _start_norm(step.norm, x).flip(-1).chunk(2, -1)
     shift = first

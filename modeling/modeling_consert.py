@@ -7,7 +7,9 @@ batch (section 3.1, eq. 1),
 
 References:
     Yan et al. 2021, "ConSERT: A Contrastive Framework for Self-Supervised Sentence Representation Transfer", ACL.
-    The release trains without dropout where it changes views itself (the recipe key `dropout`).
+    The release trains without dropout where it changes views itself (the recipe key `dropout`). It shuffles the
+    positions of all tokens. A pooling over all tokens does not depend on their order, so shuffling the tokens with
+    [CLS] and [SEP] is the same (`shuffle_special_tokens`).
 
 Relations:
     With `first_view="none", second_view="none", in_view_negatives=False` it is unsupervised SimCSE.
@@ -68,6 +70,10 @@ class ConSERTModel(SentenceEncoderModel):
     """
 
     config_class = ConSERTConfig
+
+    @property
+    def pooling(self) -> str:
+        return (self.training and self.config.training_pooling) or super().pooling
 
 
 class ConSERTForContrastiveLearning(ForContrastiveLearning):

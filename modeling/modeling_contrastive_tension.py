@@ -12,13 +12,11 @@ one is dropped.
 
 References:
     Carlsson, Gyllensten, Gogoulou, Ylipää Hellqvist, Sahlgren 2021, "Semantic Re-tuning with Contrastive Tension",
-    ICLR. Differences from the paper:
+    ICLR. The paper pairs a sentence with K others. The release pairs two others: its updates of 16 pairs have
+    2 positive and 14 negative ones. It trains without dropout. `negative_pairs` offers both. Differences from both:
 
-    * The paper samples K negatives for each sentence from the corpus and encodes each of them. Here the negatives of a
-      sentence are the next K in the batch, which is random too, so that each encoder encodes every sentence once. A
-      batch of b sentences has b positive and bK negative pairs. The paper's 16 pairs are 2 positive and 14 negative.
-    * The learning rate is lowered from 1e-5 to 2e-6, by 2e-6 after every 500 updates. The zoo has no such schedule.
-      The closest one is `lr_scheduler: linear`, which ends at 0.
+    * They draw the sentences of each update from the corpus, with replacement. Here they are those of a batch.
+    * Each encoder encodes all sentences of the batch. That costs twice the time that the pairs of the release need.
     * The release keeps the encoder that is better on dev. Here it is always the second one.
 
 Relations:
@@ -34,6 +32,44 @@ from .distributed import gather_rows
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
 from .objectives import at_least_float32
+
+
+def own_pairs(sentences: int, negatives: int, device: torch.device | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pair each sentence with itself and with the next `negatives` ones, round the batch.
+
+    Returns:
+        The sentence that each encoder reads in each pair, `(pairs,)` each.
+
+    Example:
+        >>> torch.stack(own_pairs(3, 1)).tolist()
+        [[0, 0, 1, 1, 2, 2], [0, 1, 1, 2, 2, 0]]
+    """
+    rows = torch.arange(sentences, device=device)
+    distance = torch.arange(min(negatives + 1, sentences), device=device)
+    right = (rows[:, None] + distance) % sentences
+    return rows.repeat_interleave(len(distance)), right.flatten()
+
+
+def other_pairs(
+    sentences: int, negatives: int, device: torch.device | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pair the first sentences with themselves, and the others, two by two, with each other.
+
+    Of 1 + 2 `negatives` sentences, one is paired with itself. If the number is odd, the last of the others is in no
+    pair.
+
+    Returns:
+        As `own_pairs`.
+
+    Example:
+        >>> torch.stack(other_pairs(6, 2)).tolist()  # one positive pair, two negative ones
+        [[0, 1, 2], [0, 3, 4]]
+    """
+    positive = max(1, round(sentences / (1 + 2 * negatives)))
+    half = (sentences - positive) // 2
+    rows = torch.arange(sentences, device=device)
+    left = rows[: positive + half]
+    return left, torch.cat([rows[:positive], rows[positive + half : positive + 2 * half]])
 
 
 class ContrastiveTensionModel(SentenceEncoderModel):
@@ -92,13 +128,11 @@ class ContrastiveTensionForContrastiveLearning(ForContrastiveLearning):
         """Compute the loss of embeddings `(B, 2, H)`, with the negatives of all processes."""
         everyone, _ = gather_rows(embeddings)
         anchors, positives = at_least_float32(everyone).unbind(1)
-        rows = torch.arange(len(everyone), device=everyone.device)
-        distance = torch.arange(min(self.config.negatives + 1, len(everyone)), device=everyone.device)
-        partners = (rows[:, None] + distance) % len(everyone)  # (B, 1 + K): the sentence itself, then the next K
+        choose = other_pairs if self.config.negative_pairs == "others" else own_pairs
+        left, right = choose(len(everyone), self.config.negatives, everyone.device)
+        if duplicates is not None:
+            kept = ~duplicates[left, right]
+            left, right = left[kept], right[kept]
         with torch.autocast(anchors.device.type, enabled=False):
-            scores = (anchors @ positives.T).gather(1, partners)  # (B, 1 + K)
-        same = (distance == 0).to(scores.dtype).expand_as(scores)
-        losses = F.binary_cross_entropy_with_logits(scores, same, reduction="none")
-        if duplicates is None:
-            return losses.mean()
-        return losses[~duplicates.gather(1, partners)].mean()
+            scores = (anchors[left] * positives[right]).sum(1)
+        return F.binary_cross_entropy_with_logits(scores, (left == right).to(scores.dtype))

@@ -3,7 +3,7 @@ r"""IS-BERT: a sentence's vector tells its own n-grams from those of other sente
 Convolutions of several widths over the token vectors :math:`h_1, \dots, h_l` of the encoder make n-gram features, and
 their mean over the tokens is the sentence's vector (section 3.1),
 
-.. math:: F_i(x) = \big[\mathrm{ReLU}(W_k h_{i-(k-1)/2 : i+(k-1)/2} + b_k)\big]_k, \quad
+.. math:: F_i(x) = \big[\phi(W_k h_{i-(k-1)/2 : i+(k-1)/2} + b_k)\big]_k, \quad
           E(x) = \frac{1}{l} \sum_i F_i(x)
 
 Training maximises the Jensen-Shannon estimate of the mutual information of a sentence's vector and its n-gram features
@@ -12,14 +12,14 @@ Training maximises the Jensen-Shannon estimate of the mutual information of a se
 .. math:: L = \mathbb{E}_{x, i}[\mathrm{sp}(-T(F_i(x), E(x)))]
           + \mathbb{E}_{x, x' \ne x, i}[\mathrm{sp}(T(F_i(x'), E(x)))]
 
-The convolutions stay at test.
+Here :math:`\phi` is the identity or ReLU (`activation`). The convolutions stay at test.
 
 References:
     Zhang, He, Liu, Lim, Bing 2020, "An Unsupervised Sentence Embedding Method by Mutual Information Maximization",
     EMNLP. The paper gives T parameters without describing it, and leaves open which other sentences are drawn and how
     the sums are weighted. Here, as in the release, T is the dot product, x' are the other sentences of the batch, and
-    the expectations are means over all pairs of a token and a sentence. The release convolves without ReLU, and
-    convolves padding; the paper has a ReLU.
+    the expectations are means over all pairs of a token and a sentence. The paper has a ReLU after the convolutions,
+    the release has none. There the convolutions start with torch's default weights, as here, and convolve padding too.
 
 Relations:
     It does not extend SimCSE: no setting makes the two the same. It needs one view of a sentence, and changes data,
@@ -30,6 +30,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from .configuration_isbert import ISBERTConfig
 from .distributed import gather_rows
@@ -41,7 +42,7 @@ from .packing import Packing, Parts
 from .serving.own_form_csezoo import NGramFeatures
 from .serving.pooling_csezoo import BackboneOutput
 
-PADDING = -1.0  # in place of the features of padding; features are at least 0
+PADDING = -(2.0**15)  # in place of the features of padding: a number of every precision that no feature is
 
 
 def jensen_shannon(
@@ -89,8 +90,15 @@ class ISBERTModel(SentenceEncoderModel):
 
     def __init__(self, config: ISBERTConfig):
         super().__init__(config)
-        self.ngrams = NGramFeatures(config.hidden_size, config.kernel_sizes, config.features)
+        self.ngrams = NGramFeatures(config.hidden_size, config.kernel_sizes, config.features, config.activation)
         self.post_init()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Conv1d):
+            module.reset_parameters()  # as in the release; transformers would draw them from N(0, 0.02²)
+        else:
+            super()._init_weights(module)
 
     def run_backbone(
         self, attention_mask: torch.Tensor, packing: Packing | Parts | None = None, **inputs: Any
@@ -103,7 +111,11 @@ class ISBERTModel(SentenceEncoderModel):
 
     def own_form(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         own, tensors = super().own_form()
-        own["ngrams"] = {"kernel_sizes": self.config.kernel_sizes, "features": self.config.features}
+        own["ngrams"] = {
+            "kernel_sizes": self.config.kernel_sizes,
+            "features": self.config.features,
+            "activation": self.config.activation,
+        }
         return own, tensors | {f"ngrams.{name}": tensor for name, tensor in self.ngrams.state_dict().items()}
 
 

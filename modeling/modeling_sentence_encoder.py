@@ -211,6 +211,11 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
                 outputs.hidden_states = tuple(map(packing.unpack, outputs.hidden_states))
         return outputs
 
+    @property
+    def pooling(self) -> str:
+        """The pooling of the current mode, training or not."""
+        return self.config.pooling
+
     def encode_tokens(
         self,
         input_ids: torch.Tensor | None,
@@ -240,7 +245,7 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
                 inputs["position_ids"] = positions + self.config.prefix_positions
         elif checked:
             require_right_padding(attention_mask)
-        pooling = self.config.pooling
+        pooling = self.pooling
         # Attentions and a cache are of padded rows; `wk` divides by the norms of token vectors, at padding too.
         whole = bool(inputs.get("output_attentions")) or "cache" in inputs or pooling == "wk"
         places = token_places(pooling, input_ids, attention_mask, self.config.mask_token_id) if pooled_only else None
@@ -259,8 +264,8 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
         self, outputs: BackboneOutput, input_ids: torch.Tensor | None, attention_mask: torch.Tensor
     ) -> torch.Tensor:
         """Return the pooled vectors `(B, H)` of the backbone's outputs for tokens `(B, T)`."""
-        if self.config.pooling != "prompt":
-            return pool(outputs.hidden_states or (outputs.last_hidden_state,), attention_mask, self.config.pooling)
+        if self.pooling != "prompt":
+            return pool(outputs.hidden_states or (outputs.last_hidden_state,), attention_mask, self.pooling)
         if input_ids is None:
             raise ValueError("inputs_embeds: prompt pooling needs the mask token; pass input_ids")
         return pool_mask_token(outputs.last_hidden_state, input_ids, self.config.mask_token_id)

@@ -2,7 +2,12 @@
 
 References:
     Liu et al. 2023, "RankCSE: Unsupervised Sentence Representations Learning via Learning to Rank", section 4.3. Its
-    losses are ListNet (Cao et al. 2007) and ListMLE (Xia et al. 2008).
+    losses are ListNet (Cao et al. 2007) and ListMLE (Xia et al. 2008). Two differences:
+
+    * RankCSE also has a ranking-consistency loss, the Jensen-Shannon divergence of the rankings that two
+      views of a sentence make. The zoo does not have it, so this is no complete RankCSE.
+    * A sentence does not rank itself here. The community's code keeps the diagonal in ListMLE, where the sentence
+      comes first in every ranking.
 """
 
 import torch

@@ -75,17 +75,22 @@ TESTED = {
         combinations=("prdsimcse+l2pcsr",),
     ),
     "consert": Tested(
-        others={"cutoff": {"first_view": "none", "second_view": "token_cutoff", "in_view_negatives": False}},
+        others={
+            "cutoff": {"first_view": "none", "second_view": "token_cutoff", "in_view_negatives": False},
+            "two-poolings": {"pooling": "last2_mean", "training_pooling": "mean", "projection": "none"},
+        },
         neutral={"first_view": "none", "second_view": "none", "in_view_negatives": False},
         exact={"cutoff_rate": 0.0},
     ),
-    "contrastive_tension": Tested(neutral=None, passes=(("BertModel", "parameters", 8),) * 2),
+    "contrastive_tension": Tested(
+        others={"own": {"negative_pairs": "own"}}, neutral=None, passes=(("BertModel", "parameters", 8),) * 2
+    ),
     "isbert": Tested(
-        others={"unigrams": {"kernel_sizes": [1]}},
+        others={"unigrams": {"kernel_sizes": [1]}, "rectified": {"activation": "relu"}},
         neutral=None,
         views=1,
         passes=(("BertModel", "parameters", 8),),
-        own_code=("", "unigrams"),
+        own_code=("", "unigrams", "rectified"),
     ),
     "sgopt": Tested(
         {"projection_size": 48},

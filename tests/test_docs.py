@@ -302,6 +302,22 @@ def test_the_page_of_results_quotes_the_recipe_of_the_zoo():
         assert f"| {row['name']} | {compared(row)} |" in page
 
 
+def test_the_page_of_results_quotes_the_baselines_before_and_after_they_train_as_their_authors_did():
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    made = json.loads((ROOT / "docs/stand-in/baselines.json").read_text(encoding="utf-8"))
+    assert made["rows"]
+    for row in made["rows"]:
+        for side in ("before", "after"):
+            columns = zip(*(seed.values() for seed in row[side].values()), strict=True)
+            cells = " | ".join(f"{mean(column):.2f} ± {stdev(column):.2f} ({len(column)})" for column in columns)
+            assert f"| `{row['recipe']}` | {side} | {cells} |" in page
+    for row in made["rows"]:
+        today = load_recipe(row["recipe"]).to_dict()
+        assert {key: today[key] for key in row["changed"]} == {
+            key: change["after"] for key, change in row["changed"].items()
+        }
+
+
 def test_the_page_of_results_quotes_the_seven_seeds_of_the_recipe_of_the_zoo():
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     directory = ROOT / "docs/stand-in/zoo-nli-then-wiki"

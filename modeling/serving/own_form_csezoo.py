@@ -171,14 +171,16 @@ class NGramFeatures(nn.Module):
         hidden_size: H, length of a token vector.
         kernel_sizes: tokens that each convolution sees.
         features: how many features each computes; H together.
+        activation: `relu` or `none`.
 
     Example:
-        >>> NGramFeatures(8, [1, 3], [4, 4])(torch.randn(2, 5, 8), torch.ones(2, 5)).shape
+        >>> NGramFeatures(8, [1, 3], [4, 4], "none")(torch.randn(2, 5, 8), torch.ones(2, 5)).shape
         torch.Size([2, 5, 8])
     """
 
-    def __init__(self, hidden_size: int, kernel_sizes: list[int], features: list[int]):
+    def __init__(self, hidden_size: int, kernel_sizes: list[int], features: list[int], activation: str):
         super().__init__()
+        self.activation = activation
         self.convolutions = nn.ModuleList(
             nn.Conv1d(hidden_size, number, size, padding="same")
             for size, number in zip(kernel_sizes, features, strict=True)
@@ -189,7 +191,7 @@ class NGramFeatures(nn.Module):
         real = attention_mask.unsqueeze(-1).to(hidden.dtype)
         channels = (hidden * real).transpose(1, 2)  # (R, H, T)
         features = torch.cat([convolution(channels) for convolution in self.convolutions], dim=1)
-        return F.relu(features).transpose(1, 2) * real
+        return (F.relu(features) if self.activation == "relu" else features).transpose(1, 2) * real
 
 
 class CsezooOwnFormModel(CsezooModel):
@@ -225,7 +227,7 @@ class CsezooOwnFormModel(CsezooModel):
                 self.adapters.append(Adapter(linear.out_features, own["adapters"]["size"]))
                 linear.register_forward_hook(self.adapters[-1].add_to)
         if "ngrams" in own:
-            self.ngrams = NGramFeatures(size, own["ngrams"]["kernel_sizes"], own["ngrams"]["features"])
+            self.ngrams = NGramFeatures(size, **own["ngrams"])
         self.transform = build_layers(own.get("transform", []), self.known_layers)
         if "denoise" in own:  # the template's bias for each length of a sentence
             self.template_bias = nn.Parameter(torch.zeros(own["denoise"]["longest"] + 1, size), requires_grad=False)

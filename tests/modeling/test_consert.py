@@ -8,6 +8,7 @@ import torch
 
 from csezoo.modeling import ConSERTConfig, ConSERTForContrastiveLearning
 from csezoo.modeling.modeling_consert import feature_cutoff, token_cutoff
+from csezoo.training.data.collation import ViewCollator
 from tests.conftest import tiny_config
 from tests.modeling.test_methods import batch
 
@@ -80,6 +81,52 @@ def test_a_shuffled_view_has_the_same_pieces_in_an_order_of_its_draw():
     assert config.edit_sentence([pieces, pieces], Random(1)) == [first, second]
     assert pieces == list(range(30))
     assert config.edit_sentence([pieces] * 3, Random(1)) == [first, second, pieces], "a hard negative is not shuffled"
+
+
+def test_special_tokens_are_shuffled_too_as_in_the_release():
+    pieces = list(range(10, 40))
+    for pooling, moves, shuffles in (("mean", True, True), ("mean", False, False), ("cls", True, False)):
+        config = ConSERTConfig(pooling=pooling, shuffle_special_tokens=moves)
+        edits = {"edit_sentence": config.edit_sentence, "edits_special_tokens": config.edits_special_tokens}
+        collate = ViewCollator([([1], [2])], 0, config.view_columns, **edits)
+        first, second = collate([{"0": pieces}], [Random(1)])["input_ids"][0].tolist()
+        assert first == [1, *pieces, 2] and second != first and sorted(second) == sorted(first)
+        assert ((second[0], second[-1]) != (1, 2)) == shuffles, "one pooled token would be another one"
+
+
+def test_the_order_of_all_tokens_is_the_order_of_their_positions(kind):
+    """The release permutes the positions; the mean over the tokens is the same if the tokens are permuted."""
+    trained, rows = model(kind).eval(), batch()
+    ids = rows["input_ids"][:1, 0, : int(rows["attention_mask"][0, 0].sum())]
+    order = torch.randperm(ids.shape[1], generator=torch.Generator().manual_seed(1))
+    first = 0 if kind == "bert" else trained.config.backbone_config.pad_token_id + 1
+    shuffled = trained.model(input_ids=ids[:, order]).pooler_output
+    moved = trained.model(input_ids=ids, position_ids=order.argsort()[None] + first).pooler_output
+    torch.testing.assert_close(shuffled, moved, atol=1e-12, rtol=0)
+    assert not torch.allclose(shuffled, trained.model(input_ids=ids).pooler_output, atol=1e-3)
+
+
+def test_training_may_pool_otherwise_than_the_finished_model():
+    keys = {"first_view": "none", "second_view": "none", "pooling": "last2_mean"}
+    torch.manual_seed(0)
+    config = ConSERTConfig(
+        backbone_config=tiny_config("bert", **QUIET), projection="none", training_pooling="mean", **keys
+    )
+    trained, rows = ConSERTForContrastiveLearning(config).double(), batch()
+    ids, mask = rows["input_ids"][:, :2], rows["attention_mask"][:, :2]
+    flat = {"input_ids": ids.flatten(0, 1), "attention_mask": mask.flatten(0, 1)}
+    outputs = trained.eval().model(**flat, output_hidden_states=True)
+    last, before = outputs.hidden_states[-1], outputs.hidden_states[-2]
+    real = flat["attention_mask"].unsqueeze(-1)
+    expected = {
+        mode: (states * real).sum(1) / real.sum(1) for mode, states in (("mean", last), ("both", (last + before) / 2))
+    }
+    torch.testing.assert_close(outputs.pooler_output, expected["both"], atol=1e-10, rtol=0)
+    torch.testing.assert_close(
+        trained.train().pool_views(ids, mask).flatten(0, 1), expected["mean"], atol=1e-10, rtol=0
+    )
+    with pytest.raises(ValueError, match="training_pooling: 'prompt' must be one of cls, mean"):
+        ConSERTConfig(training_pooling="prompt")
 
 
 def test_a_hard_negative_needs_views_and_a_loss_that_are_not_for_pairs():

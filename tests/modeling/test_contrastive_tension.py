@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from csezoo.modeling import ContrastiveTensionConfig, ContrastiveTensionForContrastiveLearning
+from csezoo.modeling.modeling_contrastive_tension import other_pairs
 from tests.conftest import tiny_config
 from tests.modeling.test_methods import batch
 
@@ -17,7 +18,7 @@ def model_of(**keys) -> ContrastiveTensionForContrastiveLearning:
 
 
 def test_the_loss_is_the_cross_entropy_of_each_sentence_with_itself_and_those_after_it():
-    model = model_of(negatives=2)
+    model = model_of(negatives=2, negative_pairs="own")
     views = torch.randn(4, 2, 32, dtype=torch.float64)
     scores = (views[:, 0] @ views[:, 1].T).numpy()
     losses = []
@@ -33,8 +34,29 @@ def test_the_loss_is_the_cross_entropy_of_each_sentence_with_itself_and_those_af
     assert alone.item() == pytest.approx(np.log1p(np.exp(-scores[0, 0])), rel=1e-9), "there is no other sentence"
 
 
+def test_other_pairs_are_of_two_sentences_that_are_in_no_other_pair():
+    """Of ten sentences and two negatives for each positive, two pairs are of one sentence and four of two."""
+    model, views = model_of(negatives=2), torch.randn(10, 2, 32, dtype=torch.float64)
+    scores = (views[:, 0] @ views[:, 1].T).numpy()
+    losses = [np.log1p(np.exp(-scores[i, i])) for i in (0, 1)]
+    losses += [np.log1p(np.exp(scores[i, j])) for i, j in ((2, 6), (3, 7), (4, 8), (5, 9))]
+    assert model.contrastive_loss(views).item() == pytest.approx(np.mean(losses), rel=1e-9)
+    twins = torch.zeros(10, 10, dtype=torch.bool)
+    twins[3, 7] = twins[7, 3] = True
+    assert model.contrastive_loss(views, twins).item() == pytest.approx(np.mean(losses[:3] + losses[4:]), rel=1e-9)
+
+
+@pytest.mark.parametrize("sentences", range(1, 35))
+def test_every_batch_has_a_positive_pair_and_no_sentence_twice(sentences):
+    left, right = other_pairs(sentences, 7)
+    positive = int((left == right).sum())
+    others = [*left[positive:].tolist(), *right[positive:].tolist()]
+    assert positive == max(1, round(sentences / 15)) and len({*others}) == len(others) <= sentences - positive
+    assert sentences - positive - len(others) < 2 and min(others, default=positive) == positive
+
+
 def test_the_encoders_start_as_one_and_part():
-    model = model_of(negatives=1)  # of all others, and without dropout, both would learn the same
+    model = model_of(negatives=1, negative_pairs="own")  # with all others, and no dropout, both would learn the same
     model.start_from(model.model.backbone)
     rows = {name: value[:, :1].expand(-1, 2, -1) for name, value in batch().items()}  # the same sentence twice
     output = model(**rows)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling.flow import Flow, flow_loss, start_flow
+from csezoo.modeling.flow import Flow, draw_flow, flow_loss, start_flow
 from csezoo.training.errors import UserError
 from csezoo.training.loop.served.fitted_maps import fit_flow
 
@@ -66,6 +66,38 @@ def test_before_the_first_update_every_feature_is_normalised():
     z = flow(x)
     np.testing.assert_allclose(z.mean(0).numpy(), 0, atol=1e-5)
     np.testing.assert_allclose(z.std(0, correction=0).numpy(), 1, atol=1e-4)
+
+
+def test_the_random_start_is_that_of_the_release():
+    """Norms from U(-a, a) with a = sqrt(6 / (1 + features)), couplings that add nothing."""
+    torch.manual_seed(0)
+    flow, x = Flow(64, 32).double(), skewed(9, size=64)
+    draw_flow(flow)
+    for size, level in zip((64, 32, 16), flow.levels, strict=True):
+        for step in level:
+            limit = math.sqrt(6 / (1 + size))
+            for tensor in (step.norm.bias, step.norm.log_scale):
+                assert 0.8 * limit < tensor.abs().max() <= limit
+            assert not step.last(step.hidden_norm[1](step.hidden[1](torch.ones(1, 32, dtype=x.dtype)))).any()
+            assert 0.04 < step.hidden[1].weight.std() < 0.06
+    np.testing.assert_allclose(flow(x).numpy(), numpy_flow(flow, x.numpy()), atol=1e-10)
+
+
+def test_the_optimizer_of_the_release_reads_pairs_clips_and_does_not_correct_its_bias():
+    x = skewed(64)
+    options = {"epochs": 1, "learning_rate": 1e-3, "seed": 3, "optimizer": "released"}
+    torch.manual_seed(3)
+    flow = Flow(16, 32).double()
+    draw_flow(flow)
+    order = torch.randperm(64)  # one update, of all 64
+    flow.requires_grad_(True)
+    first, second = (flow_loss(flow, x[half]) for half in (order[:32], order[32:]))
+    (first + second).backward()
+    scale = 1 / max(1.0, math.sqrt(sum(weight.grad.square().sum().item() for weight in flow.parameters())))
+    for fitted, weight in zip(fit_flow(x, start="random", **options).parameters(), flow.parameters(), strict=True):
+        gradient = scale * weight.grad
+        step = 1e-3 * 0.1 * gradient / (math.sqrt(0.001) * gradient.abs() + 1e-6)
+        torch.testing.assert_close(fitted, ((1 - 1e-5) * (weight - step)).detach(), atol=1e-9, rtol=0)
 
 
 def test_fitting_raises_the_likelihood_and_depends_on_the_seed_alone():

@@ -17,7 +17,7 @@ def model(**keys) -> ISBERTForContrastiveLearning:
     return ISBERTForContrastiveLearning(ISBERTConfig(backbone_config=tiny_config("bert", **QUIET), **keys)).double()
 
 
-def ngram_features(hidden: np.ndarray, convolutions: torch.nn.ModuleList) -> np.ndarray:
+def ngram_features(hidden: np.ndarray, convolutions: torch.nn.ModuleList, activation: str) -> np.ndarray:
     """The features (l, H) of a sentence's token vectors (l, H), n-gram by n-gram."""
     rows = []
     for middle in range(len(hidden)):
@@ -29,7 +29,7 @@ def ngram_features(hidden: np.ndarray, convolutions: torch.nn.ModuleList) -> np.
                 token = middle + place - weight.shape[2] // 2
                 if 0 <= token < len(hidden):
                     total += weight[:, :, place] @ hidden[token]
-            row.append(np.maximum(total, 0))
+            row.append(np.maximum(total, 0) if activation == "relu" else total)
         rows.append(np.concatenate(row))
     return np.stack(rows)
 
@@ -49,16 +49,17 @@ def information_loss(features: list[np.ndarray], same: set[tuple[int, int]] = fr
 
 
 @pytest.mark.parametrize("kernel_sizes", [[1, 3, 5], [3]])
+@pytest.mark.parametrize("activation", ["none", "relu"])
 @pytest.mark.parametrize("mini_batch_size", [None, 2])
-def test_loss_and_vectors_are_those_of_the_formulas(kernel_sizes, mini_batch_size):
-    trained, rows = model(kernel_sizes=kernel_sizes).train(), batch()
+def test_loss_and_vectors_are_those_of_the_formulas(kernel_sizes, activation, mini_batch_size):
+    trained, rows = model(kernel_sizes=kernel_sizes, activation=activation).train(), batch()
     trained.mini_batch_size = mini_batch_size
     ids, mask = rows["input_ids"][:, :1], rows["attention_mask"][:, :1]
     assert len(set(mask.sum(2).flatten().tolist())) > 1, "sentences of several lengths"
     features = []
     for sentence, real in zip(ids[:, 0], mask[:, 0], strict=True):
         hidden = trained.model.backbone(input_ids=sentence[None, : real.sum()]).last_hidden_state[0]
-        features.append(ngram_features(hidden.detach().numpy(), trained.model.ngrams.convolutions))
+        features.append(ngram_features(hidden.detach().numpy(), trained.model.ngrams.convolutions, activation))
     output = trained(input_ids=ids, attention_mask=mask)
     assert output.loss.item() == pytest.approx(information_loss(features), rel=1e-10)
     served = trained.eval().model(input_ids=ids[:, 0], attention_mask=mask[:, 0], output_hidden_states=True)
@@ -92,14 +93,23 @@ def test_an_update_trains_encoder_and_convolutions():
     before = trained(**rows).loss
     before.backward()
     assert all(weight.grad.abs().max() > 0 for weight in trained.model.ngrams.parameters())
-    torch.optim.SGD(trained.parameters(), lr=0.1).step()
+    torch.optim.SGD(trained.parameters(), lr=0.001).step()
     assert trained(**rows).loss < before
 
 
-def test_a_served_checkpoint_has_its_convolutions(tmp_path):
-    trained = model()
+def test_the_convolutions_start_as_those_of_the_release():
+    """torch draws them from U(-1/sqrt(k H), 1/sqrt(k H)); transformers from N(0, 0.02), here four times as narrow."""
+    for convolution in model().model.ngrams.convolutions:
+        limit = (convolution.kernel_size[0] * 32) ** -0.5
+        assert 0.9 * limit < convolution.weight.abs().max() <= limit and 0 < convolution.bias.abs().max() <= limit
+
+
+@pytest.mark.parametrize("activation", ["none", "relu"])
+def test_a_served_checkpoint_has_its_convolutions_and_its_activation(activation, tmp_path):
+    trained = model(activation=activation)
     trained.model.float().save_pretrained(tmp_path)
     loaded = ISBERTModel.from_pretrained(tmp_path)
+    assert loaded.config.activation == loaded.ngrams.activation == activation
     assert torch.equal(loaded.ngrams.convolutions[1].weight, trained.model.ngrams.convolutions[1].weight)
 
 
@@ -108,6 +118,7 @@ def test_a_served_checkpoint_has_its_convolutions(tmp_path):
     [
         ({"kernel_sizes": [1, 2]}, "must be odd numbers"),
         ({"kernel_sizes": []}, "kernel_sizes"),
+        ({"activation": "gelu"}, "activation: 'gelu' must be one of none, relu"),
         ({"pooling": "cls"}, "pooling"),
         ({"projection": "tanh"}, "projection"),
         ({"hard_negative_weight": 1.0}, "no hard negatives"),

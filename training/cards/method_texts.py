@@ -38,6 +38,10 @@ DATA_LIMITS = {
         "The training sentences are all sentences of STS-B, including those of its test pairs, without the scores. "
         "The STS-B score is therefore not measured on unseen sentences."
     ),
+    "sts-sentences": (
+        "The training sentences are all sentences of the seven STS data sets, including those of the test pairs, "
+        "without the scores. No STS score is therefore measured on unseen sentences."
+    ),
 }
 WORLD = (
     "The model was trained on a small artificial world. It shows how the tools work; do not use it for other texts."

@@ -9,6 +9,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..evaluation.tasks.names import DEV_TASK
+from ..evaluation.tasks.senteval import REPOSITORY as SENTEVAL
 from ..evaluation.tasks.sts import HUB
 from ..pictures.captions import PICTURES
 from ..recipes import Recipe, is_hub_id
@@ -144,6 +145,8 @@ def _datasets(recipe: Recipe) -> list[str]:
     used += [recipe.nli_dataset] if recipe.reads_labelled_pairs and not recipe.nli_file else []
     if "stsb-sentences" in used:
         used = [HUB[DEV_TASK][0] if recipe.eval_data == "hub" else None, *used]
+    if "sts-sentences" in used:
+        used = [SENTEVAL if recipe.eval_data == "hub" else None, *used]
     return list(dict.fromkeys(name for name in used if is_hub_id(name) and "/" in name))
 
 

@@ -150,10 +150,10 @@ def _write(
 def _sentences(options: argparse.Namespace) -> list[str]:
     from ..data.texts import load_sentences
     from ..recipes import Recipe
-    from ..recipes.keys import STSB_SENTENCES
+    from ..recipes.keys import STS_SENTENCES, STSB_SENTENCES
 
-    if options.file == STSB_SENTENCES:
-        recipe = Recipe(dataset=STSB_SENTENCES, eval_data=options.data)
+    if options.file in (STS_SENTENCES, STSB_SENTENCES):
+        recipe = Recipe(dataset=options.file, eval_data=options.data)
     else:
         recipe = Recipe(train_file=options.file, text_columns=[options.column] if options.column else None)
     return list(load_sentences(recipe)["0"])

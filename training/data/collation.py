@@ -92,6 +92,7 @@ class ViewCollator:
         view_columns: maps the number of columns to the column of each view, see `SentenceEncoderConfig.view_columns`.
         edit_sentence: edits each sentence of a training batch, see `SentenceEncoderConfig.edit_sentence`.
         tokenize: applied first, if the rows are texts (streams).
+        edits_special_tokens: give `edit_sentence` the templates and special tokens too.
     """
 
     def __init__(
@@ -101,12 +102,14 @@ class ViewCollator:
         view_columns: Callable[[int], list[int]],
         edit_sentence: Callable[[list[list[int]], Random], list[list[int]]] | None = None,
         tokenize: Callable[[dict], dict] | None = None,
+        edits_special_tokens: bool = False,
     ):
         self.templates = templates
         self.pad_token_id = pad_token_id
         self.view_columns = view_columns
         self.edit_sentence = edit_sentence
         self.tokenize = tokenize
+        self.edits_special_tokens = edits_special_tokens
 
     def __call__(self, rows: list[dict[str, Any]], draws: Iterable[Random] = ()) -> dict[str, torch.Tensor]:
         """Return a padded batch of rows.
@@ -123,14 +126,12 @@ class ViewCollator:
         except ValueError as error:  # the method needs another number of columns
             raise UserError(str(error)) from error
         sentences = [list(sentence) for sentence in zip(*views, strict=True)]
-        if self.edit_sentence:
-            for number, draw in enumerate(draws):
-                sentences[number] = self.edit_sentence(sentences[number], draw)
-        sequences = []
-        for sentence in sentences:
-            for view, ids in enumerate(sentence):
-                before, after = self.templates[min(view, len(self.templates) - 1)]
-                sequences.append(before + ids + after)
+        if not self.edits_special_tokens:
+            sentences = self._edited(sentences, draws)
+        sentences = [self._complete(sentence) for sentence in sentences]
+        if self.edits_special_tokens:
+            sentences = self._edited(sentences, draws)
+        sequences = list(chain.from_iterable(sentences))
         lengths = torch.tensor([len(ids) for ids in sequences])
         real = torch.arange(int(lengths.max())) < lengths[:, None]
         input_ids = torch.full(real.shape, self.pad_token_id)
@@ -138,3 +139,14 @@ class ViewCollator:
         shape = (len(rows), len(views), -1)
         collated = {"input_ids": input_ids.view(shape), "attention_mask": real.long().view(shape)}
         return collated if labels is None else {**collated, "labels": torch.tensor(labels)}
+
+    def _edited(self, sentences: list[list[list[int]]], draws: Iterable[Random]) -> list[list[list[int]]]:
+        if self.edit_sentence is None:
+            return sentences
+        edited = [self.edit_sentence(sentence, draw) for sentence, draw in zip(sentences, draws, strict=False)]
+        return edited + sentences[len(edited) :]
+
+    def _complete(self, sentence: list[list[int]]) -> list[list[int]]:
+        """Put each view of a sentence into its template, with the special tokens."""
+        templates = (self.templates[min(view, len(self.templates) - 1)] for view in range(len(sentence)))
+        return [before + ids + after for (before, after), ids in zip(templates, sentence, strict=True)]

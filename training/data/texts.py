@@ -25,11 +25,11 @@ from pandas.errors import ParserWarning
 from csezoo.modeling.natural_language_inference import LABELS
 
 from ..errors import UserError, one_line, quoted
-from ..evaluation.tasks.sts import STSB_SPLITS, load_task
+from ..evaluation.tasks.sts import STSB_SPLITS, load_all_sentences, load_task
 from ..files import UNREADABLE
 from ..hub import sha256
 from ..recipes import Recipe
-from ..recipes.keys import STSB_SENTENCES
+from ..recipes.keys import STS_SENTENCES, STSB_SENTENCES
 
 logger = logging.getLogger(__name__)
 
@@ -86,8 +86,8 @@ def load_sentences(recipe: Recipe) -> datasets.Dataset | datasets.IterableDatase
         UserError: the file, its encoding or its columns cannot be used, or the Hub cannot be reached. The error names
             the option to set.
     """
-    if not recipe.train_file and recipe.dataset == STSB_SENTENCES:
-        return _keep(_stsb_sentences(recipe), recipe.train_fraction, recipe.fraction_seed).rename_column("text", "0")
+    if not recipe.train_file and recipe.dataset in (STSB_SENTENCES, STS_SENTENCES):
+        return _keep(_sts_sentences(recipe), recipe.train_fraction, recipe.fraction_seed).rename_column("text", "0")
     source = Source(
         "train_file",
         recipe.train_file,
@@ -205,12 +205,15 @@ def _number_labels(batch: dict[str, list], rows: list[int], column: str, source:
     return {**rest, LABEL_NUMBER: [LABELS.index(labels[i]) for i in kept]}
 
 
-def _stsb_sentences(recipe: Recipe) -> datasets.Dataset:
-    """Return both sentences of every pair of STS-B, with duplicates (SG-OPT's training texts)."""
+def _sts_sentences(recipe: Recipe) -> datasets.Dataset:
+    """Return both sentences of every pair, with duplicates: of STS-B (SG-OPT), or of all STS data sets (ConSERT)."""
     if recipe.eval_data == "none":
-        raise UserError(f"dataset: {STSB_SENTENCES} needs --eval_data hub, or a directory in SentEval's layout")
-    pairs = [pair for split in STSB_SPLITS for pair in load_task(split, recipe.eval_data).pairs]
-    sentences = [sentence for pair in pairs for sentence in pair]
+        raise UserError(f"dataset: {recipe.dataset} needs --eval_data hub, or a directory in SentEval's layout")
+    if recipe.dataset == STS_SENTENCES:
+        sentences = load_all_sentences(recipe.eval_data)
+    else:
+        pairs = [pair for split in STSB_SPLITS for pair in load_task(split, recipe.eval_data).pairs]
+        sentences = [sentence for pair in pairs for sentence in pair]
     return datasets.Dataset.from_dict({"text": sentences[: recipe.max_train_sentences]})
 
 

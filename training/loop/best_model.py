@@ -43,10 +43,11 @@ class BestModel:
         self.best_score: float | None = None
         self.last_score: float | None = None
         self.times_lower = 0
+        self.times_not_best = 0  # evaluations in a row
         self.weights = BestWeights(run / "best_weights")
         self.soup = Soup(recipe.soup)
 
-    COUNTERS: tuple[str, ...] = ("best_step", "best_score", "last_score", "times_lower")
+    COUNTERS: tuple[str, ...] = ("best_step", "best_score", "last_score", "times_lower", "times_not_best")
 
     def counters(self) -> dict:
         kept = {name: getattr(self, name) for name in self.COUNTERS}
@@ -62,7 +63,7 @@ class BestModel:
             UserError: the weights are missing, or were changed.
         """
         for name in self.COUNTERS:
-            setattr(self, name, counters[name])
+            setattr(self, name, counters.get(name, 0))  # an older version did not count `times_not_best`
         self.soup.ranked = [(score, step) for score, step in counters["soup"]][: self.recipe.soup]
         self.weights.checksums = {int(step): checksum for step, checksum in counters["best_weights"].items()}
         restored = on_main(self.accelerator, self._check_weights)
@@ -111,13 +112,17 @@ class BestModel:
 
     @property
     def stopped(self) -> bool:
-        """True once dev has dropped `endurance` times (SG-OPT's early stopping)."""
-        return self.recipe.endurance is not None and self.times_lower >= self.recipe.endurance
+        """True once dev has dropped `endurance` times, or found nothing better in `patience` evaluations."""
+        endurance, patience = self.recipe.endurance, self.recipe.patience
+        dropped = endurance is not None and self.times_lower >= endurance
+        return dropped or (patience is not None and self.times_not_best >= patience)
 
-    def count_drop(self, score: float) -> None:
-        """Count dev scores that are lower than the one before."""
+    def count(self, score: float) -> None:
+        """Count dev scores that are lower than the one before, and those in a row that are no better than the best."""
         self.times_lower += self.last_score is not None and score < self.last_score
         self.last_score = score
+        better = self.best_score is None or score > self.best_score
+        self.times_not_best = 0 if better else self.times_not_best + 1
 
     def evaluate(self, step: int, *, counts: bool) -> None:
         """Score the serving model on dev, and keep its weights if it is better.
@@ -126,7 +131,7 @@ class BestModel:
 
         Args:
             step: updates so far.
-            counts: whether a drop counts for `endurance`. Scores before training and of stage `nli` do not count.
+            counts: whether it counts for `endurance` and `patience`. Scores before training and of stage `nli` do not.
         """
         score: Any = None
         if self.dev:
@@ -135,7 +140,7 @@ class BestModel:
             self.log.write({"step": step, "dev": score})
             self.soup.rank(score, step)
             if counts:
-                self.count_drop(score)
+                self.count(score)
         always = not self.dev or self.best_score is None or self.recipe.select_by == LAST
         if always or score > self.best_score:
             self.best_step, self.best_score = step, score

@@ -57,7 +57,14 @@ class Build:
             return tokenize(columns, self.tokenizer, self.sentence_length, config)
 
         pad_token_id = self.serving_tokenizer.pad_token_id
-        return ViewCollator(self.templates, pad_token_id, config.view_columns, config.edit_sentence, to_ids)
+        return ViewCollator(
+            self.templates,
+            pad_token_id,
+            config.view_columns,
+            config.edit_sentence,
+            to_ids,
+            edits_special_tokens=config.edits_special_tokens,
+        )
 
 
 def build(recipe: Recipe) -> Build:

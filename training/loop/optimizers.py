@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import get_scheduler
 
 from ..recipes import Recipe
 
 
 class Transformers4AdamW(torch.optim.AdamW):
-    r"""AdamW of transformers 4, with which the releases of SG-OPT and DiffCSE were trained.
+    r"""AdamW of transformers 4, which the releases of six of the papers import.
 
-    It adds ε before the bias correction and decays the weights after the step. torch's AdamW does both the other way
-    round.
+    These are SimCSE, PromptBERT, DiffAug, L2P-CSR, DiffCSE and SG-OPT. It adds ε before the bias correction and decays
+    the weights after the step. torch's AdamW does both the other way round.
 
     .. math:: \theta \leftarrow \theta - \eta \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t} \frac{m}{\sqrt{v} + \epsilon},
               \qquad \theta \leftarrow (1 - \eta w)\, \theta
@@ -50,6 +53,8 @@ class Transformers4AdamW(torch.optim.AdamW):
     ):
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=fused)
 
+    corrects_bias = True
+
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         groups = self.param_groups
@@ -65,17 +70,84 @@ class Transformers4AdamW(torch.optim.AdamW):
                 torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
 
     def _at_each_step(self, group: dict[str, Any]) -> list[dict[str, Any]]:
-        """Divide the weights of a group by the number of their updates, and give each part its ε."""
+        """Divide the weights of a group by the number of their updates, and give each part its ε and its rate."""
         parts: dict[int, list[torch.Tensor]] = {}
         for weight in group["params"]:
             if weight.grad is not None:
                 made = int(self.state[weight]["step"]) if self.state[weight] else 0
                 parts.setdefault(made + 1, []).append(weight)
-        second = group["betas"][1]
-        return [
-            {**group, "params": weights, "weight_decay": 0.0, "eps": group["eps"] / math.sqrt(1 - second**number)}
-            for number, weights in parts.items()
-        ]
+        first, second = group["betas"]
+        divided = []
+        for number, weights in parts.items():
+            correction = math.sqrt(1 - second**number)
+            # What torch will multiply the rate by.
+            undone = 1.0 if self.corrects_bias else (1 - first**number) / correction
+            part = {
+                "params": weights,
+                "weight_decay": 0.0,
+                "eps": group["eps"] / correction,
+                "lr": group["lr"] * undone,
+            }
+            divided.append({**group, **part})
+        return divided
+
+
+class UncorrectedAdamW(Transformers4AdamW):
+    r"""AdamW of transformers 4 without bias correction, as BERT was trained.
+
+    The trainer of sentence-transformers 0.x uses it, and so the releases of SBERT, IS-BERT and ConSERT.
+
+    .. math:: \theta \leftarrow \theta - \eta \frac{m}{\sqrt{v} + \epsilon},
+              \qquad \theta \leftarrow (1 - \eta w)\, \theta
+
+    With the usual betas, the first updates are larger than with correction: the first one 3.2 times, the tenth 6.5
+    times. After a thousand they are larger by a quarter.
+
+    Args:
+        params, lr, betas, eps, weight_decay, fused: as in `Transformers4AdamW`.
+
+    References:
+        Devlin et al. 2019, "BERT". `transformers.AdamW` of version 4, with `correct_bias=False`.
+
+    Example:
+        >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+        >>> weight.grad = torch.tensor([1.0])
+        >>> UncorrectedAdamW([weight], lr=0.1).step()
+        >>> round(weight.item(), 3)
+        0.684
+    """
+
+    corrects_bias = False
+
+
+def make_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer, updates: int) -> LambdaLR:
+    """Make the learning rate schedule of a recipe.
+
+    Args:
+        recipe: names the schedule.
+        optimizer: has the highest learning rate.
+        updates: length of the schedule. A `stepped` one has no length.
+
+    Example:
+        >>> recipe = Recipe(lr_scheduler="stepped", lr_boundaries=[1, 3], lr_factors=[0.5, 0.1])
+        >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
+        >>> schedule, rates = make_schedule(recipe, optimizer, 5), []
+        >>> for _ in range(5):
+        ...     rates += schedule.get_last_lr()
+        ...     optimizer.step()
+        ...     schedule.step()
+        >>> rates
+        [2.0, 1.0, 1.0, 0.2, 0.2]
+    """
+    if recipe.lr_scheduler == "stepped":
+        boundaries, factors = recipe.lr_boundaries or [], [1.0, *(recipe.lr_factors or [])]
+        return LambdaLR(optimizer, lambda made: factors[bisect_right(boundaries, made)])
+    return get_scheduler(
+        recipe.lr_scheduler,
+        optimizer,
+        num_warmup_steps=math.ceil(recipe.warmup_ratio * updates),
+        num_training_steps=updates,
+    )
 
 
 def make_optimizer(
@@ -91,11 +163,12 @@ def make_optimizer(
             accelerate noticing.
     """
     if recipe.optimizer == "rmsprop":
-        return torch.optim.RMSprop(groups, lr=learning_rate, eps=recipe.adam_epsilon)
+        return torch.optim.RMSprop(groups, lr=learning_rate, eps=recipe.adam_epsilon, alpha=recipe.rmsprop_alpha)
     first, second = recipe.adam_betas
     options: dict[str, Any] = {"lr": learning_rate, "betas": (first, second), "eps": recipe.adam_epsilon}
-    if recipe.optimizer == "adamw-transformers4":
+    if recipe.optimizer != "adamw":
+        kind = Transformers4AdamW if recipe.optimizer == "adamw-transformers4" else UncorrectedAdamW
         # On a GPU, a fused optimizer counts its steps there, and reading them would wait for it.
         on_cpu = all(weight.device.type == "cpu" for group in groups for weight in group["params"])
-        return Transformers4AdamW(groups, fused=on_cpu and not fp16, **options)
+        return kind(groups, fused=on_cpu and not fp16, **options)
     return torch.optim.AdamW(groups, fused=not fp16, **options)  # fused: a fifth of the time on CPU

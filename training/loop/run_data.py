@@ -84,7 +84,8 @@ class RunData:
             if self.recipe.teachers:
                 teachers = Teachers(self.recipe.teachers, list(sentences["0"]), self.recipe.teacher_share)
             rows = tokenize_once(sentences, **cut, config=config)
-        collate = ViewCollator(*self.collation, config.view_columns, config.edit_sentence)
+        edits = {"edit_sentence": config.edit_sentence, "edits_special_tokens": config.edits_special_tokens}
+        collate = ViewCollator(*self.collation, config.view_columns, **edits)
         batches = Batches(rows, collate, teachers=teachers, **share)
         self.batches_per_epoch = batches.batches_per_epoch
         self.numbered["sentences"] = batches

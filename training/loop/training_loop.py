@@ -19,7 +19,7 @@ from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.utils import set_seed
 from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
-from transformers import PreTrainedModel, get_scheduler
+from transformers import PreTrainedModel
 
 from csezoo.modeling.distributed import full_tensor
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
@@ -50,7 +50,7 @@ from .distributed.fsdp import gather_weights, model_to_train
 from .distributed.launch import on_main
 from .health import refuse_equal_views, refuse_lone_sentence, refuse_padding_dependence
 from .non_finite import NonFinite, keep_batch
-from .optimizers import make_optimizer
+from .optimizers import make_optimizer, make_schedule
 from .precision import precision_of
 from .run_data import RunData
 from .run_receipt import refuse_mixed_seeds, run_receipt
@@ -330,12 +330,7 @@ def start_stage(
         parameter.requires_grad_(False)
     groups = _parameter_groups(model, recipe.weight_decay)
     optimizer = make_optimizer(recipe, groups, stage.learning_rate, fp16=accelerator.scaler is not None)
-    scheduler = get_scheduler(
-        recipe.lr_scheduler,
-        optimizer,
-        num_warmup_steps=math.ceil(recipe.warmup_ratio * stage.decay),
-        num_training_steps=stage.decay,
-    )
+    scheduler = make_schedule(recipe, optimizer, stage.decay)
     wrapped, optimizer = accelerator.prepare(model, optimizer)
     return wrapped, optimizer, scheduler
 

@@ -9,7 +9,8 @@ FREE_KEYS = {"output_dir", "overwrite", "force", "report_to", "log_steps", "reci
 # Keys added since receipts were first written. At its default, such a key does not change the receipt of a run.
 LATER_KEYS = {"optimizer", "teachers", "teacher_share", "dropout", "fraction_seed", "soup", "padded"}
 LATER_KEYS |= {"stream_shards", "select_by", "flow", "flow_sentences", "flow_epochs", "flow_learning_rate"}
-LATER_KEYS |= {"whitening_power", "whitening_updates"}
+LATER_KEYS |= {"whitening_power", "whitening_updates", "flow_start", "flow_dropout", "flow_optimizer"}
+LATER_KEYS |= {"rmsprop_alpha", "lr_boundaries", "lr_factors", "patience"}
 
 
 def deciding_keys(recipe: Recipe) -> dict[str, object]:

@@ -10,18 +10,21 @@ from typing import Any, NamedTuple
 
 from ..errors import UserError
 
-OPTIMIZERS = ("adamw", "adamw-transformers4", "rmsprop")
-# The schedulers of transformers that need nothing but the number of updates.
-SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt")
+OPTIMIZERS = ("adamw", "adamw-transformers4", "adamw-uncorrected", "rmsprop")
+# The schedulers of transformers that need nothing but the number of updates, and steps of the recipe's own.
+SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt", "stepped")
 PATH = "./~"  # the first character of a local directory in a recipe; everything else is a Hub id
 POLYNOMIAL_END = 1e-7  # the last learning rate of `polynomial`
-# As `dataset`: both sides of all pairs of STS-B.
+# As `dataset`: both sides of all pairs of STS-B, or of all STS data sets.
 STSB_SENTENCES = "stsb-sentences"
+STS_SENTENCES = "sts-sentences"
 # What chooses the best checkpoint, see `evaluation.selection`.
 LAST = "last"
 SELECTIONS = ("sts-dev", "sts-sickr-dev", "transfer-dev", LAST)
 # The recipes whose data and base model are made in the run's directory: with labels, without.
 QUICKSTARTS = ("quickstart", "quickstart-simcse")
+FLOW_STARTS = ("data", "random")
+FLOW_OPTIMIZERS = ("adam", "released")
 FRACTION = "(0, 1]"
 # The updates of a first stage and the number of a process are added to it: numpy takes no seed from 2^32 on.
 SEED = "[0, 2_147_483_647]"
@@ -96,7 +99,10 @@ class Recipe:
     )
 
     dataset: str | None = data_key(
-        None, f"Hub id of a data set, or `{STSB_SENTENCES}`: both sides of all pairs of STS-B, from `eval_data`."
+        None,
+        f"Hub id of a data set; or `{STSB_SENTENCES}`: both sides of all pairs of STS-B, from `eval_data`; or "
+        f"`{STS_SENTENCES}`: both sides of all pairs of the seven STS data sets, with or without a score, as in "
+        "ConSERT's release.",
     )
     dataset_file: str | None = data_key(None, "The file of `dataset` to read, or a pattern such as `*.parquet`.")
     dataset_revision: str | None = data_key(None, "Pinned revision of `dataset` on the Hub.")
@@ -197,15 +203,29 @@ class Recipe:
     )
     optimizer: str = optimisation_key(
         "adamw",
-        "AdamW of torch, AdamW of transformers 4 (the releases of SG-OPT and DiffCSE), or RMSprop of torch.",
+        "AdamW of torch; AdamW of transformers 4 (the releases of SimCSE, PromptBERT, DiffAug, L2P-CSR, DiffCSE and "
+        "SG-OPT); the same without bias correction (the releases of ConSERT, IS-BERT and SBERT); or RMSprop of torch.",
         OPTIMIZERS,
     )
     learning_rate: float = optimisation_key(3e-5, "Highest learning rate.", "[0, 100]")
     weight_decay: float = optimisation_key(0.0, "Weight decay.", "[0, 100]")
     adam_betas: list[float] = optimisation_key([0.9, 0.999], "The two betas of AdamW.", "[0, 1)")
     adam_epsilon: float = optimisation_key(1e-8, "Epsilon of the optimizer.", "[0, 1]")
+    rmsprop_alpha: float = optimisation_key(
+        0.99, "Share of its average of squared gradients that RMSprop keeps: 0.99 in torch, 0.9 in Keras.", "[0, 1)"
+    )
     max_grad_norm: float = optimisation_key(1.0, "Clip gradients to this norm; 0 does not clip.", "[0, 1_000_000_000]")
-    lr_scheduler: str = optimisation_key("linear", "Learning rate schedule of transformers.", SCHEDULERS)
+    lr_scheduler: str = optimisation_key(
+        "linear",
+        "Learning rate schedule of transformers, or `stepped`: `lr_factors` after `lr_boundaries`.",
+        SCHEDULERS,
+    )
+    lr_boundaries: list[int] | None = optimisation_key(
+        None, "Updates of a stage after which a `stepped` learning rate changes, in rising order.", UPDATES, "updates"
+    )
+    lr_factors: list[float] | None = optimisation_key(
+        None, "Share of the highest learning rate after each of `lr_boundaries`.", "[0, 1]"
+    )
     warmup_ratio: float = optimisation_key(
         0.0, "Share of the updates in which the learning rate rises from 0 to the highest.", "[0, 1)"
     )
@@ -231,6 +251,12 @@ class Recipe:
     )
     endurance: int | None = evaluation_key(
         None, "Stop after the dev score has dropped this many times (SG-OPT).", UPDATES, "drops"
+    )
+    patience: int | None = evaluation_key(
+        None,
+        "Stop after this many dev evaluations in a row without a new best score (ConSERT).",
+        UPDATES,
+        "evaluations",
     )
     soup: int = evaluation_key(
         0,
@@ -265,6 +291,21 @@ class Recipe:
     )
     flow_epochs: float = evaluation_key(1.0, "Passes over these sentences.", "(0, 100_000]", "epochs")
     flow_learning_rate: float = evaluation_key(1e-3, "Learning rate of the flow.", "[0, 100]")
+    flow_start: str = evaluation_key(
+        "data",
+        "First weights of the flow's norms: `data` makes every feature of the first vectors normal, as in Glow. "
+        "`random` draws them, as BERT-flow's release does: its step that reads the data never runs.",
+        FLOW_STARTS,
+    )
+    flow_dropout: bool = evaluation_key(
+        False, "Fit the flow to vectors that are encoded with the encoder's dropout, as BERT-flow's release does."
+    )
+    flow_optimizer: str = evaluation_key(
+        "adam",
+        "`adam`, in batches of 32 vectors; or `released`: that of BERT-flow's release, Adam without bias correction, "
+        "with weight decay 0.01, epsilon 1e-6 and clipping to norm 1, in batches of 32 pairs.",
+        FLOW_OPTIMIZERS,
+    )
 
     mixed_precision: str | None = memory_key(
         None,
@@ -327,8 +368,8 @@ class Recipe:
             raise UserError("stream_shards: only a stream has shards; give --streaming too, or leave it out")
         if self.stream_shards and self.max_train_sentences:
             raise UserError("stream_shards: the first rows are of the first shards; leave out max_train_sentences")
-        if self.streaming and self.dataset == STSB_SENTENCES and not self.train_file:
-            raise UserError(f"streaming: {STSB_SENTENCES} cannot be streamed; leave it out")
+        if self.streaming and self.dataset in (STSB_SENTENCES, STS_SENTENCES) and not self.train_file:
+            raise UserError(f"streaming: {self.dataset} cannot be streamed; leave it out")
         if self.streaming and self.num_workers > 1:  # each would read the complete stream
             raise UserError("num_workers: one process reads a stream; give 0 or 1")
         if self.streaming and self.train_fraction < 1:
@@ -347,6 +388,16 @@ class Recipe:
             raise UserError("streaming: the sentences of a stream cannot be matched to teachers; leave it out")
         if self.lr_scheduler == "constant" and self.warmup_ratio:
             raise UserError("warmup_ratio: constant has no warm-up; give --lr_scheduler constant_with_warmup, or 0")
+        if self.lr_scheduler == "stepped" and self.warmup_ratio:
+            raise UserError("warmup_ratio: stepped has no warm-up; give another --lr_scheduler, or 0")
+        boundaries, factors = self.lr_boundaries or [], self.lr_factors or []
+        if (self.lr_scheduler == "stepped") != bool(boundaries) or len(boundaries) != len(factors):
+            raise UserError(
+                "lr_boundaries and lr_factors belong to lr_scheduler stepped: give both, with as many numbers, or "
+                "neither"
+            )
+        if boundaries != sorted(set(boundaries)):
+            raise UserError(f"lr_boundaries: {boundaries} must rise")
         for name in ("learning_rate", "nli_learning_rate"):
             rate = getattr(self, name)
             if self.lr_scheduler == "polynomial" and rate is not None and rate <= POLYNOMIAL_END:

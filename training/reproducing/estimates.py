@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..recipes import Recipe
-from ..recipes.keys import STSB_SENTENCES
+from ..recipes.keys import STS_SENTENCES, STSB_SENTENCES
 
 if TYPE_CHECKING:
     from csezoo.modeling import SentenceEncoderConfig
@@ -25,6 +25,7 @@ ROWS = {
     "princeton-nlp/datasets-for-simcse/nli_for_simcse.csv": 275_601,
     "sentence-transformers/all-nli/pair-class/train-*.parquet": 942_069,
     STSB_SENTENCES: 17_256,
+    STS_SENTENCES: 89_192,
 }
 # Layers, width and parameters where the model is not a local directory.
 BASE, LARGE, MULTILINGUAL = (12, 768, 110e6), (24, 1024, 335e6), (12, 768, 178e6)

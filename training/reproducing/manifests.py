@@ -161,6 +161,7 @@ def _taken(where: str, like: str, columns: list[Column]) -> dict[str, Any]:
     taken = {key: getattr(row, key) for key in TAKEN if getattr(row, key) != getattr(empty, key)}
     mine = {(column.suite, column.task, column.metric): column.name for column in columns}
     renamed = {column.name: mine.get((column.suite, column.task, column.metric)) for column in theirs}
+    taken["runs"] = row.runs  # numbers keep the number of runs that they are of
     for key in ("values", "deviations"):
         taken[key] = {renamed[old]: number for old, number in getattr(row, key).items() if renamed[old]}
     return {**taken, "source": row.source or raw["source"]}

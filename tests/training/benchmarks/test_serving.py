@@ -22,7 +22,7 @@ CARDS = Path(__file__).parents[3] / "model_cards"
         ("simcse-bert-base-uncased", Shape("bert-base-uncased")),
         ("simcse-sup-roberta-large", Shape("roberta-large", projection="tanh")),
         ("diffaug-bert-base-uncased-semi", Shape("bert-base-uncased", prefix=16, template=7)),
-        ("whitening-bert-base-uncased", Shape("bert-base-uncased", whitening=256)),
+        ("whitening-bert-base-uncased", Shape("bert-base-uncased", whitening=768)),
         ("contrastive-tension-bert-base-uncased", Shape("bert-base-uncased")),
         ("isbert-bert-base-uncased", Shape("")),  # its convolutions are not part of a shape
     ],

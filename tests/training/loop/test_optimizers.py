@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from csezoo.training.errors import UserError
-from csezoo.training.loop.optimizers import Transformers4AdamW, make_optimizer
+from csezoo.training.loop.optimizers import Transformers4AdamW, UncorrectedAdamW, make_optimizer, make_schedule
 from csezoo.training.recipes import Recipe, make_recipe
 from csezoo.training.recipes.keys import OPTIMIZERS
 
@@ -14,14 +14,14 @@ RATE, BETAS, EPSILON, DECAY = 0.01, (0.9, 0.999), 1e-8, 0.1
 GRADIENTS = (3e-6, -1e-6, 2e-2)  # small ones, of which ε is a part
 
 
-def by_hand(weight: float) -> list[float]:
-    """The weight after each update: ε before the bias correction, decay after the step."""
+def by_hand(weight: float, corrects_bias: bool = True) -> list[float]:
+    """The weight after each update: ε before the bias correction, if there is one, and decay after the step."""
     mean = square = 0.0
     weights = []
     for number, gradient in enumerate(GRADIENTS, start=1):
         mean = BETAS[0] * mean + (1 - BETAS[0]) * gradient
         square = BETAS[1] * square + (1 - BETAS[1]) * gradient**2
-        correction = math.sqrt(1 - BETAS[1] ** number) / (1 - BETAS[0] ** number)
+        correction = math.sqrt(1 - BETAS[1] ** number) / (1 - BETAS[0] ** number) if corrects_bias else 1.0
         weight -= RATE * correction * mean / (math.sqrt(square) + EPSILON)
         weight -= RATE * DECAY * weight
         weights.append(weight)
@@ -44,6 +44,45 @@ def updates(optimizer_class, **options) -> list[float]:
 @pytest.mark.parametrize("fused", [False, True])
 def test_the_adamw_of_transformers_4_equals_its_equation(fused):
     assert updates(Transformers4AdamW, weight_decay=DECAY, fused=fused) == pytest.approx(by_hand(0.5), rel=1e-12)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_the_adamw_without_bias_correction_equals_its_equation(fused):
+    expected = by_hand(0.5, corrects_bias=False)
+    assert updates(UncorrectedAdamW, weight_decay=DECAY, fused=fused) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_schedule_sets_the_rate_of_both_adamw_of_transformers_4():
+    """They change the groups that torch's AdamW sees, and must not lose the rate of the schedule."""
+    for kind in (Transformers4AdamW, UncorrectedAdamW):
+        weight = torch.nn.Parameter(torch.zeros(1))
+        optimizer = kind([weight], lr=RATE)
+        for rate in (RATE, 0.0):
+            optimizer.param_groups[0]["lr"] = rate
+            weight.grad, before = torch.ones(1), weight.item()
+            optimizer.step()
+            assert (weight.item() == before) == (rate == 0) and optimizer.param_groups[0]["lr"] == rate
+
+
+def test_rmsprop_forgets_as_fast_as_its_recipe_says():
+    """The first update is the rate divided by the square root of what is new: 10 rates in torch, 3.2 in Keras."""
+    for alpha, first in ((0.99, 10.0), (0.9, math.sqrt(10))):
+        weight = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+        weight.grad = torch.ones_like(weight)
+        recipe = Recipe(optimizer="rmsprop", rmsprop_alpha=alpha, adam_epsilon=1e-12)
+        make_optimizer(recipe, [{"params": [weight]}], learning_rate=RATE).step()
+        assert weight.item() == pytest.approx(-first * RATE, rel=1e-9)
+
+
+def test_a_stepped_rate_changes_after_its_boundaries():
+    recipe = Recipe(lr_scheduler="stepped", lr_boundaries=[2, 3], lr_factors=[0.8, 0.2])
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    schedule, rates = make_schedule(recipe, optimizer, updates=5), []
+    for _ in range(5):
+        rates += schedule.get_last_lr()
+        optimizer.step()
+        schedule.step()
+    assert rates == [1.0, 1.0, 0.8, 0.2, 0.2]
 
 
 def test_a_weight_that_was_left_out_of_an_update_has_its_own_count():
@@ -73,7 +112,8 @@ def test_it_differs_from_torchs_adamw_in_the_place_of_epsilon():
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [*zip(OPTIMIZERS, (torch.optim.AdamW, Transformers4AdamW, torch.optim.RMSprop), strict=True)]
+    ("name", "kind"),
+    [*zip(OPTIMIZERS, (torch.optim.AdamW, Transformers4AdamW, UncorrectedAdamW, torch.optim.RMSprop), strict=True)],
 )
 def test_a_recipe_names_its_optimizer(name, kind):
     weight = torch.nn.Parameter(torch.zeros(2))
@@ -85,5 +125,5 @@ def test_a_recipe_names_its_optimizer(name, kind):
 
 
 def test_an_unknown_optimizer_is_refused():
-    with pytest.raises(UserError, match="^optimizer: 'sgd' must be one of adamw, adamw-transformers4, rmsprop$"):
+    with pytest.raises(UserError, match=f"^optimizer: 'sgd' must be one of {', '.join(OPTIMIZERS)}$"):
         make_recipe({"optimizer": "sgd"})

@@ -213,6 +213,19 @@ def test_stsb_sentences_are_both_sentences_of_all_pairs(real_data):
     assert sentences[0] == "a plane is taking off ."
 
 
+def test_sts_sentences_are_those_that_consert_trains_on(real_data):
+    """Its README: 89,192 sentences of STS12 to STS16, STS-B and SICK-R, which is all pairs with or without a score."""
+    recipe = make_recipe({"dataset": "sts-sentences", "eval_data": str(real_data / "data" / "senteval")})
+    sentences = load_sentences(recipe)["0"]
+    assert len(sentences) == 89_192
+    assert {
+        "a plane is taking off .",
+        "A group of kids is playing in a yard and an old man is standing in the background",
+    } < {*sentences}
+    with pytest.raises(UserError, match="sts-sentences needs --eval_data"):
+        load_sentences(make_recipe({"dataset": "sts-sentences", "eval_data": "none"}))
+
+
 def test_stsb_sentences_need_evaluation_data():
     with pytest.raises(UserError, match="stsb-sentences needs --eval_data"):
         load_sentences(make_recipe({"dataset": "stsb-sentences", "eval_data": "none"}))
@@ -222,14 +235,36 @@ def test_endurance_counts_drops_between_evaluations(tmp_path):
     log = TrainingLog(tmp_path, Accelerator(cpu=True))
     best = BestModel(tmp_path, None, make_recipe({"endurance": 3}), None, log)
     for score, falls in ((50, 0), (60, 0), (59, 1), (59, 1), (61, 1), (60, 2), (80, 2)):
-        best.count_drop(score)
+        best.count(score)
         assert best.times_lower == falls and not best.stopped, "never set back by a rise, never moved by a tie"
-    best.count_drop(79)
+    best.count(79)
     assert best.stopped
     unlimited = BestModel(tmp_path, None, make_recipe({}), None, log)
     for score in range(100, 0, -1):
-        unlimited.count_drop(score)
+        unlimited.count(score)
     assert not unlimited.stopped
+
+
+def test_patience_counts_evaluations_in_a_row_that_are_no_better_than_the_best(tmp_path):
+    log = TrainingLog(tmp_path, Accelerator(cpu=True))
+    best = BestModel(tmp_path, None, make_recipe({"patience": 3}), None, log)
+    for score, without in ((50, 0), (60, 0), (59, 1), (60, 2), (61, 0), (60, 1), (59, 2)):
+        best.count(score)
+        best.best_score = max(score, best.best_score or 0)
+        assert best.times_not_best == without and not best.stopped, "a tie is not better"
+    best.count(61)
+    assert best.stopped
+    again = BestModel(tmp_path, None, make_recipe({"patience": 3}), None, log)
+    again.restore(best.counters())
+    assert again.stopped, "a run that has stopped stays stopped"
+
+
+def test_a_checkpoint_of_a_version_without_patience_can_be_resumed(tmp_path):
+    log = TrainingLog(tmp_path, Accelerator(cpu=True))
+    best = BestModel(tmp_path, None, make_recipe({}), None, log)
+    older = {name: value for name, value in best.counters().items() if name != "times_not_best"}
+    best.restore(older)
+    assert best.times_not_best == 0
 
 
 def test_early_stopping_stops_a_run_and_it_stays_stopped(bases, train_file, dev_file, tmp_path):
@@ -298,6 +333,24 @@ def test_a_flow_is_fitted_to_the_best_model_and_saved_with_it(bases, train_file,
     assert flow_loss(flow, plain) < flow_loss(Flow(32, 32), plain) - 0.1
     assert len(verify_repository(str(tmp_path / "run" / "best"))) == 3
     assert model.config.model_type == "csezoo"  # no module of sentence-transformers is a flow
+
+
+def test_a_flow_reads_all_columns_with_the_dropout_of_training(bases, dev_file, tmp_path):
+    table, pairs = tmp_path / "pairs.csv", zip(SENTENCES[:20], SENTENCES[20:40], strict=True)
+    table.write_text("first,second\n" + "\n".join(map(",".join, pairs)) + "\n", encoding="utf-8")
+    keys = {"flow": True, "max_steps": 0, "dev_file": None}
+
+    def scales(name, **changes):
+        recipe = values(bases["bert"], table, dev_file, tmp_path / name, **keys, **changes)
+        run_recipe(make_recipe(recipe))
+        tensors = load_file(tmp_path / name / "best/model.safetensors")
+        return torch.cat([tensor for name, tensor in sorted(tensors.items()) if name.endswith("norm.log_scale")])
+
+    both = {"text_columns": ["first", "second"]}
+    noisy, again = (scales(name, **both, flow_dropout=True) for name in ("noisy", "again"))
+    assert torch.equal(noisy, again) and not torch.allclose(noisy, scales("plain", **both), atol=1e-3)
+    with pytest.raises(UserError, match="flow: 20 sentences are too few"):
+        scales("one", text_columns=["first"])
 
 
 def test_a_flow_and_a_whitening_are_refused_together(bases, train_file, dev_file, tmp_path):

@@ -42,6 +42,9 @@ def given_alone(method, name, value):
     """A recipe that sets one key, and what that key cannot be set without."""
     pairs = {"adam_betas": [value, 0.9], "seeds": [value]}
     companions = {"teachers": ["vectors"]} if name == "rank_weight" and value != 0 else {}
+    if name in ("lr_boundaries", "lr_factors"):
+        companions = {"lr_scheduler": "stepped", "lr_boundaries": [1], "lr_factors": [0.5]}
+        del companions[name]
     return make_recipe({"method": method, "dataset": "some/data", name: pairs.get(name, value), **companions})
 
 
@@ -127,8 +130,17 @@ def test_an_absurd_value_is_refused_with_what_is_allowed(values):
         ({"streaming": True}, "give --max_steps too"),
         ({"streaming": True, "max_steps": 2, "train_fraction": 0.5}, "give --max_train_sentences instead"),
         ({"streaming": True, "max_steps": 2, "dataset": "stsb-sentences"}, "stsb-sentences cannot be streamed; leave"),
+        ({"streaming": True, "max_steps": 2, "dataset": "sts-sentences"}, "sts-sentences cannot be streamed; leave"),
         ({"whitening": 4}, "give --train_file or --dataset"),
         ({"lr_scheduler": "constant", "warmup_ratio": 0.1}, "give --lr_scheduler constant_with_warmup, or 0"),
+        ({"lr_scheduler": "stepped"}, "lr_boundaries and lr_factors belong to lr_scheduler stepped: give both"),
+        ({"lr_boundaries": [5], "lr_factors": [0.5]}, "lr_boundaries and lr_factors belong to lr_scheduler stepped"),
+        ({"lr_scheduler": "stepped", "lr_boundaries": [5, 9], "lr_factors": [0.5]}, "with as many numbers"),
+        (
+            {"lr_scheduler": "stepped", "lr_boundaries": [9, 5], "lr_factors": [1, 0]},
+            "lr_boundaries: [9, 5] must rise",
+        ),
+        ({"lr_scheduler": "stepped", "lr_boundaries": [9], "lr_factors": [1], "warmup_ratio": 0.1}, "has no warm-up"),
         ({"lr_scheduler": "polynomial", "learning_rate": 1e-7}, "learning_rate: polynomial falls to 1e-07, got 1e-07"),
         ({"lr_scheduler": "polynomial", "nli_learning_rate": 0}, "nli_learning_rate: polynomial falls to 1e-07, got"),
         ({"adam_betas": [0.9]}, "adam_betas: [0.9] must be two numbers"),

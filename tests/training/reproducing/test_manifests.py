@@ -9,6 +9,7 @@ import yaml
 
 from csezoo.training.cards.published import published
 from csezoo.training.errors import UserError
+from csezoo.training.recipes import load_recipe
 from csezoo.training.reproducing import manifests, names
 from csezoo.training.reproducing.manifests import load_item
 from csezoo.training.reproducing.names import item_names
@@ -55,6 +56,68 @@ def test_like_takes_over_a_row_and_the_numbers_of_common_columns():
     (theirs,) = [row for row in load_item("l2pcsr/table-1").rows if row.label == "BERT-base, CLS"]
     assert (theirs.untrained, theirs.pooling, theirs.values["Avg."]) == ("google-bert/bert-base-uncased", "cls", 31.40)
     assert theirs.source == "Kim et al. 2021 (SG-OPT), table 1"
+
+
+def row_of(item, label):
+    (row,) = [row for row in load_item(item).rows if row.label == label]
+    return row
+
+
+def test_numbers_that_are_quoted_from_one_run_are_not_counted_as_several():
+    """More runs than a number is of would make its distance from a run look larger in standard deviations."""
+    quoted = [
+        *(
+            ("diffaug/table-1", f"unsupervised, {name}")
+            for name in ("BERT-flow", "ConSERT", "SimCSE", "PromptBERT", "DiffCSE")
+        ),
+        ("diffaug/table-2", "semi-supervised, PromptBERT joint, 0 %"),
+        ("diffaug/table-7", "semi-supervised, PromptRoBERTa joint, 0 %"),
+        ("sgopt/table-1", "SBERT-base, flow"),
+        ("sgopt/table-1", "SBERT-large, flow"),
+    ]
+    assert {place: row_of(*place).runs for place in quoted} == dict.fromkeys(quoted, 1)
+    assert row_of("diffaug/table-6", "ConSERT joint").runs == 3, "DiffAug, table 6, with deviations"
+    assert row_of("sgopt/table-1", "BERT-base, flow").runs == row_of("l2pcsr/table-1", "BERT-base, SG-OPT").runs == 8
+
+
+def test_consert_in_diffaug_is_trained_on_wikipedia():
+    """DiffAug, appendix C: unsupervised ConSERT is re-evaluated on Wiki1M, as every contrastive loss of table 6 is."""
+    row = row_of("diffaug/table-1", "unsupervised, ConSERT")
+    assert (row.set["dataset_file"], row.values["Avg."]) == ("wiki1m_for_simcse.txt", 73.53)
+    assert "appendix C" in row.note
+    for name in ("joint", "sup-unsup", "sup-joint"):
+        row = row_of("diffaug/table-6", f"ConSERT {name}")
+        assert (
+            load_recipe(row.recipe).dataset_file == "wiki1m_for_simcse.txt" and "with a million sentences" in row.note
+        )
+
+
+def test_the_rows_that_l2p_csr_quotes_from_simcse_are_test_accuracies():
+    """Table 2 marks them; their TREC is a multiple of 0.2, as an accuracy on 500 questions is."""
+    quoted = {"BERT-base": 87.6, "RoBERTa-base": 84.2, "RoBERTa-large": 89.2}
+    for backbone, trec in quoted.items():
+        values = row_of("l2pcsr/table-2", f"{backbone}, SimCSE").values
+        assert values["TREC"] == trec and not [name for name in values if "dev" in name]
+        assert trec * 5 == pytest.approx(round(trec * 5))
+    values = row_of("l2pcsr/table-2", "BERT-large, SimCSE").values
+    assert values["TREC dev."] == 83.82 and "TREC" not in values
+
+
+def test_the_rows_of_whitening_keep_as_many_dimensions_as_their_numbers():
+    """SimCSE's whitening keeps all 768; L2P-CSR prints Su et al.'s row of 384, fitted on the test sets' sentences."""
+    assert load_recipe(row_of("l2pcsr/table-1", "BERT-base, Whitening").recipe).whitening == 768
+    large = row_of("l2pcsr/table-1", "BERT-large, Whitening")
+    assert (large.set["whitening"], large.set["dataset"]) == (384, "sts-sentences") and "Su et al." in large.note
+
+
+def test_a_row_says_where_a_number_is_not_what_its_table_prints():
+    row = row_of("diffcse/table-2", "BERT-base, average of BERT embeddings")
+    assert "92.20" in row.note and row.values["TREC"] == 92.8
+    others = sum(value for name, value in row.values.items() if name not in ("TREC", "Avg."))
+    distances = [abs((others + trec) / 7 - row.values["Avg."]) for trec in (92.8, 92.2)]
+    assert distances[0] < 0.02 < 0.06 < distances[1]
+    assert "checkpoint" in row_of("diffcse/table-1", "BERT-base, CT-BERT").note
+    assert not any(row.values for row in load_item("prdsimcse/table-8").rows), "PrdSimCSE, table 8 is a rule"
 
 
 GOOD = {"title": "t", "source": "s", "columns": ["dev"], "rows": [{"name": "a", "quoted": "why", "values": [1.0]}]}

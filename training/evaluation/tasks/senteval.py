@@ -155,6 +155,12 @@ def read_pair(path: Path, number: int, line: str, columns: tuple[int, int, int])
         raise UserError(f"{path}, line {number}: expected a sentence pair with a score") from None
 
 
+def read_sentences(folder: Path, subset: str) -> list[str]:
+    """Read both sentences of every pair of one sub-set of a year of STS, with or without a gold score."""
+    path = folder / f"STS.input.{subset}.txt"
+    return [side for n, line in numbered_lines(path) for side in read_pair(path, n, f"{line}\t0", (0, 1, -1))[:2]]
+
+
 def read_subset(folder: Path, subset: str) -> list[tuple[str, str, float]]:
     """Read one sub-set of a year of STS. Pairs with an empty line instead of a gold score are left out."""
     sentences, gold = folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"

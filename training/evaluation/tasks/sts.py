@@ -16,7 +16,16 @@ from ...errors import UserError, quoted
 from ...hub import load_rows
 from ..metrics.sts.sts import STS
 from .names import DEV_TASK, ROWS, SICKR_DEV_TASK, SUBSETS
-from .senteval import find_senteval, finite, numbered_lines, read_pair, read_subset, read_text, respaced
+from .senteval import (
+    find_senteval,
+    finite,
+    numbered_lines,
+    read_pair,
+    read_sentences,
+    read_subset,
+    read_text,
+    respaced,
+)
 
 # Looks up the vectors of sentences: `list[str] -> (n, d)`, float32.
 Vectors = Callable[[list[str]], np.ndarray]
@@ -26,6 +35,9 @@ SICKR_SPLITS = {
     SICKR_DEV_TASK: "SICK_trial.txt",
     "SICK-R": "SICK_test_annotated.txt",
 }
+# Both sides of the pairs of STS12 to STS16, 13,497 of which have no score, and of all splits of STS-B and SICK-R. The
+# README of ConSERT's release names this number.
+ALL_SENTENCES = 89_192
 STSB_SPLITS = {"STSBenchmark-train": "sts-train.csv", DEV_TASK: "sts-dev.csv", "STSBenchmark": "sts-test.csv"}
 # The revisions that MTEB pins. One split contains all pairs of a year (the "all" setting). MTEB's SICK-R is train,
 # trial and test together; the papers use the 4,927 test pairs, which are therefore read from SentEval's archive.
@@ -184,6 +196,30 @@ def _from_files(name: str, data: str) -> PairTask:
         path = senteval.root / "STS" / "STSBenchmark" / STSB_SPLITS[name]
         rows = [read_pair(path, n, line, (5, 6, 4)) for n, line in numbered_lines(path)]
     return pair_task(name, rows, senteval.source(path), senteval.revision)
+
+
+def load_all_sentences(data: str) -> list[str]:
+    """Read both sentences of every pair of the seven STS data sets, all splits of them, with or without a score.
+
+    Args:
+        data: `hub`, whose archive of SentEval is then read, or a directory in SentEval's layout.
+
+    Raises:
+        UserError: the data is missing, or does not have the released number of sentences.
+    """
+    senteval = find_senteval(data)
+    folders = {name: senteval.root / "STS" / f"{name}-en-test" for name in SUBSETS}
+    sentences = [
+        text for name, folder in folders.items() for one in SUBSETS[name] for text in read_sentences(folder, one)
+    ]
+    for name in (*STSB_SPLITS, *SICKR_SPLITS):
+        sentences += [sentence for pair in _from_files(name, data).pairs for sentence in pair]
+    if len(sentences) != ALL_SENTENCES:
+        raise UserError(
+            f"{senteval.name}: expected {ALL_SENTENCES} sentences of STS data sets, got {len(sentences)}; "
+            "download the data again"
+        )
+    return sentences
 
 
 def pair_task(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
+from itertools import islice
 
 import torch
 from tqdm.auto import trange
 from transformers import PreTrainedTokenizerBase
 
-from csezoo.modeling.flow import WIDTH, flow_loss, start_flow
+from csezoo.modeling.flow import WIDTH, draw_flow, flow_loss, start_flow
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 from csezoo.modeling.rank_distillation import rank_distillation
+from csezoo.modeling.serving.encoding_csezoo import read_batches
 from csezoo.modeling.serving.own_form_csezoo import Flow
 from csezoo.modeling.whitening import Whitening, principal_directions
 
@@ -19,15 +22,19 @@ from ...data.streams import reading_stream
 from ...data.texts import load_sentences
 from ...errors import UserError
 from ...recipes import Recipe
+from ..optimizers import UncorrectedAdamW
 
 logger = logging.getLogger(__name__)
-FLOW_BATCH = 32  # vectors in an update, as in the release of BERT-flow
+# Vectors in an update. The release of BERT-flow reads 32 pairs, and adds the losses of both sides.
+FLOW_BATCH, SIDES = 32, 2
 # The best on STS-B dev of SG-OPT's stand-in run, of batches of 256 and 512 and of temperatures 0.05, 0.1 and 0.2.
 REFINED_BATCH, REFINED_TEMPERATURE = 512, 0.05
 
 
 def fit_map(model: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase, recipe: Recipe, seed: int) -> float:
     """Fit the map that a recipe asks for on the first training sentences, and add it to a trained encoder.
+
+    The sentences are those of all text columns, row by row.
 
     Args:
         model: the encoder, without such a map.
@@ -45,17 +52,49 @@ def fit_map(model: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase, rec
     rows = load_sentences(recipe)
     most = recipe.flow_sentences if recipe.flow else recipe.whitening_sentences
     with reading_stream():
-        sentences = [row["0"] for row in (rows.take(most) if most else rows)]
-    vectors = model.encode(
-        sentences, tokenizer, batch_size=recipe.eval_batch_size, convert_to_numpy=False, show_progress_bar=True
-    ).float()
+        texts = (row[column] for row in rows for column in sorted(row))
+        sentences = list(islice(texts, most))
+    if recipe.flow and recipe.flow_dropout:
+        vectors = encode_with_dropout(model, sentences, tokenizer, recipe.eval_batch_size, seed)
+    else:
+        vectors = model.encode(
+            sentences, tokenizer, batch_size=recipe.eval_batch_size, convert_to_numpy=False, show_progress_bar=True
+        ).float()
     if recipe.flow:
         model.config.flow_width = WIDTH
-        model.flow = fit_flow(vectors, epochs=recipe.flow_epochs, learning_rate=recipe.flow_learning_rate, seed=seed)
+        model.flow = fit_flow(
+            vectors,
+            epochs=recipe.flow_epochs,
+            learning_rate=recipe.flow_learning_rate,
+            seed=seed,
+            start=recipe.flow_start,
+            optimizer=recipe.flow_optimizer,
+        )
     else:
         _whiten(model, vectors, recipe, seed)
     logger.info("%s fitted on %d sentences", "flow" if recipe.flow else "whitening", len(sentences))
     return time.perf_counter() - start
+
+
+def encode_with_dropout(
+    model: SentenceEncoderModel, sentences: list[str], tokenizer: PreTrainedTokenizerBase, batch_size: int, seed: int
+) -> torch.Tensor:
+    """Embed each sentence once with the dropout of training, without gradients, `(n, H)` in float32.
+
+    Args:
+        model: without a map.
+        sentences: n texts.
+        tokenizer: the serving tokenizer.
+        batch_size: largest number of texts in a forward pass.
+        seed: of the dropout.
+    """
+    order, batches = read_batches(model, sentences, tokenizer, batch_size, show_progress_bar=True)
+    model.train()
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        vectors = torch.cat([model.embed_batch(batch) for _, batch in batches])
+    model.eval()
+    return vectors[torch.tensor(order).argsort().to(vectors.device)].float()
 
 
 def _whiten(model: SentenceEncoderModel, vectors: torch.Tensor, recipe: Recipe, seed: int) -> None:
@@ -120,14 +159,25 @@ def refine(whitening: Whitening, vectors: torch.Tensor, *, power: float, updates
         whitening.kernel.copy_(complete @ mixture)
 
 
-def fit_flow(vectors: torch.Tensor, *, epochs: float, learning_rate: float, seed: int) -> Flow:
-    """Fit a flow by Adam, in batches of 32 in random order.
+def fit_flow(
+    vectors: torch.Tensor,
+    *,
+    epochs: float,
+    learning_rate: float,
+    seed: int,
+    start: str = "data",
+    optimizer: str = "adam",
+) -> Flow:
+    """Fit a flow by Adam, in batches in random order.
 
     Args:
         vectors: `(n, H)`, without gradients.
         epochs: passes over them.
         learning_rate: of Adam, constant.
         seed: of the first weights and of the order.
+        start: first weights: `data`, see `start_flow`, or `random`, see `draw_flow`.
+        optimizer: `adam` in batches of 32; or `released`, as in the release of BERT-flow: `UncorrectedAdamW`, with
+            decay of all weights and clipped gradients, in batches of 32 pairs. Here a pair is of any two vectors.
 
     Raises:
         UserError: there are fewer vectors than a batch has.
@@ -143,15 +193,25 @@ def fit_flow(vectors: torch.Tensor, *, epochs: float, learning_rate: float, seed
     with torch.random.fork_rng(), torch.enable_grad():
         torch.manual_seed(seed)
         flow = Flow(vectors.shape[1], WIDTH).to(vectors.device, vectors.dtype)
-        start_flow(flow, vectors[torch.randperm(len(vectors))[: 32 * FLOW_BATCH]])
+        if start == "random":
+            draw_flow(flow)
+        else:
+            start_flow(flow, vectors[torch.randperm(len(vectors))[: 32 * FLOW_BATCH]])
         flow.requires_grad_(True)
-        optimizer = torch.optim.Adam(flow.parameters(), lr=learning_rate)
+        adam: torch.optim.Optimizer
+        if optimizer == "released":
+            adam = UncorrectedAdamW(flow.parameters(), lr=learning_rate, eps=1e-6, weight_decay=0.01)
+            sides, most = SIDES, 1.0
+        else:
+            adam, sides, most = torch.optim.Adam(flow.parameters(), lr=learning_rate), 1, math.inf
+        size = min(sides * FLOW_BATCH, len(vectors))
         order = torch.empty(0, dtype=torch.long)
-        for _ in trange(round(epochs * len(vectors) / FLOW_BATCH), desc="Fitting the flow", leave=None):
-            if len(order) < FLOW_BATCH:
+        for _ in trange(round(epochs * len(vectors) / size), desc="Fitting the flow", leave=None):
+            if len(order) < size:
                 order = torch.randperm(len(vectors))
-            chosen, order = order[:FLOW_BATCH], order[FLOW_BATCH:]
-            optimizer.zero_grad()
-            flow_loss(flow, vectors[chosen]).backward()
-            optimizer.step()
+            chosen, order = order[:size], order[size:]
+            adam.zero_grad()
+            (sides * flow_loss(flow, vectors[chosen])).backward()
+            torch.nn.utils.clip_grad_norm_(flow.parameters(), most)
+            adam.step()
     return flow.requires_grad_(False).eval()
