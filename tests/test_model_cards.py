@@ -159,7 +159,7 @@ def test_a_card_says_when_the_labelled_data_are_used():
     assert "This recipe is the zoo's own." in two_stages
     assert "| epochs | 1 |" in settings("sbert-nli-bert-base-uncased")
     each_update = settings("consert-joint-bert-base-uncased")
-    assert "| nli_weight | 6.67 |" in each_update and "stage on labelled data" not in each_update
+    assert "| nli_weight | 3.33 |" in each_update and "stage on labelled data" not in each_update
 
 
 def test_the_card_of_an_ablation_does_not_say_that_it_was_trained_on_labelled_pairs():
