@@ -158,9 +158,7 @@ def training_model(
     if config.needs_generator:
         most = min(most, longest_input(cast(PreTrainedModel, generator)))
     if longest and longest > most:
-        raise UserError(
-            f"max_seq_length: {longest} is too long for {name}; set model.max_seq_length = {most} or less"
-        )
+        raise UserError(f"max_seq_length: {longest} is too long for {name}; set model.max_seq_length = {most} or less")
     trained = training_class(config).to(encoder.device, encoder.dtype)
     if config.needs_generator:
         trained.get_submodule("generator").load_state_dict(cast(PreTrainedModel, generator).state_dict())
@@ -221,4 +219,3 @@ def run_inside(model: nn.Module, forward: Callable[[], dict[str, Any]]) -> dict[
         return model({})
     finally:
         inner._modules = modules
-

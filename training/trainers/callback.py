@@ -46,8 +46,8 @@ class TrainingCallback(TrainerCallback):
     def _trained(self, model: torch.nn.Module) -> list[Trained | ZooLoss]:
         if not self.losses and not isinstance(model, Trained):
             raise UserError(
-                f"TrainingCallback: {type(model).__name__} was not made by csezoo.for_training; give it the losses of a "
-                "SentenceTransformerTrainer, TrainingCallback(loss)"
+                f"TrainingCallback: {type(model).__name__} was not made by csezoo.for_training; give the callback the "
+                "losses of a SentenceTransformerTrainer, TrainingCallback(loss)"
             )
         return [*self.losses] or [model]  # type: ignore[list-item]
 
@@ -68,7 +68,7 @@ class TrainingCallback(TrainerCallback):
                 file = self._file(args, state, number)
                 if not file.is_file():
                     raise UserError(
-                        f"{file}: the checkpoint has no heads of the loss; it was written without TrainingCallback(loss)"
+                        f"{file}: not found; the checkpoint was written without TrainingCallback(loss), and has no heads"
                     )
                 each.load_heads(load_file(file))  # type: ignore[operator]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from random import Random
 from typing import Any, cast
 
 import torch
@@ -16,12 +15,12 @@ from ..errors import UserError
 from ..loop.building import Build, build
 from ..recipes import make_recipe, method_keys
 from ..recipes.reading import refuse_unknown
-from .parts import Parts, Stages, refuse_without_callback
+from .parts import Parts, Stages, draws, refuse_without_callback
 
 # Keys of every recipe that describe the model, and not the training.
 MODEL_KEYS = ("base_revision", "generator", "generator_revision", "max_length", "mini_batch_size", "dropout")
 MODEL_KEYS += ("attn_implementation", "batch_size")
-LABELS = ("label", "labels")
+LABELS = {"label", "labels"}
 
 
 class Trained(ForContrastiveLearning):
@@ -102,9 +101,10 @@ class TextCollator:
             raise UserError(f"{wrong[0]}: expected texts; remove the column from the data set")
         texts: list[dict[str, Any]] = [{str(n): row[name] for n, name in enumerate(names)} for row in rows]
         if self.stage == "contrastive":
-            return self.built.text_collator(texts, [Random(int(torch.randint(2**31, ()))) for _ in rows])
+            return self.built.text_collator(texts, draws(len(texts)))
         for text, row in zip(texts, rows, strict=True):
-            text |= {"label": row[name] for name in LABELS if name in row}
+            for name in row.keys() & LABELS:
+                text["label"] = row[name]
         batch = self._pairs(texts)
         return {f"nli_{name}": value for name, value in batch.items()}
 

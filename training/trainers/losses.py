@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from random import Random
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,7 +22,7 @@ from ..data.collation import ViewCollator, tokenize
 from ..errors import UserError
 from ..loading.templates import serving_tokenizer, special_ends
 from .binding import ReadsModules, parts_of, plain_pooling, run_inside, training_model, unwrapped
-from .parts import Parts, Stages, changes_after_updates
+from .parts import Parts, Stages, changes_after_updates, draws
 
 __all__ = ["DiffAugLoss", "DiffCSELoss", "L2PCSRLoss", "PrdSimCSELoss", "SGOPTLoss", "SimCSELoss", "ZooLoss"]
 
@@ -170,13 +169,19 @@ class ZooLoss(nn.Module):
         if checkpoints and not self.trained.supports_gradient_checkpointing:
             raise UserError(f"gradient_checkpointing: {self.method} does not support it; set it to False")
         if self.training and model.training and changes_after_updates(self.trained) and not self.called_back:
-            raise UserError(f"{self.method}: its state changes after each step; give callbacks=[TrainingCallback(loss)]")
+            raise UserError(
+                f"{self.method}: its state changes after each step; give callbacks=[TrainingCallback(loss)]"
+            )
 
     def batch(self, features: Sequence[dict[str, Any]], labels: torch.Tensor | None) -> dict[str, Any]:
         """Return the arguments of the training model's forward, `(B, V, T)` each."""
         if any("cu_seq_lens_q" in column or "input_ids" not in column for column in features):
             raise UserError("model: the loss needs padded token ids; set model[0].unpad_inputs = False")
-        prompts = {int(torch.as_tensor(column["prompt_length"]).flatten()[0]) for column in features if "prompt_length" in column}
+        prompts = {
+            int(torch.as_tensor(column["prompt_length"]).flatten()[0])
+            for column in features
+            if "prompt_length" in column
+        }
         if isinstance(self.trained.model, ReadsModules):
             if len(prompts) > 1:
                 raise UserError("prompts: a pooling that leaves out the prompt needs prompts of the same length")
@@ -184,7 +189,9 @@ class ZooLoss(nn.Module):
         config = self.trained.config
         longest = max(column["input_ids"].shape[1] for column in features)
         ids, mask = (
-            torch.stack([F.pad(column[name], (0, longest - column[name].shape[1]), value=fill) for column in features], 1)
+            torch.stack(
+                [F.pad(column[name], (0, longest - column[name].shape[1]), value=fill) for column in features], 1
+            )
             for name, fill in (("input_ids", config.backbone_config.pad_token_id), ("attention_mask", 0))
         )
         if self.stages.begun == "nli":
@@ -211,16 +218,20 @@ class ZooLoss(nn.Module):
         config, tokenizer = self.trained.config, parts_of(self.bound[0])[1]
         before, after = special_ends(tokenizer)
         rows = [
-            {str(n): row[real.bool()].tolist()[len(before) : -len(after) or None] for n, (row, real) in enumerate(both)}
+            {
+                str(n): row[real.bool()].tolist()[len(before) : -len(after) or None]
+                for n, (row, real) in enumerate(both)
+            }
             for both in (zip(*pair, strict=True) for pair in zip(ids.cpu(), mask.cpu(), strict=True))
         ]
         if config.text_prefixes([], tokenizer):
             texts = [tokenizer.decode(row["0"], clean_up_tokenization_spaces=True) for row in rows]
             views = tokenize({"0": texts}, tokenizer, ids.shape[-1] - len(before) - len(after), config)
             rows = [dict(zip(views, row, strict=True)) for row in zip(*views.values(), strict=True)]
-        draws = [Random(int(torch.randint(2**31, ()))) for _ in rows] if self.trained.training else []
         pad = config.backbone_config.pad_token_id
-        batch = ViewCollator([(before, after)], pad, config.view_columns, config.edit_sentence)(rows, draws)
+        batch = ViewCollator([(before, after)], pad, config.view_columns, config.edit_sentence)(
+            rows, draws(len(rows)) if self.trained.training else ()
+        )
         return {name: tensor.to(ids.device) for name, tensor in batch.items()}
 
     def calculate_loss(self, vectors: list[list[torch.Tensor]]) -> torch.Tensor:
@@ -237,7 +248,9 @@ class ZooLoss(nn.Module):
         config, size = self.trained.config, self.trained.config.hidden_size
         with torch.no_grad():
             weights = self.calculate_loss([[torch.ones(1, size)]])
-        kept = {name: getattr(config, name) for name in ("matryoshka_dims", "matryoshka_weights", "contrastive_weight")}
+        kept = {
+            name: getattr(config, name) for name in ("matryoshka_dims", "matryoshka_weights", "contrastive_weight")
+        }
         dims = [dim for dim in weights.nonzero().flatten().tolist() if dim < size]
         if dims:
             config.matryoshka_dims = dims
@@ -276,9 +289,12 @@ class ZooLoss(nn.Module):
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return the settings, for the card."""
-        stage = {"stage": "nli"} if self.stages.begun == "nli" else {}
-        size = {"mini_batch_size": self.trained.mini_batch_size} if self.trained.mini_batch_size else {}
-        return {"method": self.method, **self.keys, **stage, **size, "gather_across_devices": self.gathers}
+        config = self.trained.config
+        others: dict[str, Any] = {"generator": config.generator_config.name_or_path} if config.needs_generator else {}
+        others |= {"stage": "nli"} if self.stages.begun == "nli" else {}
+        others |= {"mini_batch_size": self.trained.mini_batch_size} if self.trained.mini_batch_size else {}
+        settings = {"method": self.method, "temperature": config.temperature, **self.keys, **others}
+        return {**settings, "gather_across_devices": self.gathers}
 
     @property
     def citation(self) -> str:

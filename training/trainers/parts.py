@@ -1,6 +1,8 @@
-"""What every trained object keeps for `TrainingCallback`: the named parts of its loss, and the stage that began."""
+"""What losses and models in trainers share: the named parts of a loss, stages, the draws of edits."""
 
 from __future__ import annotations
+
+from random import Random
 
 import torch
 
@@ -33,6 +35,12 @@ class Parts:
         taken = {name: float(total) / self.batches for name, total in self.totals.items()}
         self.__init__()  # type: ignore[misc]
         return taken
+
+
+def draws(count: int) -> list[Random]:
+    """Return random generators for the edits of sentences. They depend on torch's state, which stays as it is."""
+    with torch.random.fork_rng(devices=[]):
+        return [Random(seed) for seed in torch.randint(2**62, (count,)).tolist()]
 
 
 class Stages:
@@ -68,7 +76,9 @@ def refuse_without_callback(trained: ForContrastiveLearning, stage: str, begun: 
     if begun == stage:
         return
     if begun:
-        raise UserError(f"stage: {begun} has begun, and the batch is for {stage}; give TrainingCallback(stage={stage!r})")
+        raise UserError(
+            f"stage: {begun} has begun, and the batch is for {stage}; give TrainingCallback(stage={stage!r})"
+        )
     frozen = any(parameter.requires_grad for parameter in trained.frozen_parameters(stage))
     needs = {
         "ema_decay: its average is updated after each step": trained.config.ema_decay > 0,
