@@ -29,8 +29,9 @@ class TrainingCallback(TrainerCallback):
       `for_training` is saved by the trainer, with everything it has.)
 
     Args:
-        losses: those of a `SentenceTransformerTrainer`. None for a `transformers.Trainer`, which has the model.
-        stage: `contrastive`, or `nli`, which trains on labelled pairs alone.
+        losses: those of a `SentenceTransformerTrainer`, which have begun their stage. None for a
+            `transformers.Trainer`, which has the model.
+        stage: of the model: `contrastive`, or `nli`, which trains on labelled pairs alone.
 
     Raises:
         UserError: the trainer's model was not made by `for_training`, and no loss was given.
@@ -43,34 +44,29 @@ class TrainingCallback(TrainerCallback):
     def __init__(self, *losses: ZooLoss, stage: str = "contrastive"):
         self.losses, self.stage = losses, stage
 
-    def _trained(self, model: torch.nn.Module) -> list[Trained | ZooLoss]:
-        if not self.losses and not isinstance(model, Trained):
-            raise UserError(
-                f"TrainingCallback: {type(model).__name__} was not made by csezoo.for_training; give the callback the "
-                "losses of a SentenceTransformerTrainer, TrainingCallback(loss)"
-            )
-        return [*self.losses] or [model]  # type: ignore[list-item]
-
     def on_init_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
     ) -> None:
         """Freeze parameters. Later would be too late: the trainer makes the optimizer and wraps the model first."""
-        for each in self._trained(model):
-            each.freeze(self.stage)
+        for loss in self.losses:
+            loss.called_back = True
+        if not self.losses:
+            self._trained(model).freeze(self.stage)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
     ) -> None:
-        for number, each in enumerate(self._trained(model)):
-            if state.global_step == 0:
-                each.trained.begin_stage(self.stage)
-            elif self.losses:
-                file = self._file(args, state, number)
-                if not file.is_file():
-                    raise UserError(
-                        f"{file}: not found; the checkpoint was written without TrainingCallback(loss), and has no heads"
-                    )
-                each.load_heads(load_file(file))  # type: ignore[operator]
+        if state.global_step == 0:
+            if not self.losses:
+                self._trained(model).begin_stage(self.stage)
+            return
+        for number, loss in enumerate(self.losses):
+            file = self._file(args, state, number)
+            if not file.is_file():
+                raise UserError(
+                    f"{file}: not found; the checkpoint was written without TrainingCallback(loss), and has no heads"
+                )
+            loss.load_heads(load_file(file))
 
     @torch.no_grad()
     def on_optimizer_step(
@@ -84,8 +80,8 @@ class TrainingCallback(TrainerCallback):
     ) -> None:
         if isinstance(optimizer, AcceleratedOptimizer) and optimizer.step_was_skipped:
             return  # fp16 skipped an update that overflowed
-        for each in self._trained(model):
-            each.trained.after_update()
+        for trained in [loss.trained for loss in self.losses] or [self._trained(model)]:
+            trained.after_update()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         for number, loss in enumerate(self.losses if state.is_world_process_zero else ()):
@@ -100,13 +96,20 @@ class TrainingCallback(TrainerCallback):
         logs: dict[str, float] | None = None,
         **_: Any,
     ) -> None:
-        prefix = {"loss": "", "eval_loss": "eval_"}
-        for key in prefix.keys() & (logs or {}).keys():
-            for each in self._trained(model):
-                parts = each.parts if key == "loss" else each.eval_parts
-                named = {prefix[key] + name: value for name, value in parts.take().items()}
+        for each in self.losses or [self._trained(model)]:
+            for total, prefix, parts in (("loss", "", each.parts), ("eval_loss", "eval_", each.eval_parts)):
+                named = {prefix + name: value for name, value in parts.take().items()} if total in (logs or {}) else {}
                 state.log_history[-1].update(named)
                 logs.update(named)  # type: ignore[union-attr]
+
+    @staticmethod
+    def _trained(model: torch.nn.Module) -> Trained:
+        if not isinstance(model, Trained):
+            raise UserError(
+                f"TrainingCallback: {type(model).__name__} was not made by csezoo.for_training; give the callback the "
+                "losses of a SentenceTransformerTrainer, TrainingCallback(loss)"
+            )
+        return model
 
     @staticmethod
     def _file(args: TrainingArguments, state: TrainerState, number: int) -> Path:

@@ -34,10 +34,6 @@ class Trained(ForContrastiveLearning):
     parts: Parts
     eval_parts: Parts
 
-    @property
-    def trained(self) -> ForContrastiveLearning:
-        return self
-
     def freeze(self, stage: str) -> None:
         """Set what a stage trains."""
         self.stages.freeze(self, stage)

@@ -118,16 +118,12 @@ class ZooLoss(nn.Module):
                 parameter.register_hook(mean_over_processes)
         self.begin_stage(stage)
 
-    def freeze(self, stage: str) -> None:
-        """Set what a stage trains."""
-        self.stages.freeze(self.trained, stage)
-
     def begin_stage(self, stage: str) -> None:
         """Begin a stage, `nli` or `contrastive`, before a trainer is made for it."""
-        self.called_back = False
+        self.called_back = False  # by a `TrainingCallback`, which calls `after_update`
         if stage == "nli" and not self.trained.config.nli_classes:
             raise UserError("stage: nli needs nli_classes: 2 (triplets) or 3 (labelled pairs)")
-        self.freeze(stage)
+        self.stages.freeze(self.trained, stage)
         self.trained.begin_stage(stage)
 
     def forward(
@@ -168,7 +164,7 @@ class ZooLoss(nn.Module):
         checkpoints = any(layer.gradient_checkpointing for layer in layers)
         if checkpoints and not self.trained.supports_gradient_checkpointing:
             raise UserError(f"gradient_checkpointing: {self.method} does not support it; set it to False")
-        if self.training and model.training and changes_after_updates(self.trained) and not self.called_back:
+        if model.training and changes_after_updates(self.trained) and not self.called_back:
             raise UserError(
                 f"{self.method}: its state changes after each step; give callbacks=[TrainingCallback(loss)]"
             )

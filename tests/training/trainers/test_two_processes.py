@@ -31,9 +31,7 @@ def test_two_processes_train_as_one(name, trained, base_without_dropout, bases, 
 
 
 @pytest.mark.parametrize("name", ["simcse", "diffcse"])
-def test_without_gathering_each_process_is_an_accumulated_batch(
-    name, trained, base_without_dropout, bases, tmp_path
-):
+def test_without_gathering_each_process_is_an_accumulated_batch(name, trained, base_without_dropout, bases, tmp_path):
     arguments = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
     alone = on_one_process(name, base_without_dropout, bases["bert"], tmp_path, **arguments)
     for key, parameter in alone.named_parameters():
