@@ -159,7 +159,8 @@ def training_model(
         most = min(most, longest_input(cast(PreTrainedModel, generator)))
     if longest and longest > most:
         raise UserError(f"max_seq_length: {longest} is too long for {name}; set model.max_seq_length = {most} or less")
-    trained = training_class(config).to(encoder.device, encoder.dtype)
+    trained = training_class(config)
+    nn.Module.to(trained, encoder.device, encoder.dtype)
     if config.needs_generator:
         trained.get_submodule("generator").load_state_dict(cast(PreTrainedModel, generator).state_dict())
     for key, head in trained.masked_lm_heads().items():

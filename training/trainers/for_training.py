@@ -18,7 +18,14 @@ from ..recipes.reading import refuse_unknown
 from .parts import Parts, Stages, draws, refuse_without_callback
 
 # Keys of every recipe that describe the model, and not the training.
-MODEL_KEYS = ("base_revision", "generator", "generator_revision", "max_length", "mini_batch_size", "dropout")
+MODEL_KEYS: tuple[str, ...] = (
+    "base_revision",
+    "generator",
+    "generator_revision",
+    "max_length",
+    "mini_batch_size",
+    "dropout",
+)
 MODEL_KEYS += ("attn_implementation", "batch_size")
 LABELS = {"label", "labels"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from csezoo.modeling import SentenceEncoderConfig
 from csezoo.modeling.distributed import apart, world_size
 
 from ..cards.method_texts import method_entries
@@ -211,7 +212,7 @@ class ZooLoss(nn.Module):
 
         A prefix depends on the words of a text, which is therefore decoded.
         """
-        config, tokenizer = self.trained.config, parts_of(self.bound[0])[1]
+        config, tokenizer = cast(SentenceEncoderConfig, self.trained.config), parts_of(self.bound[0])[1]
         before, after = special_ends(tokenizer)
         rows = [
             {
