@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from tempfile import TemporaryDirectory
 
@@ -19,7 +20,7 @@ def benchmark_losses(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> dic
     """Time updates of a method in `SentenceTransformerTrainer`, with its loss, and in the zoo's own loop.
 
     Both make `steps` updates on sentences of the recipe's data, with the recipe's batch size, precision and learning
-    rate. The trainer tokenises while the clock runs, and its set-up is timed too, as every training pays it once.
+    rate. The trainer is built before, and tokenises while the clock runs.
 
     Args:
         recipe: of a method for single sentences, without a prompt.
@@ -36,8 +37,26 @@ def benchmark_losses(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> dic
     if recipe.model.get("prompts"):
         raise UserError("benchmark losses: a SentenceTransformer has no template; give a recipe without prompts")
     datasets.disable_progress_bars()
-    updates = Updates(replace(recipe, max_train_sentences=steps * recipe.batch_size), steps)
-    precision = updates.accelerator.mixed_precision
+    # The trainer has no batches of similar length.
+    recipe = replace(recipe, max_train_sentences=steps * recipe.batch_size, length_window=0)
+    updates = Updates(recipe, steps)
+    with TemporaryDirectory() as directory:
+        train = training_in_trainer(updates.recipe, steps, directory, updates.accelerator.mixed_precision)
+        train()
+        updates.run()  # the first run of each is the slowest
+        figures = race(train, updates.run, repeats=repeats)
+    return {"benchmark": "losses", **updates.settings(), **figures, "machine": machine()}
+
+
+def training_in_trainer(recipe: Recipe, steps: int, directory: str, precision: str) -> Callable[[], object]:
+    """Return a function that makes the updates in a `SentenceTransformerTrainer`, which is built before.
+
+    Args:
+        recipe: as for `benchmark_losses`.
+        steps: updates of a call.
+        directory: for the trainer.
+        precision: `no`, `bf16` or `fp16`.
+    """
     model = sentence_transformer(str(recipe.base_model), recipe.model.get("pooling", "cls"), recipe.max_length)
     from sentence_transformers import SentenceTransformerTrainer
     from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
@@ -47,28 +66,22 @@ def benchmark_losses(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> dic
 
     keys = {key: value for key, value in recipe.model.items() if key not in REFUSED}
     loss = ZooLoss(model, recipe.method, generator=recipe.generator, **keys)
-    rows = datasets.Dataset.from_dict({"text": load_sentences(updates.recipe)["0"]})
+    rows = datasets.Dataset.from_dict({"text": load_sentences(recipe)["0"]})
 
-    def train() -> None:
-        with TemporaryDirectory() as directory:
-            arguments = Arguments(
-                directory,
-                max_steps=steps,
-                per_device_train_batch_size=recipe.batch_size,
-                gradient_accumulation_steps=recipe.gradient_accumulation_steps,
-                learning_rate=recipe.learning_rate,
-                max_grad_norm=recipe.max_grad_norm,
-                bf16=precision == "bf16",
-                fp16=precision == "fp16",
-                report_to="none",
-                save_strategy="no",
-                logging_strategy="no",
-                dataloader_pin_memory=False,
-                disable_tqdm=True,
-            )
-            SentenceTransformerTrainer(model, arguments, train_dataset=rows, loss=loss).train()
-
-    train()
-    updates.run()  # the first run of each is the slowest
-    figures = race(train, updates.run, repeats=repeats)
-    return {"benchmark": "losses", **updates.settings(), **figures, "machine": machine()}
+    arguments = Arguments(
+        directory,
+        max_steps=steps,
+        per_device_train_batch_size=recipe.batch_size,
+        gradient_accumulation_steps=recipe.gradient_accumulation_steps,
+        learning_rate=recipe.learning_rate,
+        max_grad_norm=recipe.max_grad_norm,
+        bf16=precision == "bf16",
+        fp16=precision == "fp16",
+        report_to="none",
+        save_strategy="no",
+        logging_strategy="no",
+        dataloader_pin_memory=False,
+        disable_tqdm=True,
+    )
+    trainer = SentenceTransformerTrainer(model, arguments, train_dataset=rows, loss=loss)
+    return trainer.train

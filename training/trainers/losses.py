@@ -192,6 +192,8 @@ class ZooLoss(nn.Module):
             for name, fill in (("input_ids", config.backbone_config.pad_token_id), ("attention_mask", 0))
         )
         if self.stages.begun == "nli":
+            if len(features) == 2 and labels is None:
+                raise UserError("label: stage nli needs a column of labels for pairs; add it, or give triplets")
             return {"nli_input_ids": ids, "nli_attention_mask": mask, "nli_labels": labels}
         try:
             views = config.view_columns(len(features)) if not self._rewrites(len(features)) else None

@@ -33,7 +33,7 @@ class Parts:
 
     def take(self) -> dict[str, float]:
         taken = {name: float(total) / self.batches for name, total in self.totals.items()}
-        self.__init__()  # type: ignore[misc]
+        self.totals, self.batches = {}, 0
         return taken
 
 

@@ -193,6 +193,8 @@ def test_a_batch_that_the_method_cannot_take_is_refused(base, model):
     columns = [model.preprocess(TEXTS[:2])] * 3
     with pytest.raises(UserError, match="sgopt needs one text column or two, not 3"):
         losses.SGOPTLoss(model, projection_size=8)(columns)
+    with pytest.raises(UserError, match="label: stage nli needs a column of labels for pairs"):
+        losses.DiffAugLoss(model, stage="nli", prefix_length=2)(columns[:2])
     with pytest.raises(UserError, match="unpad_inputs = False"):
         losses.SimCSELoss(model)([{"input_ids": torch.zeros(1, 4), "cu_seq_lens_q": torch.tensor([0, 4])}])
 
