@@ -103,7 +103,8 @@ class DiffAugModel(SentenceEncoderModel):
             names = {module: name for name, module in self.backbone.named_modules()}
             after = [names[linear] for _, linear in projections(self.backbone, OUTPUT)]
             own["adapters"] = {"size": self.config.bottleneck * self.view_adapters[0].sets, "after": after}
-            for number, adapter in enumerate(self.view_adapters):
+            adapters: list[Any] = list(self.view_adapters)
+            for number, adapter in enumerate(adapters):
                 tensors[f"adapters.{number}.down.weight"] = adapter.down.weight
                 tensors[f"adapters.{number}.up.weight"] = adapter.up.weight / adapter.sets
         return own, tensors

@@ -108,8 +108,8 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
     @classmethod
     def _from_published(cls: type[Loaded], repository: Any, config: Any = None, **options: Any) -> Loaded:
         """Load a published repository. Options that are keys of the configuration change it."""
-        names = inspect.signature(SentenceEncoderConfig.__init__).parameters.keys()
-        names |= inspect.signature(cls.config_class.__init__).parameters.keys()
+        classes = (SentenceEncoderConfig, cls.config_class)
+        names = {name for each in classes for name in inspect.signature(each.__init__).parameters}
         keys = {name: options.pop(name) for name in sorted(names & options.keys())}
         where = {name: options[name] for name in WHERE_FROM if name in options}
         if config is None:
@@ -117,7 +117,10 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
         for name, value in keys.items():
             setattr(config, name, value)
         form = load_published(repository, **options)
-        model = cls(config).to(form.dtype)
+        if form.tokenizer is not None:
+            config.special_token_ids = config.special_token_ids or sorted(form.tokenizer.all_special_ids)
+            config.mask_token_id = config.mask_token_id or form.tokenizer.mask_token_id
+        model = cls(config).to(form.dtype)  # type: ignore[arg-type]  # a decorator hides `self`
         model.take_published(form)
         return model.eval()
 

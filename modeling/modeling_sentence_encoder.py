@@ -1,5 +1,6 @@
 """The serving model of every method: a backbone, a pooling, and the projection if it is kept at test."""
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -173,7 +174,8 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
             before, after = self.config.prompt_token_ids[0]
             longest = self.own_tokenizer().model_max_length - len(before) - len(after)
             own["denoise"] = {"template_tokens": len(before) + len(after), "longest": longest}
-            tensors["template_bias"] = self.biases_by_length(0, longest)
+            # In float64, because the rounding of a table is an error of every vector.
+            tensors["template_bias"] = copy.deepcopy(self).double().biases_by_length(0, longest)
             for number, (described, state) in enumerate(transform_layers(self)):
                 own.setdefault("transform", []).append(described)
                 tensors |= {f"transform.{number}.{name}": tensor for name, tensor in state.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,7 +61,7 @@ def publish_model(encoder: SentenceEncoderModel) -> CsezooModel:
             raise ValueError("a prompt is part of the tokenizer; set the model's `tokenizer` before it is saved")
         before, after = config.prompt_token_ids[0]
         csezoo["template"] = {"text": config.prompts[0], "before": before, "after": after}
-    if config.pooling == "prompt":
+    if config.pooling == "prompt" and tokenizer is not None:  # see above, because such a model has a prompt
         tokenizer, mask = separate_template_mask(backbone, tokenizer, config.mask_token_id)
         after = [mask if token == config.mask_token_id else token for token in csezoo["template"]["after"]]
         csezoo["template"]["after"] = after
@@ -119,7 +119,7 @@ def separate_template_mask(
     vocabulary, mask_token = state["model"]["vocab"], tokenizer.convert_ids_to_tokens(mask_token_id)
     number = tokenizer.get_vocab().get(TEMPLATE_MASK, len(tokenizer))  # an encoder trained further may have it
     # Added tokens whose ids follow the model's vocabulary join it, so that no id changes.
-    added: list = tokenizer.convert_ids_to_tokens(list(range(len(vocabulary), len(tokenizer))))
+    added: Any = tokenizer.convert_ids_to_tokens(list(range(len(vocabulary), len(tokenizer))))
     names = added if number < len(tokenizer) else [*added, TEMPLATE_MASK]
     if isinstance(vocabulary, list):  # SentencePiece's unigram model: pieces and scores, in the order of their ids
         lowest = min(score for _, score in vocabulary)
@@ -229,7 +229,7 @@ def take_published(encoder: SentenceEncoderModel, form: CsezooModel) -> None:
     """Copy the weights of a published repository into an encoder of its configuration."""
     state = form.state_dict()
     taken = {name: tensor for name, tensor in state.items() if name in encoder.state_dict()}
-    layers = iter(form.layers)
+    layers: Iterator[Any] = iter(form.layers)
     if isinstance(encoder.projection, TanhProjection):
         taken |= {f"projection.dense.{name}": t for name, t in next(layers).linear.state_dict().items()}
     elif isinstance(encoder.projection, BatchNormProjection):
@@ -254,7 +254,7 @@ def take_published(encoder: SentenceEncoderModel, form: CsezooModel) -> None:
     encoder.tokenizer = form.tokenizer
 
 
-def _batch_norms(expand: nn.Module, reduce: nn.Module, projection: BatchNormProjection) -> dict[str, torch.Tensor]:
+def _batch_norms(expand: nn.Linear, reduce: nn.Linear, projection: BatchNormProjection) -> dict[str, torch.Tensor]:
     """Return the tensors of DiffCSE's projector that computes two affine maps, with a ReLU between them."""
     ones = torch.ones_like(expand.bias)
     tensors = {"expand.weight": expand.weight, "reduce.weight": reduce.weight}

@@ -13,7 +13,6 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from csezoo.training.publishing.export import export
 from tests.conftest import SENTENCES
 from tests.interpreters import free_port, run_python
 from tests.repositories import tiny_repository
@@ -46,8 +45,9 @@ def encoders(app, repositories):
     return [app.Encoder(str(repository)) for repository in repositories]
 
 
-def test_a_model_is_named_with_its_method(encoders, repositories):
+def test_a_model_is_named_with_its_method_and_any_other_with_its_family(app, encoders, repositories, bases):
     assert [encoder.name for encoder in encoders] == [f"{repositories[0]} (simcse)", f"{repositories[1]} (l2pcsr)"]
+    assert app.Encoder(str(bases["bert"])).name == f"{bases['bert']} (bert)"
 
 
 def test_every_model_compares_the_two_sentences(app, encoders):
@@ -56,17 +56,6 @@ def test_every_model_compares_the_two_sentences(app, encoders):
     for (cosine, _), encoder in zip(app.similarity(encoders, FIRST, SECOND), encoders, strict=True):
         one, other = encoder.model.encode([FIRST, SECOND], normalize_embeddings=True)
         assert cosine == pytest.approx(float(one @ other), abs=6e-4)
-
-
-def test_an_export_answers_as_its_checkpoint_does(app, encoders, repositories, tmp_path):
-    export(str(repositories[1]), str(tmp_path / "export"))
-    exported = app.Encoder(str(tmp_path / "export"))
-    assert exported.name == f"{tmp_path / 'export'} (bert)"
-    for answer in (app.similarity([exported], FIRST, SECOND), app.search(exported, FIRST, SECOND)):
-        assert len(answer) == 1
-    assert app.similarity([exported], FIRST, SECOND)[0][0] == app.similarity(encoders[1:], FIRST, SECOND)[0][0]
-    text = "\n".join(SENTENCES[:5])
-    assert app.search(exported, FIRST, text) == app.search(encoders[1], FIRST, text)
 
 
 def test_the_requirements_fit_the_constraints_and_bring_no_cuda():

@@ -31,7 +31,8 @@ class Encoder:
 
     def __init__(self, source: str):
         self.model = SentenceTransformer(source, trust_remote_code=False)
-        self.name = f"{source} ({self.model[0].auto_model.config.model_type})"
+        config = self.model[0].auto_model.config.to_dict()
+        self.name = f"{source} ({config.get('csezoo', {}).get('method', config['model_type'])})"
 
     def encode(self, texts: list[str]):
         """Embed texts as vectors of length 1, a numpy array `(len(texts), H)`.

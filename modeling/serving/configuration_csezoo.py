@@ -47,7 +47,7 @@ class CsezooConfig(PretrainedConfig):
         super().__init__(**{**kwargs, **{name: sizes[name] for name in SIZES if name in sizes}})
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: Any, **kwargs: Any) -> Any:
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         """Load the configuration of a repository. transformers would warn that it is of the family's model type."""
         config_dict, kwargs = cls.get_config_dict(pretrained_model_name_or_path, **kwargs)
         return cls.from_dict(config_dict, **kwargs)

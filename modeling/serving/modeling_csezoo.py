@@ -66,8 +66,8 @@ class CsezooModel(EncodesTexts):
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_attention_backend = True
-    _keys_to_ignore_on_load_missing = [r"^layers\."]  # they are in the folders of the modules
-    code = CODE
+    _keys_to_ignore_on_load_missing: list[str] | None = [r"^layers\."]  # they are in the folders of the modules
+    code: tuple[str, ...] = CODE
     auto_map = PLAIN
     poolings: tuple[str, ...] = (*POOLINGS, "prompt")
     known_layers = LAYERS
@@ -88,7 +88,7 @@ class CsezooModel(EncodesTexts):
             raise ValueError(f"config.json: pooling: {pooling!r} must be one of {', '.join(self.poolings)}")
         if config.is_plain:  # `AutoModel` would make this class again
             config._attn_implementation = attention  # for the family to choose, which may not have what this class has
-            self.backbone = MODEL_MAPPING[type(config).__mro__[2]]._from_config(config)
+            self.backbone = MODEL_MAPPING[type(config).__mro__[2]]._from_config(config)  # type: ignore[attr-defined]
         else:
             self.backbone = AutoModel.from_config(config.backbone_config)
         self.causal = is_causal(self.backbone)
@@ -217,7 +217,7 @@ class CsezooModel(EncodesTexts):
             raise ValueError(f"{name} does not fit its config.json: {', '.join(problems)}")
         model._read_tokenizer(place)
         model._read_modules(place)
-        return (model, info) if wants_info else model
+        return loaded if wants_info else model
 
     def repository_file(self, name: str) -> str | None:
         """Return the path of a file of the repository that the model was loaded from, or None if it has none."""
@@ -244,8 +244,8 @@ class CsezooModel(EncodesTexts):
     def _read_modules(self, repository: str) -> None:
         """Load the layers after the pooling, and compare what `SentenceTransformer` reads with `config.json`."""
         listed, described = self._json_file("modules.json", list), list(self._modules_on_top())
-        if odd := [each for each in listed if not isinstance(each, dict) or not isinstance(each.get("path"), str)]:
-            raise ValueError(f"{repository}: modules.json has {odd[0]!r:.80}, which is no module; {PUT_BACK}")
+        if odd := [each for each in listed if not is_module(each)]:
+            raise ValueError(f"{repository}: modules.json has {odd[0]!r:.80}, which is no module in it; {PUT_BACK}")
         kinds = [str(module.get("type")).rpartition(".")[2] for module in listed]
         if listed and listed[0]["path"]:
             kinds[0] += f" in {listed[0]['path']}"
@@ -350,7 +350,7 @@ class CsezooModel(EncodesTexts):
             name = kwargs.pop("repo_id", None) or Path(save_directory).name
             message = {key: kwargs.pop(key) for key in ("commit_message", "create_pr") if key in kwargs}
             self.save_pretrained(save_directory, is_main_process, state_dict, **kwargs)
-            self.push_to_hub(name, **options, **message)
+            self.push_to_hub(name, **options, **message)  # type: ignore[arg-type]  # a decorator hides `self`
             return
         state = self.state_dict() if state_dict is None else state_dict
         self.config.auto_map = dict(self.auto_map)
@@ -408,6 +408,12 @@ class CsezooModel(EncodesTexts):
         _write_json(directory / "modules.json", modules)
         _write_json(directory / "sentence_bert_config.json", {"max_seq_length": longest, **self.encoder_settings})
         _write_json(directory / SETTINGS_NAME, {**self.settings, **cut})
+
+
+def is_module(described: Any) -> bool:
+    """Return whether a part of modules.json names a folder of the repository."""
+    path = described.get("path") if isinstance(described, dict) else None
+    return isinstance(path, str) and not Path(path).is_absolute() and ".." not in Path(path).parts
 
 
 def require_equal(file: str, key: str, found: Any, expected: Any) -> None:

@@ -11,7 +11,7 @@ Keys of `csezoo` in such a repository's configuration, beside those of every rep
 """
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -204,12 +204,12 @@ class CsezooOwnFormModel(CsezooModel):
     known_layers = {**LAYERS, "Flow": Flow}
     # The one module returns `pooler_output`. Only sentence-transformers since 5.4 knows it, an older one says so.
     encoder_module = "sentence_transformers.base.modules.transformer.Transformer"
-    encoder_settings: ClassVar = {
+    encoder_settings = {
         "transformer_task": "feature-extraction",
         "modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}},
         "module_output_name": "sentence_embedding",
     }
-    settings: ClassVar = {**CsezooModel.settings, "__version__": {"sentence_transformers": "5.4.0"}}
+    settings = {**CsezooModel.settings, "__version__": {"sentence_transformers": "5.4.0"}}
 
     def __init__(self, config: CsezooConfig):
         super().__init__(config)

@@ -51,6 +51,11 @@ def last_place(marked: torch.Tensor) -> torch.Tensor:
     return torch.where(marked, torch.arange(marked.shape[1], device=marked.device), 0).amax(1)
 
 
+def at(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Return the vectors `(B, H)` at one place in each row of `(B, T, H)`. Traces and graphs of it fit any batch."""
+    return states.gather(1, places[:, None, None].expand(-1, 1, states.shape[-1])).squeeze(1)
+
+
 def pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tensor, mode: str) -> torch.Tensor:
     """Pool the token vectors of a batch to one vector per sentence.
 
@@ -84,7 +89,7 @@ def pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tensor, 
     if mode in OTHER_LAYER:
         return _mean((hidden_states[OTHER_LAYER[mode]] + last) / 2, attention_mask)
     if mode == "last":
-        return last[torch.arange(len(last), device=last.device), last_place(attention_mask > 0)]
+        return at(last, last_place(attention_mask > 0))
     raise ValueError(f"pooling: {mode!r} must be one of {', '.join(POOLINGS)}")
 
 
@@ -104,8 +109,7 @@ def pool_mask_token(last_hidden_state: torch.Tensor, input_ids: torch.Tensor, ma
         >>> pool_mask_token(hidden, torch.tensor([[5, 103, 103, 7]]), 103)
         tensor([[2.]])
     """
-    rows = torch.arange(len(input_ids), device=input_ids.device)
-    return last_hidden_state[rows, last_place(input_ids == mask_token_id)]
+    return at(last_hidden_state, last_place(input_ids == mask_token_id))
 
 
 def require_mask_token(input_ids: torch.Tensor, mask_token_id: int) -> None:

@@ -1,4 +1,4 @@
-"""The clients that load an export: how each is installed, the script that embeds with it, and what it cannot do.
+"""The clients that load a repository: how each is installed, the script that embeds with it, and what it cannot do.
 
 A limit that is declared here must show in the run, and whatever shows must be declared, see `__main__.py`.
 """
@@ -15,6 +15,7 @@ from tests.foreign_clients.settings import Setting
 TORCH = f"torch=={torch.__version__.split('+')[0]}"
 OF_TWO_LAYERS = tuple(OTHER_LAYER)
 NEEDS_MODULES = ("prompt", *OF_TWO_LAYERS)
+ON_TOP = ("tanh", "batchnorm", "mlm_transform")  # projections
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,11 @@ class Client:
 
     Args:
         name: as the documentation has it.
-        form: of the export that it reads: `code` (the checkpoint itself), `plain` or `onnx`.
+        form: what it reads: `trusted` (the repository with its code), `plain` (the repository without) or `onnx`.
         script: in `scripts/`; None for a client that was read and not run.
         packages: pip installs them into an environment of its own, or npm if the script is JavaScript; empty for what
             this environment has.
         limits: what it cannot do.
-        use: what a user has to do, if that is more than to name the export.
         needs_hub: whether it reads from a Hub only.
     """
 
@@ -68,7 +68,6 @@ class Client:
     script: str | None = None
     packages: tuple[str, ...] = ()
     limits: tuple[Limit, ...] = ()
-    use: str = ""
     needs_hub: bool = False
 
 
@@ -81,7 +80,7 @@ CUT = Limit(
 )
 MEAN = "it takes the mean of the last layer, whatever `1_Pooling` says"
 CLIENTS = (
-    Client("sentence-transformers 6, the checkpoint", "code", "sentence_transformers_torch.py"),
+    Client("sentence-transformers 6, with trust", "trusted", "sentence_transformers_trusting.py"),
     Client("sentence-transformers 6", "plain", "sentence_transformers_torch.py"),
     Client(
         "sentence-transformers 6, OpenVINO",
@@ -89,7 +88,6 @@ CLIENTS = (
         "sentence_transformers_openvino.py",
         ("sentence-transformers[openvino]==6.2.0", TORCH),
         (ONE_LAYER,),
-        use='`model_kwargs={"ov_config": {"INFERENCE_PRECISION_HINT": "f32"}}`, or it may compute in bfloat16',
     ),
     Client(
         "sentence-transformers 5",
@@ -109,25 +107,12 @@ CLIENTS = (
         "transformers pipeline",
         "plain",
         "transformers_pipeline.py",
-        limits=(TOKENS(NEEDS_MODULES), TOKENS(projections=("tanh", "batchnorm")), TOKENS(whitened=True)),
-        use="pool the vectors of the tokens that it returns",
+        limits=(TOKENS(NEEDS_MODULES), TOKENS(projections=ON_TOP), TOKENS(whitened=True)),
     ),
     Client("ONNX Runtime", "onnx", "onnx_runtime.py"),
     Client("OpenVINO", "onnx", "openvino_runtime.py", ("openvino==2026.4.1", "tokenizers==0.23.3")),
-    Client(
-        "fastembed",
-        "onnx",
-        "fastembed_custom.py",
-        ("fastembed==0.9.1",),
-        use='`add_custom_model` with `PoolingType.DISABLED` and `output_name="sentence_embedding"`',
-    ),
-    Client(
-        "transformers.js",
-        "onnx",
-        "transformers_js.mjs",
-        ("@huggingface/transformers@4.3.1",),
-        (CUT,),
-    ),
+    Client("fastembed", "onnx", "fastembed_custom.py", ("fastembed==0.9.1",)),
+    Client("transformers.js", "onnx", "transformers_js.mjs", ("@huggingface/transformers@4.3.1",), (CUT,)),
     Client(
         "embed-anything",
         "plain",
@@ -137,11 +122,10 @@ CLIENTS = (
             Limit("it does not know RoBERTa", kinds=("roberta",)),
             Limit("it does not know `Qwen3Model`", kinds=("Qwen3",)),
             Limit(MEAN, ("max", "last", *NEEDS_MODULES)),
-            Limit("it skips `Dense`", projections=("tanh", "batchnorm")),
+            Limit("it skips `Dense`", projections=ON_TOP),
             Limit("it skips `Dense`", whitened=True),
             Limit("it cuts at `max_position_embeddings`, not at the tokenizer's limit", texts=("long",)),
         ),
-        use="pass `pooling=Pooling.Cls` for a model with `cls`; without it you get the mean, and no warning",
         needs_hub=True,
     ),
     Client(
@@ -150,21 +134,17 @@ CLIENTS = (
         limits=(
             Limit("it refuses to start: it has no maximum", ("max",)),
             Limit("it refuses to start: it does not know the module in `1_Pooling`", NEEDS_MODULES),
-            Limit("it refuses to start: it has no ReLU in `Dense`", projections=("batchnorm",)),
+            Limit("it refuses to start: it has neither ReLU nor GELU in `Dense`", projections=ON_TOP[1:]),
         ),
     ),
-    Client(
-        "Text Embeddings Inference, CPU",
-        "onnx",
-        use="it takes `sentence_embedding` from the ONNX file; where `1_Pooling` names neither `cls` nor `mean`, pass "
-        "`--pooling cls` so that it starts",
-    ),
+    Client("Text Embeddings Inference, CPU", "onnx"),
     Client(
         "vLLM",
         "plain",
         limits=(
             Limit("it has no maximum, and takes the first token instead, without an error", ("max",)),
             Limit("it skips the module before `Pooling`, without an error", NEEDS_MODULES),
+            Limit("it skips `LayerNorm`, without an error", projections=("mlm_transform",)),
         ),
     ),
 )

@@ -24,6 +24,8 @@ THIS_ENVIRONMENT = f"{WITHOUT_CSEZOO}\nimport runpy\nsys.argv = sys.argv[1:]\nsy
 THIS_ENVIRONMENT += "runpy.run_path(sys.argv[0], run_name='__main__')"
 # A shorter vector is zero, such as that of an empty text minus the bias of its prompt.
 ZERO = 1e-5
+# The folder that a client reads, by its form.
+FOLDERS = {"trusted": "repository", "plain": "repository", "onnx": "onnx"}
 Found = Mapping[str, Mapping[str, list[list[float]] | str]]
 
 
@@ -53,24 +55,29 @@ def environment(client: Client, directory: Path) -> Path:
     return made
 
 
+def can_read(client: Client, setting: Setting) -> bool:
+    """Return whether a client has what it needs: without the repository's code, a plain encoder or an ONNX file."""
+    return client.form != "plain" or not setting.own_code
+
+
 def run_client(client: Client, directory: Path, names: list[str]) -> tuple[dict[str, str], Found]:
-    """Return the versions of a client's packages, and what it made of each group of texts of each export.
+    """Return the versions of a client's packages, and what it made of each group of texts of each repository.
 
     Args:
         client: the client.
-        directory: has the exports.
-        names: of the settings; one without this form of export is left out.
+        directory: has the repositories.
+        names: of the settings; those that the client can read.
 
-    There is a file for each export in `results`. One that an earlier run wrote is used again, until the export or the
-    client's packages change.
+    There is a file for each repository in `results`. One that an earlier run wrote is used again, until the
+    repository or the client's packages change.
     """
-    exports, texts = directory / client.form, directory / "texts.json"
+    repositories, texts = directory / FOLDERS[client.form], directory / "texts.json"
     results = directory / "results" / file_name(client.name, *sorted(client.packages))
     texts.write_text(json.dumps(TEXTS), encoding="utf-8")
     results.mkdir(parents=True, exist_ok=True)
-    files = {name: results / f"{name}.json" for name in names if (exports / name).exists()}
+    files = {name: results / f"{name}.json" for name in names}
     if missing := [name for name, file in files.items() if not file.exists()]:
-        _run_script(client, directory, [exports, texts, results], missing)
+        _run_script(client, directory, [repositories, texts, results], missing)
     found = {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items()}
     return next(iter(found.values()))["versions"], {name: each["vectors"] for name, each in found.items()}
 
@@ -88,10 +95,10 @@ def _run_script(client: Client, directory: Path, paths: list[Path], names: list[
     with HubServer() as hub:
         if client.needs_hub:
             shutil.rmtree(directory / "hub-cache", ignore_errors=True)  # of another run's server
-            for export in (paths[0] / name for name in names):
-                files = [path for path in export.rglob("*") if path.is_file()]
-                content = {path.relative_to(export).as_posix(): path.read_bytes() for path in files}
-                hub.commit(f"zoo/{export.name}", "an export", content)
+            for repository in (paths[0] / name for name in names):
+                files = [path for path in repository.rglob("*") if path.is_file()]
+                content = {path.relative_to(repository).as_posix(): path.read_bytes() for path in files}
+                hub.commit(f"zoo/{repository.name}", "a model", content)
             variables |= {**hub.environment(directory / "hub-cache"), "REPOSITORIES": "zoo"}
         done = subprocess.run(command, cwd=place, env=variables, capture_output=True, text=True)
     if done.returncode != 0:
@@ -105,7 +112,7 @@ def judged(
 
     Args:
         client: the client.
-        settings: those whose exports it got; one without this form of export is left out.
+        settings: those that it got; one without a plain form is left out if the client reads only those.
         found: what the client returned; None if it was read and not run, so that its limits are believed.
 
     Returns:
@@ -114,7 +121,7 @@ def judged(
     """
     outcomes, mistakes = {}, []
     for setting in settings:
-        if setting.own_code and client.form == "plain":
+        if not can_read(client, setting):
             continue
         if found is not None and setting.name not in found:
             mistakes.append(f"{client.name}: {setting.name} is missing")
@@ -185,7 +192,7 @@ def cells(
 ) -> dict:
     """Return what `clients.json` has: the clients, and what became of every combination of a setting's properties.
 
-    Methods that differ in training only have the same exports; for each client the worst of them counts.
+    Methods that differ in training only have the same files; for each client the worst of them counts.
     """
     combined: dict[tuple, dict] = {}
     for setting in settings:
@@ -203,8 +210,5 @@ def cells(
             if (found := outcomes[client.name].get(setting.name)) is not None:
                 so_far = cell["clients"].get(client.name, found)
                 cell["clients"][client.name] = max(so_far, found, key=badness)
-    listed = [
-        {"name": client.name, "form": client.form, "use": client.use, "versions": versions.get(client.name)}
-        for client in clients
-    ]
+    listed = [{"name": client.name, "form": client.form, "versions": versions.get(client.name)} for client in clients]
     return {"texts": sum(map(len, TEXTS.values())), "clients": listed, "cells": list(combined.values())}

@@ -1,4 +1,4 @@
-"""The repositories that every client gets (method x pooling x layers on top, kinds of backbone), and texts."""
+"""The repositories that every client gets (pooling x layers on top, own forms, kinds of backbone), and texts."""
 
 import shutil
 import sys
@@ -15,7 +15,7 @@ from csezoo.modeling.published import TEMPLATE_MASK
 from csezoo.training.evaluation.encoders import checkpoint_tokenizer, load_checkpoint
 from csezoo.training.publishing.onnx_graph import write_onnx
 from tests.conftest import SENTENCES
-from tests.methods import CONFIGS
+from tests.methods import CONFIGS, WITHOUT_PLAIN_FORM
 from tests.repositories import PROMPT, save_encoder, tiny_backbone, tiny_encoder
 
 POOLINGS = {
@@ -123,49 +123,46 @@ class Setting:
 
 
 def settings() -> list[Setting]:
-    """Return the settings: SimCSE with every pooling and layer on top, and every method as it is.
+    """Return the settings: SimCSE with every pooling and layer on top, and every method without a plain form.
 
-    They are in the order in which a run that is interrupted has tried most: poolings, layers on top, and then the
-    methods, which differ in training more than in what is published.
+    The repository of any other method is one of SimCSE's with other numbers, see `publishing/test_doors.py`. A
+    projection does not depend on the kind of backbone, so that each is tried with one.
     """
-    methods = {name: keys for name, keys in CONFIGS.items() if not name.startswith("simcse")}
+    methods = {name: CONFIGS[name] for name in sorted(WITHOUT_PLAIN_FORM) if not name.startswith("simcse")}
     found = [Setting(f"simcse-{name}-qwen3", "simcse", "Qwen3", keys) for name, keys in OF_DECODER.items()]
-    for named in ({**_combined("none"), **OTHERS}, _combined("tanh", "batchnorm"), methods):
-        for kind in ("bert", "roberta"):
-            found += [Setting(f"{name}-{kind}", name.split("-")[0], kind, keys) for name, keys in named.items()]
+    for kind, projection in (("bert", "batchnorm"), ("roberta", "tanh")):
+        named = {**_combined("none"), **OTHERS, **_combined(projection), **methods}
+        found += [Setting(f"{name}-{kind}", name.split("-")[0], kind, keys) for name, keys in named.items()]
     return found
 
 
-def _combined(*projections: str) -> dict[str, dict]:
+def _combined(projection: str) -> dict[str, dict]:
     return {
         f"simcse-{pooling}-{projection}{ending}": keys | LAYERS[projection] | whitening
-        for projection in projections
         for ending, whitening in WHITENED.items()
         for pooling, keys in POOLINGS.items()
     }
 
 
 def save(setting: Setting, directory: Path) -> None:
-    """Save a tiny repository under its name, as clients read it.
+    """Save a tiny repository under its name: in `repository` alone, in `onnx` with an ONNX file.
 
-    In `code` it is loaded with trust in its code, in `plain` (if it is a plain encoder) without, and in `onnx` it has
-    an ONNX file too. The vectors of the encoder are written last, so that an interrupted setting is made again. What
-    clients made of an earlier one is deleted.
+    The vectors of the encoder are written last, so that an interrupted setting is made again. What clients made of an
+    earlier one is deleted.
     """
-    code, plain, onnx = (directory / form / setting.name for form in ("code", "plain", "onnx"))
+    repository, onnx = (directory / folder / setting.name for folder in ("repository", "onnx"))
     expected = directory / "expected" / f"{setting.name}.npz"
     if expected.exists():
         return
     for result in (directory / "results").glob(f"*/{setting.name}.json"):
         result.unlink()
-    for path in (code, plain, onnx):
+    for path in (repository, onnx):
         shutil.rmtree(path, ignore_errors=True)
         path.parent.mkdir(parents=True, exist_ok=True)
     encoder = tiny_encoder(setting.method, setting.kind, **setting.keys)
     vectors = {group: encoder.encode(texts) for group, texts in TEXTS.items()}
-    save_encoder(code, encoder)
-    for path in (onnx,) if setting.own_code else (onnx, plain):
-        shutil.copytree(code, path)
+    save_encoder(repository, encoder)
+    shutil.copytree(repository, onnx)
     published = load_checkpoint(str(onnx))
     tokenizer = checkpoint_tokenizer(published, str(onnx))
     texts = [*TEXTS["sentences"][:3], *TEXTS["special tokens"][:2]]
@@ -188,7 +185,7 @@ def expected_vectors(setting: Setting, directory: Path) -> dict[str, np.ndarray]
 
 def longer_than_the_limit(setting: Setting, directory: Path) -> dict[str, list[bool]]:
     """Return which texts have too many tokens for the model, by group: the tiny models take 64, template included."""
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory / "onnx" / setting.name)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory / "repository" / setting.name)
     limit = tokenizer.model_max_length
     return {
         group: [len(ids) > limit for ids in tokenizer(texts, truncation=False).input_ids]

@@ -19,8 +19,8 @@ CHOSEN = ("simcse-cls-none-bert", "simcse-mean-tanh-roberta", "simcse-prompt-non
 
 
 @pytest.fixture(scope="module")
-def exports(tmp_path_factory) -> Path:
-    """A directory with exports of a few settings. CSEZOO_CLIENTS names one that is kept, with its environments."""
+def repositories(tmp_path_factory) -> Path:
+    """A directory with some repositories. CSEZOO_CLIENTS names one that is kept, with its environments."""
     directory = Path(os.environ.get("CSEZOO_CLIENTS", tmp_path_factory.mktemp("clients")))
     save_all([setting for setting in settings() if setting.name in CHOSEN], directory)
     return directory
@@ -28,16 +28,16 @@ def exports(tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAST)
-def test_a_client_returns_the_vectors_of_the_checkpoint_or_its_limit_says_why(name, exports):
+def test_a_client_returns_the_vectors_of_the_encoder_or_its_limit_says_why(name, repositories):
     (client,) = [client for client in CLIENTS if client.name == name]
     if name == "transformers.js" and shutil.which("npm") is None:
         pytest.skip("TRANSFORMERS.JS NOT TESTED: there is no npm")
     if client.packages:
         try:
-            environment(client, exports)
+            environment(client, repositories)
         except subprocess.CalledProcessError as error:
             pytest.skip(f"{name.upper()} NOT TESTED: it cannot be installed ({error.stderr.decode()[-200:]})")
-    _, found = run_client(client, exports, list(CHOSEN))
+    _, found = run_client(client, repositories, list(CHOSEN))
     chosen = [setting for setting in settings() if setting.name in CHOSEN]
-    outcomes, mistakes = judged(client, chosen, exports, found)
+    outcomes, mistakes = judged(client, chosen, repositories, found)
     assert not mistakes and len(outcomes) == len(chosen)

@@ -113,7 +113,8 @@ def test_training_continues_from_a_published_model_and_from_a_training_checkpoin
     assert torch.equal(from_training(**one_view(batch())).pooler_output, expected)
     encoder = trained.serving_class.from_pretrained(tmp_path / "published")
     close(encoder(**one_view(batch())).pooler_output, expected)
-    training = type(trained).from_pretrained(tmp_path / "published")
+    ids = {key: getattr(trained.config, key) for key in ("mask_token_id", "special_token_ids")}  # a tokenizer has them
+    training = type(trained).from_pretrained(tmp_path / "published", **ids)
     assert not training.training
     close(training.model(**one_view(batch())).pooler_output, expected)
     assert training(**batch()).loss.isfinite()

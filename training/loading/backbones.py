@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +9,12 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from csezoo.modeling.backbones import dropout_fields
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
-from csezoo.modeling.serving.modeling_csezoo import is_causal
-from csezoo.modeling.serving.own_form_csezoo import CsezooOwnFormModel
+from csezoo.modeling.published import load_published
+from csezoo.modeling.serving.modeling_csezoo import CsezooModel, is_causal
 
 from ..errors import UserError, one_line
 from .sizes import refuse_oversized_checkpoint
@@ -30,6 +29,7 @@ ABOUT_THE_FILE = {"_name_or_path", "architectures", "dtype", "torch_dtype", "tra
 # architectures, rounding moves it by 1e-6, and architectures that do not mask padding move it by 3e-3 and more.
 PADDING_MOVES = 1e-3
 PADDING = 8
+KEYS_OF_THE_ZOO = {"auto_map", "csezoo", "output_hidden_states"}  # in the configuration of a repository's encoder
 SENTENCE = "A small cat sees the old house near the river."
 # What transformers, tokenizers and torch raise where a repository's configuration or tokenizer has values that they
 # do not expect: a size of 0 or in words, an unknown activation, a list in the place of an object.
@@ -63,19 +63,22 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
     """
     try:
         refuse_oversized_checkpoint(base_model, revision=options.get("revision"))
-        model, info = AutoModel.from_pretrained(base_model, output_loading_info=True, **SAFELY, **options)
+        content, _ = PretrainedConfig.get_config_dict(base_model, revision=options.get("revision"))
+        if "csezoo" in content:
+            backbone, missing = _encoder_of(base_model, load_published(base_model, **options)), []
+        else:
+            backbone, info = AutoModel.from_pretrained(base_model, output_loading_info=True, **SAFELY, **options)
+            missing = [name for name in info["missing_keys"] if not name.startswith("pooler.")]
     except LOAD_ERRORS as error:
         raise UserError(
             f"base_model: {base_model!r} could not be loaded ({one_line(error)}); give a directory, or a Hub id with "
             "the network on; `csezoo convert MODEL --as base --to DIR` makes safetensors of a pickle"
         ) from error
-    missing = [name for name in info["missing_keys"] if not name.startswith("pooler.")]
     if missing:
         raise UserError(
             f"base_model: {base_model!r} lacks {len(missing)} tensors ({', '.join(sorted(missing)[:5])}); give a "
             "complete checkpoint"
         )
-    backbone = _of_the_zoo(base_model, model)
     if backbone.config.is_encoder_decoder or backbone.config.to_dict().get("max_position_embeddings", 0) < 1:
         raise UserError(
             f"base_model: {base_model!r} ({backbone.config.model_type}) is not a single encoder or decoder, or its "
@@ -86,24 +89,20 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
     return backbone
 
 
-def _of_the_zoo(name: str, model: PreTrainedModel) -> PreTrainedModel:
-    """Return the plain encoder of a repository of the zoo; any other model is returned as it is."""
-    values = model.config.to_dict()
-    if "csezoo" not in values:
-        return model
-    left = [layer["type"] for layer in values["csezoo"].get("layers", [])]
-    if isinstance(model, CsezooOwnFormModel):
-        left += sorted({tensor.split(".")[0] for tensor in model.state_dict()} - {"backbone", "layers"})
-        plain = AutoModel.from_config(copy.deepcopy(model.config.backbone_config))  # without the hooks of adapters
-        plain.load_state_dict(model.backbone.state_dict())
-        model = plain
-    else:
-        for key in ("csezoo", "auto_map"):
-            delattr(model.config, key)
-        model.config.output_hidden_states = False
+def _encoder_of(name: str, form: CsezooModel) -> PreTrainedModel:
+    """Return the encoder of a published repository in its class of transformers."""
+    values = form.config.backbone_config.to_dict()
+    config = AutoConfig.for_model(**{key: values[key] for key in values.keys() - KEYS_OF_THE_ZOO})
+    plain = AutoModel.from_config(
+        config, dtype=form.dtype, attn_implementation=form.backbone.config._attn_implementation
+    )
+    plain.load_state_dict(form.backbone.state_dict())
+    plain.add_module("pooler", None)  # a repository has one of zeros, because no model of the zoo has one
+    left = [layer["type"] for layer in form.config.csezoo.get("layers", [])]
+    left += sorted({tensor.split(".")[0] for tensor in form.state_dict()} - {"backbone", "layers"})
     if left:
         logger.warning("%s: the encoder is loaded without the repository's %s", name, ", ".join(left))
-    return model
+    return plain.eval()
 
 
 def run_once(name: str, run: Callable[[], object]) -> None:

@@ -20,7 +20,7 @@ from ..errors import UserError, one_line
 from ..evaluation.encoders import checkpoint_tokenizer, load_checkpoint
 from ..files import empty_target, new_directory
 from ..hub import is_hidden, local_directory
-from .fingerprints import add_checksums
+from .fingerprints import FORMATS, add_checksums
 from .onnx_graph import require, write_onnx
 from .quantized import quantize_and_measure
 from .staging import PLACEHOLDER, finished_repository
@@ -38,7 +38,6 @@ batch = tokenizer(texts, padding=True, truncation=True, return_tensors="np")
 inputs = {{name: batch[name] for name in ("input_ids", "attention_mask")}}
 embeddings = session.run(["sentence_embedding"], inputs)[0]
 ```"""
-FORMATS = ("onnx", "openvino")  # folders of formats, which are those of this export alone
 NOT_A_NUMBER = "It returns nan for a row that is padded on the left, or that lacks the template's mask token."
 
 
@@ -101,7 +100,7 @@ def export(
         files = [path for path in source.rglob("*") if path.is_file()]
         for path in files:
             name = path.relative_to(source).as_posix()
-            if not (is_hidden(name) or name.split("/")[0] in FORMATS):
+            if not (is_hidden(name) or name.split("/")[0] in FORMATS):  # an export has its own formats alone
                 (partial / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, partial / name)
         if truncate_dim is not None:

@@ -19,6 +19,7 @@ from ..pictures.captions import PICTURES
 # Files without a checksum: what a card and a run add to a saved model, and what no library loads.
 WITHOUT_CHECKSUM = {FINGERPRINT_NAME, "README.md", "recipe.yaml", "results.json", "LICENSE", "NOTICE", *PICTURES}
 WITHOUT_CHECKSUM |= {path.name for path in IDEAS.glob("*.svg")}
+FORMATS = ("onnx", "openvino")  # folders of other formats of the weights
 NO_CHECKSUMS = "files: there are no checksums, because save_pretrained wrote the repository"
 
 
@@ -61,6 +62,8 @@ def verify_repository(repository: str, revision: str | None = None) -> list[str]
     problems = differing_files(directory, checksums)
     if checksums:
         problems += added_files(directory, {*checksums, *WITHOUT_CHECKSUM})
+    else:
+        problems += unchecked_formats(directory, checksums)
     lines = [f"files: {len(checksums)} checksums match the fingerprint" if checksums else NO_CHECKSUMS]
     try:
         if not is_published(str(directory)):
@@ -74,6 +77,17 @@ def verify_repository(repository: str, revision: str | None = None) -> list[str]
     if problems:
         raise UserError(f"{repository} does not match its fingerprint: {'; '.join(problems)}")
     return lines
+
+
+def unchecked_formats(directory: Path, checksums: dict[str, str]) -> list[str]:
+    """Return a phrase for each file in another format that has no checksum: it may be of other weights.
+
+    `save_pretrained` leaves such files when it saves a changed model in the directory of an export.
+    """
+    files = (file for folder in FORMATS for file in sorted((directory / folder).rglob("*")) if file.is_file())
+    names = (file.relative_to(directory).as_posix() for file in files)
+    way_out = "it may be of other weights; delete it and export again"
+    return [f"{name} has no checksum: {way_out}" for name in names if name not in checksums]
 
 
 def read_fingerprint(directory: Path, repository: str) -> dict:

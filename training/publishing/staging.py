@@ -19,7 +19,7 @@ from ..evaluation.tasks.sts import HUB
 from ..files import refuse_links_out
 from ..hub import differing_files, is_hidden
 from .audit import audit
-from .fingerprints import read_fingerprint
+from .fingerprints import read_fingerprint, unchecked_formats
 
 NEEDED = ("config.json", "model.safetensors", "tokenizer.json", "fingerprint.json", "README.md")
 OF_THE_RUN = ("recipe.yaml", "results.json")  # a run that is not finished has no results
@@ -163,6 +163,8 @@ def check_files(staged: Path) -> str:
     checksums = fingerprint.get("files", {})  # none if `save_pretrained` wrote the repository
     if problems := differing_files(staged, checksums):
         raise UserError(f"files have changed since they were saved: {'; '.join(problems)}")
+    if problems := unchecked_formats(staged, checksums):
+        raise UserError(problems[0])
     return f"checked   {len(checksums)} checksums, card, audit"
 
 

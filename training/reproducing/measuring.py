@@ -81,15 +81,28 @@ def run_costs(run: Run) -> list[dict]:
         "minutes": training["seconds"] / 60,
         "memory": (training["peak_device_bytes"] or training["peak_rss_bytes"]) / 1e9,
     }
-    if (weights := run.directory / "best" / "model.safetensors").is_file():
-        served = _parameters(weights)
-        total, backbone = sum(served.values()), sum(n for name, n in served.items() if name.startswith("backbone."))
-        costs |= {"parameters": total / 1e6, "added parameters": 100 * (total - backbone) / backbone}
+    if (run.directory / "best" / "model.safetensors").is_file():
+        backbone, added = _served_parameters(run.directory / "best")
+        costs |= {"parameters": (backbone + added) / 1e6, "added parameters": 100 * added / backbone}
     if trained := sorted(run.directory.glob("checkpoints/step-*/model.safetensors")):
         costs["training parameters"] = sum(_parameters(trained[-1]).values()) / 1e6
     if (loss := _labelled_loss(run.directory / "metrics.jsonl")) is not None:
         costs["labelled loss"] = loss
     return [{"suite": RUN, "task": name, "metric": "cost", "value": value} for name, value in costs.items()]
+
+
+def _served_parameters(repository: Path) -> tuple[int, int]:
+    """Return the parameters of the backbone, and of what a published repository serves beside it.
+
+    A model without a plain form has all its tensors in one file. The others have a file for each module. The pooler of
+    transformers is zero there, and no vector passes it.
+    """
+    sizes = _parameters(repository / "model.safetensors")
+    encoder = {name: size for name, size in sizes.items() if "pooler" not in name.split(".")}
+    own_form = any(name.startswith("backbone.") for name in encoder)
+    backbone = sum(size for name, size in encoder.items() if name.startswith("backbone." if own_form else ""))
+    modules = sum(sum(_parameters(file).values()) for file in repository.glob("*/model.safetensors"))
+    return backbone, sum(encoder.values()) - backbone + modules
 
 
 def _parameters(file: Path) -> dict[str, int]:

@@ -1,9 +1,9 @@
-"""Runs in a client's environment: embeds every group of texts with every export, and writes what came of it.
+"""Runs in a client's environment: embeds every group of texts with every repository, and writes what came of it.
 
-    python SCRIPT EXPORTS TEXTS RESULTS NAME …
+    python SCRIPT REPOSITORIES TEXTS RESULTS NAME …
 
-EXPORTS is a directory with the exports of these names, TEXTS a JSON file with lists of texts by group. RESULTS is a
-directory that gets a file for each export:
+REPOSITORIES is a directory with those of these names, TEXTS a JSON file with lists of texts by group. RESULTS is a
+directory that gets a file for each repository:
 `{"versions": {package: version}, "vectors": {group: [[…], …] or the client's error}}`.
 """
 
@@ -15,24 +15,24 @@ from pathlib import Path
 
 
 def embed_all(load: Callable[[Path], Callable], *packages: str) -> None:
-    """Embed all texts with all exports.
+    """Embed all texts with all repositories.
 
     Args:
-        load: opens an export, and returns a function from a list of texts to vectors `(n, D)`.
+        load: opens a repository, and returns a function from a list of texts to vectors `(n, D)`.
         packages: whose versions are written down.
     """
-    exports, texts, results = map(Path, sys.argv[1:4])
+    repositories, texts, results = map(Path, sys.argv[1:4])
     groups = json.loads(texts.read_text(encoding="utf-8"))
     versions = {package: importlib.metadata.version(package) for package in packages}
     for name in sys.argv[4:]:
         try:
-            encode = load(exports / name)
+            encode = load(repositories / name)
             vectors = {group: attempt(encode, texts) for group, texts in groups.items()}
         except KeyboardInterrupt:
             raise
         except (
             BaseException
-        ) as error:  # whatever a client does with an export is its answer; Rust's panics are one too
+        ) as error:  # whatever a client does with a repository is its answer; Rust's panics are one too
             vectors = dict.fromkeys(groups, said(error))
         partial = results / f"{name}.partial"
         partial.write_text(json.dumps({"versions": versions, "vectors": vectors}), encoding="utf-8")

@@ -1,11 +1,11 @@
 import numpy as np
 from embedding import embed_all
 from onnxruntime import InferenceSession
-from transformers import AutoTokenizer
+from transformers import PreTrainedTokenizerFast
 
 
 def load(directory):
-    tokenizer = AutoTokenizer.from_pretrained(directory)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     session = InferenceSession(directory / "onnx" / "model.onnx")
 
     def encode(texts):

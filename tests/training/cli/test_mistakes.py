@@ -116,7 +116,7 @@ TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model
         (f"evaluate BASE {EVALUATE} cls --out {'x' * 300}", "is too long for the name of a file"),
         (f"encode BASE {{0}}/sentences.txt --pooling cls --to {'x' * 300}", "oo long"),
         (f"cards --out {'x' * 300}", "is too long for the name of a file"),
-        (f"export BASE --to {'x' * 300}", "is too long for the name of a file"),
+        (f"export BASE --onnx --to {'x' * 300}", "is too long for the name of a file"),
         (f"publish {'x' * 300} --to a/b", "is too long for the name of a file"),
         (f"encode BASE {{0}}/sentences.txt --pooling cls --to {{0}}/e --shard_size {10**30}", "shard_size: 10000"),
         (
@@ -191,8 +191,7 @@ def test_a_broken_configuration_is_one_line_wherever_it_is_read(name, broken, tm
     tiny_repository(tmp_path / name)
     config = json.loads((tmp_path / name / "config.json").read_text(encoding="utf-8"))
     changes = CONFIGURATIONS[name]
-    inner = {} if "model_type" in changes else {"backbone_config": {**config["backbone_config"], **changes}}
-    (tmp_path / name / "config.json").write_text(json.dumps({**config, **changes, **inner}), encoding="utf-8")
+    (tmp_path / name / "config.json").write_text(json.dumps({**config, **changes}), encoding="utf-8")
     assert name in on_one_line(capsys, "verify", tmp_path / name)
     assert name in on_one_line(capsys, "evaluate", tmp_path / name, "--pairs", pairs)
 
@@ -221,7 +220,9 @@ def test_a_card_that_is_not_text_is_one_line(tmp_path, capsys):
     tiny_repository(tmp_path / "model")
     (tmp_path / "model" / "README.md").write_bytes(b"\xff\xfe")
     assert "README.md cannot be read" in on_one_line(capsys, "publish", tmp_path / "model", "--to", "a/b")
-    assert "README.md cannot be read" in on_one_line(capsys, "export", tmp_path / "model", "--to", tmp_path / "plain")
+    assert "README.md cannot be read" in on_one_line(
+        capsys, "export", tmp_path / "model", "--onnx", "--to", tmp_path / "plain"
+    )
 
 
 def test_a_line_break_in_a_name_does_not_break_the_line(tmp_path, capsys):

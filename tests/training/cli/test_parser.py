@@ -182,7 +182,7 @@ def test_a_reader_that_stops_early_is_no_error():
         (["evaluate", "no/such-model"], "no/such-model"),
         (["evaluate", "missing", "--suite", "weather"], "missing is neither"),
         (["publish", "missing", "--to", "org/name"], "missing"),
-        (["export", "no/such-model", "--to", "missing"], "no/such-model"),
+        (["export", "no/such-model", "--onnx", "--to", "missing"], "no/such-model"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(arguments, line, capsys):

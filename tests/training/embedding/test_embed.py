@@ -15,8 +15,8 @@ import pytest
 from safetensors.numpy import load_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import quantization as theirs
-from transformers import AutoModel
 
+from csezoo.modeling.published import load_published
 from csezoo.modeling.serving.quantization_csezoo import PRECISIONS
 from csezoo.training.cli.parser import main
 from csezoo.training.embedding.embed import embed_file
@@ -59,7 +59,7 @@ def test_parquet_contains_row_text_and_embedding_in_file_order(model, file, tmp_
     assert sorted(contents(out)) == [f"part-0000{number}-of-00003.parquet" for number in range(3)]
     frame = pd.read_parquet(out)
     assert frame.row.tolist() == list(range(24)) and frame.text.tolist() == TEXTS
-    expected = AutoModel.from_pretrained(model).encode(TEXTS)
+    expected = load_published(model).encode(TEXTS)
     np.testing.assert_allclose(np.stack(frame.embedding), expected, atol=1e-6)
     loaded = datasets.load_dataset("parquet", data_dir=str(out), split="train", cache_dir=str(tmp_path / "cache"))
     assert loaded["text"][:] == TEXTS and loaded.features["embedding"].length == 32
@@ -76,7 +76,7 @@ def test_safetensors_contains_row_and_embedding(model, file, tmp_path):
     written = np.concatenate([shard["embedding"] for shard in shards])
     assert written.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(written, axis=1), 1, atol=1e-6)
-    expected = AutoModel.from_pretrained(model).encode(TEXTS, normalize_embeddings=True)
+    expected = load_published(model).encode(TEXTS, normalize_embeddings=True)
     np.testing.assert_allclose(written, expected, atol=0.05)
 
 
@@ -243,7 +243,7 @@ def test_vectors_are_truncated_normalised_and_quantised_with_the_ranges_of_the_f
     out = tmp_path / "out"
     options = ["--truncate_dim", "20", "--normalize", "--precision", precision, "--shard_size", "10"]
     main(["encode", str(model), str(file), "--to", str(out), *options])
-    vectors = AutoModel.from_pretrained(model).encode(TEXTS, truncate_dim=20, normalize_embeddings=True)
+    vectors = load_published(model).encode(TEXTS, truncate_dim=20, normalize_embeddings=True)
     expected = theirs.quantize_embeddings(vectors, precision, calibration_embeddings=vectors[:10])
     written = np.stack(pd.read_parquet(out).embedding)
     assert written.dtype == expected.dtype and written.shape == expected.shape

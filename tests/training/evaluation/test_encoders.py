@@ -14,6 +14,7 @@ from sentence_transformers.sentence_transformer.modules import Dense, Dropout, P
 from transformers import AutoModel, AutoTokenizer, ModernBertConfig
 
 from csezoo.modeling.pooling import pool
+from csezoo.modeling.published import load_published
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import PLAIN_POOLINGS, load_encoder, model_receipt, plain_encoder, recipe_of
@@ -24,6 +25,7 @@ from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES, tiny_tokenizer
 from tests.hub_server import HubServer
 from tests.interpreters import run_python
+from tests.repositories import tiny_repository
 
 TINY_MODERNBERT = {
     "vocab_size": len(tiny_tokenizer("bert")),
@@ -83,7 +85,7 @@ def test_a_zoo_checkpoint_encodes_like_its_model(repositories, kind, pooling):
     directory = repositories[kind, pooling]
     encode, receipt = load_encoder(str(directory), batch_size=4)
     assert receipt.items() >= {"pooling": pooling, "dtype": "float32", "kind": "csezoo"}.items()
-    model, tokenizer = AutoModel.from_pretrained(directory).eval(), AutoTokenizer.from_pretrained(directory)
+    model, tokenizer = load_published(directory), AutoTokenizer.from_pretrained(directory)
     with torch.no_grad():
         alone = [model(**tokenizer(t, return_tensors="pt", truncation=True)).pooler_output[0] for t in TEXTS]
     same(encode(TEXTS), torch.stack(alone))
@@ -132,9 +134,7 @@ def test_a_sentence_transformers_model_encodes_like_the_library(base, tmp_path):
 
 
 @pytest.mark.parametrize("which", ["plain", "zoo", "sentence-transformers", "in folders", "routed"])
-def test_a_model_receipt_depends_exactly_on_the_files_that_determine_the_vectors(
-    base, repositories, kind, tmp_path, which
-):
+def test_a_model_receipt_depends_exactly_on_the_files_that_determine_the_vectors(base, kind, tmp_path, which):
     model, copy = tmp_path / "model", tmp_path / "copy"
     if which == "sentence-transformers":
         modules = [Transformer(str(base)), Pooling(32, "mean"), Dense(32, 8)]
@@ -148,8 +148,10 @@ def test_a_model_receipt_depends_exactly_on_the_files_that_determine_the_vectors
             }
         )
         SentenceTransformer(modules=[router] if which == "routed" else [Dropout(), *transformer]).save(str(model))
+    elif which == "zoo":
+        tiny_repository(model, kind=kind, whitening_size=8)
     else:
-        shutil.copytree({"plain": base, "zoo": repositories[kind, "cls"]}[which], model)
+        shutil.copytree(base, model)
     receipt = model_receipt(str(model))
     assert receipt["model_revision"] is None
     decisive = {"config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"}
@@ -233,10 +235,10 @@ def test_the_recipe_of_a_model_is_that_of_its_run(repositories, tmp_path):
 @pytest.mark.parametrize("which", ["plain", "zoo"])
 def test_damaged_weights_are_a_one_line_error(bases, repositories, tmp_path, which):
     source, options = {"plain": (bases["bert"], {"pooling": "cls"}), "zoo": (repositories["bert", "cls"], {})}[which]
-    for file in source.iterdir():
-        content = file.read_bytes()
-        (tmp_path / file.name).write_bytes(content[:-100] if file.suffix == ".safetensors" else content)
-    assert str(tmp_path) in refusal(str(tmp_path), **options)
+    copy = shutil.copytree(source, tmp_path / "copy")
+    weights = copy / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert str(copy) in refusal(str(copy), **options)
 
 
 def test_sentence_transformers_loads_every_repository_without_csezoo(repositories, tmp_path):
@@ -269,9 +271,6 @@ def test_the_card_has_the_metadata_the_hub_reads(repositories, kind, pooling):
 def test_a_repository_contains_no_path_of_the_training_machine(repositories, bases, train_file):
     paths = [str(bases["bert"].parent), str(bases["roberta"].parent), str(train_file.parent)]
     for directory in repositories.values():
-        for file in directory.iterdir():
+        for file in (path for path in directory.rglob("*") if path.is_file()):
             content = file.read_bytes()
             assert not [path for path in paths if path.encode() in content], file.name
-        assert json.loads((directory / "config.json").read_text(encoding="utf-8"))["auto_map"], (
-            "the repository contains its code"
-        )

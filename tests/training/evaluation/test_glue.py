@@ -166,7 +166,9 @@ def test_the_classifier_has_the_encoders_backbone_and_a_new_head(base, kind, che
     fresh = {name for name in plain if not name.startswith(f"{kind}.") or ".pooler." in name}
     assert fresh
     for name in plain.keys() - fresh:
-        assert torch.equal(plain[name], zoo[name]), name
+        # The zoo's table of embeddings has another token in it, the template's mask token.
+        rows = len(load_tokenizer(str(base))) if name.endswith("word_embeddings.weight") else None
+        assert torch.equal(plain[name][:rows], zoo[name][:rows]), name
     torch.manual_seed(1)
     again = classifier(checkpoint(kind), 3).state_dict()
     drawn = {name for name in fresh if name.endswith("weight")}

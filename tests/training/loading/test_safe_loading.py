@@ -9,8 +9,8 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
-from transformers import AutoModel
 
+from csezoo.modeling.published import load_published
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.loading.backbones import load_backbone
@@ -22,6 +22,7 @@ from csezoo.training.publishing.fingerprints import verify_repository
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import tiny_tokenizer
 from tests.interpreters import run_python
+from tests.repositories import tiny_repository
 from tests.training.loop.test_train import values
 
 
@@ -64,7 +65,7 @@ def test_pickled_weights_are_refused_without_reading_them(copy, tmp_path):
     with pytest.raises(UserError, match="safetensors"):
         load_encoder(directory)
     with pytest.raises(OSError, match="safetensors"):
-        AutoModel.from_pretrained(directory)
+        load_published(directory)
     assert not mark.exists()
 
 
@@ -97,15 +98,33 @@ except UserError as error:
     assert not [request for request in hub.requests if "/commits/" in request or "/discussions" in request]
 
 
-def test_pickled_weights_of_a_sentence_transformers_module_are_refused(copy, tmp_path):
-    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
-    (copy / "config.json").write_text(json.dumps({**config["backbone_config"]}), encoding="utf-8")
+@pytest.fixture
+def foreign(checkpoint, tmp_path) -> Path:
+    """A copy that has no key of the zoo: any model of sentence-transformers."""
+    directory = Path(shutil.copytree(checkpoint, tmp_path / "foreign"))
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    del config["csezoo"], config["auto_map"]
+    (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return directory
+
+
+def test_pickled_weights_of_a_module_of_the_zoo_are_refused(tmp_path):
+    directory = tiny_repository(tmp_path / "whitened", whitening_size=8)
+    module = directory / "2_Dense"
+    (module / "model.safetensors").unlink()
+    torch.save({"linear.weight": Trap(tmp_path / "mark")}, module / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"2_Dense/model\.safetensors is missing or has no tensors"):
+        load_encoder(str(directory))
+    assert not (tmp_path / "mark").exists()
+
+
+def test_pickled_weights_of_a_sentence_transformers_module_are_refused(foreign, tmp_path):
     modules = [{"idx": 1, "name": "1", "path": "1_Dense", "type": "sentence_transformers.models.Dense"}]
-    (copy / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
-    (copy / "1_Dense").mkdir()
-    torch.save({"weight": Trap(tmp_path / "mark")}, copy / "1_Dense" / "pytorch_model.bin")
+    (foreign / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    (foreign / "1_Dense").mkdir()
+    torch.save({"weight": Trap(tmp_path / "mark")}, foreign / "1_Dense" / "pytorch_model.bin")
     with pytest.raises(UserError, match="1_Dense/pytorch_model.bin is a pickle, which is never read"):
-        load_encoder(str(copy))
+        load_encoder(str(foreign))
     assert not (tmp_path / "mark").exists()
 
 
@@ -130,23 +149,28 @@ def test_pickled_weights_of_a_static_embedding_are_refused(tmp_path, place):
     assert not (tmp_path / "mark").exists()
 
 
-def test_code_of_a_sentence_transformers_model_does_not_run(copy, tmp_path):
-    edit_json(copy / "config.json", model_type="bert")
+def test_code_of_a_sentence_transformers_model_does_not_run(foreign, tmp_path):
     modules = [{"idx": 0, "name": "0", "path": "", "type": "module_of_the_model.Module"}]
-    (copy / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    (foreign / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
     code = f"open({str(tmp_path / 'mark')!r}, 'w').close()\n"
-    (copy / "module_of_the_model.py").write_text(code, encoding="utf-8")
+    (foreign / "module_of_the_model.py").write_text(code, encoding="utf-8")
     with pytest.raises(UserError, match="could not be loaded"):
-        load_encoder(str(copy))
+        load_encoder(str(foreign))
     assert not (tmp_path / "mark").exists()
 
 
-def test_a_module_path_outside_the_model_is_refused(copy):
-    edit_json(copy / "config.json", model_type="bert")
-    modules = [{"idx": 0, "name": "0", "path": "../elsewhere", "type": "sentence_transformers.models.Transformer"}]
-    (copy / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
-    with pytest.raises(UserError, match="modules.json names ../elsewhere, which is outside of the model"):
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_module_path_outside_the_model_is_refused(copy, foreign, number, tmp_path):
+    """Also if there is such a module."""
+    shutil.copytree(copy / "1_Pooling", tmp_path / "elsewhere")
+    modules = json.loads((copy / "modules.json").read_text(encoding="utf-8"))
+    modules[number]["path"] = "../elsewhere"
+    for directory in (copy, foreign):
+        (directory / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    with pytest.raises(UserError, match="modules.json has .*'path': '../elsewhere'.*, which is no module in it"):
         load_encoder(str(copy))
+    with pytest.raises(UserError, match="modules.json names ../elsewhere, which is outside of the model"):
+        load_encoder(str(foreign))
 
 
 def test_a_fingerprint_cannot_name_files_outside_the_repository(copy):
@@ -156,15 +180,16 @@ def test_a_fingerprint_cannot_name_files_outside_the_repository(copy):
         verify_repository(str(copy))
 
 
-@pytest.mark.parametrize("place", ["top", "backbone"])
-def test_a_configuration_cannot_make_loading_fetch_code(copy, place):
+@pytest.mark.parametrize("place", ["plain", "own form", "backbone of an own form"])
+def test_a_configuration_cannot_make_loading_fetch_code(tmp_path, place):
     """An `auto_map` names another repository. Following it would download that repository's code."""
-    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+    directory = tiny_repository(tmp_path / "model", "simcse" if place == "plain" else "diffaug")
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     auto_map = {name: f"evil/repository--code.{name}" for name in ("AutoConfig", "AutoModel")}
-    (config if place == "top" else config["backbone_config"])["auto_map"] = auto_map
-    (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    before, _ = load_encoder(str(copy))
-    assert before(["a cat"]).shape == (1, config["backbone_config"]["hidden_size"])
+    (config["backbone_config"] if place.startswith("backbone") else config)["auto_map"] = auto_map
+    (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    encode, _ = load_encoder(str(directory))
+    assert encode(["a cat"]).shape == (1, 32)
 
 
 def test_code_of_a_base_model_is_not_run(bases, tmp_path):
@@ -177,9 +202,7 @@ def test_code_of_a_base_model_is_not_run(bases, tmp_path):
 
 
 def test_a_model_larger_than_memory_is_refused_before_it_is_allocated(copy, bases, train_file, dev_file, tmp_path):
-    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
-    config["backbone_config"]["vocab_size"] = 10**12
-    (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    edit_json(copy / "config.json", vocab_size=10**12)
     before = psutil.Process().memory_info().rss
     with pytest.raises(UserError, match="needs 119,209.* GiB for parameters, this machine has"):
         load_encoder(str(copy))
@@ -194,15 +217,13 @@ def test_a_model_larger_than_memory_is_refused_before_it_is_allocated(copy, base
     with pytest.raises(UserError, match="base: its configuration needs .* GiB"):
         build(make_recipe(diffcse))
     with pytest.raises(UserError, match="needs .* GiB"):
-        export(str(copy), str(tmp_path / "plain"))
+        export(str(copy), str(tmp_path / "cut"), truncate_dim=5)
     assert psutil.Process().memory_info().rss - before < 2**30
     refuse_oversized("small", {}, lambda: torch.nn.Linear(8, 8))
 
 
 def test_too_many_layers_are_refused_before_they_are_built(copy, bases, tmp_path):
-    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
-    config["backbone_config"]["num_hidden_layers"] = 10**9
-    (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    edit_json(copy / "config.json", num_hidden_layers=10**9)
     with pytest.raises(UserError, match="has 1,000,000,000 layers; at most 1,000 are allowed"):
         load_encoder(str(copy))
     base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))

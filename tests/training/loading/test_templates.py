@@ -3,19 +3,13 @@
 import json
 
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
-from csezoo.training.hub import sha256
 from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
 from csezoo.training.loading.tokenizers import load_tokenizer
-from csezoo.training.publishing.export import export
-from csezoo.training.publishing.fingerprints import verify_repository
 from csezoo.training.quickstart.base import make_tokenizer
 from tests.conftest import SENTENCES, tiny_tokenizer
 from tests.families import FAMILIES, family_tokenizer
-from tests.repositories import tiny_repository
 
 PROMPTS = {
     "no prompt": None,
@@ -59,32 +53,6 @@ def test_a_base_model_that_adds_full_stops_at_test_adds_none_in_training(kind, t
 def test_the_quickstarts_tokenizer_has_the_ids_of_transformers_js():
     base = make_tokenizer(SENTENCES)
     tokenizer = serving_tokenizer(base, template_token_ids(base), max_length=64)
-    assert tokenizer(SENTENCES[0]).input_ids == as_transformers_js(tokenizer, SENTENCES[0])
-
-
-@pytest.fixture(scope="module")
-def published_before(tmp_path_factory):
-    """A checkpoint whose tokenizer has one piece with several tokens, as those published before."""
-    directory = tiny_repository(tmp_path_factory.mktemp("old") / "model")
-    old = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    old.post_processor = TemplateProcessing(
-        single="[BEFORE] $A [AFTER]",
-        special_tokens=[
-            {"id": name, "ids": [number], "tokens": [token]}
-            for name, number, token in (("[BEFORE]", 2, "[CLS]"), ("[AFTER]", 3, "[SEP]"))
-        ],
-    )
-    old.save(str(directory / "tokenizer.json"))
-    fingerprint = json.loads((directory / "fingerprint.json").read_text(encoding="utf-8"))
-    fingerprint["files"]["tokenizer.json"] = sha256(directory / "tokenizer.json")
-    (directory / "fingerprint.json").write_text(json.dumps(fingerprint), encoding="utf-8")
-    return directory
-
-
-def test_a_checkpoint_published_before_still_loads_and_its_export_is_right_everywhere(published_before, tmp_path):
-    assert len(verify_repository(str(published_before))) == 3
-    export(str(published_before), str(tmp_path / "plain"))
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "plain")
     assert tokenizer(SENTENCES[0]).input_ids == as_transformers_js(tokenizer, SENTENCES[0])
 
 

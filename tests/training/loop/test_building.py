@@ -62,9 +62,9 @@ def test_a_checkpoint_with_lora_is_a_base_model_with_its_changes(base, tmp_path,
 @pytest.mark.parametrize(
     ("keys", "left"),
     [
-        ({"projection": "tanh", "projection_at_test": True}, "projection"),
+        ({"projection": "tanh", "projection_at_test": True}, "Dense"),
         ({"method": "diffaug", "prefix_length": 2}, "prefixes"),
-        ({"method": "diffaug", "views_module": "adapter"}, "view_adapters"),
+        ({"method": "diffaug", "views_module": "adapter"}, "adapters"),
     ],
 )
 def test_what_a_base_model_serves_beside_its_encoder_is_left_with_a_warning(base, tmp_path, caplog, keys, left):
@@ -72,7 +72,7 @@ def test_what_a_base_model_serves_beside_its_encoder_is_left_with_a_warning(base
     built = build(recipe)
     save_repository(tmp_path / "best", built.model.model, built.serving_tokenizer, recipe, [])
     build(make_recipe({"base_model": str(tmp_path / "best")}))
-    assert f"the encoder is loaded without the checkpoint's {left}" in caplog.text
+    assert f"the encoder is loaded without the repository's {left}" in caplog.text
 
 
 def test_the_masked_lm_transform_starts_from_the_base_model(base):

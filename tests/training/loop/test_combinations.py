@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from transformers import AutoModel
 
 from csezoo.modeling import METHODS, method
+from csezoo.modeling.published import load_published
 from csezoo.training.errors import UserError
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.loop.weakened import weakened_tokens
@@ -89,8 +89,8 @@ def test_l2pcsr_diffcse_and_a_prompt_train_together(bases, train_file, dev_file,
     logged = [line for line in lines(tmp_path / "run") if "loss" in line]
     assert all({"contrastive", "rtd"} <= line.keys() for line in logged)
     best = tmp_path / "run" / "best"
-    model = AutoModel.from_pretrained(best)
-    assert type(model) is METHODS["l2pcsr"][1]
+    model = load_published(best)
+    assert model.config.csezoo["method"] == "l2pcsr"
     assert {name.split(".")[0] for name in model.state_dict()} == {"backbone"}, "the encoder alone"
     code = f"""
 import json
@@ -109,7 +109,7 @@ def test_prdsimcse_and_l2pcsr_train_together(bases, train_file, dev_file, tmp_pa
     changes = {"train_file": str(train_file), "inner_steps": 1, "denominator": "own"}
     results = combined(bases, dev_file, tmp_path / "run", "prdsimcse+l2pcsr", **changes)
     assert results["training"]["updates"] == 2
-    assert type(AutoModel.from_pretrained(tmp_path / "run" / "best")) is METHODS["l2pcsr"][1]
+    assert load_published(tmp_path / "run" / "best").config.csezoo["method"] == "l2pcsr"
 
 
 def test_diffaug_and_diffcse_train_together_in_two_stages(bases, train_file, dev_file, tmp_path):
@@ -122,4 +122,4 @@ def test_diffaug_and_diffcse_train_together_in_two_stages(bases, train_file, dev
     logged = [line for line in lines(tmp_path / "run") if "loss" in line]
     assert ["nli" in line for line in logged] == [True, True, False, False]
     assert ["rtd" in line for line in logged] == [False, False, True, True]
-    assert type(AutoModel.from_pretrained(tmp_path / "run" / "best")) is METHODS["diffaug"][1]
+    assert load_published(tmp_path / "run" / "best").config.csezoo["method"] == "diffaug"

@@ -4,7 +4,6 @@ import json
 import logging
 from dataclasses import replace
 from pathlib import Path
-from shutil import copytree, rmtree
 
 import pytest
 from accelerate import Accelerator
@@ -12,10 +11,9 @@ from accelerate import Accelerator
 from csezoo.training.errors import UserError
 from csezoo.training.loop.building import build, choose_layout
 from csezoo.training.loop.runs import run_recipe
-from csezoo.training.recipes import deciding_keys, dump_recipe, make_recipe
+from csezoo.training.recipes import deciding_keys, make_recipe
 from tests.conftest import SENTENCES
 from tests.training.loop.distributed.test_fsdp import sharded
-from tests.training.loop.test_changed_runs import rewrite_state
 from tests.training.loop.test_train import finish, lines, values
 
 
@@ -78,22 +76,6 @@ def test_another_layout_does_not_resume_a_run(runs, monkeypatch):
     monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "AOT_EAGER")
     with pytest.raises(UserError, match="was written with another layout"):
         resume(runs["packed"])
-
-
-def test_a_run_that_began_before_receipts_named_the_layout_keeps_its_draws(runs, recipe, capsys):
-    """With the padded draws it ends where the padded run does, bit for bit."""
-    padded, old = Path(runs["padded"].output_dir), recipe("old")
-    copytree(padded, old.output_dir)
-    dump_recipe(old, Path(old.output_dir) / "recipe.yaml")
-    rmtree(Path(old.output_dir) / "checkpoints" / "step-00000004")
-    path = Path(old.output_dir) / "checkpoints" / "step-00000002" / "state.json"
-    written = json.loads(path.read_text(encoding="utf-8"))
-    del written["origin"]["layout"]
-    written["origin"]["recipe"] = state(runs["packed"], 2)["origin"]["recipe"]
-    rewrite_state(path, written)
-    resume(old)
-    assert "padding is computed: this run began with it" in capsys.readouterr().err
-    assert lines(Path(old.output_dir)) == lines(padded)
 
 
 def test_a_run_says_why_it_computes_padding(recipe, monkeypatch, caplog):

@@ -18,9 +18,10 @@ from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.publishing.audit import audit
-from csezoo.training.publishing.export import FORMATS, NOT_A_NUMBER, export
-from csezoo.training.publishing.fingerprints import verify_repository
+from csezoo.training.publishing.export import NOT_A_NUMBER, export
+from csezoo.training.publishing.fingerprints import FORMATS, verify_repository
 from csezoo.training.publishing.onnx_graph import Graph
+from csezoo.training.publishing.staging import check_files
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES
 from tests.hub_server import HubServer
@@ -140,6 +141,21 @@ def test_an_export_of_an_export_has_its_own_formats_alone(tmp_path):
     batch = AutoTokenizer.from_pretrained(source)(TEXTS, padding=True, truncation=True, return_tensors="np")
     (vectors,) = session.run(["sentence_embedding"], dict(batch))
     np.testing.assert_allclose(vectors, load_published(source).encode(TEXTS)[:, :5], atol=1e-5)
+
+
+def test_a_format_of_earlier_weights_is_neither_published_nor_verified(from_the_hub, tmp_path):
+    """Somebody saves a changed model into the directory of an export."""
+    directory = shutil.copytree(from_the_hub[1], tmp_path / "export")
+    model = load_published(directory)
+    model.backbone.embeddings.word_embeddings.weight.data *= 2
+    model.save_pretrained(directory)
+    problem = "onnx/model.onnx has no checksum: it may be of other weights; delete it and export again"
+    with pytest.raises(UserError, match=problem):
+        check_files(directory)
+    with pytest.raises(UserError, match=problem):
+        verify_repository(str(directory))
+    export(str(directory), str(tmp_path / "again"), truncate_dim=5)
+    check_files(tmp_path / "again")
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What other people's clients make of an export, for its card and for the documentation.
+"""What other people's clients make of a repository, for the documentation.
 
     python -m csezoo.training.publishing.clients docs/clients.md
 
@@ -11,7 +11,6 @@ import re
 from functools import cache
 from pathlib import Path
 
-from csezoo.modeling import SentenceEncoderConfig
 from csezoo.modeling.serving.pooling_csezoo import OTHER_LAYER
 
 from ...files import read_json
@@ -20,61 +19,12 @@ RESULTS = Path(__file__).parent / "clients.json"
 # The columns of the tables, and the poolings in each; no client tells the means of two layers apart.
 COLUMNS: dict[str, tuple[str, ...]] = {f"`{pooling}`": (pooling,) for pooling in ("cls", "mean", "max", "last")}
 COLUMNS |= {"two layers": tuple(OTHER_LAYER), "`prompt`": ("prompt",)}
-READS = {"code": "the checkpoint", "plain": "the plain model", "onnx": "`onnx/model.onnx`"}
+READS = {"trusted": "the repository and its code", "plain": "the repository", "onnx": "`onnx/model.onnx`"}
 
 
 @cache
 def _results() -> dict:
     return read_json(RESULTS)
-
-
-def works_with(config: SentenceEncoderConfig, forms: set[str]) -> list[str]:
-    """Return the paragraphs of an export's card on clients: those that it works with, and those that it does not.
-
-    Args:
-        config: of the exported model.
-        forms: what the export has, `plain`, `onnx` or both.
-    """
-    cell = _cell(config)
-    if cell is None:
-        return ["Other clients were not tried with this combination of backbone, pooling and layers."]
-    works, fails = [], []
-    for client in _clients(forms):
-        outcome = cell["clients"].get(client["name"])
-        if outcome is None:
-            continue
-        use = f" — {client['use']}" if client["use"] else ""
-        if "because" not in outcome:
-            works.append(f"{_titled(client)}{use}")
-        elif "texts" in outcome:
-            works.append(f"{_titled(client)}{use} (not with {_listed(outcome['texts'])} texts: {outcome['because']})")
-        else:
-            fails.append(f"{_titled(client)}, because {outcome['because']}")
-    lines = [f"Works with {'; '.join(works)}."] if works else []
-    lines += [f"Not with {'; '.join(fails)}."] if fails else []
-    tried = f"This was tried with tiny models of the same pooling and layers, on {_results()['texts']} texts (empty, "
-    tried += 'long, in many languages, with special tokens). "Works" means that unit vectors differ by at most 1e-5. '
-    tried += "*by reading* means that the client was not run, but its source was read."
-    return [*lines, tried]
-
-
-def _cell(config: SentenceEncoderConfig) -> dict | None:
-    wanted = {
-        "kind": config.backbone_config.model_type,
-        "pooling": config.pooling,
-        "projection": config.projection if config.projection_at_test else "none",
-        "whitened": bool(config.whitening_size),
-        "own_code": bool(config.needs_own_code),
-    }
-    return next((cell for cell in _results()["cells"] if wanted.items() <= cell.items()), None)
-
-
-def _clients(forms: set[str]) -> list[dict]:
-    return [client for client in _results()["clients"] if client["form"] in forms]
-
-
-def _titled(client: dict) -> str:
-    return f"{client['name']} ({_version(client)})"
 
 
 def _version(client: dict) -> str:
