@@ -84,4 +84,5 @@ def training_in_trainer(recipe: Recipe, steps: int, directory: str, precision: s
         disable_tqdm=True,
     )
     trainer = SentenceTransformerTrainer(model, arguments, train_dataset=rows, loss=loss)
+    trainer.remove_callback(trainer.model_card_callback_class)  # it encodes examples, once in a training
     return trainer.train
