@@ -1,14 +1,30 @@
 """Gather rows of all processes in one tensor, with the exact gradient."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+_APART: ContextVar[bool] = ContextVar("apart", default=False)
+
 
 def world_size() -> int:
-    """Return the number of training processes, 1 without `torch.distributed`."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    """Return the number of training processes, 1 without `torch.distributed` and in `apart`."""
+    together = dist.is_available() and dist.is_initialized() and not _APART.get()
+    return dist.get_world_size() if together else 1
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Let a process compute its loss alone inside the context: `gather_rows` returns its own rows."""
+    token = _APART.set(True)
+    try:
+        yield
+    finally:
+        _APART.reset(token)
 
 
 def largest(number: int, device: torch.device) -> int:

@@ -87,6 +87,12 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
         """
         if (content := _config_of(pretrained_model_name_or_path, kwargs)) and "csezoo" in content:
             return cls._from_published(pretrained_model_name_or_path, **kwargs)
+        if content.get("model_type") and "backbone_config" not in content and "config" not in kwargs:
+            name, kind = pretrained_model_name_or_path, cls.config_class.model_type
+            raise ValueError(
+                f"{name} is a plain encoder ({content['model_type']}), not a model of the zoo; build a training model "
+                f"from it: model, collator = csezoo.for_training({kind!r}, {str(name)!r})"
+            )
         # Accept shapes that do not match here, to name them below.
         kwargs |= {"ignore_mismatched_sizes": True, "output_loading_info": True, "use_safetensors": True}
         loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)

@@ -147,8 +147,14 @@ class ViewAdapters(nn.ModuleList):
             inputs = linear.in_features if kind == "lora" else linear.out_features
             fused = name.endswith(FUSED)
             sizes = (inputs, linear.out_features, bottleneck, sets)
-            adapter = ViewAdapter(*sizes, kind, scale, dropout, fused, position_rows)
-            self.append(adapter)
+            self.append(ViewAdapter(*sizes, kind, scale, dropout, fused, position_rows))
+        self.kind = kind
+        self.adapt(backbone)
+
+    def adapt(self, backbone: PreTrainedModel) -> None:
+        """Add the adapters to the layers of a backbone of the same architecture."""
+        adapted = zip(projections(backbone, *LINEAR[self.kind]), cast(Iterable[ViewAdapter], self), strict=True)
+        for (_, linear), adapter in adapted:
             linear.register_forward_hook(adapter.add_to)
 
     @torch.no_grad()

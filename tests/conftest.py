@@ -96,6 +96,26 @@ def bases(tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
+def named_models(bases, tmp_path_factory) -> Path:
+    """A directory in which the names of models that examples use are tiny ones."""
+    directory = tmp_path_factory.mktemp("named")
+    for name in ("google-bert/bert-base-uncased", "distilbert/distilbert-base-uncased"):
+        shutil.copytree(bases["bert"], directory / name)
+    sentence_transformer(bases["bert"]).save(str(directory / "sentence-transformers" / "all-MiniLM-L6-v2"))
+    return directory
+
+
+def sentence_transformer(base: Path, pooling: str = "mean", normalize: bool = True, longest: int = 24):
+    """A SentenceTransformer around the encoder of a base model."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+
+    encoder = Transformer(str(base), max_seq_length=longest)
+    modules = [encoder, Pooling(encoder.get_embedding_dimension(), pooling)]
+    return SentenceTransformer(modules=modules + ([Normalize()] if normalize else []))
+
+
+@pytest.fixture(scope="session")
 def base(bases, kind) -> Path:
     return bases[kind]
 

@@ -90,13 +90,15 @@ DOCUMENTED = [
 
 
 @pytest.fixture(scope="module")
-def material(bases, train_file, dev_file, tmp_path_factory):
+def material(bases, named_models, train_file, dev_file, tmp_path_factory):
     """What the pages name: a finished quickstart, another run, evaluation data, files of sentences and of pairs.
 
     The base model is a RoBERTa: its bytes tell the made sentences of the evaluation data apart.
     """
     directory = tmp_path_factory.mktemp("material")
     write_senteval(directory / "SentEval" / "data")
+    for path in named_models.iterdir():
+        (directory / path.name).symlink_to(path)
     for file in directory.glob("SentEval/data/downstream/STS/STSBenchmark/*.csv"):  # with pairs of equal meaning
         file.write_text(file.read_text(encoding="utf-8").replace(".500\t", ".000\t"), encoding="utf-8")
     world = directory / "runs" / "quickstart" / "world"
@@ -158,6 +160,7 @@ def run(command: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:An input array is nearly constant")  # the tiny model is hardly trained
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*no accelerator")  # the default of the trainers
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_runs_from_top_to_bottom(page, material, tmp_path, monkeypatch):
     (tmp_path / "work").mkdir()

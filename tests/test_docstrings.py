@@ -20,7 +20,10 @@ MODULES = [
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_run(name):
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*no accelerator")
+def test_examples_run(name, named_models, monkeypatch):
+    if ".trainers." in name:
+        monkeypatch.chdir(named_models)
     module = importlib.import_module(name)
     torch.manual_seed(0)
     examples = doctest.testmod(module, extraglobs={"torch": torch, "np": np})

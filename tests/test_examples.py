@@ -118,6 +118,13 @@ def test_langchain_and_llama_index_find_the_lines_that_the_model_finds(name, oth
     assert set(said) <= set(expected)
 
 
+def test_a_loop_of_your_own_leaves_a_repository(bases, train_file, tmp_path):
+    said = example("train_in_your_loop.py", bases["bert"], train_file, tmp_path / "own", "l2pcsr")
+    assert [line.split()[:2] for line in said] == [[number, "{'contrastive':"] for number in "123"]
+    said = example("embed_sentences.py", tmp_path / "own", *SENTENCES[:2])
+    assert said[0].startswith(" 1.00")
+
+
 METHODS = ("arccse", "esimcse")
 # A line of code in a docstring, or a few up to the bracket that closes the first one.
 LINE = r"^    (%s(?:.*\),|\n(?: {8}.*\n)+ {4}\),))$"

@@ -13,7 +13,7 @@ MODELING = Path(csezoo.modeling.__file__).parent
 TRAINING = Path(csezoo.training.__file__).parent
 # In order: a wing may import itself and every wing before it. The modules of the top level are beside them.
 WINGS = ["recipes", "loading", "evaluation", "data", "pictures", "cards", "publishing", "converting", "embedding"]
-WINGS += ["loop", "machines", "reproducing", "tuning", "quickstart", "benchmarks", "cli"]
+WINGS += ["loop", "trainers", "machines", "reproducing", "tuning", "quickstart", "benchmarks", "cli"]
 # What is imported from everywhere, and imports no wing.
 FOUNDATION = {"errors", "files", "hub", "environment"}
 ENTRY = {"train"}  # what `accelerate launch -m` starts

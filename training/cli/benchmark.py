@@ -107,6 +107,14 @@ def add_commands(command: Command) -> None:
     )
     add_repeats(chosen)
     chosen = training_kind(
+        "losses",
+        losses,
+        "time a method's loss in the trainer of sentence-transformers against the zoo's own loop",
+        "diffcse-bert-base-uncased-sts --train_file sentences.txt",
+        20,
+    )
+    add_repeats(chosen)
+    chosen = training_kind(
         "scaling",
         scaling,
         "measure training rows per second while batch size, length, processes or inner steps grow",
@@ -215,6 +223,14 @@ def trainer(options: argparse.Namespace) -> None:
     from ..benchmarks.trainer import benchmark_trainer
 
     _report(options, benchmark_trainer, recipe, steps=options.steps, repeats=options.repeats)
+
+
+def losses(options: argparse.Namespace) -> None:
+    recipe = _recipe(options)
+    from ..benchmarks.losses import benchmark_losses
+
+    keep_freed_memory()  # as a run does
+    _report(options, benchmark_losses, recipe, steps=options.steps, repeats=options.repeats)
 
 
 def scaling(options: argparse.Namespace) -> None:

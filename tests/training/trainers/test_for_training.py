@@ -1,0 +1,260 @@
+"""`for_training` and `TrainingCallback` in `transformers.Trainer`: the updates of the zoo's own loop."""
+
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.utils import GradientAccumulationPlugin
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModelForPreTraining, Trainer, TrainingArguments
+
+from csezoo import TrainingCallback, for_training
+from csezoo.modeling import DiffCSEForContrastiveLearning, SimCSEConfig, SimCSEForContrastiveLearning
+from csezoo.training.errors import UserError
+from csezoo.training.loop.building import build
+from csezoo.training.loop.training_loop import Stage, start_stage, update
+from csezoo.training.recipes import make_recipe
+from tests.conftest import tiny_config
+from tests.methods import RUNS
+from tests.training.trainers.training import LONGEST, LOOP, TEXTS, sentences, settings, triplets
+
+
+@pytest.fixture
+def base(bases):
+    return bases["bert"]
+
+
+def keys_of(name, base, **changes):
+    needs = {"generator": str(base)} if "diffcse" in name else {}
+    needs |= {"batch_size": 4} if name == "contrastive_tension" else {}
+    return {"max_length": LONGEST, **settings(name), **needs, **changes}
+
+
+def made(name, base, **changes):
+    torch.manual_seed(0)
+    model, collator = for_training(name, str(base), **keys_of(name, base, **changes))
+    return model.double(), collator
+
+
+class Recording:
+    """The collator that `for_training` returned, which remembers its rows."""
+
+    def __init__(self, collator):
+        self.collator, self.batches = collator, []
+
+    def __call__(self, rows):
+        self.batches.append(rows)
+        return self.collator(rows)
+
+
+def trainer_of(model, collator, directory, rows, callbacks=(), **arguments):
+    defaults = {"max_steps": 3, "per_device_train_batch_size": 4, "learning_rate": 1e-3, "weight_decay": 0.0}
+    defaults |= {"lr_scheduler_type": "constant", "max_grad_norm": 0.0, "report_to": "none", "disable_tqdm": True}
+    defaults |= {"save_strategy": "no", "logging_steps": 1, "use_cpu": True, "dataloader_pin_memory": False}
+    chosen = TrainingArguments(str(directory), remove_unused_columns=False, **{**defaults, **arguments})
+    return Trainer(model, chosen, collator, rows, eval_dataset=sentences(8), callbacks=list(callbacks))
+
+
+def train(model, collator, directory, rows=None, callbacks=None, resume=None, **arguments):
+    """Train, and return the trainer with the random state of each batch."""
+    callbacks = [TrainingCallback()] if callbacks is None else callbacks
+    trainer = trainer_of(model, Recording(collator), directory, rows or sentences(16), callbacks, **arguments)
+    trainer.draws = []
+    handle = model.register_forward_pre_hook(lambda *_: trainer.draws.append(torch.get_rng_state()))
+    trainer.train(resume_from_checkpoint=resume)
+    handle.remove()
+    return trainer
+
+
+def train_in_own_loop(name, base, trainer, state, accumulated=1, stage="contrastive", **changes):
+    """Make the updates of a trainer with the zoo's own loop, and return the model."""
+    keys = {**LOOP, **keys_of(name, base), **changes, "gradient_accumulation_steps": accumulated}
+    recipe = make_recipe({"name": "own", "method": name, "base_model": str(base), **keys})
+    built = build(recipe)
+    model = built.model.double()
+    model.load_state_dict(state)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=accumulated))
+    updates = len(trainer.draws) // accumulated
+    model.begin_stage(stage)
+    wrapped, optimizer, _ = start_stage(Stage(stage, 0, updates, updates, 1e-3), recipe, model, accelerator)
+    draws = iter(trainer.draws)
+    model.register_forward_pre_hook(lambda *_: torch.set_rng_state(next(draws)))
+    collator = trainer.data_collator.collator
+    loader = iter([collator(rows) for rows in trainer.data_collator.batches[: len(trainer.draws)]])
+    model.train()
+    for _ in range(updates):
+        update(wrapped, optimizer, loader, recipe, accelerator)
+        with torch.no_grad():
+            model.after_update()
+    return model
+
+
+def assert_same(model, own):
+    state = model.state_dict()
+    for name, tensor in own.state_dict().items():
+        torch.testing.assert_close(
+            state[name], tensor, atol=1e-9, rtol=0, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+def copied(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_trainer_follows_the_zoos_own_loop_update_by_update(name, base, tmp_path):
+    model, collator = made(name, base)
+    state = copied(model)
+    trainer = train(model, collator, tmp_path)
+    assert_same(model, train_in_own_loop(name, base, trainer, state))
+
+
+@pytest.mark.parametrize("name", ["simcse", "diffcse"])
+def test_accumulated_batches_are_those_of_the_own_loop(name, base, tmp_path):
+    model, collator = made(name, base)
+    state = copied(model)
+    trainer = train(model, collator, tmp_path, gradient_accumulation_steps=2)
+    assert_same(model, train_in_own_loop(name, base, trainer, state, accumulated=2))
+
+
+@pytest.mark.parametrize("changes", [{"ema_decay": 0.5}, {"lora_rank": 2}])
+def test_averages_and_lora_are_those_of_the_own_loop(changes, base, tmp_path):
+    model, collator = made("simcse", base, **changes)
+    state = copied(model)
+    trainer = train(model, collator, tmp_path)
+    assert_same(model, train_in_own_loop("simcse", base, trainer, state, **changes))
+    moved = {name.split(".")[0] for name, tensor in model.state_dict().items() if not torch.equal(tensor, state[name])}
+    assert moved == ({"model", "average", "projection"} if "ema_decay" in changes else {"model", "projection"})
+    backbone = [name for name in state if name.startswith("model.backbone.")]
+    frozen = all(torch.equal(model.state_dict()[name], state[name]) for name in backbone)
+    assert frozen == ("lora_rank" in changes)
+
+
+def test_both_stages_of_diffaug_are_those_of_the_own_loop(base, tmp_path):
+    model, collator = made("diffaug", base)
+    state = copied(model)
+    trainer = train(model, collator.labelled, tmp_path, triplets(16), [TrainingCallback(stage="nli")])
+    assert_same(model, train_in_own_loop("diffaug", base, trainer, state, stage="nli"))
+    assert set(trainer.state.log_history[0]) >= {"nli", "loss"}
+    state = copied(model)
+    trainer = train(model, collator, tmp_path)
+    assert_same(model, train_in_own_loop("diffaug", base, trainer, state))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "labelled", "message"),
+    [
+        ("simcse", {"ema_decay": 0.5}, False, "ema_decay: its average"),
+        ("simcse", {"lora_rank": 2}, False, "lora_rank: the encoder"),
+        ("diffaug", {}, True, "stage nli: it does not train all parameters"),
+        ("diffaug", {"freeze_backbone": True}, False, "stage contrastive: it does not train all"),
+    ],
+)
+def test_without_the_callback_the_first_step_says_what_is_missing(name, changes, labelled, message, base, tmp_path):
+    model, collator = made(name, base, **changes)
+    state = copied(model)
+    chosen, rows = (collator.labelled, triplets(8)) if labelled else (collator, sentences(8))
+    with pytest.raises(UserError, match=rf"{message}.*callbacks=\[csezoo.TrainingCallback\(\)\]"):
+        train(model, chosen, tmp_path, rows, callbacks=[])
+    assert all(torch.equal(tensor, state[key]) for key, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["simcse", "sgopt", "l2pcsr"])
+def test_a_method_that_needs_no_callback_trains_without_one(name, base, tmp_path):
+    model, collator = made(name, base)
+    state = copied(model)
+    trainer = train(model, collator, tmp_path, callbacks=[])
+    assert_same(model, train_in_own_loop(name, base, trainer, state))
+
+
+def test_a_batch_of_another_stage_is_refused(base, tmp_path):
+    model, collator = made("diffaug", base)
+    with pytest.raises(UserError, match=r"stage: contrastive has begun.*TrainingCallback\(stage='nli'\)"):
+        train(model, collator.labelled, tmp_path, triplets(8))
+
+
+def test_the_callback_refuses_a_model_it_does_not_know(base, tmp_path):
+    model = SimCSEForContrastiveLearning(SimCSEConfig(backbone_config=tiny_config("bert")))
+    with pytest.raises(UserError, match="was not made by csezoo.for_training"):
+        trainer_of(model, None, tmp_path, sentences(4), [TrainingCallback()])
+
+
+@pytest.mark.parametrize("shape", [(8, 32), (8,)])
+def test_inputs_of_another_shape_say_what_was_expected(shape, base):
+    model, _ = made("simcse", base)
+    with pytest.raises(UserError, match=r"expected \(sentences, views, tokens\), got \(8,"):
+        model(input_ids=torch.ones(shape, dtype=torch.long))
+    with pytest.raises(UserError, match="got none"):
+        model()
+
+
+def test_the_parts_of_the_loss_are_logged_in_training_and_in_evaluation(base, tmp_path):
+    model, collator = made("diffcse", base)
+    trainer = train(model, collator, tmp_path, eval_strategy="steps", eval_steps=3, gradient_accumulation_steps=2)
+    *steps, evaluated, _ = trainer.state.log_history
+    for row in steps:
+        assert row["loss"] == pytest.approx(row["contrastive"] + model.config.rtd_weight * row["rtd"], rel=1e-4)
+    expected = evaluated["eval_contrastive"] + model.config.rtd_weight * evaluated["eval_rtd"]
+    assert evaluated["eval_loss"] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("changes", [{}, {"ema_decay": 0.5}])
+def test_a_resumed_training_ends_where_an_uninterrupted_one_does(changes, base, tmp_path):
+    options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    uninterrupted, collator = made("simcse", base, **changes)
+    train(uninterrupted, collator, tmp_path, **options)
+    resumed, collator = made("simcse", base, **changes)
+    train(resumed, collator, tmp_path, resume=str(tmp_path / "checkpoint-2"), **options)
+    assert_same(resumed, uninterrupted)
+
+
+def test_a_checkpoint_is_a_training_model_and_the_serving_model_a_published_repository(base, tmp_path):
+    model, collator = made("simcse", base, pooling="mean")
+    train(model.float(), collator, tmp_path, save_strategy="steps", save_steps=3)
+    loaded = AutoModelForPreTraining.from_pretrained(tmp_path / "checkpoint-3")
+    assert type(loaded) is SimCSEForContrastiveLearning
+    assert_same(loaded, model)
+    model.eval().serving_model().save_pretrained(tmp_path / "best")
+    assert (tmp_path / "best" / "modules.json").is_file()
+    expected = torch.tensor(model.serving_model().encode(TEXTS[:3]))
+    served = torch.tensor(SentenceTransformer(str(tmp_path / "best")).encode(TEXTS[:3]))
+    torch.testing.assert_close(served, expected, atol=1e-6, rtol=0)
+
+
+def test_bf16_autocasts_the_model(base, tmp_path):
+    model, collator = made("diffcse", base)
+    train(model.float(), collator, tmp_path, bf16=True)
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+def test_the_collator_takes_columns_of_any_name_in_their_order(base):
+    _, collator = made("simcse", base)
+    rows = [{"anchor": "the cat", "positive": "the dog"}, {"anchor": "the old horse", "positive": "the bird"}]
+    batch = collator(rows)
+    tokenizer = collator.built.tokenizer
+    assert batch["input_ids"].shape == batch["attention_mask"].shape == (2, 2, 5)
+    assert tokenizer.decode(batch["input_ids"][0, 1], skip_special_tokens=True) == "the dog"
+    labelled = collator.labelled([{"a": "the cat", "b": "the dog", "label": 1}])
+    assert labelled["nli_labels"].tolist() == [1] and labelled["nli_input_ids"].shape == (1, 2, 4)
+    with pytest.raises(UserError, match="score: expected texts"):
+        collator([{"text": "the cat", "score": 1.0}])
+    with pytest.raises(UserError, match="not 4"):
+        made("sgopt", base)[1]([{name: "the cat" for name in "abcd"}])
+
+
+@pytest.mark.parametrize(
+    ("method", "keys", "message"),
+    [
+        ("diffcse", {}, "generator: DiffCSE needs a masked language model"),
+        ("simcse", {"temprature": 0.1}, "did you mean temperature"),
+        ("simcse", {"learning_rate": 1e-3}, "unknown key 'learning_rate'"),
+        ("simcsee", {}, "must be one of simcse"),
+    ],
+)
+def test_keys_that_it_does_not_have_are_refused(method, keys, message, base):
+    with pytest.raises((UserError, ValueError), match=message):
+        for_training(method, str(base), **keys)
+
+
+def test_from_pretrained_on_a_plain_encoder_says_what_to_call(base):
+    with pytest.raises(ValueError, match=rf"plain encoder \(bert\).*csezoo.for_training\('diffcse', '{base}'\)"):
+        DiffCSEForContrastiveLearning.from_pretrained(base)

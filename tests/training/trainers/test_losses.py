@@ -1,0 +1,240 @@
+"""What a loss does beside training: it keeps the model's own modules, refuses what does not fit, saves, evaluates."""
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Pooling, StaticEmbedding, WeightedLayerPooling
+
+import csezoo
+from csezoo import TrainingCallback, losses
+from csezoo.modeling.objectives import info_nce
+from csezoo.training.errors import UserError
+from tests.conftest import sentence_transformer
+from tests.training.trainers.training import TEXTS, loss_of, sentences, train_in_trainer, triplets
+
+
+@pytest.fixture
+def base(bases):
+    return bases["bert"]
+
+
+@pytest.fixture
+def model(base):
+    return sentence_transformer(base)
+
+
+def features(model, texts=TEXTS[:4], **options):
+    return [model.preprocess(list(texts), **options)]
+
+
+def pairs(model, **options):
+    return [model.preprocess(texts, **options) for texts in (TEXTS[:5], TEXTS[7:12])]
+
+
+NO_HEAD = {"projection": "none"}
+
+
+def expected_loss(model, prompt=None):
+    """InfoNCE of the vectors that the model itself returns."""
+    vectors = [model.encode(texts, prompt=prompt, convert_to_tensor=True) for texts in (TEXTS[:5], TEXTS[7:12])]
+    return info_nce(*vectors, temperature=0.05)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max", "lasttoken", "weightedmean", ("cls", "mean")])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_the_pooling_is_that_of_the_model(base, pooling, normalize):
+    model = sentence_transformer(base, pooling, normalize)
+    loss = losses.SimCSELoss(model, **NO_HEAD)
+    model.eval()
+    torch.testing.assert_close(loss(pairs(model)), expected_loss(model), atol=1e-5, rtol=1e-5)
+
+
+def test_a_dense_module_is_in_the_loss_and_is_trained(base):
+    model = sentence_transformer(base, normalize=False)
+    model.append(Dense(32, 8))
+    loss = losses.L2PCSRLoss(model, **NO_HEAD)
+    model.eval()
+    torch.testing.assert_close(loss(pairs(model)), expected_loss(model), atol=1e-5, rtol=1e-5)
+    model.train()
+    loss(features(model)).backward()
+    assert model[2].linear.weight.grad.abs().sum() > 0
+    with pytest.raises(UserError, match="8 dimensions and its layers 32.*projection='none'"):
+        losses.SimCSELoss(model)
+    with pytest.raises(UserError, match="remove the Dense module$"):
+        losses.DiffCSELoss(model, **NO_HEAD)
+
+
+def test_a_prompt_that_the_pooling_leaves_out_is_left_out_of_the_loss(base):
+    model = sentence_transformer(base)
+    model[1].include_prompt = False
+    loss = losses.SimCSELoss(model, **NO_HEAD)
+    model.eval()
+    prompt = "this sentence : "
+    torch.testing.assert_close(loss(pairs(model, prompt=prompt)), expected_loss(model, prompt), atol=1e-5, rtol=1e-5)
+    first, second = pairs(model, prompt=prompt), pairs(model, prompt="the ")
+    with pytest.raises(UserError, match="same length"):
+        loss([first[0], second[1]])
+
+
+def test_the_projection_reads_the_vector_before_normalize(base):
+    plain, normalized = (sentence_transformer(base, normalize=normalize).eval() for normalize in (False, True))
+    ours = []
+    for model in (plain, normalized):
+        torch.manual_seed(0)
+        ours.append(losses.SimCSELoss(model)(pairs(model)))
+    torch.testing.assert_close(*ours)
+
+
+def test_prdsimcse_writes_its_prefixes_into_the_tokens(base, model):
+    loss = losses.PrdSimCSELoss(model, positive_prefix="one-[MASK]", negative_prefix="one-reversal")
+    tokenizer = model[0].tokenizer
+    ids = loss.batch(features(model, ["the cat sees the dog."]), None)["input_ids"]
+    said = [tokenizer.decode(row, skip_special_tokens=False) for row in ids[0]]
+    assert [text.replace(" [PAD]", "") for text in said] == [
+        "[CLS] the cat sees the dog. [SEP]",
+        "[CLS] [MASK] the cat sees the dog. [SEP]",
+        "[CLS] [UNK] the cat sees the dog. [SEP]",
+    ]
+    columns = [model.preprocess(texts) for texts in (["the cat"], ["the dog"], ["the tree"])]
+    assert torch.equal(loss.batch(columns, None)["input_ids"][:, 1], columns[1]["input_ids"])
+
+
+def test_evaluation_has_no_dropout_in_the_heads_and_the_parts_are_logged(base, tmp_path):
+    loss = loss_of("diffcse", base, base, rtd_mask_ratio=0.0)  # masks are drawn in evaluation, too
+    trainer = train_in_trainer(
+        loss, tmp_path, sentences(12), callbacks=[TrainingCallback(loss)], eval_rows=sentences(4)
+    )
+    modes = []
+    loss.trained.projection.register_forward_hook(lambda module, *_: modes.append(module.training))
+    scores = [trainer.evaluate()["eval_loss"] for _ in range(2)]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-6) and modes == [False, False]
+    logged = [row for row in trainer.state.log_history if "loss" in row]
+    assert all({"contrastive", "rtd"} <= row.keys() for row in logged)
+    for row in logged:
+        total = row["contrastive"] + loss.trained.config.rtd_weight * row["rtd"]
+        assert row["loss"] == pytest.approx(total, rel=1e-4)
+    assert {"eval_contrastive", "eval_rtd"} <= trainer.state.log_history[-1].keys()
+
+
+def test_the_saved_model_needs_no_csezoo_and_has_its_own_modules(base, tmp_path):
+    loss = loss_of("l2pcsr", base, base, dtype=torch.float32)
+    train_in_trainer(loss, tmp_path / "run", sentences(12))
+    loss.bound[0].save(str(tmp_path / "saved"))
+    assert not list((tmp_path / "saved").glob("*.py"))
+    loaded = SentenceTransformer(str(tmp_path / "saved"))
+    assert [type(module).__name__ for module in loaded] == ["Transformer", "Pooling", "Normalize"]
+    expected = loss.bound[0].eval().encode(TEXTS[:3])
+    torch.testing.assert_close(torch.tensor(loaded.encode(TEXTS[:3])), torch.tensor(expected), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("keys", [{"prefix_length": 2}, {"views_module": "lora"}, {"views_module": "adapter"}])
+def test_save_pretrained_keeps_what_a_plain_encoder_lacks(base, tmp_path, keys):
+    model = sentence_transformer(base)
+    loss = losses.DiffAugLoss(model, **keys, nli_classes=0)
+    train_in_trainer(loss, tmp_path / "run", sentences(12))
+    loss.save_pretrained(tmp_path / "best")
+    loaded = SentenceTransformer(str(tmp_path / "best"), trust_remote_code=True)
+    serving = loss.trained.serving_model().eval()
+    served = torch.tensor(serving.encode(TEXTS[:3]))
+    torch.testing.assert_close(torch.tensor(loaded.encode(TEXTS[:3])), served, atol=1e-5, rtol=0)
+    if "prefix_length" in keys:
+        without = torch.tensor(model.eval().encode(TEXTS[:3]))
+        assert (torch.nn.functional.normalize(served) - without).abs().max() > 1e-3
+
+
+def test_save_pretrained_refuses_a_pooling_that_the_zoo_does_not_have(base, tmp_path):
+    loss = losses.SimCSELoss(sentence_transformer(base, "weightedmean"))
+    with pytest.raises(UserError, match=r"use model.save\(\)"):
+        loss.save_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda model: losses.SimCSELoss(model, temprature=0.1), "'temprature': did you mean temperature?"),
+        (lambda model: losses.SimCSELoss(model, temperature=-1), "temperature: -1.0 must be"),
+        (lambda model: losses.SimCSELoss(model, pooling="cls"), "pooling: the SentenceTransformer has its own"),
+        (lambda model: losses.SimCSELoss(model, ema_decay=0.9), "ema_decay: .*for_training"),
+        (lambda model: losses.SimCSELoss(model, lora_rank=4), r"lora_rank: .*add_adapter"),
+        (lambda model: losses.SimCSELoss(model, projection_at_test=True), "projection_at_test: append a Dense"),
+        (lambda model: losses.SimCSELoss(model, stage="nli"), "stage: nli needs nli_classes"),
+        (lambda model: losses.SimCSELoss(model[0]), "expected a SentenceTransformer, got Transformer"),
+        (lambda model: losses.DiffCSELoss(model), "generator: DiffCSE needs a masked language model"),
+        (lambda model: losses.L2PCSRLoss(model, mini_batch_size=2), "mini_batch_size: .*leave it out"),
+        (lambda model: losses.ZooLoss(model, "l2pcsr+diffaug"), "cannot be combined"),
+        (lambda model: losses.ZooLoss(model, "simcsee"), "must be one of simcse"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(model, make, message):
+    with pytest.raises((UserError, ValueError), match=message) as raised:
+        make(model)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_model_of_other_modules_is_refused(base, model):
+    static = SentenceTransformer(modules=[StaticEmbedding(model[0].tokenizer, embedding_dim=8)])
+    with pytest.raises(UserError, match="needs a Transformer, then Pooling.*got StaticEmbedding"):
+        losses.SimCSELoss(static)
+    layers = SentenceTransformer(modules=[model[0], WeightedLayerPooling(32, 3), Pooling(32)])
+    with pytest.raises(UserError, match="got Transformer, WeightedLayerPooling"):
+        losses.SimCSELoss(layers)
+
+
+def test_texts_that_leave_no_room_for_prefixes_are_refused(base):
+    model = sentence_transformer(base, longest=64)
+    losses.SimCSELoss(model)
+    with pytest.raises(UserError, match="max_seq_length: 64 is too long for diffaug; set model.max_seq_length = 50"):
+        losses.DiffAugLoss(model)
+    model.max_seq_length = 50
+    losses.DiffAugLoss(model)(features(model))
+
+
+def test_a_batch_that_the_method_cannot_take_is_refused(base, model):
+    columns = [model.preprocess(TEXTS[:2])] * 3
+    with pytest.raises(UserError, match="sgopt needs one text column or two, not 3"):
+        losses.SGOPTLoss(model, projection_size=8)(columns)
+    with pytest.raises(UserError, match="label: stage nli needs a column of labels for pairs"):
+        losses.DiffAugLoss(model, stage="nli", prefix_length=2)(columns[:2])
+    with pytest.raises(UserError, match="unpad_inputs = False"):
+        losses.SimCSELoss(model)([{"input_ids": torch.zeros(1, 4), "cu_seq_lens_q": torch.tensor([0, 4])}])
+
+
+def test_diffaug_refuses_gradient_checkpointing(base, model):
+    loss = losses.DiffAugLoss(model, prefix_length=2)
+    model.gradient_checkpointing_enable()
+    with pytest.raises(UserError, match="gradient_checkpointing: diffaug does not support it"):
+        loss(features(model))
+
+
+def test_a_loss_for_another_model_than_the_trained_one_is_refused(base, model):
+    loss = losses.SimCSELoss(sentence_transformer(base))
+    loss.model = model  # as a trainer with `model_init` does
+    with pytest.raises(UserError, match=r"loss=lambda model: SimCSELoss\(model\)"):
+        loss(features(model))
+
+
+def test_a_method_with_state_needs_the_callback_and_gets_it(base, tmp_path):
+    updates = []
+    training = type(losses.SimCSELoss(sentence_transformer(base)).trained)
+    counting = type("Counting", (training,), {"after_update": lambda self: updates.append(1), "__module__": __name__})
+    loss = loss_of("simcse", base, base)
+    loss.trained.__class__ = counting
+    with pytest.raises(UserError, match=r"callbacks=\[TrainingCallback\(loss\)\]"):
+        train_in_trainer(loss, tmp_path, sentences(12))
+    train_in_trainer(loss, tmp_path, sentences(24), callbacks=[TrainingCallback(loss)], gradient_accumulation_steps=2)
+    assert len(updates) == 3
+
+
+def test_labelled_pairs_train_the_classifier(base, tmp_path):
+    loss = loss_of("simcse", base, base, stage="nli", nli_classes=3)
+    rows = triplets(12).remove_columns("not").add_column("label", [number % 3 for number in range(12)])
+    before = loss.trained.nli_classifier.output.weight.clone()
+    train_in_trainer(loss, tmp_path, rows)
+    assert not torch.equal(loss.trained.nli_classifier.output.weight, before)
+    assert set(loss.parts.take()) == {"nli"}
+
+
+def test_the_package_has_the_names_of_the_page():
+    assert csezoo.TrainingCallback is TrainingCallback and callable(csezoo.for_training)
+    with pytest.raises(AttributeError, match="no attribute 'trainers'"):
+        csezoo.trainers  # noqa: B018

@@ -1,0 +1,67 @@
+"""A hundred updates in `SentenceTransformerTrainer` and in the zoo's own loop end within the spread of seeds."""
+
+from statistics import mean, stdev
+
+import pytest
+from datasets import Dataset
+from transformers import set_seed
+
+from csezoo.losses import ZooLoss
+from csezoo.training.evaluation.tasks.sts import load_pairs_file
+from csezoo.training.files import read_json
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.quickstart.run import quickstart
+from csezoo.training.recipes import make_recipe
+from tests.conftest import sentence_transformer
+from tests.training.trainers.training import train_in_trainer
+
+SEEDS = (1, 2, 3)
+UPDATES, BATCH, RATE = 100, 64, 3e-4
+KEYS = {"simcse": {}, "diffcse": {}, "l2pcsr": {"weakened_layers": 1}}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """The quickstart's sentences, graded pairs and base model."""
+    directory = tmp_path_factory.mktemp("quickstart")
+    quickstart("quickstart-simcse", {"output_dir": str(directory), "max_steps": 1, "report_to": "none"})
+    return directory
+
+
+def score(encode, world):
+    task = load_pairs_file(str(world / "world" / "test.csv"))
+    return task.results(encode)[0]["value"]
+
+
+def in_the_own_loop(method, seed, world, directory):
+    keys = {"method": method, "base_model": str(world / "base"), "train_file": str(world / "world" / "train.txt")}
+    keys |= {"pooling": "mean", "batch_size": BATCH, "max_steps": UPDATES, "learning_rate": RATE, "max_length": 32}
+    keys |= {"test_file": str(world / "world" / "test.csv"), "eval_data": "none", "eval_steps": UPDATES}
+    keys |= {"seeds": [seed], "output_dir": str(directory), "report_to": "none", "mixed_precision": "no"}
+    keys |= {"select_by": "last", "lr_scheduler": "linear", "warmup_ratio": 0.0, "weight_decay": 0.0}
+    needs = {"generator": str(world / "base")} if method == "diffcse" else {}
+    run_recipe(make_recipe({"name": "own", **keys, **needs, **KEYS[method]}), show=False)
+    return read_json(directory / "results.json")["results"][0]["value"]
+
+
+def in_the_trainer(method, seed, world, directory):
+    set_seed(seed)
+    model = sentence_transformer(world / "base", longest=32)
+    needs = {"generator": str(world / "base")} if method == "diffcse" else {}
+    loss = ZooLoss(model, method, **needs, **KEYS[method])
+    lines = (world / "world" / "train.txt").read_text(encoding="utf-8").splitlines()
+    arguments = {"max_steps": UPDATES, "per_device_train_batch_size": BATCH, "learning_rate": RATE, "seed": seed}
+    arguments |= {"lr_scheduler_type": "linear", "max_grad_norm": 1.0, "logging_steps": UPDATES}
+    train_in_trainer(loss, directory, Dataset.from_dict({"text": lines}), **arguments)
+    return score(lambda texts: model.encode(list(texts)), world)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("method", KEYS)
+def test_a_hundred_updates_end_within_the_spread_of_seeds(method, world, tmp_path):
+    own = [in_the_own_loop(method, seed, world, tmp_path / f"own-{seed}") for seed in SEEDS]
+    trainer = [in_the_trainer(method, seed, world, tmp_path / f"trainer-{seed}") for seed in SEEDS]
+    shown = [f"{mean(scores):.2f} ± {stdev(scores):.2f}" for scores in (own, trainer)]
+    print(f"{method}: own loop {shown[0]} {own}, trainer {shown[1]} {trainer}")
+    assert abs(mean(own) - mean(trainer)) <= 2 * max(stdev(own), stdev(trainer))

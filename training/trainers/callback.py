@@ -1,0 +1,117 @@
+"""`TrainingCallback`: what the zoo's own loop does around the updates, for `transformers.Trainer`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from accelerate.optimizer import AcceleratedOptimizer
+from safetensors.torch import load_file, save_file
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from ..errors import UserError
+from .for_training import Trained
+
+if TYPE_CHECKING:
+    from .losses import ZooLoss  # sentence-transformers is optional
+
+
+class TrainingCallback(TrainerCallback):
+    """Does around the updates of a trainer what the zoo's own loop does.
+
+    * It freezes what the stage does not train, such as the encoder with `lora_rank`, and begins the stage.
+    * After each optimizer step it updates the method's state, such as `ema_decay`'s average.
+    * It adds the named parts of the loss to the logs. Trackers of `report_to` are called before; give them to the
+      trainer after this callback to log the parts, too.
+    * For losses, it saves their heads in the trainer's checkpoints, and loads them where training resumes. (A model of
+      `for_training` is saved by the trainer, with everything it has.)
+
+    Args:
+        losses: those of a `SentenceTransformerTrainer`, which have begun their stage. None for a
+            `transformers.Trainer`, which has the model.
+        stage: of the model: `contrastive`, or `nli`, which trains on labelled pairs alone.
+
+    Raises:
+        UserError: the trainer's model was not made by `for_training`, and no loss was given.
+
+    Example:
+        >>> TrainingCallback(stage="nli").stage
+        'nli'
+    """
+
+    def __init__(self, *losses: ZooLoss, stage: str = "contrastive"):
+        self.losses, self.stage = losses, stage
+
+    def on_init_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
+    ) -> None:
+        """Freeze parameters. Later would be too late: the trainer makes the optimizer and wraps the model first."""
+        for loss in self.losses:
+            loss.called_back = True
+        if not self.losses:
+            self._trained(model).freeze(self.stage)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
+    ) -> None:
+        if state.global_step == 0:
+            if not self.losses:
+                self._trained(model).begin_stage(self.stage)
+            return
+        for number, loss in enumerate(self.losses):
+            file = self._file(args, state, number)
+            if not file.is_file():
+                raise UserError(
+                    f"{file}: not found; the checkpoint was written without TrainingCallback(loss), and has no heads"
+                )
+            loss.load_heads(load_file(file))
+
+    @torch.no_grad()
+    def on_optimizer_step(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        optimizer: Any = None,
+        **_: Any,
+    ) -> None:
+        if isinstance(optimizer, AcceleratedOptimizer) and optimizer.step_was_skipped:
+            return  # fp16 skipped an update that overflowed
+        for trained in [loss.trained for loss in self.losses] or [self._trained(model)]:
+            trained.after_update()
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        for number, loss in enumerate(self.losses if state.is_world_process_zero else ()):
+            save_file(loss.heads(), self._file(args, state, number))
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        logs: dict[str, float] | None = None,
+        **_: Any,
+    ) -> None:
+        for each in self.losses or [self._trained(model)]:
+            for total, prefix, parts in (("loss", "", each.parts), ("eval_loss", "eval_", each.eval_parts)):
+                named = {prefix + name: value for name, value in parts.take().items()} if total in (logs or {}) else {}
+                state.log_history[-1].update(named)
+                logs.update(named)  # type: ignore[union-attr]
+
+    @staticmethod
+    def _trained(model: torch.nn.Module) -> Trained:
+        if not isinstance(model, Trained):
+            raise UserError(
+                f"TrainingCallback: {type(model).__name__} was not made by csezoo.for_training; give the callback the "
+                "losses of a SentenceTransformerTrainer, TrainingCallback(loss)"
+            )
+        return model
+
+    @staticmethod
+    def _file(args: TrainingArguments, state: TrainerState, number: int) -> Path:
+        checkpoint = f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+        return Path(str(args.output_dir), checkpoint, f"csezoo_loss_{number}.safetensors")
