@@ -6,6 +6,7 @@ project) is not among them: a process reads its own. Where the interpreter itsel
 memory, its launcher), start one with `subprocess`.
 """
 
+import faulthandler
 import multiprocessing
 import os
 import random
@@ -17,6 +18,7 @@ import tempfile
 import warnings
 from pathlib import Path
 
+LONGEST = 300  # seconds; a process that takes longer says where it is, and ends
 ROOT = str(Path(__file__).parents[1])
 # Taken before any test adds to it: transformers adds the directory of the code that it downloads.
 PATHS = [path for path in sys.path if path not in ("", ROOT)]
@@ -50,6 +52,7 @@ def _interpret(
     sys.path[:] = [directory, *named, *paths]
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(os.path.join(written, name), os.O_WRONLY | os.O_CREAT), descriptor)
+    faulthandler.dump_traceback_later(LONGEST, exit=True)
     if arguments[:2] == ["-W", "ignore"]:
         warnings.simplefilter("ignore")
         arguments = arguments[2:]
@@ -83,11 +86,8 @@ class Python:
         self.process.start()
 
     def finish(self) -> subprocess.CompletedProcess[str]:
-        """Wait for its end; its exit code (negative: a signal) and what it wrote."""
-        self.process.join(timeout=300)
-        if self.process.exitcode is None:
-            self.process.kill()
-            raise TimeoutError(f"still running after five minutes: python {' '.join(self.arguments)}")
+        """Wait for its end, `LONGEST` at most; its exit code (negative: a signal) and what it wrote."""
+        self.process.join()
         with self.written as directory:
             out, err = (Path(directory, name).read_text(encoding="utf-8") for name in ("stdout", "stderr"))
         return subprocess.CompletedProcess(self.arguments, self.process.exitcode, out, err)

@@ -26,8 +26,7 @@ from .modeling_csezoo import CODE, CsezooModel
 from .pooling_csezoo import LAYERS, BackboneOutput, build_layers
 from .quantization_csezoo import PRECISIONS  # noqa: F401
 
-LEAST = 1e-12  # of a divisor in `wk_pool`
-WINDOW = 2  # layers on each side of a layer that are its context
+LEAST, WINDOW = 1e-12, 2  # in `wk_pool`: of a divisor; layers on each side of a layer that are its context
 
 
 def wk_pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tensor) -> torch.Tensor:
@@ -170,8 +169,7 @@ class NGramFeatures(nn.Module):
     Args:
         hidden_size: H, length of a token vector.
         kernel_sizes: tokens that each convolution sees.
-        features: how many features each computes; H together.
-        activation: `relu` or `none`.
+        features, activation: how many features each computes, H together, and what follows: `relu` or `none`.
 
     Example:
         >>> NGramFeatures(8, [1, 3], [4, 4], "none")(torch.randn(2, 5, 8), torch.ones(2, 5)).shape
@@ -190,8 +188,8 @@ class NGramFeatures(nn.Module):
         """Return the features `(R, T, H)` of token vectors `(R, T, H)`, with zeros at padding."""
         real = attention_mask.unsqueeze(-1).to(hidden.dtype)
         channels = (hidden * real).transpose(1, 2)  # (R, H, T)
-        features = torch.cat([convolution(channels) for convolution in self.convolutions], dim=1)
-        return (F.relu(features) if self.activation == "relu" else features).transpose(1, 2) * real
+        features = torch.cat([each(channels) for each in self.convolutions], dim=1).transpose(1, 2) * real
+        return F.relu(features) if self.activation == "relu" else features
 
 
 class CsezooOwnFormModel(CsezooModel):
