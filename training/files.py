@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import shutil
 import tempfile
 import zlib
@@ -16,7 +15,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from .errors import UserError, one_line
+from .errors import UserError, one_line, system_error
 
 UNREADABLE = (EOFError, OSError, zlib.error)  # raised for a file or an archive that is damaged
 
@@ -163,9 +162,8 @@ def report_full_disk(directory: Path) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:  # safetensors and tokenizers raise their own types, with the number in the text
-        text = re.search(r"os error (\d+)", str(error))
-        number = error.errno if isinstance(error, OSError) else text and int(text[1])
+    except Exception as error:
+        number = system_error(error)
         if number not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         raise UserError(
