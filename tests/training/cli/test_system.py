@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoModelForMaskedLM
 
+from tests.conftest import tiny_config, tiny_tokenizer
 from tests.interpreters import run_python
 from tests.repositories import tiny_repository
 
@@ -52,7 +55,9 @@ def files(tmp_path):
     """A model, texts, pairs, results, a recipe, a run and a thesaurus that the commands of these tests read."""
     tiny_repository(tmp_path / "model")
     (tmp_path / "texts.txt").write_text("The cat sits.\nThe dog runs.\n", encoding="utf-8")
-    (tmp_path / "pairs.csv").write_text("sentence1,sentence2,score\na,b,1\nc,d,2\n", encoding="utf-8")
+    (tmp_path / "pairs.csv").write_text(
+        "sentence1,sentence2,score\nthe cat,the dog,1\nthe big cat,a bird,2\n", encoding="utf-8"
+    )
     (tmp_path / "results.json").write_text('{"model": "x", "results": []}', encoding="utf-8")
     (tmp_path / "recipe.yaml").write_text("method: simcse\n", encoding="utf-8")
     (tmp_path / "words.txt").write_text("cat, feline\n", encoding="utf-8")
@@ -109,3 +114,97 @@ def test_what_may_not_be_read_is_one_line_in_every_command(what, files):
     finally:
         closed.chmod(0o755)
     assert [answer for answer in found if answer[1] != 2 or not answer[2].startswith("error: ")] == []
+
+
+NO_SPACE = f"""
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
+{EACH.replace("print(", "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2); print(")}"""
+
+
+def test_a_full_disk_is_one_line_in_every_writer(files):
+    """No file may grow beyond a few bytes: the system then says `File too large`, as it says that a disk is full."""
+    model, texts = files / "model", files / "texts.txt"
+    config, tokenizer = tiny_config("bert"), tiny_tokenizer("bert")
+    config.vocab_size = len(tokenizer)
+    for part in (config, tokenizer):
+        part.save_pretrained(files / "base")
+    torch.save(AutoModelForMaskedLM.from_config(config).state_dict(), files / "base" / "pytorch_model.bin")
+    commands = [
+        ["train", "quickstart", "--output_dir", files / "quickstart"],
+        ["evaluate", model, "--pairs", files / "pairs.csv", "--out", files / "out.json"],
+        ["encode", model, texts, "--to", files / "vectors"],
+        ["neighbours", texts, "--to", files / "n.csv"],
+        ["synonyms", texts, "--thesaurus", files / "words.txt", "--to", files / "s.csv"],
+        ["export", model, "--onnx", "--to", files / "exported"],
+        ["convert", files / "base", "--as", "base", "--to", files / "converted"],
+        ["reproduce", "l2pcsr/table-1", "--rows", "USE", "--out", files / "reproduced"],
+        ["cards", "--out", files / "cards"],
+        ["benchmark", "encode", "--model", model, "--texts", texts, "--repeats", "1", "--out", files / "report.json"],
+    ]
+    found = answers(NO_SPACE, commands)
+    assert [answer for answer in found if answer[1] != 2 or "File too large" not in answer[2]] == []
+
+
+@pytest.mark.parametrize("command", ["recipes", "train --help"])
+def test_an_output_without_space_is_one_line(command):
+    with open("/dev/full", "w") as full:
+        code = [sys.executable, "-m", "csezoo.training.cli", *command.split()]
+        done = subprocess.run(code, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert done.returncode == 2
+    assert (
+        done.stderr == "error: the output: No space left on device; free disk space, and run the same command again\n"
+    )
+
+
+# Ctrl-C at the moment in which a command opens its input; a signal of the system, as the terminal sends it.
+INTERRUPTED = f"""
+import os, signal, sys
+def interrupt(event, arguments):
+    if event == "open" and str(arguments[0]).endswith(("texts.txt", "recipe.yaml", "config.json", "results.json")):
+        os.kill(os.getpid(), signal.SIGINT)
+sys.addaudithook(interrupt)
+{EACH}"""
+
+
+def test_ctrl_c_exits_with_130_and_says_how_to_go_on_in_every_command(files):
+    with_data = ("compare", "glue", "models", "portrait")  # read data sets first, which are not here
+    commands = [command for command in reading(files, files) if command[0] not in with_data]
+    found = answers(INTERRUPTED, commands)
+    assert [answer for answer in found if answer[1] != 130 or not answer[2].startswith("stopped by a signal: ")] == []
+    assert found[0][2] == "stopped by a signal: run the same command again; it keeps what is already complete"
+
+
+def test_ctrl_c_is_ignored_where_the_process_was_started_so():
+    code = """
+import os, signal
+from csezoo.training.errors import exit_with_one_line
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+with exit_with_one_line():
+    os.kill(os.getpid(), signal.SIGINT)
+"""
+    assert run_python("-c", code, cwd=ROOT).returncode == 0
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_help_is_shown_in_every_encoding(encoding):
+    code = [sys.executable, "-m", "csezoo.training.cli", "train", "diffcse-bert-base-uncased-sts", "--help"]
+    variables = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run(code, capture_output=True, cwd=ROOT, env=variables)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode(encoding).endswith("All other keys: csezoo train --help\n")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
+def test_a_command_runs_with_a_closed_output(closed):
+    shell = f"{sys.executable} -m csezoo.training.cli recipes {closed}"
+    assert subprocess.run(shell, shell=True, stdout=subprocess.DEVNULL, cwd=ROOT).returncode == 0
+
+
+def test_a_name_that_is_no_utf_8_is_shown_with_escapes(files):
+    directory = os.fsencode(files) + b"/\xff"
+    os.mkdir(directory)
+    command = [sys.executable, "-m", "csezoo.training.cli", "neighbours", str(files / "texts.txt"), "--to"]
+    done = subprocess.run([*command, directory + b"/n.csv"], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("\\udcff/n.csv\n") and os.path.isfile(directory + b"/n.csv")
