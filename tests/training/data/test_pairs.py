@@ -1,7 +1,9 @@
 """Files of sentence pairs: neighbours in running text, synonyms, and translations there and back again."""
 
 import csv
+import os
 import shutil
+import signal
 from pathlib import Path
 from random import Random
 
@@ -17,6 +19,7 @@ from csezoo.training.data.translation import round_trip
 from csezoo.training.errors import UserError
 from tests.conftest import SENTENCES, tiny_tokenizer
 from tests.interpreters import CONTEXT
+from tests.training.faults import KilledAtFile
 
 
 def rows(path) -> list[list[str]]:
@@ -214,6 +217,34 @@ def test_pairs_of_long_texts_are_continued(tmp_path):
     assert csv.field_size_limit() == limit, "the limit of other readers is unchanged"
     assert [path.name for path in tmp_path.iterdir()] == ["pairs.csv"]
     assert pd.read_csv(tmp_path / "pairs.csv").values.tolist() == [list(pair) for pair in pairs]
+
+
+def test_a_call_that_is_killed_while_it_continues_loses_no_pair(tmp_path):
+    """Killed (SIGKILL) as it renames the file of the pairs so far, and then before its first batch."""
+    pairs = [(f"text {number}", "other") for number in range(1000)]
+
+    def stopped(done):
+        yield pairs[done:]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_pairs(tmp_path / "pairs.csv", ("text", "next"), stopped)
+    (partial,) = tmp_path.glob("pairs.csv.*.partial")
+    written = rows(partial)
+    for number, change in enumerate((3, 99), start=1):
+        process = CONTEXT.Process(target=_write_killed, args=(tmp_path, change))
+        process.start()
+        process.join(timeout=60)
+        assert process.exitcode == -signal.SIGKILL
+        assert rows(partial)[: len(written) - number] == written[:-number]
+    done = []
+    write_pairs(tmp_path / "pairs.csv", ("text", "next"), lambda count: [done.append(count) or pairs[count:]])
+    assert done[0] == 998 and rows(tmp_path / "pairs.csv")[1:] == [list(pair) for pair in pairs]
+
+
+def _write_killed(directory, change) -> None:
+    KilledAtFile(directory, change).install()
+    write_pairs(directory / "pairs.csv", ("text", "next"), lambda done: os.kill(os.getpid(), signal.SIGKILL))
 
 
 def _write_when_told(to, started, go) -> None:
