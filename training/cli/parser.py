@@ -37,6 +37,9 @@ def _run(arguments: list[str]) -> None:
     options, keys = parser.parse_known_args(arguments)
     if keys and not options.takes_keys:
         parser.error(f"unrecognized arguments: {' '.join(keys)}")
+    for name, value in vars(options).items():
+        if "" in (value if isinstance(value, list) else [value]) and name != "prefixes":
+            raise UserError(f"{name}: the value is empty; give one, or leave the option out")
     options.keys = keys
     options.command = shlex.join(["csezoo", *arguments])
     options.run(options)

@@ -262,6 +262,8 @@ def coerce(key: str, value: Any, hint: Any) -> Any:
             value = value.strip("[]").split(",")
         items = value if isinstance(value, list) else [value]
         return [coerce(key, item.strip() if isinstance(item, str) else item, item_hint) for item in items]
+    if hint is str and value == "":
+        raise UserError(f"{key}: the value is empty; give one, or leave the key out")
     try:
         if hint is bool:
             return {"true": True, "false": False}[str(value).lower()]

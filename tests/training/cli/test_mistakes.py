@@ -141,6 +141,7 @@ TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model
         ("benchmark soak quickstart --picture {0}/x.txt", "x.txt is not a PNG file"),
         ("benchmark soak quickstart --every -1", "every: -1.0 must be above 0"),
         ("benchmark scaling quickstart --repeats 0", "repeats: 0 must be at least 1"),
+        ("benchmark stream quickstart --repeats 0", "repeats: 0 must be at least 1"),
         ("benchmark training quickstart --out {0}", "is a directory; give a file"),
         ("portrait BASE --of pairs --pooling cls --out {0}/pipe.png", "pipe.png is not a regular file"),
         (f"evaluate BASE {EVALUATE} cls --name me/model", "of --format mteb; give that too"),
@@ -254,3 +255,27 @@ def test_a_reader_may_stop_in_the_middle_of_the_help_of_training():
     done = subprocess.run(code, stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "evaluate {0} --pairs {1} --out=",
+        "evaluate {0} --pairs=",
+        "evaluate {0} --pairs {1} --data=",
+        "encode {0} {1} --to=",
+        "encode {0} {1} --to x --column=",
+        "train simcse-bert-base-uncased --train_file {1} --output_dir=",
+        "train simcse-bert-base-uncased --train_file {1} --base_model=",
+        "reproduce diffcse/table-3 --set base_model= --dry-run",
+        "export {0} --to= --onnx",
+        "cards --out=",
+        "benchmark training quickstart --out=",
+    ],
+)
+def test_an_empty_value_is_refused(command, broken, tmp_path, capsys, monkeypatch):
+    """It is no path: `--out=` would write nothing, `--to=` into the working directory."""
+    monkeypatch.chdir(tmp_path)
+    words = command.format(broken / "few", broken / "pairs.csv").split()
+    assert ": the value is empty; give one, or leave the " in on_one_line(capsys, *words)
+    assert list(tmp_path.iterdir()) == []
