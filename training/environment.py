@@ -9,11 +9,11 @@ import ctypes
 import functools
 import importlib.metadata
 import platform
-import resource
 import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 from tqdm import tqdm
 
 # Options of glibc's `mallopt`, numbered as in its malloc.h.
@@ -52,6 +52,10 @@ def peak_rss_bytes() -> int:
     if status.is_file():  # On Linux, getrusage counts the memory of the parent process too
         (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024
+    if sys.platform == "win32":
+        return psutil.Process().memory_info().peak_wset
+    import resource  # Windows has none
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 

@@ -113,7 +113,12 @@ def new_directory(target: Path) -> Iterator[Path]:
 
 
 def flush(path: Path) -> None:
-    """Flush a file, or a directory with all its files, to disk. Call it before the rename that marks it complete."""
+    """Flush a file, or a directory with all its files, to disk. Call it before the rename that marks it complete.
+
+    Windows opens no directories and flushes no file that is open for reading: there the system writes them later.
+    """
+    if os.name == "nt":
+        return
     for part in (path, *path.rglob("*")):
         descriptor = os.open(part, os.O_RDONLY)
         os.fsync(descriptor)
