@@ -182,6 +182,7 @@ def interrupt(command, to, monkeypatch):
     [
         (["--batch_size", "0"], "batch_size: 0 must be at least 1"),
         (["--beams", "0"], "beams: 0 must be at least 1"),
+        (["--beams", "9" * 20], f"beams: {'9' * 20} must be at least 1 and at most 10,000"),
         (["--to", "nowhere/pairs.csv"], "nowhere is not a directory"),
     ],
 )
@@ -275,6 +276,28 @@ def test_a_language_that_a_model_lacks_is_named(translators, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main([*command, "--languages", "the", "xx_XX", "--to", str(tmp_path / "pairs.csv")])
     assert "has no 'xx_XX'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"max_position_embeddings": 66}, "has 66 positions; give --max_length 66 or less"),
+        ({"decoder_layers": 20_000}, "its configuration has 20,000 layers; at most 1,000 are allowed"),
+    ],
+)
+def test_a_translation_model_that_is_too_short_or_too_deep_is_refused(change, line, translators, tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("the cat\n", encoding="utf-8")
+    model = shutil.copytree(translators[0], tmp_path / "model")
+    config = BartConfig.from_pretrained(model)
+    config.update(change)
+    if "decoder_layers" in change:
+        config.save_pretrained(model)
+    else:
+        BartForConditionalGeneration(config).save_pretrained(model)
+    command = ["backtranslate", str(tmp_path / "text.txt"), "--forward", str(model), "--back", translators[1]]
+    with pytest.raises(SystemExit):
+        main([*command, "--to", str(tmp_path / "pairs.csv")])
+    assert line in capsys.readouterr().err
 
 
 def test_a_translation_model_that_does_not_load_is_named(tmp_path, capsys):
