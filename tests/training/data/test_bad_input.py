@@ -104,6 +104,8 @@ JSON_LINE = JSON.map(json.dumps) | st.sampled_from(["", "{", "]", '{"text": "a"}
 @example(lines=["null"], streaming=False).via("a segmentation fault")
 @example(lines=['[null, {"text": "a"}]'], streaming=True).via("a segmentation fault")
 @example(lines=["[[null], {}]"], streaming=True).via("pandas.errors.Pandas4Warning")
+@example(lines=['{"text": ' + "[" * 1000 + "]" * 1000 + "}"], streaming=True).via("RecursionError")
+@example(lines=['{"text": ' + "[" * 20_000 + "]" * 20_000 + "}"], streaming=False).via("a segmentation fault")
 # pandas fills the shorter of two lists of one line, and warns that a future version will refuse them.
 @pytest.mark.filterwarnings("ignore:Constructing a DataFrame from a list of sequences")
 def test_any_json_lines_as_a_training_file_are_read_or_refused_in_one_line(tmp_path, bases, lines, streaming):
