@@ -8,9 +8,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.metadata
+import os
 import platform
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
@@ -82,6 +86,23 @@ def return_freed_memory() -> None:
 @functools.cache
 def _glibc() -> ctypes.CDLL | None:
     return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None  # reads the interpreter's file
+
+
+@contextmanager
+def writable_cache() -> Iterator[None]:
+    """Let `datasets` write into a temporary directory where its cache cannot be written (a read-only HOME).
+
+    Enter it before `datasets` is imported, which reads the variable.
+    """
+    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    cache = Path(os.environ.get("HF_DATASETS_CACHE") or os.path.join(home, "datasets")).expanduser().absolute()
+    existing = next(path for path in (cache, *cache.parents) if os.path.exists(path))
+    if os.access(existing, os.W_OK | os.X_OK):
+        yield
+        return
+    with TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+        os.environ["HF_DATASETS_CACHE"] = directory
+        yield
 
 
 def peak_device_bytes() -> int | None:

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+from .environment import writable_cache
+
 
 class UserError(Exception):
     """An error the user can fix: one line that names the value and the way out. The command exits with status 2."""
@@ -93,7 +95,7 @@ def exit_with_one_line() -> Iterator[None]:
     """
     _prepare_output()
     try:
-        with _signals_raised():
+        with _signals_raised(), writable_cache():
             try:
                 yield
             finally:

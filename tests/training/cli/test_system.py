@@ -208,3 +208,16 @@ def test_a_name_that_is_no_utf_8_is_shown_with_escapes(files):
     done = subprocess.run([*command, directory + b"/n.csv"], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("\\udcff/n.csv\n") and os.path.isfile(directory + b"/n.csv")
+
+
+def test_a_home_that_cannot_be_written_needs_no_cache(files):
+    """What reads texts with `datasets` computes without its cache, and does not blame the file."""
+    if shutil.which("setpriv") is None and os.geteuid() == 0:
+        pytest.skip("READ-ONLY HOME NOT TESTED: root writes everywhere, and there is no setpriv")
+    home = files / "home"
+    home.mkdir(mode=0o555)
+    as_a_user = AS_A_USER if os.geteuid() == 0 else []
+    variables = ["env", "-u", "HF_HOME", "-u", "HF_DATASETS_CACHE", "-u", "XDG_CACHE_HOME", f"HOME={home}"]
+    command = ["synonyms", files / "texts.txt", "--thesaurus", files / "words.txt", "--to", files / "s.csv"]
+    ((_, code, line),) = answers(EACH, [command], *as_a_user, *variables)
+    assert (code, list(home.iterdir())) == (0, []), line
