@@ -98,6 +98,7 @@ def evaluate(options: argparse.Namespace) -> None:
     from ..recipes import origin
 
     check_batch_size(options.batch_size)
+    " ".join(options.queries or []).encode()  # bytes that are no text
     if options.out:
         check_out(options.out)
     if bool(options.format) != bool(options.to):

@@ -104,6 +104,13 @@ TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model
         (f"evaluate {{0}}/misfit {EVALUATE} mean", "could not be loaded"),
         (f"evaluate BASE {EVALUATE} mean --out {{0}}", "is a directory; give a file"),
         (f"evaluate BASE {EVALUATE} mean --out {{0}}/file/x.json", "file is not a directory"),
+        ("audit /", "/ has more than 10,000 files, so it is no repository; give one"),
+        (
+            "weakened {0}/run --sentences a \udcff --out {0}/w.png",
+            "is not UTF-8; rename the file, or correct the text",
+        ),
+        ("evaluate BASE --suite retrieval --queries \udcff", "is not UTF-8; rename the file, or correct the text"),
+        ("table {0}", "error: "),
         ("verify {0}/listed", "fingerprint.json: expected a JSON object, got list"),
         ("", "the following arguments are required: COMMAND; see csezoo --help"),
         ("evaluate", "the following arguments are required: MODEL; see csezoo evaluate --help"),
@@ -279,3 +286,9 @@ def test_an_empty_value_is_refused(command, broken, tmp_path, capsys, monkeypatc
     words = command.format(broken / "few", broken / "pairs.csv").split()
     assert ": the value is empty; give one, or leave the " in on_one_line(capsys, *words)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_help_of_a_recipe_without_keys_is_shown(tmp_path, capsys):
+    (tmp_path / "null.yaml").write_text("null\n", encoding="utf-8")
+    main(["train", str(tmp_path / "null.yaml"), "--help"])
+    assert "Values of null:" in capsys.readouterr().out
