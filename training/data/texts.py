@@ -46,6 +46,7 @@ BUILDERS: dict[str, tuple[str, dict[str, Any]]] = {
     ".parquet": ("parquet", {}),
 }
 
+MOST_COLUMNS = 1000  # of a CSV file
 DEEPEST = 100  # lists and objects in each other in a JSON file
 SEPARATORS = (";", "\t", "|", ",")
 # `datasets` raises errors of many types when pyarrow reads content that it does not expect.
@@ -308,6 +309,8 @@ def _read(source: Source) -> datasets.Dataset | datasets.IterableDataset:
         if path.stat().st_size == 0:
             raise UserError(f"{source.option}: {path} is empty")
         builder, options = BUILDERS[suffix]
+        if len(_header(source)[0]) > MOST_COLUMNS:  # pandas would need minutes
+            raise UserError(f"{source.option}: {path} has more than {MOST_COLUMNS:,} columns; give a file with fewer")
         if builder == "json":
             _refuse_null(path)
             _refuse_deep(path)
