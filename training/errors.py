@@ -57,6 +57,20 @@ def refuse_unknown(where: str, entry: Iterable[object], keys: Sequence[str]) -> 
         raise UserError(f"{where}: unknown key {min(map(repr, unknown))}; it must be one of {', '.join(keys)}")
 
 
+def refuse_bytes(where: str, text: str) -> None:
+    r"""Refuse a text or a name with bytes that are not UTF-8, which neither tokenizers nor safetensors take.
+
+    Example:
+        >>> refuse_bytes("output_dir", "a\udcff")
+        Traceback (most recent call last):
+        csezoo.training.errors.UserError: output_dir: 'a\udcff' is not UTF-8; rename the file, or correct the text
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{where}: {quoted(text)} is not UTF-8; rename the file, or correct the text") from None
+
+
 # What the user can do about an error of the operating system. Any other one is a defect, and keeps its traceback.
 PERMISSIONS = "change its permissions, or give another path"
 SPACE = "free disk space, and run the same command again"

@@ -15,7 +15,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from .errors import UserError, one_line, system_error
+from .errors import UserError, one_line, refuse_bytes, system_error
 
 UNREADABLE = (EOFError, OSError, zlib.error)  # raised for a file or an archive that is damaged
 
@@ -73,8 +73,9 @@ def empty_target(to: str) -> Path:
     """Return the absolute path of a directory that is to be written. Links are followed: the directory is replaced.
 
     Raises:
-        UserError: it exists and is not an empty directory.
+        UserError: it exists and is not an empty directory, or its name is not UTF-8.
     """
+    refuse_bytes("--to", to)
     target = Path(os.path.realpath(to))
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise UserError(f"--to: {to} is not an empty directory; give a new one, or delete what is in it")

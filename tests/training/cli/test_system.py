@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
+from csezoo.training.cli import main
 from tests.conftest import tiny_config, tiny_tokenizer
 from tests.interpreters import run_python
 from tests.repositories import tiny_repository
@@ -19,6 +20,7 @@ ROOT = Path(__file__).parents[3]
 # Root may read everything, unless it gives up these capabilities.
 AS_A_USER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search"]
 TRAIN = "train simcse-bert-base-uncased --eval_data none --report_to none --base_model".split()
+TRAINED = [*TRAIN, "model", "--train_file", "texts.txt", "--output_dir"]
 # Runs commands in one process, which imports the libraries once. Each has the status, or the type of a defect.
 EACH = """
 import contextlib, io, json, sys
@@ -208,6 +210,17 @@ def test_a_name_that_is_no_utf_8_is_shown_with_escapes(files):
     done = subprocess.run([*command, directory + b"/n.csv"], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("\\udcff/n.csv\n") and os.path.isfile(directory + b"/n.csv")
+
+
+@pytest.mark.parametrize("command", [TRAINED, ["export", "model", "--onnx", "--to"]], ids=["train", "export"])
+def test_a_directory_that_weights_cannot_be_written_to_is_one_line(command, files, capsys, monkeypatch):
+    """safetensors takes only names that are UTF-8."""
+    monkeypatch.chdir(files)
+    os.mkdir(b"\xff")
+    with pytest.raises(SystemExit) as stop:
+        main([*command, "\udcff/new"])
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert stop.value.code == 2 and line.endswith("is not UTF-8; rename the file, or correct the text"), line
 
 
 def test_a_home_that_cannot_be_written_needs_no_cache(files):
