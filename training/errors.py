@@ -145,7 +145,8 @@ def _fixable(error: Exception) -> str | None:
         return f"{quoted(file)} is too long for the name of a file; give a shorter one"
     if number not in WAYS_OUT:
         return None
-    return f"{quoted(os.fsdecode(file)) if file else 'the output'}: {os.strerror(number)}; {WAYS_OUT[number]}"
+    what = f"{quoted(file)}: {os.strerror(number)}" if file else one_line(error)  # the output has no name
+    return f"{what}; {WAYS_OUT[number]}"
 
 
 def _prepare_output() -> None:

@@ -155,7 +155,7 @@ def test_an_output_without_space_is_one_line(command):
         done = subprocess.run(code, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     assert done.returncode == 2
     assert (
-        done.stderr == "error: the output: No space left on device; free disk space, and run the same command again\n"
+        done.stderr == "error: [Errno 28] No space left on device; free disk space, and run the same command again\n"
     )
 
 
