@@ -8,12 +8,16 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.metadata
+import os
 import platform
-import resource
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import psutil
 from tqdm import tqdm
 
 # Options of glibc's `mallopt`, numbered as in its malloc.h.
@@ -52,6 +56,10 @@ def peak_rss_bytes() -> int:
     if status.is_file():  # On Linux, getrusage counts the memory of the parent process too
         (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024
+    if sys.platform == "win32":
+        return psutil.Process().memory_info().peak_wset
+    import resource  # Windows has none
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
@@ -78,6 +86,23 @@ def return_freed_memory() -> None:
 @functools.cache
 def _glibc() -> ctypes.CDLL | None:
     return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None  # reads the interpreter's file
+
+
+@contextmanager
+def writable_cache() -> Iterator[None]:
+    """Let `datasets` write into a temporary directory where its cache cannot be written (a read-only HOME).
+
+    Enter it before `datasets` is imported, which reads the variable.
+    """
+    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    cache = Path(os.environ.get("HF_DATASETS_CACHE") or os.path.join(home, "datasets")).expanduser().absolute()
+    existing = next(path for path in (cache, *cache.parents) if os.path.exists(path))
+    if os.access(existing, os.W_OK | os.X_OK):
+        yield
+        return
+    with TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+        os.environ["HF_DATASETS_CACHE"] = directory
+        yield
 
 
 def peak_device_bytes() -> int | None:

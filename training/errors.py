@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
+import re
+import signal
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+
+from .environment import writable_cache
 
 
 class UserError(Exception):
@@ -51,40 +57,143 @@ def refuse_unknown(where: str, entry: Iterable[object], keys: Sequence[str]) -> 
         raise UserError(f"{where}: unknown key {min(map(repr, unknown))}; it must be one of {', '.join(keys)}")
 
 
-@contextmanager
-def exit_with_one_line() -> Iterator[None]:
-    """End the process with one line and exit status 2 for an error that the user can fix.
+def refuse_bytes(where: str, text: str) -> None:
+    r"""Refuse a text or a name with bytes that are not UTF-8, which neither tokenizers nor safetensors take.
 
-    A name that is too long for a file is one of these, whatever reads or writes the file.
+    Example:
+        >>> refuse_bytes("output_dir", "a\udcff")
+        Traceback (most recent call last):
+        csezoo.training.errors.UserError: output_dir: 'a\udcff' is not UTF-8; rename the file, or correct the text
     """
     try:
-        yield
+        text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{where}: {quoted(text)} is not UTF-8; rename the file, or correct the text") from None
+
+
+# What the user can do about an error of the operating system. Any other one is a defect, and keeps its traceback.
+PERMISSIONS = "change its permissions, or give another path"
+SPACE = "free disk space, and run the same command again"
+WAYS_OUT = {
+    errno.EACCES: PERMISSIONS,
+    errno.EPERM: PERMISSIONS,
+    errno.EROFS: "give a path that can be written",
+    errno.EISDIR: "give a file",
+    errno.ENOTDIR: "give another path",
+    errno.ELOOP: "give another path",
+    errno.ENOSPC: SPACE,
+    errno.EDQUOT: SPACE,
+    errno.EFBIG: SPACE,
+}
+
+
+def system_error(error: BaseException) -> int | None:
+    """Return the operating system's number of an error; `None` if it has none.
+
+    Example:
+        >>> system_error(OSError(28, "No space left on device")), system_error(ValueError("I/O: (os error 28)"))
+        (28, 28)
+    """
+    if isinstance(error, OSError) and error.errno:
+        return error.errno
+    text = re.search(r"os error (\d+)", str(error))  # safetensors and tokenizers raise their own types
+    return int(text[1]) if text else None
+
+
+@contextmanager
+def exit_with_one_line() -> Iterator[None]:
+    """Run a command. What the user can fix, and a signal, end the process with one line and without a traceback.
+
+    The exit status is 2 for an error and 128 + signal for SIGINT (Ctrl-C) and SIGTERM. It is 0 if the reader of the
+    output stops early. Characters that the output cannot show become escapes.
+    """
+    _prepare_output()
+    try:
+        with _signals_raised(), writable_cache():
+            try:
+                yield
+            finally:
+                sys.stdout.flush()  # here at the latest, a full disk is an error
+        return
     except OutOfTimeError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        sys.stdout.flush()
         os._exit(2)  # an exit would wait for the threads that wait for the Hub
+    except Terminated as stopped:
+        print(f"stopped by a signal: {stopped.way_on}", file=sys.stderr)
+        raise
+    except BrokenPipeError:  # the reader has stopped, as in `csezoo recipes | head -2`
+        _discard_output()
+        return
     except UserError as error:
         message = str(error)
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
+    except Exception as error:
+        found = _fixable(error)
+        if found is None:
             raise
-        message = f"{quoted(error.filename)} is too long for the name of a file; give a shorter one"
-    else:
-        return
+        message = found
+        _discard_output()
     print("error:", " ".join(message.splitlines()), file=sys.stderr)  # a name in it may have line breaks
     raise SystemExit(2)
 
 
+def _fixable(error: Exception) -> str | None:
+    """Return what the user can do about an error that no part of the package has explained; `None` for a defect."""
+    if isinstance(error, UnicodeEncodeError) and any("\ud800" <= character <= "\udfff" for character in error.object):
+        return f"{quoted(error.object)} is not UTF-8; rename the file, or correct the text"
+    number, file = system_error(error), getattr(error, "filename", None)
+    if number == errno.ENAMETOOLONG:
+        return f"{quoted(file)} is too long for the name of a file; give a shorter one"
+    if number not in WAYS_OUT:
+        return None
+    what = f"{quoted(file)}: {os.strerror(number)}" if file else one_line(error)  # the output has no name
+    return f"{what}; {WAYS_OUT[number]}"
+
+
+def _prepare_output() -> None:
+    """Let every character be written to the output, whatever its encoding, also if it is closed (`>&-`)."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _discard_output() -> None:
+    """Drop what cannot be written, so that the flush at the interpreter's exit does not fail."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def _signals_raised() -> Iterator[None]:
+    """Raise `Terminated` for SIGINT and SIGTERM, unless the process was started to ignore them (`nohup`, `&`)."""
+    numbers = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) != signal.SIG_IGN]
+    if threading.current_thread() is not threading.main_thread():
+        numbers = []  # only the main thread receives signals
+    before = {number: signal.signal(number, terminate) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 class Terminated(SystemExit):
     """The exit of a process that a signal (SIGTERM, SIGINT) asked to end, with the shell's status 128 + signal.
+
+    `way_on` is how the user goes on.
 
     Example:
         >>> Terminated(15).code
         143
     """
 
-    def __init__(self, signal: int):
-        super().__init__(128 + signal)
+    def __init__(self, number: int):
+        super().__init__(128 + number)
+        self.way_on = "run the same command again; it keeps what is already complete"
 
 
 def terminate(number: int, frame: FrameType | None) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import shutil
 import tempfile
 import zlib
@@ -16,7 +15,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from .errors import UserError, one_line
+from .errors import UserError, one_line, refuse_bytes, system_error
 
 UNREADABLE = (EOFError, OSError, zlib.error)  # raised for a file or an archive that is damaged
 
@@ -74,8 +73,9 @@ def empty_target(to: str) -> Path:
     """Return the absolute path of a directory that is to be written. Links are followed: the directory is replaced.
 
     Raises:
-        UserError: it exists and is not an empty directory.
+        UserError: it exists and is not an empty directory, or its name is not UTF-8.
     """
+    refuse_bytes("--to", to)
     target = Path(os.path.realpath(to))
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise UserError(f"--to: {to} is not an empty directory; give a new one, or delete what is in it")
@@ -114,7 +114,12 @@ def new_directory(target: Path) -> Iterator[Path]:
 
 
 def flush(path: Path) -> None:
-    """Flush a file, or a directory with all its files, to disk. Call it before the rename that marks it complete."""
+    """Flush a file, or a directory with all its files, to disk. Call it before the rename that marks it complete.
+
+    Windows opens no directories and flushes no file that is open for reading: there the system writes them later.
+    """
+    if os.name == "nt":
+        return
     for part in (path, *path.rglob("*")):
         descriptor = os.open(part, os.O_RDONLY)
         os.fsync(descriptor)
@@ -163,9 +168,8 @@ def report_full_disk(directory: Path) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:  # safetensors and tokenizers raise their own types, with the number in the text
-        text = re.search(r"os error (\d+)", str(error))
-        number = error.errno if isinstance(error, OSError) else text and int(text[1])
+    except Exception as error:
+        number = system_error(error)
         if number not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         raise UserError(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import signal
 import sys
 
 from .environment import keep_freed_memory
-from .errors import UserError, exit_with_one_line, terminate
+from .errors import UserError, exit_with_one_line
 from .recipes import (
     QUICKSTARTS,
     check_keys,
@@ -35,18 +34,17 @@ Keys that every recipe has, with their defaults:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line. A `UserError` ends it with one line and exit code 2, SIGTERM with 143."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    handlers = {number: signal.signal(number, terminate) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        with exit_with_one_line():
-            _run(arguments)
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    """Run the command line, as `exit_with_one_line` does."""
+    with exit_with_one_line():
+        run(sys.argv[1:] if arguments is None else arguments)
 
 
-def _run(arguments: list[str]) -> None:
+def run(arguments: list[str]) -> None:
+    """Train, or print the help.
+
+    Raises:
+        UserError: an argument or an input cannot be used.
+    """
     if {"-h", "--help"} & set(arguments):
         print(USAGE + _help([argument for argument in arguments if argument not in ("-h", "--help")]))
         return

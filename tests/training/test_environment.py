@@ -4,10 +4,12 @@ import platform
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from csezoo.training.environment import progress_bar
+from tests.interpreters import run_python
 
 
 def test_progress_is_plain_lines_with_the_time_left(capsys):
@@ -50,3 +52,18 @@ print(resident() - before)
 def test_a_training_process_keeps_the_memory_that_it_frees_until_it_evaluates(how, then, expected):
     done = subprocess.run([sys.executable, "-c", RESIDENT, how, then], stdout=subprocess.PIPE, check=True)
     assert int(done.stdout) == pytest.approx(expected, abs=20)
+
+
+WITHOUT_RESOURCE = """
+import sys
+sys.modules["resource"] = None  # as on Windows
+from csezoo.training.cli import main
+import csezoo.training.loop.runs, csezoo.training.publishing.export
+main(["recipes"])
+"""
+
+
+def test_commands_start_on_a_system_without_the_module_resource():
+    done = run_python("-c", WITHOUT_RESOURCE, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr
+    assert "simcse-bert-base-uncased" in done.stdout

@@ -293,6 +293,8 @@ def _report(options: argparse.Namespace, benchmark: Callable[..., dict], *argume
 
     if options.out:
         check_out(options.out)
+    if chosen.get("repeats", 1) < 1:
+        raise UserError(f"repeats: {chosen['repeats']} must be at least 1")
     quiet_transformers()
     report = {"command": options.command, **benchmark(*arguments, **chosen)}
     print(format_benchmark(report))

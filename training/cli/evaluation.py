@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from ..environment import quiet_transformers
-from ..errors import UserError
+from ..errors import UserError, refuse_bytes
 from ..evaluation.tasks.names import SUITES
 from .options import SENTEVAL, Command, add_encoder_options, check_batch_size, check_out
 
@@ -98,6 +98,7 @@ def evaluate(options: argparse.Namespace) -> None:
     from ..recipes import origin
 
     check_batch_size(options.batch_size)
+    refuse_bytes("queries", " ".join(options.queries or []))
     if options.out:
         check_out(options.out)
     if bool(options.format) != bool(options.to):

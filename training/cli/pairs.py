@@ -86,8 +86,8 @@ def backtranslate(options: argparse.Namespace) -> None:
 
     _check_target(options)
     for name in ("beams", "batch_size", "max_length"):
-        if (value := getattr(options, name)) < 1:
-            raise UserError(f"{name}: {value} must be at least 1")
+        if not 1 <= (value := getattr(options, name)) <= 10_000:
+            raise UserError(f"{name}: {value} must be at least 1 and at most 10,000")
     sentences = _sentences(options)
     sizes = {"beams": options.beams, "max_length": options.max_length}
     there, back = options.languages or (None, None), (options.languages or (None, None))[::-1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -22,19 +21,15 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Parse the arguments and run the command. A `UserError` ends it with one line and exit code 2."""
+    """Parse the arguments and run the command, as `exit_with_one_line` does."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    try:
-        with exit_with_one_line():
-            if arguments[:1] == ["train"]:  # takes keys of a recipe, which argparse does not know
-                from ..train import main as train_main
+    with exit_with_one_line():
+        if arguments[:1] == ["train"]:  # takes keys of a recipe, which argparse does not know
+            from ..train import run as train
 
-                train_main(arguments[1:])
-            else:
-                _run(arguments)
-            sys.stdout.flush()
-    except BrokenPipeError:  # the reader has stopped, as in `csezoo recipes | head -2`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit does not fail
+            train(arguments[1:])
+        else:
+            _run(arguments)
 
 
 def _run(arguments: list[str]) -> None:
@@ -42,6 +37,9 @@ def _run(arguments: list[str]) -> None:
     options, keys = parser.parse_known_args(arguments)
     if keys and not options.takes_keys:
         parser.error(f"unrecognized arguments: {' '.join(keys)}")
+    for name, value in vars(options).items():
+        if "" in (value if isinstance(value, list) else [value]) and name != "prefixes":
+            raise UserError(f"{name}: the value is empty; give one, or leave the option out")
     options.keys = keys
     options.command = shlex.join(["csezoo", *arguments])
     options.run(options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..environment import quiet_transformers
-from ..errors import UserError
+from ..errors import UserError, refuse_bytes
 from .options import SENTEVAL, Command, check_picture
 
 
@@ -52,6 +52,7 @@ def weakened(options: argparse.Namespace) -> None:
     from ..pictures.weakened_tokens import draw_weakened_tokens
 
     check_picture(options.out)
+    refuse_bytes("sentences", " ".join(options.sentences))
     if not 0 <= options.seed < 2**32:
         raise UserError(f"seed: {options.seed} must be at least 0 and below 2**32")
     quiet_transformers()  # else it warns about the base model, whose weights the checkpoint replaces

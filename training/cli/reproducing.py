@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import logging
 import shlex
-import signal
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..environment import quiet_transformers
-from ..errors import UserError, terminate
+from ..errors import UserError
 from ..machines.on_ray import run_on_ray
 from ..machines.on_slurm import run_on_slurm
 from .options import Command
@@ -99,7 +98,6 @@ def reproduce(options: argparse.Namespace) -> None:
     from ..reproducing.writing import write_item
 
     create_directory(out, "--out")
-    signal.signal(signal.SIGTERM, terminate)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("csezoo").setLevel(logging.INFO)
     quiet_transformers()

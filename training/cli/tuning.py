@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import logging
 import shlex
-import signal
 import time
 from functools import partial
 from pathlib import Path
 
 from ..environment import quiet_transformers
-from ..errors import UserError, terminate
+from ..errors import UserError
 from .options import Command
 from .reproducing import add_machines, check_machines, hand_out, key_values
 
@@ -93,7 +92,6 @@ def tune(options: argparse.Namespace) -> None:
         prune=not options.no_pruning,
     )
     create_directory(search.out, "--out")
-    signal.signal(signal.SIGTERM, terminate)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("csezoo").setLevel(logging.INFO)
     quiet_transformers()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import re
@@ -151,17 +152,25 @@ def _continue_pairs(
     rows = _rows(partial)[1:-1] if partial.is_file() else []  # without the header; the last one may be incomplete
     done = len(rows)
     with report_full_disk(to.parent):
-        with partial.open("w", encoding="utf-8", newline="") as file:
-            # All in quotes: a carriage return in a text would end the row.
-            writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
-            writer.writerows([header, *rows])
+        new = partial.with_suffix(".new")  # this call may be killed too: the pairs so far are in a file at all times
+        new.write_text(_quoted([header, *rows]), encoding="utf-8", newline="")
+        flush(new)
+        new.replace(partial)
+        with partial.open("a", encoding="utf-8", newline="") as file:
             for pairs in batches(done):
-                writer.writerows(pairs)
+                file.write(_quoted(pairs))
                 file.flush()
                 done += len(pairs)
         flush(partial)
         partial.replace(to)
     return done
+
+
+def _quoted(rows: Iterable[Iterable[str]]) -> str:
+    """Return rows as CSV, with every cell in quotes: a carriage return in a text would end the row."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows(rows)
+    return text.getvalue()
 
 
 def _rows(partial: Path) -> list[list[str]]:

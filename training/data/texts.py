@@ -46,6 +46,8 @@ BUILDERS: dict[str, tuple[str, dict[str, Any]]] = {
     ".parquet": ("parquet", {}),
 }
 
+MOST_COLUMNS = 1000  # of a CSV file
+DEEPEST = 100  # lists and objects in each other in a JSON file
 SEPARATORS = (";", "\t", "|", ",")
 # `datasets` raises errors of many types when pyarrow reads content that it does not expect.
 READ_ERRORS = (
@@ -307,8 +309,11 @@ def _read(source: Source) -> datasets.Dataset | datasets.IterableDataset:
         if path.stat().st_size == 0:
             raise UserError(f"{source.option}: {path} is empty")
         builder, options = BUILDERS[suffix]
+        if len(_header(source)[0]) > MOST_COLUMNS:  # pandas would need minutes
+            raise UserError(f"{source.option}: {path} has more than {MOST_COLUMNS:,} columns; give a file with fewer")
         if builder == "json":
             _refuse_null(path)
+            _refuse_deep(path)
         where, options = builder, {"data_files": glob.escape(str(path)), **options}  # `datasets` reads a pattern
         if not source.streaming:  # otherwise `datasets` would know the file by its path and time alone
             options["name"] = sha256(path)
@@ -350,6 +355,19 @@ def _refuse_null(path: Path) -> None:
     with suppress(*UNREADABLE), _open(path) as file:
         if re.match(rb"(\xef\xbb\xbf)?\s*(\[\s*)?null", file.read(1 << 16)):
             raise UserError(f"{path}: the first row is null, not an object with text; delete that row")
+
+
+def _refuse_deep(path: Path) -> None:
+    """Refuse a line with lists and objects deep in each other: pyarrow 26 would crash the process."""
+    with suppress(*UNREADABLE), _open(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.count(b"[") + line.count(b"{") <= DEEPEST:
+                continue
+            depth = 0
+            for mark in re.finditer(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', line):
+                depth += {b"[": 1, b"{": 1, b"]": -1, b"}": -1}.get(mark[0], 0)
+                if depth > DEEPEST:
+                    raise UserError(f"{path}, line {number}: more than {DEEPEST} lists in each other, not text")
 
 
 def _raise_bad_utf8(path: Path) -> None:

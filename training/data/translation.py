@@ -10,6 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from ..errors import UserError, one_line
 from ..loading.backbones import LOAD_ERRORS, SAFELY
+from ..loading.sizes import refuse_oversized_checkpoint
 
 Translate = Callable[[Sequence[str]], list[str]]
 
@@ -27,9 +28,10 @@ def translator(
         languages: codes of source and target, for a model of many languages (mBART, M2M100, NLLB).
 
     Raises:
-        UserError: the model cannot be loaded, or does not know a language.
+        UserError: the model cannot be loaded, is too large or has fewer positions, or does not know a language.
     """
     try:
+        refuse_oversized_checkpoint(name, AutoModelForSeq2SeqLM)
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         model = AutoModelForSeq2SeqLM.from_pretrained(name, **SAFELY)
     except LOAD_ERRORS as error:
@@ -37,6 +39,9 @@ def translator(
             f"{name!r} could not be loaded as a sequence-to-sequence model ({one_line(error)}); give the directory or "
             "Hub id of one"
         ) from error
+    positions = model.config.to_dict().get("max_position_embeddings")  # T5 has no limit
+    if positions and max_length > positions:
+        raise UserError(f"max_length: {name!r} has {positions} positions; give --max_length {positions} or less")
     model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     options: dict[str, Any] = {"num_beams": beams, "max_new_tokens": max_length, "do_sample": False}
     if languages:

@@ -155,10 +155,10 @@ def run_seed(
         return
     try:
         training = train(recipe, seed, run, accelerator, dev, tests, finished)
-    except Terminated:
+    except Terminated as stopped:
         written = sorted(run.glob("checkpoints/step-*"))
         where = f"resumes from {written[-1]}" if written else "starts again, because there was no checkpoint yet"
-        logger.warning("stopped by a signal: the same command %s", where)
+        stopped.way_on = f"the same command {where}"
         raise
     accelerator.free_memory()  # the next seed needs the memory
     if accelerator.is_main_process:

@@ -10,12 +10,13 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from csezoo.modeling.serving.configuration_csezoo import OWN_FORM, PLAIN
 
-from ..errors import one_line
+from ..errors import UserError, one_line
 from ..files import read_json
 from ..hub import is_inside, local_directory
 
@@ -23,6 +24,7 @@ SERVING = Path(__file__).parents[2] / "modeling" / "serving"
 # The checksums of the code of each release, by version and file. `python -m csezoo.training.publishing.audit VERSION`
 # adds the installed code.
 RELEASES = Path(__file__).parent / "releases.json"
+MOST_FILES = 10_000  # far more than a repository has; `/` has more
 # Files that only name or show something, and weights that no library runs.
 HARMLESS = {".cff", ".jpg", ".json", ".md", ".png", ".safetensors", ".svg", ".txt", ".yaml", ".yml"}
 NAMES = {"LICENSE", "NOTICE", ".gitattributes", ".gitignore"}
@@ -77,12 +79,18 @@ def audit(directory: Path, releases: Path = RELEASES) -> list[Finding]:
     Args:
         directory: the repository.
         releases: the checksums of the code of each release.
+
+    Raises:
+        UserError: it has far more files than a repository.
     """
     code = known_code(releases)
     try:
-        paths = {path.relative_to(directory).as_posix(): path for path in sorted(directory.rglob("*"))}
+        found = list(islice(directory.rglob("*"), MOST_FILES + 1))
     except OSError as error:
         return [Finding(".", f"cannot be read ({one_line(error)})")]
+    if len(found) > MOST_FILES:
+        raise UserError(f"{directory} has more than {MOST_FILES:,} files, so it is no repository; give one")
+    paths = {path.relative_to(directory).as_posix(): path for path in sorted(found)}
     if not paths:
         return [Finding(".", "is empty or cannot be read")]
     findings = []

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from ..errors import UserError, one_line, quoted
+from ..errors import UserError, one_line, quoted, refuse_bytes
 from ..files import replace_file
 from .keys import PATH, Recipe, check_allowed, recipe_keys
 from .methods import key_names, method_keys
@@ -262,6 +262,10 @@ def coerce(key: str, value: Any, hint: Any) -> Any:
             value = value.strip("[]").split(",")
         items = value if isinstance(value, list) else [value]
         return [coerce(key, item.strip() if isinstance(item, str) else item, item_hint) for item in items]
+    if hint is str and value == "":
+        raise UserError(f"{key}: the value is empty; give one, or leave the key out")
+    if hint is str:
+        refuse_bytes(key, str(value))
     try:
         if hint is bool:
             return {"true": True, "false": False}[str(value).lower()]

@@ -104,6 +104,13 @@ TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model
         (f"evaluate {{0}}/misfit {EVALUATE} mean", "could not be loaded"),
         (f"evaluate BASE {EVALUATE} mean --out {{0}}", "is a directory; give a file"),
         (f"evaluate BASE {EVALUATE} mean --out {{0}}/file/x.json", "file is not a directory"),
+        ("audit /", "/ has more than 10,000 files, so it is no repository; give one"),
+        (
+            "weakened {0}/run --sentences a \udcff --out {0}/w.png",
+            "is not UTF-8; rename the file, or correct the text",
+        ),
+        ("evaluate BASE --suite retrieval --queries \udcff", "is not UTF-8; rename the file, or correct the text"),
+        ("table {0}", "error: "),
         ("verify {0}/listed", "fingerprint.json: expected a JSON object, got list"),
         ("", "the following arguments are required: COMMAND; see csezoo --help"),
         ("evaluate", "the following arguments are required: MODEL; see csezoo evaluate --help"),
@@ -141,6 +148,7 @@ TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model
         ("benchmark soak quickstart --picture {0}/x.txt", "x.txt is not a PNG file"),
         ("benchmark soak quickstart --every -1", "every: -1.0 must be above 0"),
         ("benchmark scaling quickstart --repeats 0", "repeats: 0 must be at least 1"),
+        ("benchmark stream quickstart --repeats 0", "repeats: 0 must be at least 1"),
         ("benchmark training quickstart --out {0}", "is a directory; give a file"),
         ("portrait BASE --of pairs --pooling cls --out {0}/pipe.png", "pipe.png is not a regular file"),
         (f"evaluate BASE {EVALUATE} cls --name me/model", "of --format mteb; give that too"),
@@ -254,3 +262,33 @@ def test_a_reader_may_stop_in_the_middle_of_the_help_of_training():
     done = subprocess.run(code, stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "evaluate {0} --pairs {1} --out=",
+        "evaluate {0} --pairs=",
+        "evaluate {0} --pairs {1} --data=",
+        "encode {0} {1} --to=",
+        "encode {0} {1} --to x --column=",
+        "train simcse-bert-base-uncased --train_file {1} --output_dir=",
+        "train simcse-bert-base-uncased --train_file {1} --base_model=",
+        "reproduce diffcse/table-3 --set base_model= --dry-run",
+        "export {0} --to= --onnx",
+        "cards --out=",
+        "benchmark training quickstart --out=",
+    ],
+)
+def test_an_empty_value_is_refused(command, broken, tmp_path, capsys, monkeypatch):
+    """It is no path: `--out=` would write nothing, `--to=` into the working directory."""
+    monkeypatch.chdir(tmp_path)
+    words = command.format(broken / "few", broken / "pairs.csv").split()
+    assert ": the value is empty; give one, or leave the " in on_one_line(capsys, *words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_help_of_a_recipe_without_keys_is_shown(tmp_path, capsys):
+    (tmp_path / "null.yaml").write_text("null\n", encoding="utf-8")
+    main(["train", str(tmp_path / "null.yaml"), "--help"])
+    assert "Values of null:" in capsys.readouterr().out

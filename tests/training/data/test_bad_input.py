@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from csezoo.training.data.streams import StreamedBatches
-from csezoo.training.data.texts import load_labelled, load_sentences
+from csezoo.training.data.texts import load_labelled, load_sentences, stream_texts
 from csezoo.training.errors import UserError, quoted
 from csezoo.training.evaluation.encoders import plain_encoder
 from csezoo.training.evaluation.tasks.sts import load_pairs_file
@@ -104,12 +104,21 @@ JSON_LINE = JSON.map(json.dumps) | st.sampled_from(["", "{", "]", '{"text": "a"}
 @example(lines=["null"], streaming=False).via("a segmentation fault")
 @example(lines=['[null, {"text": "a"}]'], streaming=True).via("a segmentation fault")
 @example(lines=["[[null], {}]"], streaming=True).via("pandas.errors.Pandas4Warning")
+@example(lines=['{"text": ' + "[" * 1000 + "]" * 1000 + "}"], streaming=True).via("RecursionError")
+@example(lines=['{"text": ' + "[" * 20_000 + "]" * 20_000 + "}"], streaming=False).via("a segmentation fault")
 # pandas fills the shorter of two lists of one line, and warns that a future version will refuse them.
 @pytest.mark.filterwarnings("ignore:Constructing a DataFrame from a list of sequences")
 def test_any_json_lines_as_a_training_file_are_read_or_refused_in_one_line(tmp_path, bases, lines, streaming):
     file = tmp_path / "drawn.jsonl"
     file.write_text("\n".join(lines), encoding="utf-8")
     read_or_refused(bases, file, **({"streaming": True, "max_steps": 1} if streaming else {}))
+
+
+def test_a_file_with_very_many_columns_is_refused_at_once(tmp_path):
+    file = tmp_path / "wide.csv"
+    file.write_text(",".join(map(str, range(300_000))) + "\n", encoding="utf-8")
+    with pytest.raises(UserError, match="wide.csv has more than 1,000 columns; give a file with fewer"):
+        next(stream_texts(str(file)))
 
 
 def test_a_stream_that_breaks_off_in_its_middle_is_one_line(tmp_path, bases):

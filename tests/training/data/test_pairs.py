@@ -1,7 +1,9 @@
 """Files of sentence pairs: neighbours in running text, synonyms, and translations there and back again."""
 
 import csv
+import os
 import shutil
+import signal
 from pathlib import Path
 from random import Random
 
@@ -17,6 +19,7 @@ from csezoo.training.data.translation import round_trip
 from csezoo.training.errors import UserError
 from tests.conftest import SENTENCES, tiny_tokenizer
 from tests.interpreters import CONTEXT
+from tests.training.faults import KilledAtFile
 
 
 def rows(path) -> list[list[str]]:
@@ -179,6 +182,7 @@ def interrupt(command, to, monkeypatch):
     [
         (["--batch_size", "0"], "batch_size: 0 must be at least 1"),
         (["--beams", "0"], "beams: 0 must be at least 1"),
+        (["--beams", "9" * 20], f"beams: {'9' * 20} must be at least 1 and at most 10,000"),
         (["--to", "nowhere/pairs.csv"], "nowhere is not a directory"),
     ],
 )
@@ -216,6 +220,34 @@ def test_pairs_of_long_texts_are_continued(tmp_path):
     assert pd.read_csv(tmp_path / "pairs.csv").values.tolist() == [list(pair) for pair in pairs]
 
 
+def test_a_call_that_is_killed_while_it_continues_loses_no_pair(tmp_path):
+    """Killed (SIGKILL) as it renames the file of the pairs so far, and then before its first batch."""
+    pairs = [(f"text {number}", "other") for number in range(1000)]
+
+    def stopped(done):
+        yield pairs[done:]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_pairs(tmp_path / "pairs.csv", ("text", "next"), stopped)
+    (partial,) = tmp_path.glob("pairs.csv.*.partial")
+    written = rows(partial)
+    for number, change in enumerate((3, 99), start=1):
+        process = CONTEXT.Process(target=_write_killed, args=(tmp_path, change))
+        process.start()
+        process.join(timeout=60)
+        assert process.exitcode == -signal.SIGKILL
+        assert rows(partial)[: len(written) - number] == written[:-number]
+    done = []
+    write_pairs(tmp_path / "pairs.csv", ("text", "next"), lambda count: [done.append(count) or pairs[count:]])
+    assert done[0] == 998 and rows(tmp_path / "pairs.csv")[1:] == [list(pair) for pair in pairs]
+
+
+def _write_killed(directory, change) -> None:
+    KilledAtFile(directory, change).install()
+    write_pairs(directory / "pairs.csv", ("text", "next"), lambda done: os.kill(os.getpid(), signal.SIGKILL))
+
+
 def _write_when_told(to, started, go) -> None:
     def batches(done):
         started.set()
@@ -244,6 +276,28 @@ def test_a_language_that_a_model_lacks_is_named(translators, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main([*command, "--languages", "the", "xx_XX", "--to", str(tmp_path / "pairs.csv")])
     assert "has no 'xx_XX'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"max_position_embeddings": 66}, "has 66 positions; give --max_length 66 or less"),
+        ({"decoder_layers": 20_000}, "its configuration has 20,000 layers; at most 1,000 are allowed"),
+    ],
+)
+def test_a_translation_model_that_is_too_short_or_too_deep_is_refused(change, line, translators, tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("the cat\n", encoding="utf-8")
+    model = shutil.copytree(translators[0], tmp_path / "model")
+    config = BartConfig.from_pretrained(model)
+    config.update(change)
+    if "decoder_layers" in change:
+        config.save_pretrained(model)
+    else:
+        BartForConditionalGeneration(config).save_pretrained(model)
+    command = ["backtranslate", str(tmp_path / "text.txt"), "--forward", str(model), "--back", translators[1]]
+    with pytest.raises(SystemExit):
+        main([*command, "--to", str(tmp_path / "pairs.csv")])
+    assert line in capsys.readouterr().err
 
 
 def test_a_translation_model_that_does_not_load_is_named(tmp_path, capsys):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...errors import UserError
 from ..metrics.recall.recall import Recall
 from .sts import PairTask, Vectors, load_task, unit_vectors
 
@@ -22,10 +23,21 @@ class RetrievalTask:
     Args:
         pairs: pairs with gold scores.
         equal: the gold score of pairs that mean the same.
+
+    Raises:
+        UserError: there are too few pairs, or none means the same.
     """
 
     pairs: PairTask
     equal: float = 5.0
+
+    def __post_init__(self) -> None:
+        count = len(self.pairs.pairs)
+        if count < 6 or self.equal not in self.pairs.scores:
+            raise UserError(
+                f"{self.name} needs at least 6 pairs, for recall@10, and one with the score {self.equal:g}; there are "
+                f"{count}: give the complete data set"
+            )
 
     @property
     def name(self) -> str:

@@ -70,7 +70,8 @@ def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
     """Set up the processes, precision, logging and tracker of a run.
 
     Raises:
-        UserError: the recipe's tracker or precision does not work here, or too few processes were started.
+        UserError: the recipe's tracker or precision does not work here, `accelerate launch` has a setting that would
+            be ignored, or too few processes were started.
     """
     tracker = None if recipe.report_to == "none" else recipe.report_to
     # The heads of one stage have no gradients in the other. Without a contrastive loss, a projection may have none.
@@ -91,6 +92,7 @@ def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
     except ValueError as error:
         raise UserError(f"report_to or mixed_precision: {error}; choose another value") from error
     check_launch(accelerator.num_processes)
+    _refuse_ignored(recipe, accelerator)
     level = logging.INFO if accelerator.is_main_process else logging.ERROR
     logging.basicConfig(level=logging.WARNING, format="%(message)s", force=True)
     logging.getLogger("csezoo").setLevel(level)
@@ -107,6 +109,18 @@ def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
     if tracker and not accelerator.log_with:
         raise UserError(f"report_to: {tracker} is not installed; pip install {tracker}, or use --report_to none")
     return accelerator
+
+
+def _refuse_ignored(recipe: Recipe, accelerator: Accelerator) -> None:
+    """Refuse settings of `accelerate launch` and of the recipe that would be recorded and not used."""
+    if accelerator.device.type == "cpu" and precision_of(accelerator) == "fp16":
+        raise UserError("mixed_precision: fp16 needs a GPU, and this run is on the CPU; use bf16, auto or no")
+    steps = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1")
+    if steps not in ("1", str(recipe.gradient_accumulation_steps)):
+        raise UserError(
+            f"accelerate launch --gradient_accumulation_steps {steps}: the recipe decides; give this option after the "
+            "recipe instead"
+        )
 
 
 def start_tracker(accelerator: Accelerator, recipe: Recipe) -> None:

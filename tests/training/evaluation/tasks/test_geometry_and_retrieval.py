@@ -116,3 +116,10 @@ def test_all_suites_from_the_command_line_on_real_data(real_data, bases, tmp_pat
     assert rows["SICK-R"] == 4927 == rows["SICK-R, to 8 words"] + rows["SICK-R, over 8 words"]
     shown = capsys.readouterr().out
     assert "uniformity" in shown and "you can do it, too ." in shown
+
+
+@pytest.mark.parametrize(("count", "score"), [(5, 5.0), (9, 4.0)])
+def test_retrieval_in_too_few_rows_is_refused(count, score):
+    pairs = PairTask("toy", [(f"a {row}", f"b {row}") for row in range(count)], [score] * count, "example")
+    with pytest.raises(UserError, match="toy retrieval needs at least 6 pairs, for recall@10, and one with"):
+        RetrievalTask(pairs)

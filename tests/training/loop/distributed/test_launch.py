@@ -52,3 +52,23 @@ def test_processes_wait_for_what_the_main_one_does_alone(tmp_path, monkeypatch, 
 def test_a_tracker_that_is_not_installed_is_refused(tmp_path):
     with pytest.raises(UserError, match="report_to: aim is not installed; pip install aim"):
         make_accelerator(make_recipe({"report_to": "aim"}), tmp_path)
+
+
+def test_fp16_on_a_cpu_is_refused(tmp_path, monkeypatch):
+    """accelerate records it and computes in float32."""
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    with pytest.raises(UserError, match="mixed_precision: fp16 needs a GPU, and this run is on the CPU; use bf16"):
+        make_accelerator(make_recipe({"report_to": "none", "mixed_precision": "fp16"}), tmp_path)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+    with pytest.raises(UserError, match="mixed_precision: fp16 needs a GPU"):
+        make_accelerator(make_recipe({"report_to": "none"}), tmp_path)
+
+
+def test_gradient_accumulation_of_the_launcher_must_be_that_of_the_recipe(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    with pytest.raises(UserError, match="steps 4: the recipe decides; give this option after the recipe instead"):
+        make_accelerator(make_recipe({"report_to": "none"}), tmp_path)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    same = make_recipe({"report_to": "none", "gradient_accumulation_steps": 4})
+    assert make_accelerator(same, tmp_path).gradient_accumulation_steps == 4
