@@ -18,7 +18,9 @@ from typing import Any, BinaryIO, cast
 
 import datasets
 import numpy as np
+import pandas
 import pyarrow
+import pyarrow.parquet
 from datasets.exceptions import DatasetGenerationError
 from pandas.errors import ParserWarning
 
@@ -56,6 +58,7 @@ READ_ERRORS = (
     ValueError,
     TypeError,
     AttributeError,
+    KeyError,
     *UNREADABLE,
 )
 
@@ -112,8 +115,7 @@ def streamed_files(recipe: Recipe) -> list[str]:
     """Return the files that a recipe streams from a local directory, in order; none for any other data."""
     if recipe.train_file or not recipe.streaming or not os.path.isdir(str(recipe.dataset)):
         return []
-    data_files = datasets.load_dataset_builder(recipe.dataset, data_files=recipe.dataset_file).config.data_files
-    return list(data_files["train"])
+    return _files_in(Source("train_file", None, recipe.dataset, recipe.dataset_file, None, streaming=True))
 
 
 def stream_texts(file: str, column: str | None = None) -> Iterator[str]:
@@ -188,7 +190,8 @@ def load_labelled(recipe: Recipe, classes: int) -> datasets.Dataset:
 
 
 # The label numbers of NLI data sets on the Hub.
-HUB_LABELS = {0: "entailment", 1: "neutral", 2: "contradiction"}
+HUB_LABELS: dict[Any, str] = {0: "entailment", 1: "neutral", 2: "contradiction"}
+HUB_LABELS |= {str(number): label for number, label in HUB_LABELS.items()}  # as a CSV file has them
 # The column of label numbers until the text columns are renamed. A file may have texts in a column named `label`.
 LABEL_NUMBER = "label: number"
 
@@ -197,7 +200,7 @@ def _number_labels(batch: dict[str, list], rows: list[int], column: str, source:
     """Replace labels by their index in `LABELS`, and drop rows without a gold label."""
     # By type, because a list has no hash and True equals 1.
     labels = [HUB_LABELS.get(label, label) if type(label) in (int, float, str) else label for label in batch[column]]
-    kept = [i for i, label in enumerate(labels) if label not in ("-", -1, "", None)]
+    kept = [i for i, label in enumerate(labels) if label not in ("-", -1, "-1", "", None)]
     if wrong := [i for i in kept if labels[i] not in LABELS]:
         place = f"{source}, row {rows[wrong[0]] + 1}"
         raise UserError(f"{place}: {column} {labels[wrong[0]]!r} must be one of {', '.join(LABELS)}")
@@ -268,7 +271,7 @@ def _header(source: Source) -> tuple[list[str], str]:
 
     pandas renames a column that is there twice.
     """
-    suffix = Path(source.file.removesuffix(".gz")).suffix if source.file else ""
+    suffix = _suffix(source.file) if source.file else ""
     if suffix not in (".csv", ".tsv"):
         return [], ""
     options = BUILDERS[suffix][1]
@@ -299,22 +302,25 @@ def _checked(
 def _read(source: Source) -> datasets.Dataset | datasets.IterableDataset:
     if source.file:
         path = Path(source.file)
-        suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+        suffix = _suffix(source.file)
         if not path.is_file():
             raise UserError(f"{source.option}: {path} {'is not a file' if path.exists() else 'does not exist'}")
         if suffix not in BUILDERS:
             raise UserError(f"{source.option}: {path} must end in one of {', '.join(BUILDERS)} (also with .gz)")
         if path.stat().st_size == 0:
             raise UserError(f"{source.option}: {path} is empty")
-        builder, options = BUILDERS[suffix]
-        if builder == "json":
+        if BUILDERS[suffix][0] == "json":
             _refuse_null(path)
-        where, options = builder, {"data_files": glob.escape(str(path)), **options}  # `datasets` reads a pattern
+        where, options = _options(source, [str(path)], suffix)
         if not source.streaming:  # otherwise `datasets` would know the file by its path and time alone
             options["name"] = sha256(path)
     elif source.dataset:
         where = source.dataset
         options = {"data_files": source.dataset_file, "revision": source.revision}
+        if os.path.isdir(where) and (files := _files_in(source)):
+            suffixes = {_suffix(file) for file in files}
+            if len(suffixes) == 1 and (suffix := suffixes.pop()) in BUILDERS:
+                where, options = _options(source, files, suffix)
     else:
         other = source.option.replace("train_file", "dataset").replace("nli_file", "nli_dataset")
         raise UserError(
@@ -322,6 +328,42 @@ def _read(source: Source) -> datasets.Dataset | datasets.IterableDataset:
         )
     with _reading(source):
         return datasets.load_dataset(where, split="train", streaming=source.streaming, **options)
+
+
+def _suffix(file: str) -> str:
+    return Path(file.removesuffix(".gz")).suffix
+
+
+def _files_in(source: Source) -> list[str]:
+    """Return the files of a data set in a directory."""
+    with _reading(source):
+        builder = datasets.load_dataset_builder(str(source.dataset), data_files=source.dataset_file)
+        return list((builder.config.data_files or {}).get("train", []))
+
+
+def _options(source: Source, files: list[str], suffix: str) -> tuple[str, dict[str, Any]]:
+    """Return the builder for local files and its options, with which texts are read as they are.
+
+    pandas would otherwise read `007` as 7 wherever 10,000 rows look like numbers, and `datasets` does not know the
+    type of texts in the Parquet files of Polars.
+    """
+    builder, options = BUILDERS[suffix]
+    with _reading(source):
+        if builder == "csv":
+            names = pandas.read_csv(files[0], nrows=0, **options).columns
+            options = {**options, "features": datasets.Features(dict.fromkeys(names, datasets.Value("string")))}
+        elif builder == "parquet":
+            schema = pyarrow.parquet.read_schema(files[0])
+            if any(pyarrow.types.is_string_view(field.type) for field in schema):
+                options = {"features": datasets.Features.from_arrow_schema(_without_views(schema))}
+    return builder, {"data_files": [glob.escape(file) for file in files], **options}  # `datasets` reads patterns
+
+
+def _without_views(schema: pyarrow.Schema) -> pyarrow.Schema:
+    views = pyarrow.types.is_string_view
+    return pyarrow.schema(
+        [field.with_type(pyarrow.large_string()) if views(field.type) else field for field in schema]
+    )
 
 
 @contextmanager

@@ -126,6 +126,24 @@ def test_a_stream_gives_the_same_sentences(load, tmp_path):
     assert load("train.csv", content, text_columns=COLUMNS, **stream) == TRIPLETS
 
 
+LOOKS_LIKE_NUMBERS = ["007", "1.50", "1e5", "True", " 5", "+1", "NA", "2020-01-01", str(2**70)]
+
+
+@pytest.mark.parametrize("stream", [{}, {"streaming": True, "max_steps": 1}])
+@pytest.mark.parametrize("name", ["train.csv", "train.tsv", "train.csv.gz", "train.txt"])
+@pytest.mark.parametrize("source", ["train_file", "dataset"])
+def test_text_is_text_whatever_a_block_of_rows_looks_like(tmp_path, source, name, stream):
+    """pandas guesses types for 10,000 rows at once."""
+    words, numbers = ["a word"] * 10_000, LOOKS_LIKE_NUMBERS
+    directory = tmp_path / "texts"
+    directory.mkdir()
+    for each in (words + numbers[:1], words + numbers, numbers):
+        lines = "\n".join([*(["text"] if "txt" not in name else []), *each]).encode() + b"\n"
+        (directory / name).write_bytes(gzip.compress(lines) if name.endswith(".gz") else lines)
+        keys = {"train_file": str(directory / name)} if source == "train_file" else {"dataset": str(directory)}
+        assert [row["0"] for row in load_sentences(make_recipe({**keys, **stream}))] == each
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("name", ["train[12].txt", "train?.txt", "t*.txt"])
 def test_a_name_with_the_characters_of_a_pattern_is_the_name_of_one_file(load, name, streaming):
@@ -139,7 +157,7 @@ def test_a_name_with_the_characters_of_a_pattern_is_the_name_of_one_file(load, n
     [
         ("a.csv", "x,y\na,b\n", {"text_columns": "sent0"}, ["no column sent0, only x, y", "--text_columns"]),
         ("a.csv", "x,y\na,b\n", {}, ["has the columns x, y", "--text_columns"]),
-        ("a.csv", "x,y,z\na,1,.5\nb,2,.5\n", {"text_columns": "x,y,z"}, ["column y must be text, got int64"]),
+        ("a.jsonl", '{"x": "a", "y": 1}\n', {"text_columns": "x,y"}, ["column y must be text, got int64"]),
         ("a.csv", "text;y\na;1\n", {}, ["its header 'text;y' seems to be separated by ';'", "read with ','"]),
         ("a.csv", "text\ty\na\t1\n", {}, ["separated by '\\t'"]),
         ("a.tsv", "text,y\na,1\n", {}, ["separated by ','", "read with '\\t'"]),
