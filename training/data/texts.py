@@ -115,6 +115,8 @@ def streamed_files(recipe: Recipe) -> list[str]:
     """Return the files that a recipe streams from a local directory, in order; none for any other data."""
     if recipe.train_file or not recipe.streaming or not os.path.isdir(str(recipe.dataset)):
         return []
+    if is_saved(str(recipe.dataset)):
+        return sorted(map(str, Path(str(recipe.dataset)).rglob("*.arrow")))
     return _files_in(Source("train_file", None, recipe.dataset, recipe.dataset_file, None, streaming=True))
 
 
@@ -317,6 +319,8 @@ def _read(source: Source) -> datasets.Dataset | datasets.IterableDataset:
     elif source.dataset:
         where = source.dataset
         options = {"data_files": source.dataset_file, "revision": source.revision}
+        if is_saved(where):
+            return _saved(source)
         if os.path.isdir(where) and (files := _files_in(source)):
             suffixes = {_suffix(file) for file in files}
             if len(suffixes) == 1 and (suffix := suffixes.pop()) in BUILDERS:
@@ -328,6 +332,18 @@ def _read(source: Source) -> datasets.Dataset | datasets.IterableDataset:
         )
     with _reading(source):
         return datasets.load_dataset(where, split="train", streaming=source.streaming, **options)
+
+
+def is_saved(directory: str) -> bool:
+    """Return whether `save_to_disk` of `datasets` wrote a directory."""
+    return any(os.path.isfile(os.path.join(directory, name)) for name in ("state.json", "dataset_dict.json"))
+
+
+def _saved(source: Source) -> datasets.Dataset | datasets.IterableDataset:
+    with _reading(source):
+        loaded = datasets.load_from_disk(str(source.dataset))
+        rows = loaded["train"] if isinstance(loaded, datasets.DatasetDict) else loaded
+        return rows.to_iterable_dataset() if source.streaming else rows
 
 
 def _suffix(file: str) -> str:

@@ -6,12 +6,14 @@ import logging
 import os
 
 import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from csezoo.training.data.collation import tokenize_once
-from csezoo.training.data.texts import load_sentences, stream_texts
+from csezoo.training.data.texts import load_sentences, stream_texts, streamed_files
 from csezoo.training.errors import UserError
-from csezoo.training.recipes import make_recipe
+from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES, tiny_tokenizer
 
 TRIPLETS = [("a cat sits", "an animal", "no cat"), ('she said, "hi"', "a greeting", "silence"), ("NA", "None", "null")]
@@ -267,3 +269,36 @@ def test_a_file_is_known_by_its_content_and_not_by_its_time(tmp_path, name, old,
         keys = {"text_columns": ["t"]} if name.endswith("csv") else {}
         first.append(load_sentences(make_recipe({"train_file": str(file), **keys}))["0"][0])
     assert first == ["one", "six"]
+
+
+@pytest.mark.parametrize("stream", [{}, {"streaming": True, "max_steps": 1}])
+@pytest.mark.parametrize("splits", [False, True])
+def test_a_directory_that_datasets_saved_is_a_data_set(tmp_path, splits, stream):
+    saved = datasets.Dataset.from_dict({"text": ["a cat", "007"]})
+    (datasets.DatasetDict({"train": saved}) if splits else saved).save_to_disk(tmp_path / "saved")
+    recipe = make_recipe({"dataset": str(tmp_path / "saved"), **stream})
+    assert [row["0"] for row in load_sentences(recipe)] == ["a cat", "007"]
+    assert len(streamed_files(recipe)) == len(stream) // 2
+
+
+@pytest.mark.parametrize("stream", [{}, {"streaming": True, "max_steps": 1}])
+def test_texts_in_the_parquet_files_of_polars_are_texts(tmp_path, stream):
+    (tmp_path / "texts").mkdir()
+    file = tmp_path / "texts" / "train.parquet"
+    pq.write_table(pa.table({"text": pa.array(["a cat", "007"], pa.string_view())}), file)
+    for source in ({"train_file": str(file)}, {"dataset": str(file.parent)}):
+        assert [row["0"] for row in load_sentences(make_recipe({**source, **stream}))] == ["a cat", "007"]
+
+
+def test_another_data_set_or_model_forgets_the_files_and_revisions_of_the_recipe(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "{dataset: zoo/texts, dataset_file: a.txt, dataset_revision: main, base_model: zoo/bert, base_revision: v1}",
+        encoding="utf-8",
+    )
+    recipe = load_recipe(str(file))
+    other = load_recipe(str(file), {"dataset": "mydir", "base_model": "mymodel"})
+    assert (other.dataset_file, other.dataset_revision, other.base_revision) == (None, None, None)
+    given = load_recipe(str(file), {"dataset": "mydir", "dataset_file": "*.txt"})
+    assert (given.dataset_file, given.dataset_revision, given.base_revision) == ("*.txt", None, "v1")
+    assert load_recipe(str(file), {"dataset": "zoo/texts"}) == recipe
