@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import os
 import re
@@ -87,7 +88,7 @@ def new_directory(target: Path) -> Iterator[Path]:
     """Make a directory to write into, which becomes `target` when it is complete, and is deleted after an error.
 
     Args:
-        target: from `empty_target`. No other directory beside it is changed.
+        target: from `empty_target`. Beside it, only what a killed process left of this target is deleted.
 
     Raises:
         UserError: it cannot be created, or is no longer empty when it is to be replaced.
@@ -95,11 +96,15 @@ def new_directory(target: Path) -> Iterator[Path]:
     with ExitStack() as stack:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
+            for left in target.parent.glob(f".{glob.escape(target.name)}.*.partial"):  # by a process that was killed
+                if (left / LOCK).is_file() and not locked_elsewhere(left):
+                    shutil.rmtree(left, ignore_errors=True)
             hidden = tempfile.TemporaryDirectory(
                 prefix=f".{target.name}.", suffix=".partial", dir=target.parent, ignore_cleanup_errors=True
             )
             # Only the owner may enter a temporary directory. A directory inside it has the usual permissions.
             partial = Path(stack.enter_context(hidden), target.name)
+            stack.enter_context(locked(partial.parent))
             partial.mkdir()
         except OSError as error:
             raise UserError(f"--to: {target} cannot be created ({one_line(error)}); give another directory") from error
