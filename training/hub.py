@@ -200,4 +200,4 @@ def differing_files(directory: Path, checksums: dict[str, str]) -> list[str]:
 def unreadable_directories(directory: Path) -> list[str]:
     """Return a phrase for each directory whose files cannot be listed or read; `rglob` says nothing of them."""
     inside = [os.path.join(top, name) for top, names, _ in os.walk(directory) for name in names]
-    return [f"{path} cannot be read" for path in (directory, *inside) if not os.access(path, os.R_OK | os.X_OK)]
+    return [f"{path} cannot be read" for path in (str(directory), *inside) if not os.access(path, os.R_OK | os.X_OK)]

@@ -19,7 +19,7 @@ from ..errors import UserError
 from ..evaluation.sentence_vectors import Encode, check_vectors
 from ..evaluation.tasks.sts import unit_vectors
 from ..files import create_directory
-from .shards import finished_shards, read_receipt, shard_names, write_shard
+from .shards import finished_shards, is_damaged, read_receipt, shard_names, write_shard
 
 # What the embeddings depend on. Shards of another size would skip rows or repeat them.
 DECISIVE: tuple[str, ...] = ("model_sha256", "pooling", "dtype", "normalize", "text_sha256", "shard_size", "format")
@@ -44,7 +44,8 @@ def embed_file(
 
     Each window of `shard_size` rows is sorted, encoded and written separately. Memory therefore does not grow with the
     file, and a shard does not depend on the process or the call that writes it. Processes started by
-    `accelerate launch` share the work. Finished shards are kept.
+    `accelerate launch` share the work. Finished shards are kept, unless they are
+    damaged.
 
     Args:
         encode, receipt: as returned by `load_encoder`.
@@ -79,6 +80,9 @@ def embed_file(
     # Shards are assigned by number. The missing ones change while other processes write.
     numbers = range(state.process_index, len(names), state.num_processes)
     sizes = {number: min(shard_size, rows - number * shard_size) for number in numbers}
+    finished -= {
+        names[number] for number in numbers if names[number] in finished and is_damaged(directory / names[number])
+    }
     missing = {number: size for number, size in sizes.items() if names[number] not in finished}
     done = sum(sizes.values()) - sum(missing.values())
     # Computed again, with another batch size for example, they would differ in the last digits.
