@@ -56,6 +56,20 @@ def replace_directory(partial: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def refuse_utf16(path: Path, beginning: bytes) -> None:
+    """Refuse a text file in UTF-16: without a byte-order mark, English text in it is valid UTF-8, full of NUL.
+
+    Args:
+        path: for the error.
+        beginning: of the file.
+
+    Raises:
+        UserError: a quarter of the bytes are NUL.
+    """
+    if beginning.count(0) * 4 > len(beginning):
+        raise UserError(f"{path}: not UTF-8 (it seems to be UTF-16 or UTF-32); convert the file")
+
+
 def create_directory(directory: Path, option: str) -> None:
     """Create the directory that an option names, unless it exists, and check that a file can be written to it.
 

@@ -28,7 +28,7 @@ from csezoo.modeling.natural_language_inference import LABELS
 
 from ..errors import UserError, one_line, quoted
 from ..evaluation.tasks.sts import STSB_SPLITS, load_all_sentences, load_task
-from ..files import UNREADABLE
+from ..files import UNREADABLE, refuse_utf16
 from ..hub import sha256
 from ..recipes import Recipe
 from ..recipes.keys import STS_SENTENCES, STSB_SENTENCES
@@ -157,6 +157,8 @@ def stream_lines(file: str) -> Iterator[str]:
         raise UserError(f"file: {path} {'is not a file' if path.exists() else 'does not exist'}")
     try:
         with _open(path) as lines:
+            refuse_utf16(path, lines.read(4096))
+            lines.seek(0)
             yield from io.TextIOWrapper(lines, encoding="utf-8-sig")
     except (UnicodeDecodeError, *UNREADABLE) as error:
         _raise_bad_utf8(path)
@@ -365,6 +367,9 @@ def _options(source: Source, files: list[str], suffix: str) -> tuple[str, dict[s
     """
     builder, options = BUILDERS[suffix]
     with _reading(source):
+        for file in files if builder != "parquet" else []:
+            with _open(Path(file)) as content:
+                refuse_utf16(Path(file), content.read(4096))
         if builder == "csv":
             names = pandas.read_csv(files[0], nrows=0, **options).columns
             options = {**options, "features": datasets.Features(dict.fromkeys(names, datasets.Value("string")))}

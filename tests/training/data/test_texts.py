@@ -128,6 +128,7 @@ def test_a_stream_gives_the_same_sentences(load, tmp_path):
     assert load("train.csv", content, text_columns=COLUMNS, **stream) == TRIPLETS
 
 
+UTF_16 = ["not UTF-8 (it seems to be UTF-16 or UTF-32); convert the file"]
 LOOKS_LIKE_NUMBERS = ["007", "1.50", "1e5", "True", " 5", "+1", "NA", "2020-01-01", str(2**70)]
 
 
@@ -170,6 +171,9 @@ def test_a_name_with_the_characters_of_a_pattern_is_the_name_of_one_file(load, n
         ("a.pdf", "x", {}, ["must end in one of .txt, .csv, .tsv, .jsonl, .json, .parquet", ".gz"]),
         ("a.txt", b"one\ntwo\nd\xe9j\xe0 vu\n", {}, ["line 3", "not UTF-8", "byte 1"]),
         ("a.csv", b"text\none\nd\xe9j\xe0 vu\n", {}, ["line 3", "not UTF-8"]),
+        *((f"a{suffix}", "text\none\n".encode("utf-16-le"), {}, UTF_16) for suffix in (".txt", ".csv", ".jsonl")),
+        ("a.txt", "one\n".encode("utf-32-be"), {}, UTF_16),
+        ("a.txt.gz", gzip.compress("one\n".encode("utf-16-be"), mtime=0), {}, UTF_16),
         ("a.jsonl", b'{"text": "one"}\n{"text": "d\xe9j\xe0 vu"}\n', {}, ["line 2", "not UTF-8"]),
         ("a.jsonl", '{"text": "one"}\n{"text": \n', {}, ["could not be read"]),
         ("a.parquet", "PAR", {}, ["could not be read"]),

@@ -194,6 +194,7 @@ def test_a_users_csv_file_may_have_quotes_and_any_column_order(tmp_path):
         (b"sentence1,sentence2,score\na,b,c,1\n", "line 2: the number of cells differs"),
         (b"sentence1,sentence2,score\na,b,1\nc,d,1\n", "1 different scores; a correlation needs at least two"),
         (b"sentence1,sentence2,score\nd\xe9j\xe0,b,1\n", "not UTF-8"),
+        ("sentence1,sentence2,score\na,b,1\n".encode("utf-16-le"), "not UTF-8 (it seems to be UTF-16"),
         (b'sentence1,sentence2,score\n"a,b,1\n' + 20000 * b"c,d,2.5\n", "field larger than field limit"),
         (b'[{"sentence1": "' + 140_000 * b"a" + b'"}]', "line 0: field larger than field limit"),
     ],
