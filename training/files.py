@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import glob
 import json
@@ -68,6 +69,16 @@ def refuse_utf16(path: Path, beginning: bytes) -> None:
     """
     if beginning.count(0) * 4 > len(beginning):
         raise UserError(f"{path}: not UTF-8 (it seems to be UTF-16 or UTF-32); convert the file")
+
+
+@contextmanager
+def long_cells() -> Iterator[None]:
+    """Let `csv` read cells of any length inside the context; its own limit is 131,072 characters."""
+    limit = csv.field_size_limit(2**31 - 1)  # the largest one that it takes on every machine
+    try:
+        yield
+    finally:
+        csv.field_size_limit(limit)
 
 
 def create_directory(directory: Path, option: str) -> None:

@@ -349,7 +349,7 @@ def _saved(source: Source) -> datasets.Dataset | datasets.IterableDataset:
 
 
 def _suffix(file: str) -> str:
-    return Path(file.removesuffix(".gz")).suffix
+    return Path(file.lower().removesuffix(".gz")).suffix
 
 
 def _files_in(source: Source) -> list[str]:
@@ -405,7 +405,7 @@ def _reading(source: Source) -> Iterator[None]:
 
 
 def _open(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+    return cast(BinaryIO, gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb")
 
 
 def _refuse_null(path: Path) -> None:
@@ -417,7 +417,7 @@ def _refuse_null(path: Path) -> None:
 
 def _raise_bad_utf8(path: Path) -> None:
     """Raise an error that names the first line that is not UTF-8, if there is one."""
-    if ".parquet" in path.suffixes:
+    if _suffix(path.name) == ".parquet":
         return
     with suppress(*UNREADABLE), _open(path) as lines:  # a damaged archive is reported by the caller
         for number, line in enumerate(lines, start=1):

@@ -68,9 +68,10 @@ def written(suffix: str, rows: list[tuple], columns: list[str], tmp_path) -> byt
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".csv", ".tsv", ".jsonl", ".parquet", ".txt.gz", ".csv.gz", ".jsonl.gz"])
-def test_every_format_gives_the_same_sentences(load, tmp_path, suffix):
+@pytest.mark.parametrize("case", [str.lower, str.upper])
+def test_every_format_gives_the_same_sentences(load, tmp_path, suffix, case):
     rows = [(text,) for text, *_ in TRIPLETS]
-    assert load(f"train{suffix}", written(suffix, rows, ["text"], tmp_path)) == rows
+    assert load(f"train{case(suffix)}", written(suffix, rows, ["text"], tmp_path)) == rows
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
