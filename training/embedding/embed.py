@@ -16,7 +16,7 @@ from csezoo.modeling.serving.quantization_csezoo import quantization_ranges, qua
 
 from ..data.texts import stream_texts
 from ..errors import UserError
-from ..evaluation.sentence_vectors import Encode, check_vectors
+from ..evaluation.sentence_vectors import Encode, vectors_of
 from ..evaluation.tasks.sts import unit_vectors
 from ..files import create_directory
 from .shards import finished_shards, is_damaged, read_receipt, shard_names, write_shard
@@ -99,7 +99,7 @@ def embed_file(
             calibrates = number == 0 and bool(missing) and precision in ("int8", "uint8") and ranges is None
             if number not in missing and not calibrates:
                 continue
-            embeddings = check_vectors(np.asarray(encode(texts), dtype=np.float32), texts)
+            embeddings = vectors_of(encode, texts)
             if truncate_dim is not None and truncate_dim > embeddings.shape[1]:
                 most = embeddings.shape[1]
                 raise UserError(f"truncate_dim: {truncate_dim} must be at most {most}, the dimensions of the model")
