@@ -313,6 +313,10 @@ def _read(source: Source) -> datasets.Dataset | datasets.IterableDataset:
             raise UserError(f"{source.option}: {path} must end in one of {', '.join(BUILDERS)} (also with .gz)")
         if path.stat().st_size == 0:
             raise UserError(f"{source.option}: {path} is empty")
+        if "::" in str(path):
+            raise UserError(
+                f"{source.option}: {path} has `::` in its name, a chain of addresses for `datasets`; rename it"
+            )
         if BUILDERS[suffix][0] == "json":
             _refuse_null(path)
         where, options = _options(source, [str(path)], suffix)

@@ -168,6 +168,7 @@ def test_a_name_with_the_characters_of_a_pattern_is_the_name_of_one_file(load, n
         ("a.csv", "x,y,x,y\na,b,c,d\n", {"text_columns": "x,y"}, ["its header has the column x twice"]),
         ("a.txt", "", {}, ["is empty"]),
         ("a.txt", "\n \n", {}, ["has no sentences"]),
+        ("a::b.txt", "a cat\n", {}, ["has `::` in its name", "rename it"]),
         ("a.csv", "text\n", {}, ["could not be read"]),
         ("a.pdf", "x", {}, ["must end in one of .txt, .csv, .tsv, .jsonl, .json, .parquet", ".gz"]),
         ("a.txt", b"one\ntwo\nd\xe9j\xe0 vu\n", {}, ["line 3", "not UTF-8", "byte 1"]),
