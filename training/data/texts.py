@@ -6,6 +6,7 @@ import csv
 import glob
 import gzip
 import io
+import json
 import logging
 import os
 import re
@@ -13,6 +14,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -48,6 +50,8 @@ BUILDERS: dict[str, tuple[str, dict[str, Any]]] = {
     ".parquet": ("parquet", {}),
 }
 
+# The types of JSON values in a column, and the type of the column.
+KINDS = {"": "string", "str": "string", "int": "int64", "float": "float64", "floatint": "float64", "bool": "bool"}
 SEPARATORS = (";", "\t", "|", ",")
 # `datasets` raises errors of many types when pyarrow reads content that it does not expect.
 READ_ERRORS = (
@@ -337,7 +341,55 @@ def _read(source: Source) -> datasets.Dataset | datasets.IterableDataset:
             f"{source.option}: not given; give --{source.option} (text, CSV, TSV, JSON Lines or Parquet) or --{other}"
         )
     with _reading(source):
+        if where == "json" and source.file and (kinds := _json_kinds(source.file, first=source.streaming)):
+            return _json(source.file, kinds, streaming=source.streaming)
         return datasets.load_dataset(where, split="train", streaming=source.streaming, **options)
+
+
+def _json(file: str, kinds: dict[str, str], *, streaming: bool) -> datasets.Dataset | datasets.IterableDataset:
+    """Read JSON with Python: pyarrow takes texts for dates, and the type of a column from its first megabytes."""
+    options: dict[str, Any] = {"file": file, "columns": tuple(kinds)}  # `datasets` would divide a list
+    if streaming:
+        return datasets.IterableDataset.from_generator(_json_rows, gen_kwargs=options)
+    features = datasets.Features({name: datasets.Value(kind) for name, kind in kinds.items()})
+    options["content"] = sha256(Path(file))  # what `datasets` knows the rows by, beside the name
+    return datasets.Dataset.from_generator(_json_rows, features=features, gen_kwargs=options, split="train")
+
+
+def _json_rows(file: str, columns: tuple[str, ...] = (), content: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the objects of JSON Lines or of a JSON list, all with the given columns.
+
+    Raises:
+        UserError: a line is no JSON object.
+    """
+    try:
+        with _open(Path(file)) as lines:
+            text = io.TextIOWrapper(lines, encoding="utf-8-sig")
+            start = text.read(1)
+            text.seek(0)
+            values = json.load(text) if start == "[" else (json.loads(line) for line in text if line.strip())
+            for number, value in enumerate(values, start=1):
+                if not isinstance(value, dict):
+                    raise ValueError(f"row {number} is no object")
+                yield {name: value.get(name) for name in columns} if columns else value
+    except (ValueError, RecursionError, *UNREADABLE) as error:
+        _raise_bad_utf8(Path(file))
+        raise UserError(f"{file} could not be read ({one_line(error)})") from error
+
+
+def _json_kinds(file: str, *, first: bool) -> dict[str, str] | None:
+    """Return the type of each column, if all are texts or numbers; `first` looks at the first row alone.
+
+    Anything else is read by `datasets`, which also names what is wrong with it.
+    """
+    found: dict[str, set[str]] = {}
+    with suppress(UserError):  # it is raised again, or `datasets` reads what Python does not
+        for row in islice(_json_rows(file), 1 if first else None):
+            for name, value in row.items():
+                found.setdefault(name, set()).update([] if value is None else [type(value).__name__])
+        kinds = {name: KINDS.get("".join(sorted(types)), "") for name, types in found.items()}
+        return kinds if first or all(kinds.values()) else None
+    return None
 
 
 def is_saved(directory: str) -> bool:

@@ -308,3 +308,15 @@ def test_another_data_set_or_model_forgets_the_files_and_revisions_of_the_recipe
     given = load_recipe(str(file), {"dataset": "mydir", "dataset_file": "*.txt"})
     assert (given.dataset_file, given.dataset_revision, given.base_revision) == ("*.txt", None, "v1")
     assert load_recipe(str(file), {"dataset": "zoo/texts"}) == recipe
+
+
+@pytest.mark.parametrize("stream", [{}, {"streaming": True, "max_steps": 1}])
+@pytest.mark.parametrize("start", [[None] * 2, ["2020-01-01"] * 3, ["007"]])
+def test_a_column_of_json_may_begin_with_null_or_with_dates(load, start, stream):
+    """pyarrow decides on the type of a column by its first megabytes."""
+    texts = [*start * (24_000 // len(start)), "a cat", "2021-02-03T04:05:06"]
+    lines = "".join(json.dumps({"more": "x" * 500, "text": text}) + "\n" for text in texts)
+    expected = [(text,) for text in texts if text is not None]
+    loaded = load("a.jsonl", lines, **stream)
+    assert loaded == expected
+    assert load("a.json", json.dumps([{"text": "2020-01-01"}, {}, {"text": "a"}]), **stream)[-1] == ("a",)
