@@ -10,6 +10,7 @@ from .configuration_sentence_encoder import SentenceEncoderConfig
 from .packing import Packing, Parts, packing_of
 from .published import load_published
 from .serving.modeling_csezoo import WHERE_FROM, CsezooModel
+from .weight_files import weight_files
 
 Loaded = TypeVar("Loaded", bound="SentenceEncoderPreTrainedModel")
 
@@ -93,6 +94,7 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
                 f"{name} is a plain encoder ({content['model_type']}), not a model of the zoo; build a training model "
                 f"from it: model, collator = csezoo.for_training({kind!r}, {str(name)!r})"
             )
+        weight_files(pretrained_model_name_or_path, **{name: kwargs[name] for name in WHERE_FROM if name in kwargs})
         # Accept shapes that do not match here, to name them below.
         kwargs |= {"ignore_mismatched_sizes": True, "output_loading_info": True, "use_safetensors": True}
         loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)

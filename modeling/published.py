@@ -21,6 +21,7 @@ from .serving.configuration_csezoo import CsezooConfig
 from .serving.modeling_csezoo import WHERE_FROM, CsezooModel
 from .serving.own_form_csezoo import CsezooOwnFormModel, Flow
 from .serving.pooling_csezoo import LayerNorm
+from .weight_files import weight_files
 from .whitening import Whitening
 
 if TYPE_CHECKING:
@@ -221,6 +222,7 @@ def load_published(repository: Any, **options: Any) -> CsezooModel:
         ValueError, OSError: see `CsezooModel.from_pretrained`.
     """
     where = {name: options[name] for name in WHERE_FROM if name in options}
+    weight_files(repository, **where)
     return published_class(repository, **where).from_pretrained(repository, **options)
 
 

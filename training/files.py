@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import errno
+import glob
 import json
 import os
 import shutil
@@ -54,6 +56,30 @@ def replace_directory(partial: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def refuse_utf16(path: Path, beginning: bytes) -> None:
+    """Refuse a text file in UTF-16: without a byte-order mark, English text in it is valid UTF-8, full of NUL.
+
+    Args:
+        path: for the error.
+        beginning: of the file.
+
+    Raises:
+        UserError: a quarter of the bytes are NUL.
+    """
+    if beginning.count(0) * 4 > len(beginning):
+        raise UserError(f"{path}: not UTF-8 (it seems to be UTF-16 or UTF-32); convert the file")
+
+
+@contextmanager
+def long_cells() -> Iterator[None]:
+    """Let `csv` read cells of any length inside the context; its own limit is 131,072 characters."""
+    limit = csv.field_size_limit(2**31 - 1)  # the largest one that it takes on every machine
+    try:
+        yield
+    finally:
+        csv.field_size_limit(limit)
+
+
 def create_directory(directory: Path, option: str) -> None:
     """Create the directory that an option names, unless it exists, and check that a file can be written to it.
 
@@ -87,7 +113,7 @@ def new_directory(target: Path) -> Iterator[Path]:
     """Make a directory to write into, which becomes `target` when it is complete, and is deleted after an error.
 
     Args:
-        target: from `empty_target`. No other directory beside it is changed.
+        target: from `empty_target`. Beside it, only what a killed process left of this target is deleted.
 
     Raises:
         UserError: it cannot be created, or is no longer empty when it is to be replaced.
@@ -95,11 +121,15 @@ def new_directory(target: Path) -> Iterator[Path]:
     with ExitStack() as stack:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
+            for left in target.parent.glob(f".{glob.escape(target.name)}.*.partial"):  # by a process that was killed
+                if (left / LOCK).is_file() and not locked_elsewhere(left):
+                    shutil.rmtree(left, ignore_errors=True)
             hidden = tempfile.TemporaryDirectory(
                 prefix=f".{target.name}.", suffix=".partial", dir=target.parent, ignore_cleanup_errors=True
             )
             # Only the owner may enter a temporary directory. A directory inside it has the usual permissions.
             partial = Path(stack.enter_context(hidden), target.name)
+            stack.enter_context(locked(partial.parent))
             partial.mkdir()
         except OSError as error:
             raise UserError(f"--to: {target} cannot be created ({one_line(error)}); give another directory") from error

@@ -186,8 +186,18 @@ def differing_files(directory: Path, checksums: dict[str, str]) -> list[str]:
     for name, checksum in checksums.items():
         if not is_inside(name):
             problems.append(f"{name} is outside of the repository")
-        elif not (directory / name).is_file():
-            problems.append(f"{name} is missing")
-        elif sha256(directory / name) != checksum:
-            problems.append(f"{name} has another checksum")
+        else:
+            try:
+                if not (directory / name).is_file():
+                    problems.append(f"{name} is missing")
+                elif sha256(directory / name) != checksum:
+                    problems.append(f"{name} has another checksum")
+            except OSError as error:
+                problems.append(f"{name} cannot be read ({error.strerror})")
     return problems
+
+
+def unreadable_directories(directory: Path) -> list[str]:
+    """Return a phrase for each directory whose files cannot be listed or read; `rglob` says nothing of them."""
+    inside = [os.path.join(top, name) for top, names, _ in os.walk(directory) for name in names]
+    return [f"{path} cannot be read" for path in (str(directory), *inside) if not os.access(path, os.R_OK | os.X_OK)]

@@ -78,7 +78,7 @@ class EncodesTexts(PreTrainedModel):
             `(len(texts), H)` in the order of the texts, or `(H,)` for a single text.
 
         Raises:
-            TypeError, ValueError: a text or an option is not allowed.
+            TypeError, ValueError: a text or an option is not allowed, or a vector is not finite.
 
         Example:
             `model.encode(["A cat sits.", "A dog runs."], normalize_embeddings=True, truncate_dim=64)`
@@ -111,12 +111,11 @@ class EncodesTexts(PreTrainedModel):
             tokens = self._token_vectors(order, batches)
             return tokens[0] if single else tokens
         embeddings = self._sentence_vectors(order, batches, truncate_dim)
-        if normalize_embeddings:
-            embeddings = F.normalize(embeddings, dim=-1)
-        if precision != "float32":
-            embeddings = quantize_embeddings(embeddings, precision)
-        if single:
-            embeddings = embeddings[0]
+        if not (finite := embeddings.isfinite().all(1)).all():
+            raise ValueError(f"texts: the vector of item {finite.int().argmin()} is not finite; check the weights")
+        embeddings = F.normalize(embeddings, dim=-1) if normalize_embeddings else embeddings
+        embeddings = quantize_embeddings(embeddings, precision) if precision != "float32" else embeddings
+        embeddings = embeddings[0] if single else embeddings
         if convert_to_tensor or not convert_to_numpy:
             return embeddings
         return (embeddings.float() if precision == "float32" else embeddings).cpu().numpy()
@@ -254,8 +253,7 @@ def checked_texts(texts: Iterable[str]) -> list[str]:
 
 def tokenize(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[torch.Tensor]:
     """Return the token ids of every text, truncated at the tokenizer's limit and not padded."""
-    starts = range(0, len(texts), TOKENISED_AT_ONCE)
-    parts = (texts[start : start + TOKENISED_AT_ONCE] for start in starts)
+    parts = (texts[start : start + TOKENISED_AT_ONCE] for start in range(0, len(texts), TOKENISED_AT_ONCE))
     return [torch.tensor(ids) for part in parts for ids in tokenizer(part, truncation=True)["input_ids"]]
 
 

@@ -8,6 +8,8 @@ from sentence_transformers import SentenceTransformer, util
 from csezoo.modeling import SimCSEConfig, SimCSEModel
 from csezoo.modeling.serving.encoding_csezoo import CPU_BATCH_TOKENS, OUTPUT_VALUES
 from csezoo.modeling.serving.quantization_csezoo import PRECISIONS
+from csezoo.training.errors import UserError
+from csezoo.training.evaluation.sentence_vectors import vectors_of
 from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
 from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
 
@@ -223,3 +225,16 @@ def test_an_option_that_cannot_be_used_is_refused(serving, options, message):
     model, tokenizer = serving
     with pytest.raises(ValueError, match=message):
         model.encode("the cat", tokenizer, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"precision": "binary"}, {"convert_to_tensor": True}])
+def test_a_vector_that_is_not_finite_is_refused(serving, options):
+    model, tokenizer = serving
+    ids = tokenizer("dog").input_ids
+    with torch.no_grad():
+        model.backbone.get_input_embeddings().weight[ids[1]] = torch.nan
+    assert model.encode(["the cat"], tokenizer, **options) is not None
+    with pytest.raises(ValueError, match="texts: the vector of item 1 is not finite; check the weights"):
+        model.encode(["the cat", "dog", "the house"], tokenizer, **options)
+    with pytest.raises(UserError, match="encode: texts: the vector of item 0 is not finite"):
+        vectors_of(lambda texts: model.encode(texts, tokenizer), ["dog"])

@@ -146,3 +146,28 @@ def test_a_new_directory_may_be_named_by_a_link_and_is_not_put_over_files(tmp_pa
             target.mkdir()
             (target / "thesis.txt").write_text("written meanwhile", encoding="utf-8")
     assert [path.name for path in target.iterdir()] == ["thesis.txt"]
+
+
+def _write_and_be_killed(target, barrier) -> None:
+    with new_directory(target) as partial:
+        (partial / "model.safetensors").write_bytes(b"0" * 1000)
+        barrier.wait(60)
+        barrier.wait(60)  # until the end
+
+
+def test_what_a_killed_process_left_is_deleted_by_the_next_and_not_what_a_running_one_writes(tmp_path):
+    barrier, target = CONTEXT.Barrier(2), tmp_path / "out"
+    writer = CONTEXT.Process(target=_write_and_be_killed, args=(target, barrier))
+    writer.start()
+    barrier.wait(60)
+    (left,) = tmp_path.iterdir()
+    (tmp_path / ".out.mine.partial").mkdir()
+    with new_directory(tmp_path / "other"), pytest.raises(UserError), new_directory(target):
+        assert left.is_dir(), "it is still written"
+        raise UserError("no second copy")
+    writer.kill()
+    writer.join()
+    assert left.is_dir()
+    with new_directory(target):
+        assert not left.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "other", ".out.mine.partial"}

@@ -15,11 +15,10 @@ from random import Random
 from filelock import FileLock, Timeout
 
 from ..errors import UserError
-from ..files import flush, report_full_disk
+from ..files import flush, long_cells, report_full_disk
 
 # A line of WordNet: offset, file, kind, the number of words as two hexadecimal digits, words with their ids.
 WORDNET = re.compile(r"\d{8} \d\d [nvasr] ([\da-f]{2}) (.*)")
-LONGEST_CELL = 2**31 - 1  # the largest limit that `csv` takes on every machine; its own is 131,072
 # After a mark that ends a sentence (and quotes or brackets), before something that can begin one.
 SENTENCE_END = re.compile(r"""(?<=[.!?])(["'”’)\]]*)\s+(?=["'“‘(\[]*[A-Z0-9])""")
 
@@ -174,9 +173,5 @@ def _quoted(rows: Iterable[Iterable[str]]) -> str:
 
 
 def _rows(partial: Path) -> list[list[str]]:
-    limit = csv.field_size_limit(LONGEST_CELL)
-    try:
-        with partial.open(encoding="utf-8", errors="replace", newline="") as file:  # it may end within a character
-            return [row for row in csv.reader(file) if len(row) == 2]
-    finally:
-        csv.field_size_limit(limit)
+    with long_cells(), partial.open(encoding="utf-8", errors="replace", newline="") as file:  # may end in a character
+        return [row for row in csv.reader(file) if len(row) == 2]

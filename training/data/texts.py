@@ -6,6 +6,7 @@ import csv
 import glob
 import gzip
 import io
+import json
 import logging
 import os
 import re
@@ -13,12 +14,15 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import datasets
 import numpy as np
+import pandas
 import pyarrow
+import pyarrow.parquet
 from datasets.exceptions import DatasetGenerationError
 from pandas.errors import ParserWarning
 
@@ -26,7 +30,7 @@ from csezoo.modeling.natural_language_inference import LABELS
 
 from ..errors import UserError, one_line, quoted
 from ..evaluation.tasks.sts import STSB_SPLITS, load_all_sentences, load_task
-from ..files import UNREADABLE
+from ..files import UNREADABLE, refuse_utf16
 from ..hub import sha256
 from ..recipes import Recipe
 from ..recipes.keys import STS_SENTENCES, STSB_SENTENCES
@@ -48,6 +52,8 @@ BUILDERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 MOST_COLUMNS = 1000  # of a CSV file
 DEEPEST = 100  # lists and objects in each other in a JSON file
+# The types of JSON values in a column, and the type of the column.
+KINDS = {"": "string", "str": "string", "int": "int64", "float": "float64", "floatint": "float64", "bool": "bool"}
 SEPARATORS = (";", "\t", "|", ",")
 # `datasets` raises errors of many types when pyarrow reads content that it does not expect.
 READ_ERRORS = (
@@ -58,6 +64,7 @@ READ_ERRORS = (
     ValueError,
     TypeError,
     AttributeError,
+    KeyError,
     *UNREADABLE,
 )
 
@@ -114,8 +121,9 @@ def streamed_files(recipe: Recipe) -> list[str]:
     """Return the files that a recipe streams from a local directory, in order; none for any other data."""
     if recipe.train_file or not recipe.streaming or not os.path.isdir(str(recipe.dataset)):
         return []
-    data_files = datasets.load_dataset_builder(recipe.dataset, data_files=recipe.dataset_file).config.data_files
-    return list(data_files["train"])
+    if is_saved(str(recipe.dataset)):
+        return sorted(map(str, Path(str(recipe.dataset)).rglob("*.arrow")))
+    return _files_in(Source("train_file", None, recipe.dataset, recipe.dataset_file, None, streaming=True))
 
 
 def stream_texts(file: str, column: str | None = None) -> Iterator[str]:
@@ -155,6 +163,8 @@ def stream_lines(file: str) -> Iterator[str]:
         raise UserError(f"file: {path} {'is not a file' if path.exists() else 'does not exist'}")
     try:
         with _open(path) as lines:
+            refuse_utf16(path, lines.read(4096))
+            lines.seek(0)
             yield from io.TextIOWrapper(lines, encoding="utf-8-sig")
     except (UnicodeDecodeError, *UNREADABLE) as error:
         _raise_bad_utf8(path)
@@ -190,7 +200,8 @@ def load_labelled(recipe: Recipe, classes: int) -> datasets.Dataset:
 
 
 # The label numbers of NLI data sets on the Hub.
-HUB_LABELS = {0: "entailment", 1: "neutral", 2: "contradiction"}
+HUB_LABELS: dict[Any, str] = {0: "entailment", 1: "neutral", 2: "contradiction"}
+HUB_LABELS |= {str(number): label for number, label in HUB_LABELS.items()}  # as a CSV file has them
 # The column of label numbers until the text columns are renamed. A file may have texts in a column named `label`.
 LABEL_NUMBER = "label: number"
 
@@ -199,7 +210,7 @@ def _number_labels(batch: dict[str, list], rows: list[int], column: str, source:
     """Replace labels by their index in `LABELS`, and drop rows without a gold label."""
     # By type, because a list has no hash and True equals 1.
     labels = [HUB_LABELS.get(label, label) if type(label) in (int, float, str) else label for label in batch[column]]
-    kept = [i for i, label in enumerate(labels) if label not in ("-", -1, "", None)]
+    kept = [i for i, label in enumerate(labels) if label not in ("-", -1, "-1", "", None)]
     if wrong := [i for i in kept if labels[i] not in LABELS]:
         place = f"{source}, row {rows[wrong[0]] + 1}"
         raise UserError(f"{place}: {column} {labels[wrong[0]]!r} must be one of {', '.join(LABELS)}")
@@ -270,7 +281,7 @@ def _header(source: Source) -> tuple[list[str], str]:
 
     pandas renames a column that is there twice.
     """
-    suffix = Path(source.file.removesuffix(".gz")).suffix if source.file else ""
+    suffix = _suffix(source.file) if source.file else ""
     if suffix not in (".csv", ".tsv"):
         return [], ""
     options = BUILDERS[suffix][1]
@@ -301,32 +312,140 @@ def _checked(
 def _read(source: Source) -> datasets.Dataset | datasets.IterableDataset:
     if source.file:
         path = Path(source.file)
-        suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+        suffix = _suffix(source.file)
         if not path.is_file():
             raise UserError(f"{source.option}: {path} {'is not a file' if path.exists() else 'does not exist'}")
         if suffix not in BUILDERS:
             raise UserError(f"{source.option}: {path} must end in one of {', '.join(BUILDERS)} (also with .gz)")
         if path.stat().st_size == 0:
             raise UserError(f"{source.option}: {path} is empty")
-        builder, options = BUILDERS[suffix]
+        if "::" in str(path):
+            raise UserError(
+                f"{source.option}: {path} has `::` in its name, a chain of addresses for `datasets`; rename it"
+            )
         if len(_header(source)[0]) > MOST_COLUMNS:  # pandas would need minutes
             raise UserError(f"{source.option}: {path} has more than {MOST_COLUMNS:,} columns; give a file with fewer")
-        if builder == "json":
+        if BUILDERS[suffix][0] == "json":
             _refuse_null(path)
             _refuse_deep(path)
-        where, options = builder, {"data_files": glob.escape(str(path)), **options}  # `datasets` reads a pattern
+        where, options = _options(source, [str(path)], suffix)
         if not source.streaming:  # otherwise `datasets` would know the file by its path and time alone
             options["name"] = sha256(path)
     elif source.dataset:
         where = source.dataset
         options = {"data_files": source.dataset_file, "revision": source.revision}
+        if is_saved(where):
+            return _saved(source)
+        if os.path.isdir(where) and (files := _files_in(source)):
+            suffixes = {_suffix(file) for file in files}
+            if len(suffixes) == 1 and (suffix := suffixes.pop()) in BUILDERS:
+                where, options = _options(source, files, suffix)
     else:
         other = source.option.replace("train_file", "dataset").replace("nli_file", "nli_dataset")
         raise UserError(
             f"{source.option}: not given; give --{source.option} (text, CSV, TSV, JSON Lines or Parquet) or --{other}"
         )
     with _reading(source):
+        if where == "json" and source.file and (kinds := _json_kinds(source.file, first=source.streaming)):
+            return _json(source.file, kinds, streaming=source.streaming)
         return datasets.load_dataset(where, split="train", streaming=source.streaming, **options)
+
+
+def _json(file: str, kinds: dict[str, str], *, streaming: bool) -> datasets.Dataset | datasets.IterableDataset:
+    """Read JSON with Python: pyarrow takes texts for dates, and the type of a column from its first megabytes."""
+    options: dict[str, Any] = {"file": file, "columns": tuple(kinds)}  # `datasets` would divide a list
+    if streaming:
+        return datasets.IterableDataset.from_generator(_json_rows, gen_kwargs=options)
+    features = datasets.Features({name: datasets.Value(kind) for name, kind in kinds.items()})
+    options["content"] = sha256(Path(file))  # what `datasets` knows the rows by, beside the name
+    return datasets.Dataset.from_generator(_json_rows, features=features, gen_kwargs=options, split="train")
+
+
+def _json_rows(file: str, columns: tuple[str, ...] = (), content: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the objects of JSON Lines or of a JSON list, all with the given columns.
+
+    Raises:
+        UserError: a line is no JSON object.
+    """
+    try:
+        with _open(Path(file)) as lines:
+            text = io.TextIOWrapper(lines, encoding="utf-8-sig")
+            start = text.read(1)
+            text.seek(0)
+            values = json.load(text) if start == "[" else (json.loads(line) for line in text if line.strip())
+            for number, value in enumerate(values, start=1):
+                if not isinstance(value, dict):
+                    raise ValueError(f"row {number} is no object")
+                yield {name: value.get(name) for name in columns} if columns else value
+    except (ValueError, RecursionError, *UNREADABLE) as error:
+        _raise_bad_utf8(Path(file))
+        raise UserError(f"{file} could not be read ({one_line(error)})") from error
+
+
+def _json_kinds(file: str, *, first: bool) -> dict[str, str] | None:
+    """Return the type of each column, if all are texts or numbers; `first` looks at the first row alone.
+
+    Anything else is read by `datasets`, which also names what is wrong with it.
+    """
+    found: dict[str, set[str]] = {}
+    with suppress(UserError):  # it is raised again, or `datasets` reads what Python does not
+        for row in islice(_json_rows(file), 1 if first else None):
+            for name, value in row.items():
+                found.setdefault(name, set()).update([] if value is None else [type(value).__name__])
+        kinds = {name: KINDS.get("".join(sorted(types)), "") for name, types in found.items()}
+        return kinds if first or all(kinds.values()) else None
+    return None
+
+
+def is_saved(directory: str) -> bool:
+    """Return whether `save_to_disk` of `datasets` wrote a directory."""
+    return any(os.path.isfile(os.path.join(directory, name)) for name in ("state.json", "dataset_dict.json"))
+
+
+def _saved(source: Source) -> datasets.Dataset | datasets.IterableDataset:
+    with _reading(source):
+        loaded = datasets.load_from_disk(str(source.dataset))
+        rows = loaded["train"] if isinstance(loaded, datasets.DatasetDict) else loaded
+        return rows.to_iterable_dataset() if source.streaming else rows
+
+
+def _suffix(file: str) -> str:
+    return Path(file.lower().removesuffix(".gz")).suffix
+
+
+def _files_in(source: Source) -> list[str]:
+    """Return the files of a data set in a directory."""
+    with _reading(source):
+        builder = datasets.load_dataset_builder(str(source.dataset), data_files=source.dataset_file)
+        return list((builder.config.data_files or {}).get("train", []))
+
+
+def _options(source: Source, files: list[str], suffix: str) -> tuple[str, dict[str, Any]]:
+    """Return the builder for local files and its options, with which texts are read as they are.
+
+    pandas would otherwise read `007` as 7 wherever 10,000 rows look like numbers, and `datasets` does not know the
+    type of texts in the Parquet files of Polars.
+    """
+    builder, options = BUILDERS[suffix]
+    with _reading(source):
+        for file in files if builder != "parquet" else []:
+            with _open(Path(file)) as content:
+                refuse_utf16(Path(file), content.read(4096))
+        if builder == "csv":
+            names = pandas.read_csv(files[0], nrows=0, **options).columns
+            options = {**options, "features": datasets.Features(dict.fromkeys(names, datasets.Value("string")))}
+        elif builder == "parquet":
+            schema = pyarrow.parquet.read_schema(files[0])
+            if any(pyarrow.types.is_string_view(field.type) for field in schema):
+                options = {"features": datasets.Features.from_arrow_schema(_without_views(schema))}
+    return builder, {"data_files": [glob.escape(file) for file in files], **options}  # `datasets` reads patterns
+
+
+def _without_views(schema: pyarrow.Schema) -> pyarrow.Schema:
+    views = pyarrow.types.is_string_view
+    return pyarrow.schema(
+        [field.with_type(pyarrow.large_string()) if views(field.type) else field for field in schema]
+    )
 
 
 @contextmanager
@@ -347,7 +466,7 @@ def _reading(source: Source) -> Iterator[None]:
 
 
 def _open(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+    return cast(BinaryIO, gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb")
 
 
 def _refuse_null(path: Path) -> None:
@@ -372,7 +491,7 @@ def _refuse_deep(path: Path) -> None:
 
 def _raise_bad_utf8(path: Path) -> None:
     """Raise an error that names the first line that is not UTF-8, if there is one."""
-    if ".parquet" in path.suffixes:
+    if _suffix(path.name) == ".parquet":
         return
     with suppress(*UNREADABLE), _open(path) as lines:  # a damaged archive is reported by the caller
         for number, line in enumerate(lines, start=1):

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from csezoo.modeling.weight_files import weight_files
+
 from ..errors import UserError, one_line
 from ..loading.backbones import LOAD_ERRORS, SAFELY
 from ..loading.sizes import refuse_oversized_checkpoint
@@ -33,6 +35,7 @@ def translator(
     try:
         refuse_oversized_checkpoint(name, AutoModelForSeq2SeqLM)
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        weight_files(name)
         model = AutoModelForSeq2SeqLM.from_pretrained(name, **SAFELY)
     except LOAD_ERRORS as error:
         raise UserError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +16,10 @@ from csezoo.modeling.serving.quantization_csezoo import quantization_ranges, qua
 
 from ..data.texts import stream_texts
 from ..errors import UserError
-from ..evaluation.sentence_vectors import Encode, check_vectors
+from ..evaluation.sentence_vectors import Encode, vectors_of
 from ..evaluation.tasks.sts import unit_vectors
 from ..files import create_directory
-from .shards import finished_shards, read_receipt, shard_names, write_shard
+from .shards import finished_shards, is_damaged, read_receipt, shard_names, write_shard
 
 # What the embeddings depend on. Shards of another size would skip rows or repeat them.
 DECISIVE: tuple[str, ...] = ("model_sha256", "pooling", "dtype", "normalize", "text_sha256", "shard_size", "format")
@@ -44,7 +44,8 @@ def embed_file(
 
     Each window of `shard_size` rows is sorted, encoded and written separately. Memory therefore does not grow with the
     file, and a shard does not depend on the process or the call that writes it. Processes started by
-    `accelerate launch` share the work. Finished shards are kept.
+    `accelerate launch` share the work. Finished shards are kept, unless they are
+    damaged.
 
     Args:
         encode, receipt: as returned by `load_encoder`.
@@ -62,13 +63,13 @@ def embed_file(
         The number of rows and the number of shards.
 
     Raises:
-        UserError: a row cannot be read, the directory contains other embeddings, a vector is not finite, or it has
-            fewer dimensions than `truncate_dim`.
+        UserError: a row cannot be read, the file changes meanwhile, the directory contains other embeddings, a vector
+            is not finite, or it has fewer dimensions than `truncate_dim`.
     """
-    rows, text_sha256 = survey(stream_texts(file, column))
+    rows, checksums = survey(stream_texts(file, column), shard_size)
     if rows == 0:
         raise UserError(f"{file} contains no texts; give a file with at least one text")
-    choices = {"normalize": normalize, "text_sha256": text_sha256, "shard_size": shard_size, "format": file_format}
+    choices = {"normalize": normalize, "text_sha256": checksums[-1], "shard_size": shard_size, "format": file_format}
     choices |= {} if truncate_dim is None else {"truncate_dim": truncate_dim}
     choices |= {} if precision == "float32" else {"precision": precision}
     shard_receipt = {**receipt, **choices}
@@ -79,6 +80,9 @@ def embed_file(
     # Shards are assigned by number. The missing ones change while other processes write.
     numbers = range(state.process_index, len(names), state.num_processes)
     sizes = {number: min(shard_size, rows - number * shard_size) for number in numbers}
+    finished -= {
+        names[number] for number in numbers if names[number] in finished and is_damaged(directory / names[number])
+    }
     missing = {number: size for number, size in sizes.items() if names[number] not in finished}
     done = sum(sizes.values()) - sum(missing.values())
     # Computed again, with another batch size for example, they would differ in the last digits.
@@ -87,11 +91,15 @@ def embed_file(
     if known is not None:
         ranges, shard_receipt["ranges"] = torch.tensor(known), known
     with tqdm(total=sum(sizes.values()), initial=done, desc="Texts", unit="", disable=not progress) as bar:
-        for number, texts in enumerate(windows(stream_texts(file, column), shard_size)):
+        windows_now = checked_windows(stream_texts(file, column), shard_size)
+        for number, (window, checksum) in enumerate(zip_longest(windows_now, checksums)):
+            if window is None or window[1] != checksum:
+                raise UserError(f"{file} changed while it was embedded; start again, with another --to")
+            texts = window[0]
             calibrates = number == 0 and bool(missing) and precision in ("int8", "uint8") and ranges is None
             if number not in missing and not calibrates:
                 continue
-            embeddings = check_vectors(np.asarray(encode(texts), dtype=np.float32), texts)
+            embeddings = vectors_of(encode, texts)
             if truncate_dim is not None and truncate_dim > embeddings.shape[1]:
                 most = embeddings.shape[1]
                 raise UserError(f"truncate_dim: {truncate_dim} must be at most {most}, the dimensions of the model")
@@ -120,19 +128,30 @@ def calibrated(embeddings: np.ndarray) -> torch.Tensor:
         raise UserError(f"{error} (a shard has --shard_size texts)") from error
 
 
-def survey(texts: Iterable[str]) -> tuple[int, str]:
-    """Read all texts once, so that a bad row is found before any work; return their number and checksum.
+def survey(texts: Iterable[str], size: int) -> tuple[int, list[str]]:
+    """Read all texts once, so that a bad row is found before any work.
+
+    Returns:
+        Their number, and the checksum of all texts up to the end of each window; the last one is that of all.
 
     Example:
-        >>> survey(["a", "b"]) == survey(["a\\nb"])
+        >>> survey(["a", "b"], 2) == survey(["a\\nb"], 2)
         False
     """
-    digest, rows = hashlib.sha256(), 0
-    for text in texts:
-        encoded = text.encode()
-        digest.update(b"%d " % len(encoded) + encoded)
-        rows += 1
-    return rows, digest.hexdigest()
+    rows, checksums = 0, []
+    for window, checksum in checked_windows(texts, size):
+        rows += len(window)
+        checksums.append(checksum)
+    return rows, checksums
+
+
+def checked_windows(texts: Iterable[str], size: int) -> Iterator[tuple[list[str], str]]:
+    """Yield windows of texts, each with the checksum of all texts up to its end."""
+    digest = hashlib.sha256()
+    for window in windows(texts, size):
+        for encoded in map(str.encode, window):
+            digest.update(b"%d " % len(encoded) + encoded)
+        yield window, digest.hexdigest()
 
 
 def windows(texts: Iterable[str], size: int) -> Iterator[list[str]]:

@@ -15,7 +15,7 @@ from sklearn.utils import Tags
 from csezoo.modeling.serving.encoding_csezoo import checked_texts
 
 from ..evaluation.encoders import load_encoder
-from ..evaluation.sentence_vectors import CountingEncoder, check_vectors
+from ..evaluation.sentence_vectors import CountingEncoder, vectors_of
 from ..evaluation.tasks.sts import unit_vectors
 
 
@@ -84,7 +84,7 @@ class SentenceEncoderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMix
     def _embed(self, texts: list[str]) -> np.ndarray:
         if self.truncate_dim is not None and self.truncate_dim < 1:
             raise ValueError(f"truncate_dim: {self.truncate_dim} must be at least 1")
-        vectors = check_vectors(np.asarray(self._encoder()(texts), dtype=np.float32), texts)
+        vectors = vectors_of(self._encoder(), texts)
         if self.truncate_dim is not None and self.truncate_dim > (most := vectors.shape[1]):
             raise ValueError(f"truncate_dim: {self.truncate_dim} must be at most {most}, the dimensions of the model")
         vectors = vectors[:, : self.truncate_dim]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ArrowException
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors.numpy import load_file, save
 
 from ..errors import UserError, one_line
 from ..files import replace_file
 
 KEY = "csezoo"  # key of the receipt in the metadata
+CHECKSUM = "vectors_sha256"  # key of the receipt, for `is_damaged`
 
 
 def shard_names(rows: int, shard_size: int, file_format: str) -> list[str]:
@@ -65,6 +67,7 @@ def write_shard(path: Path, first_row: int, texts: list[str], embeddings: np.nda
     Raises:
         UserError: the file cannot be written.
     """
+    receipt = {**receipt, CHECKSUM: vectors_sha256(embeddings)}
     content = FORMATS[path.suffix[1:]](first_row, texts, embeddings, json.dumps(receipt))
     try:
         replace_file(path, content)
@@ -95,6 +98,24 @@ def finished_shards(directory: Path, receipt: dict, decisive: tuple[str, ...]) -
                 f"to: {directory} contains embeddings made with another {name} ({value}); choose another --to"
             )
     return {path.name for path in paths}
+
+
+def vectors_sha256(embeddings: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(embeddings).data).hexdigest()
+
+
+def is_damaged(path: Path) -> bool:
+    """Return whether the vectors in a shard are not those that were written. Older shards have no checksum."""
+    try:
+        if path.suffix == ".parquet":
+            column = pq.read_table(path, columns=["embedding"]).column(0).combine_chunks()
+            vectors = column.flatten().to_numpy(zero_copy_only=False)
+        else:
+            vectors = load_file(path)["embedding"]
+    except (OSError, KeyError, ValueError, ArrowException, SafetensorError):
+        return True
+    checksum = read_receipt(path).get(CHECKSUM)
+    return checksum is not None and checksum != vectors_sha256(vectors)
 
 
 def read_receipt(path: Path) -> dict:

@@ -24,6 +24,7 @@ from csezoo.modeling.published import load_published, published_class
 from csezoo.modeling.serving.configuration_csezoo import CsezooConfig
 from csezoo.modeling.serving.encoding_csezoo import EncodesTexts
 from csezoo.modeling.serving.modeling_csezoo import CsezooModel
+from csezoo.modeling.weight_files import weight_files
 
 from ..environment import device
 from ..errors import UserError, one_line, quoted
@@ -188,6 +189,7 @@ def _sentence_transformer(
             raise UserError(f"{model}: {pickle} is a pickle, which is never read; save the module as safetensors")
     try:
         for folder in ("", *folders):
+            weight_files(model, folder)
             if config := _file(model, Path(folder, "config.json").as_posix()):
                 _refuse_oversized_module(model, config)
         options = {"dtype": dtype, "use_safetensors": True}
@@ -232,7 +234,8 @@ def model_receipt(model: str) -> dict[str, str | None]:
     files = [file for name in names if (file := _file(model, name)) is not None]
     directory = files[0].parent
     for folder in ("", *folders):
-        files += sorted((directory / folder).glob("*.safetensors"))
+        loaded = (directory / name for name in weight_files(directory, folder))
+        files += sorted({*(directory / folder).glob("*.safetensors"), *(file for file in loaded if file.is_file())})
     digest = hashlib.sha256()
     for file in files:
         digest.update(f"{file.relative_to(directory).as_posix()} {file.stat().st_size}\n".encode())

@@ -60,8 +60,15 @@ class ResultsFile:
         wanted = {name: value for name, value in key.items() if name != "model_revision"}
         return [result for result in self.read()["results"] if wanted.items() <= result.items()]
 
-    def add(self, results: list[dict]) -> None:
+    def add(self, results: list[dict], key: dict | None = None) -> list[dict]:
         """Append results. A reader finds the file as it was before or after, never half of it.
+
+        Args:
+            results: of a task.
+            key: as for `find`. If another process added results with it meanwhile, those remain the only ones.
+
+        Returns:
+            The results in the file.
 
         Processes that add results to one file take turns. The hidden file that they lock stays: if one of them deleted
         it, two others could lock two files.
@@ -73,8 +80,11 @@ class ResultsFile:
         try:
             lock.touch()  # `FileLock` would make a directory that is missing
             with FileLock(lock):
+                if key and (added := self.find(key)):
+                    return added
                 content = self.read()  # again, because another process may have added results
                 content["results"] += results
                 replace_file(self.path, json.dumps(content, indent=2) + "\n")
+                return results
         except OSError as error:
             raise UserError(f"out: {self.path} cannot be written ({one_line(error)}); give another --out") from error

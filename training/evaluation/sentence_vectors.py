@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import UserError, one_line
 
 Encode = Callable[[list[str]], np.ndarray]
 
@@ -36,13 +36,29 @@ class SentenceVectors:
         self.rows: dict[str, np.ndarray] = {}
 
     def add(self, sentences: set[str]) -> None:
-        """Encode the sentences that have no vector yet, in one call."""
-        new = sorted(sentences - self.rows.keys())
-        if new:
-            self.rows |= zip(new, check_vectors(np.asarray(self.encode(new), dtype=np.float32), new), strict=True)
+        """Encode the sentences that have no vector yet, in one call.
+
+        Raises:
+            UserError: the encoder refuses a sentence, or returns a vector that is not finite.
+        """
+        if new := sorted(sentences - self.rows.keys()):
+            self.rows |= zip(new, vectors_of(self.encode, new), strict=True)
 
     def __call__(self, texts: list[str]) -> np.ndarray:
         return np.stack([self.rows[text] for text in texts])
+
+
+def vectors_of(encode: Encode, sentences: list[str]) -> np.ndarray:
+    """Return the float32 vectors `(n, d)` of sentences.
+
+    Raises:
+        UserError: the encoder refuses a sentence, or its vectors are not one finite vector for each.
+    """
+    try:
+        encoded = encode(sentences)
+    except ValueError as error:
+        raise UserError(f"encode: {one_line(error)}") from error
+    return check_vectors(np.asarray(encoded, dtype=np.float32), sentences)
 
 
 def check_vectors(vectors: np.ndarray, sentences: list[str]) -> np.ndarray:

@@ -101,12 +101,13 @@ def evaluate(
         tasks = [(suite, t.limited(transfer_rows) if isinstance(t, TransferTask) else t) for suite, t in tasks]
     for suite, task in tqdm(tasks, desc="Tasks", disable=not sys.stderr.isatty()):
         task_receipt = full_receipt(task, receipt)
-        rows = file.find({"suite": suite, "task": task.name, **task_receipt}) if file else []
+        key = {"suite": suite, "task": task.name, **task_receipt}
+        rows = file.find(key) if file else []
         if not rows:
             vectors.add(task.sentences())
             rows = [{"suite": suite, **result, **task_receipt} for result in task.results(vectors)]
             if file:
-                file.add(rows)
+                rows = file.add(rows, key)
         results += rows
     return {"results": results}
 

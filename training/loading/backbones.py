@@ -15,6 +15,7 @@ from csezoo.modeling.backbones import dropout_fields
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 from csezoo.modeling.published import load_published
 from csezoo.modeling.serving.modeling_csezoo import CsezooModel, is_causal
+from csezoo.modeling.weight_files import weight_files
 
 from ..errors import UserError, one_line
 from .sizes import refuse_oversized_checkpoint
@@ -67,6 +68,7 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
         if "csezoo" in content:
             backbone, missing = _encoder_of(base_model, load_published(base_model, **options)), []
         else:
+            weight_files(base_model, revision=options.get("revision"))
             backbone, info = AutoModel.from_pretrained(base_model, output_loading_info=True, **SAFELY, **options)
             missing = [name for name in info["missing_keys"] if not name.startswith("pooler.")]
     except LOAD_ERRORS as error:

@@ -14,6 +14,7 @@ from transformers import (
 
 from csezoo.modeling import SentenceEncoderConfig
 from csezoo.modeling.masked_language_modeling import MaskedLMHead, MaskedLMTransform
+from csezoo.modeling.weight_files import weight_files
 
 from ..errors import UserError, one_line
 from ..recipes import Recipe
@@ -39,6 +40,7 @@ def load_generator(
         )
     try:
         refuse_oversized_checkpoint(name, AutoModelForMaskedLM, revision=revision)
+        weight_files(name, revision=revision)
         generator, info = AutoModelForMaskedLM.from_pretrained(
             name,
             revision=revision,

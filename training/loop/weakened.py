@@ -12,8 +12,9 @@ from ..errors import UserError
 from ..pictures.weakened_tokens import WeakenedView
 from ..recipes import Recipe, load_recipe
 from .building import build
-from .checkpoints import checkpoints
+from .checkpoints import RECEIPT, checkpoints, read_state
 from .distributed.seeds import seed_directory
+from .run_receipt import build_receipt
 
 
 def weakened_tokens(run: str | Path, sentences: list[str], *, seed: int = 0) -> dict[str, list[WeakenedView]]:
@@ -30,7 +31,8 @@ def weakened_tokens(run: str | Path, sentences: list[str], *, seed: int = 0) -> 
         The views of each sentence, with the tokens of a template and without padding.
 
     Raises:
-        UserError: there is no such run, it did not train L2P-CSR with token masks, or it has no checkpoint.
+        UserError: there is no such run, it did not train L2P-CSR with token masks, it has no checkpoint, or its
+            recipe, base model or tokenizer is not that of the checkpoint.
     """
     run, sentences = Path(run), list(dict.fromkeys(sentences))
     if len(sentences) < 2:
@@ -43,7 +45,12 @@ def weakened_tokens(run: str | Path, sentences: list[str], *, seed: int = 0) -> 
             f"{run} has no token masks; give a run of l2pcsr that has neither weakening: noise nor token_mask: false "
             f"(this is a run of {recipe.method})"
         )
-    load_model(model, _newest_checkpoint(run, recipe) / "model.safetensors")
+    checkpoint = _newest_checkpoint(run, recipe)
+    written = read_state(checkpoint)[RECEIPT]
+    receipt = build_receipt(recipe, written["seed"], built)
+    if changed := [name for name, value in receipt.items() if written[name] != value]:
+        raise UserError(f"{checkpoint} was written with another {', '.join(changed)}; undo the change")
+    load_model(model, checkpoint / "model.safetensors")
     rows = built.text_collator([{"0": sentence} for sentence in sentences])
     torch.manual_seed(seed)
     weakened = model.train().learned_token_masks(**rows)  # (K, B, V, T)

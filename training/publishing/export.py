@@ -25,6 +25,7 @@ from .onnx_graph import require, write_onnx
 from .quantized import quantize_and_measure
 from .staging import PLACEHOLDER, finished_repository
 
+SAVED = ("config.json", "tokenizer.json", "fingerprint.json")  # `save_pretrained` writes no card, and may write parts
 ONNX = """With ONNX Runtime, the file has the layers after the encoder too:
 
 ```python
@@ -89,7 +90,7 @@ def export(
         require("--onnx", "onnx", "onnxscript", "onnxruntime")
     if openvino:
         require("--openvino", "openvino", "nncf")
-    source = finished_repository(str(local_directory(run)))
+    source = finished_repository(str(local_directory(run)), SAVED)
     logging.disable_progress_bar()
     encoder = load_checkpoint(str(source)).eval()
     tokenizer = checkpoint_tokenizer(encoder, str(source))
@@ -161,7 +162,8 @@ def _texts(tokenizer: PreTrainedTokenizerBase) -> list[str]:
 def _add_to_card(directory: Path, paragraphs: list[str]) -> None:
     """Add a section on the formats after the section on how to use the model. It replaces an earlier one."""
     try:
-        card = ModelCard.load(directory / "README.md")
+        file = directory / "README.md"
+        card = ModelCard.load(file) if file.is_file() else ModelCard("")
     except (ValueError, yaml.YAMLError) as error:
         raise UserError(f"{directory / 'README.md'} cannot be read ({one_line(error)})") from error
     section = "## Formats\n\n" + "\n\n".join(paragraphs) + "\n\n"

@@ -12,7 +12,7 @@ from ..environment import versions
 from ..errors import UserError, one_line
 from ..evaluation.encoders import checkpoint_tokenizer, is_published, load_checkpoint
 from ..files import read_json
-from ..hub import added_files, differing_files, local_directory, sha256
+from ..hub import added_files, differing_files, local_directory, sha256, unreadable_directories
 from ..loading.backbones import LOAD_ERRORS
 from ..pictures.captions import PICTURES
 
@@ -51,12 +51,14 @@ def verify_repository(repository: str, revision: str | None = None) -> list[str]
         One line for each comparison.
 
     Raises:
-        UserError: something differs; all differences are in one line.
+        UserError: something differs or cannot be read; all differences are in one line.
 
     Example:
         `verify_repository("runs/quickstart/best")`
     """
     directory = local_directory(repository, revision)
+    if unread := unreadable_directories(directory):
+        raise UserError(f"{repository} cannot be verified: {'; '.join(unread)}")
     fingerprint = read_fingerprint(directory, repository)
     checksums = fingerprint.get("files", {})
     problems = differing_files(directory, checksums)

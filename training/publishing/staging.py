@@ -72,14 +72,18 @@ def stage(run: str, to: str, staged: Path) -> None:
     _write_eval_results(staged)
 
 
-def finished_repository(run: str) -> Path:
+def finished_repository(run: str, needed: tuple[str, ...] = NEEDED) -> Path:
     """Return the `best/` of a run, or `run` itself if it is a repository directory.
+
+    Args:
+        run: a directory.
+        needed: files that must be in it.
 
     Raises:
         UserError: files are missing.
     """
     directory = Path(run, "best") if Path(run, "best").is_dir() else Path(run)
-    if missing := [name for name in NEEDED if not (directory / name).is_file()]:
+    if missing := [name for name in needed if not (directory / name).is_file()]:
         raise UserError(f"{directory} has no {', '.join(missing)}; give a run directory with a finished best/ in it")
     if directory != Path(run) and not Path(run, "recipe.yaml").is_file():
         raise UserError(f"{run} has no recipe.yaml; give the directory of a run, or {directory}")

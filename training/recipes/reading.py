@@ -93,9 +93,20 @@ def merged_values(name: str, overrides: dict[str, object]) -> dict[str, Any]:
         UserError: there is no such recipe.
     """
     path = recipe_path(name)
-    if name in recipe_files():
-        return {"name": path.stem, "recipe": name, **_zoo_values(path), **overrides}
-    return {"name": path.stem, "recipe": path.name, **read_values(path), **overrides}
+    values = dict(_zoo_values(path) if name in recipe_files() else read_values(path))
+    for key, details in BELONGING.items():
+        if key in overrides and overrides[key] != values.get(key):
+            values = {name: value for name, value in values.items() if name not in details}
+    return {"name": path.stem, "recipe": name if name in recipe_files() else path.name, **values, **overrides}
+
+
+# Keys that say more about what another key names. They mean nothing for another data set or model.
+BELONGING = {
+    "dataset": ("dataset_file", "dataset_revision"),
+    "nli_dataset": ("nli_dataset_file", "nli_dataset_revision"),
+    "base_model": ("base_revision",),
+    "generator": ("generator_revision",),
+}
 
 
 @cache

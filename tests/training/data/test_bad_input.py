@@ -129,9 +129,9 @@ def test_a_stream_that_breaks_off_in_its_middle_is_one_line(tmp_path, bases):
     recipe = {"base_model": str(bases["bert"]), "train_file": str(file), "streaming": True, "max_steps": 1}
     stream = load_sentences(make_recipe({**recipe, "eval_data": "none"}))
     share = {"batch_size": 100, "seed": 0, "rank": 0, "world": 1, "shuffle_buffer": 1}
-    batches = StreamedBatches(stream, lambda rows: {}, start=0, **share)
+    batches = StreamedBatches(stream, lambda rows, draws: {}, start=0, **share)
     error = list(itertools.islice(batches, 100))[-1]["error"]
-    assert error.startswith("the stream could not be read") and is_one_line(error)
+    assert error.startswith(f"{file} could not be read") and is_one_line(error)
 
 
 def damaged_page(file):

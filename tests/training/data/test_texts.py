@@ -6,12 +6,14 @@ import logging
 import os
 
 import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from csezoo.training.data.collation import tokenize_once
-from csezoo.training.data.texts import load_sentences, stream_texts
+from csezoo.training.data.texts import load_sentences, stream_texts, streamed_files
 from csezoo.training.errors import UserError
-from csezoo.training.recipes import make_recipe
+from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES, tiny_tokenizer
 
 TRIPLETS = [("a cat sits", "an animal", "no cat"), ('she said, "hi"', "a greeting", "silence"), ("NA", "None", "null")]
@@ -66,9 +68,10 @@ def written(suffix: str, rows: list[tuple], columns: list[str], tmp_path) -> byt
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".csv", ".tsv", ".jsonl", ".parquet", ".txt.gz", ".csv.gz", ".jsonl.gz"])
-def test_every_format_gives_the_same_sentences(load, tmp_path, suffix):
+@pytest.mark.parametrize("case", [str.lower, str.upper])
+def test_every_format_gives_the_same_sentences(load, tmp_path, suffix, case):
     rows = [(text,) for text, *_ in TRIPLETS]
-    assert load(f"train{suffix}", written(suffix, rows, ["text"], tmp_path)) == rows
+    assert load(f"train{case(suffix)}", written(suffix, rows, ["text"], tmp_path)) == rows
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
@@ -126,6 +129,25 @@ def test_a_stream_gives_the_same_sentences(load, tmp_path):
     assert load("train.csv", content, text_columns=COLUMNS, **stream) == TRIPLETS
 
 
+UTF_16 = ["not UTF-8 (it seems to be UTF-16 or UTF-32); convert the file"]
+LOOKS_LIKE_NUMBERS = ["007", "1.50", "1e5", "True", " 5", "+1", "NA", "2020-01-01", str(2**70)]
+
+
+@pytest.mark.parametrize("stream", [{}, {"streaming": True, "max_steps": 1}])
+@pytest.mark.parametrize("name", ["train.csv", "train.tsv", "train.csv.gz", "train.txt"])
+@pytest.mark.parametrize("source", ["train_file", "dataset"])
+def test_text_is_text_whatever_a_block_of_rows_looks_like(tmp_path, source, name, stream):
+    """pandas guesses types for 10,000 rows at once."""
+    words, numbers = ["a word"] * 10_000, LOOKS_LIKE_NUMBERS
+    directory = tmp_path / "texts"
+    directory.mkdir()
+    for each in (words + numbers[:1], words + numbers, numbers):
+        lines = "\n".join([*(["text"] if "txt" not in name else []), *each]).encode() + b"\n"
+        (directory / name).write_bytes(gzip.compress(lines) if name.endswith(".gz") else lines)
+        keys = {"train_file": str(directory / name)} if source == "train_file" else {"dataset": str(directory)}
+        assert [row["0"] for row in load_sentences(make_recipe({**keys, **stream}))] == each
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("name", ["train[12].txt", "train?.txt", "t*.txt"])
 def test_a_name_with_the_characters_of_a_pattern_is_the_name_of_one_file(load, name, streaming):
@@ -139,17 +161,21 @@ def test_a_name_with_the_characters_of_a_pattern_is_the_name_of_one_file(load, n
     [
         ("a.csv", "x,y\na,b\n", {"text_columns": "sent0"}, ["no column sent0, only x, y", "--text_columns"]),
         ("a.csv", "x,y\na,b\n", {}, ["has the columns x, y", "--text_columns"]),
-        ("a.csv", "x,y,z\na,1,.5\nb,2,.5\n", {"text_columns": "x,y,z"}, ["column y must be text, got int64"]),
+        ("a.jsonl", '{"x": "a", "y": 1}\n', {"text_columns": "x,y"}, ["column y must be text, got int64"]),
         ("a.csv", "text;y\na;1\n", {}, ["its header 'text;y' seems to be separated by ';'", "read with ','"]),
         ("a.csv", "text\ty\na\t1\n", {}, ["separated by '\\t'"]),
         ("a.tsv", "text,y\na,1\n", {}, ["separated by ','", "read with '\\t'"]),
         ("a.csv", "x,y,x,y\na,b,c,d\n", {"text_columns": "x,y"}, ["its header has the column x twice"]),
         ("a.txt", "", {}, ["is empty"]),
         ("a.txt", "\n \n", {}, ["has no sentences"]),
+        ("a::b.txt", "a cat\n", {}, ["has `::` in its name", "rename it"]),
         ("a.csv", "text\n", {}, ["could not be read"]),
         ("a.pdf", "x", {}, ["must end in one of .txt, .csv, .tsv, .jsonl, .json, .parquet", ".gz"]),
         ("a.txt", b"one\ntwo\nd\xe9j\xe0 vu\n", {}, ["line 3", "not UTF-8", "byte 1"]),
         ("a.csv", b"text\none\nd\xe9j\xe0 vu\n", {}, ["line 3", "not UTF-8"]),
+        *((f"a{suffix}", "text\none\n".encode("utf-16-le"), {}, UTF_16) for suffix in (".txt", ".csv", ".jsonl")),
+        ("a.txt", "one\n".encode("utf-32-be"), {}, UTF_16),
+        ("a.txt.gz", gzip.compress("one\n".encode("utf-16-be"), mtime=0), {}, UTF_16),
         ("a.jsonl", b'{"text": "one"}\n{"text": "d\xe9j\xe0 vu"}\n', {}, ["line 2", "not UTF-8"]),
         ("a.jsonl", '{"text": "one"}\n{"text": \n', {}, ["could not be read"]),
         ("a.parquet", "PAR", {}, ["could not be read"]),
@@ -249,3 +275,48 @@ def test_a_file_is_known_by_its_content_and_not_by_its_time(tmp_path, name, old,
         keys = {"text_columns": ["t"]} if name.endswith("csv") else {}
         first.append(load_sentences(make_recipe({"train_file": str(file), **keys}))["0"][0])
     assert first == ["one", "six"]
+
+
+@pytest.mark.parametrize("stream", [{}, {"streaming": True, "max_steps": 1}])
+@pytest.mark.parametrize("splits", [False, True])
+def test_a_directory_that_datasets_saved_is_a_data_set(tmp_path, splits, stream):
+    saved = datasets.Dataset.from_dict({"text": ["a cat", "007"]})
+    (datasets.DatasetDict({"train": saved}) if splits else saved).save_to_disk(tmp_path / "saved")
+    recipe = make_recipe({"dataset": str(tmp_path / "saved"), **stream})
+    assert [row["0"] for row in load_sentences(recipe)] == ["a cat", "007"]
+    assert len(streamed_files(recipe)) == len(stream) // 2
+
+
+@pytest.mark.parametrize("stream", [{}, {"streaming": True, "max_steps": 1}])
+def test_texts_in_the_parquet_files_of_polars_are_texts(tmp_path, stream):
+    (tmp_path / "texts").mkdir()
+    file = tmp_path / "texts" / "train.parquet"
+    pq.write_table(pa.table({"text": pa.array(["a cat", "007"], pa.string_view())}), file)
+    for source in ({"train_file": str(file)}, {"dataset": str(file.parent)}):
+        assert [row["0"] for row in load_sentences(make_recipe({**source, **stream}))] == ["a cat", "007"]
+
+
+def test_another_data_set_or_model_forgets_the_files_and_revisions_of_the_recipe(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "{dataset: zoo/texts, dataset_file: a.txt, dataset_revision: main, base_model: zoo/bert, base_revision: v1}",
+        encoding="utf-8",
+    )
+    recipe = load_recipe(str(file))
+    other = load_recipe(str(file), {"dataset": "mydir", "base_model": "mymodel"})
+    assert (other.dataset_file, other.dataset_revision, other.base_revision) == (None, None, None)
+    given = load_recipe(str(file), {"dataset": "mydir", "dataset_file": "*.txt"})
+    assert (given.dataset_file, given.dataset_revision, given.base_revision) == ("*.txt", None, "v1")
+    assert load_recipe(str(file), {"dataset": "zoo/texts"}) == recipe
+
+
+@pytest.mark.parametrize("stream", [{}, {"streaming": True, "max_steps": 1}])
+@pytest.mark.parametrize("start", [[None] * 2, ["2020-01-01"] * 3, ["007"]])
+def test_a_column_of_json_may_begin_with_null_or_with_dates(load, start, stream):
+    """pyarrow decides on the type of a column by its first megabytes."""
+    texts = [*start * (24_000 // len(start)), "a cat", "2021-02-03T04:05:06"]
+    lines = "".join(json.dumps({"more": "x" * 500, "text": text}) + "\n" for text in texts)
+    expected = [(text,) for text in texts if text is not None]
+    loaded = load("a.jsonl", lines, **stream)
+    assert loaded == expected
+    assert load("a.json", json.dumps([{"text": "2020-01-01"}, {}, {"text": "a"}]), **stream)[-1] == ("a",)

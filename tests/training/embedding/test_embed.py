@@ -125,7 +125,7 @@ def test_every_file_format_yields_the_same_shards(suffix, tmp_path):
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', {}, "a.jsonl could not be read"),
         ("a.txt", b"", {}, "a.txt is empty"),
         ("a.txt.gz", gzip.compress(b"", mtime=0), {}, "a.txt.gz has no sentences"),
-        ("a.csv", b"id,text\n", {}, "a.csv has no sentences"),
+        ("a.csv", b"id,text\n", {}, "a.csv contains no texts"),
         ("a.doc", b"one\n", {}, "must end in one of .txt, .csv"),
     ],
 )
@@ -294,3 +294,38 @@ def test_what_cannot_be_truncated_or_quantised_is_refused(model, file, tmp_path)
         main(["encode", str(model), str(file), "--to", str(tmp_path / "out"), "--truncate_dim", "0"])
     with pytest.raises(UserError, match="truncate_dim: 8 must be at most 7, the dimensions of the model"):
         embed_file(letters, RECEIPT, str(file), tmp_path / "out", truncate_dim=8)
+
+
+@pytest.mark.parametrize("change", ["other texts", "fewer texts", "more texts"])
+def test_a_file_that_changes_meanwhile_is_refused(tmp_path, change):
+    """A shard of new texts would have the checksum of the old ones. The file is read in parts of 10 MB."""
+    rows, line = 24_000, b"a" * 499 + b"\n"
+    file = tmp_path / "texts.txt"
+    file.write_bytes(line * rows)
+
+    def changing(texts):
+        with file.open("r+b") as opened:
+            length = opened.seek(0, 2)
+            if change == "fewer texts":
+                opened.truncate(len(line) * (rows - 1000))
+            elif length == len(line) * rows:
+                opened.seek(length if change == "more texts" else length - 500_000)
+                opened.write(b"b" * 499 + b"\n")
+        return letters(texts)
+
+    with pytest.raises(UserError, match=r"texts\.txt changed while it was embedded; start again"):
+        embed_file(changing, RECEIPT, str(file), tmp_path / "out", shard_size=1000)
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "safetensors"])
+def test_a_shard_with_changed_bytes_is_written_again(file, tmp_path, file_format):
+    out, options = tmp_path / "out", {"shard_size": 10, "file_format": file_format}
+    embed_file(letters, RECEIPT, str(file), out, **options)
+    written = contents(out)
+    second = sorted(out.iterdir())[1]
+    vectors = letters(TEXTS[10:20]).tobytes()
+    place = written[second.name].index(vectors) + len(vectors) // 2
+    second.write_bytes(written[second.name][:place] + b"\x01" + written[second.name][place + 1 :])
+    calls = []
+    embed_file(lambda texts: calls.append(texts) or letters(texts), RECEIPT, str(file), out, **options)
+    assert contents(out) == written and calls == [TEXTS[10:20]]

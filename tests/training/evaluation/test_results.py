@@ -165,6 +165,25 @@ def test_two_processes_add_to_one_file_and_no_result_is_lost(out):
     assert len(stored(out)) == 80 and {result["task"] for result in stored(out)} == expected
 
 
+def test_the_same_run_three_times_at_once_has_each_result_once(run, out):
+    """Each of them finds no results before its work. All return those that are in the file."""
+    together, returned = threading.Barrier(3), []
+
+    def together_with_others(texts):
+        together.wait(60)
+        return Letters()(texts)
+
+    def evaluate_one():
+        returned.append(run("sts-dev", encode=together_with_others))
+
+    threads = [threading.Thread(target=evaluate_one) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert returned == [stored(out)] * 3 and len(stored(out)) == 1
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -7,12 +7,14 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
 
 from csezoo.modeling.published import load_published
+from csezoo.training.data.translation import translator
 from csezoo.training.errors import UserError
-from csezoo.training.evaluation.encoders import load_encoder
+from csezoo.training.evaluation.encoders import load_encoder, model_receipt
 from csezoo.training.loading.backbones import load_backbone
 from csezoo.training.loading.sizes import refuse_oversized
 from csezoo.training.loop.building import build
@@ -84,7 +86,8 @@ def test_a_hub_repository_with_a_pickle_alone_is_refused_without_asking_a_conver
     hub.commit("zoo/pickled", "initial commit", {file.name: file.read_bytes() for file in base.iterdir()})
     code = f"""
 from csezoo.training.errors import UserError
-from csezoo.training.evaluation.encoders import load_encoder
+from csezoo.training.data.translation import translator
+from csezoo.training.evaluation.encoders import load_encoder, model_receipt
 from csezoo.training.loading.backbones import load_backbone
 
 name = "zoo/pickled"
@@ -252,3 +255,60 @@ def test_a_recipe_cannot_run_code(tmp_path):
     with pytest.raises(UserError, match="not valid YAML"):
         load_recipe(str(recipe))
     assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("place", ["pytorch_model.bin", "../other/a.safetensors", "/tmp/a.safetensors", ["a"]])
+@pytest.mark.parametrize("file", ["model.safetensors.index.json", "config.json"])
+def test_weights_are_safetensors_of_the_repository_whatever_its_files_name(
+    copy, foreign, bases, tmp_path, place, file
+):
+    """`use_safetensors=True` looks at the name of an index, and not at what it names."""
+    base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
+    changes = {"transformers_weights": place}
+    for directory in (copy, foreign, base):
+        if "index" in file:
+            names = load_file(directory / "model.safetensors")
+            with_pickled_weights(directory, tmp_path / "mark")
+            (directory / file).write_text("{}", encoding="utf-8")
+            changes = {"metadata": {}, "weight_map": dict.fromkeys(names, place)}
+        edit_json(directory / file, **changes)
+    refused = pytest.raises(UserError, match="is no safetensors file of the repository")
+    with refused:
+        load_encoder(str(copy))
+    with refused:
+        load_encoder(str(foreign))
+    with refused:
+        load_encoder(str(base), pooling="cls")
+    with refused:
+        translator(str(base), beams=1, max_length=8)
+    assert not (tmp_path / "mark").exists()
+
+
+def test_weights_in_parts_are_loaded_and_all_of_them_are_in_the_checksum(bases, tmp_path):
+    base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
+    tensors = load_file(base / "model.safetensors")
+    (base / "model.safetensors").unlink()
+    for part in ("a", "b"):
+        (base / part).mkdir()
+        save_file(
+            {name: t + (part == "b") for name, t in tensors.items()}, base / part / "w.safetensors", {"format": "pt"}
+        )
+    sums, vectors = set(), []
+    for part in ("a", "b"):
+        index = {"metadata": {}, "weight_map": dict.fromkeys(tensors, f"{part}/w.safetensors")}
+        (base / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+        encode, receipt = load_encoder(str(base), pooling="cls")
+        sums.add(receipt["model_sha256"])
+        vectors.append(encode(["a cat"]))
+    assert abs(vectors[0] - vectors[1]).max() > 0.01
+    (base / "b" / "w.safetensors").write_bytes((base / "a" / "w.safetensors").read_bytes())
+    sums.add(model_receipt(str(base))["model_sha256"])
+    assert len(sums) == 3
+
+
+def test_an_adapter_of_other_weights_is_refused(copy, bases, tmp_path):
+    base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
+    for directory in (copy, base):
+        (directory / "adapter_config.json").write_text('{"base_model_name_or_path": "other"}', encoding="utf-8")
+        with pytest.raises(UserError, match="adapter_config.json names the model"):
+            load_encoder(str(directory), pooling="cls" if directory == base else None)

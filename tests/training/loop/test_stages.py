@@ -165,7 +165,7 @@ def test_labels_are_names_or_numbers_and_rows_without_label_are_dropped(tmp_path
 
 @pytest.mark.parametrize("columns", [["premise", "hypothesis", "label"], ["label", "hypothesis", "gold"]])
 def test_a_csv_file_may_have_a_column_named_label(tmp_path, columns):
-    rows = [columns, ["p1", "h1", "entailment"], ["p2", "h2", "neutral"]]
+    rows = [columns, ["p1", "h1", "entailment"], ["p2", "h2", "1"], ["p3", "h3", "-1"]]
     path = tmp_path / "pairs.csv"
     path.write_text("\n".join(map(",".join, rows)) + "\n", encoding="utf-8")
     loaded = load_labelled(make_recipe({"nli_file": str(path), "nli_columns": columns, "nli_steps": 1}), 3)

@@ -180,7 +180,7 @@ def test_a_refused_export_names_the_problem_and_writes_nothing(bases, tmp_path):
     assert "give --onnx or --truncate_dim for other formats" in refusal(source, tmp_path / "out", None)
     assert f"{source} is not an empty directory" in refusal(source, source)
     assert "is not an empty directory" in refusal(source, source / "config.json")
-    assert "has no fingerprint.json, README.md" in refusal(bases["bert"], tmp_path / "out")
+    assert "has no fingerprint.json" in refusal(bases["bert"], tmp_path / "out")
     assert "zoo/nothing-here could not be downloaded" in refusal("zoo/nothing-here", tmp_path / "out")
     foreign = shutil.copytree(bases["bert"], tmp_path / "foreign")
     for name in ("README.md", "fingerprint.json"):
@@ -189,3 +189,14 @@ def test_a_refused_export_names_the_problem_and_writes_nothing(bases, tmp_path):
     (tmp_path / "file").touch()
     assert re.match("--to: .* cannot be created", refusal(source, tmp_path / "file" / "out"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "foreign", "source"]
+
+
+@pytest.mark.parametrize("size", ["5GB", "20KB"])
+def test_what_save_pretrained_wrote_is_exported_in_parts_too(tmp_path, size):
+    model = load_published(tiny_repository(tmp_path / "source", whitening_size=8))
+    model.save_pretrained(tmp_path / "saved", max_shard_size=size)
+    assert (tmp_path / "saved" / "model.safetensors").is_file() == (size == "5GB")
+    export(str(tmp_path / "saved"), str(tmp_path / "cut"), truncate_dim=4)
+    verify_repository(str(tmp_path / "cut"))
+    np.testing.assert_allclose(load_published(tmp_path / "cut").encode(TEXTS), model.encode(TEXTS)[:, :4], atol=1e-6)
+    assert "cut to their first 4 of 8 dimensions" in (tmp_path / "cut" / "README.md").read_text(encoding="utf-8")

@@ -1,8 +1,12 @@
 """Verifying a repository compares it with its fingerprint and names every difference."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +19,7 @@ from csezoo.training.errors import UserError
 from csezoo.training.publishing.fingerprints import verify_repository
 from tests.clean_interpreter import run_without_csezoo
 from tests.repositories import PROMPT, tiny_repository
+from tests.training.publishing.test_audit import AS_A_USER
 
 
 @pytest.fixture(scope="module")
@@ -235,6 +240,39 @@ def test_a_missing_or_broken_fingerprint_is_refused(copy, tmp_path):
         verify_repository(str(directory))
     with pytest.raises(UserError, match="neither a directory nor a valid name"):
         verify_repository(str(tmp_path / "nowhere"))
+
+
+VERIFY_EACH = """
+import sys
+from csezoo.training.errors import UserError
+from csezoo.training.publishing.fingerprints import verify_repository
+for name in sys.argv[1:]:
+    try:
+        print(verify_repository(name))
+    except UserError as error:
+        print(error)
+"""
+
+
+def test_what_cannot_be_read_is_named(copy, tmp_path):
+    directory = copy("plain")
+    modes = {"model.safetensors": 0, "fingerprint.json": 0, "1_Pooling": 0, "./1_Pooling": 0o444, ".": 0, "./": 0o444}
+    cases = {name: tmp_path / str(number) for number, name in enumerate(modes)}
+    as_a_user = AS_A_USER if os.geteuid() == 0 else []
+    if as_a_user and shutil.which("setpriv") is None:
+        pytest.skip("UNREADABLE FILES NOT TESTED: root reads everything, and there is no setpriv")
+    try:
+        for name, case in cases.items():
+            (shutil.copytree(directory, case) / name).chmod(modes[name])
+        command = [*as_a_user, sys.executable, "-W", "ignore", "-c", VERIFY_EACH, *map(str, cases.values())]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[3])
+    finally:
+        for name, case in cases.items():
+            (case / name).chmod(0o755)
+    assert done.returncode == 0, done.stderr
+    for line, (name, case) in zip(done.stdout.splitlines(), cases.items(), strict=True):
+        place = f"{name} cannot be read (Permission denied)" if "." in name.strip("./") else f"{case / name} cannot be"
+        assert place in line, line
 
 
 def test_a_model_that_was_not_loaded_from_a_repository_cannot_be_verified(saved):

@@ -294,12 +294,13 @@ def run_glue(
     results = []
     for task in tasks:
         for seed in dict.fromkeys(seeds):
-            rows = file.find({**receipt(task, seed, settings), **model_part}) if file else []
+            key = {**receipt(task, seed, settings), **model_part}
+            rows = file.find(key) if file else []
             if not rows:
                 rows = [
                     {**result, **model_part} for result in finetune(model, task, seed, settings, progress=progress)
                 ]
                 if file:
-                    file.add(rows)
+                    rows = file.add(rows, key)
             results += rows
     return results

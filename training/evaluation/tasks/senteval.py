@@ -13,6 +13,7 @@ from huggingface_hub import cached_assets_path, hf_hub_download
 from huggingface_hub.errors import HTTPError
 
 from ...errors import UserError, one_line
+from ...files import refuse_utf16
 from ...hub import is_inside, within_time
 
 # SimCSE's copy. Every receipt contains its commit, and the rows of every task are counted: in an early commit, SUBJ
@@ -125,7 +126,9 @@ def read_text(path: Path, encoding: str = "utf-8-sig") -> str:
         UserError: the file is not in this encoding.
     """
     try:
-        return path.read_text(encoding=encoding)
+        text = path.read_text(encoding=encoding)
+        refuse_utf16(path, text[:4096].encode())
+        return text
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); convert the file") from None
 

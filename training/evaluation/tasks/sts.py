@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import UserError, quoted
+from ...files import long_cells
 from ...hub import load_rows
 from ..metrics.sts.sts import STS
 from .names import DEV_TASK, ROWS, SICKR_DEV_TASK, SUBSETS
@@ -263,7 +264,8 @@ def load_pairs_file(path: str) -> PairTask:
         raise UserError(f"{file} does not exist; give a CSV file with the columns sentence1, sentence2, score")
     reader, columns = csv.DictReader(io.StringIO(read_text(file))), ("sentence1", "sentence2", "score")
     try:
-        header, numbered = list(reader.fieldnames or []), [(reader.line_num, row) for row in reader]
+        with long_cells():
+            header, numbered = list(reader.fieldnames or []), [(reader.line_num, row) for row in reader]
     except csv.Error as error:  # a quote that never closes, or a file of something else
         raise UserError(f"{file}, line {reader.line_num}: {error}") from None
     if missing := [column for column in columns if column not in header]:

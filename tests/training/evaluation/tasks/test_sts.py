@@ -184,6 +184,12 @@ def test_a_users_csv_file_may_have_quotes_and_any_column_order(tmp_path):
     assert (task.name, task.scores, task.receipt()["dataset"]) == ("pairs", [4.0, 0.5], "pairs.csv")
 
 
+def test_a_cell_may_be_longer_than_the_limit_of_the_library(tmp_path):
+    long = "a" * 140_000
+    (tmp_path / "pairs.csv").write_text(f"sentence1,sentence2,score\n{long},b,1\nc,d,2\n", encoding="utf-8")
+    assert load_pairs_file(str(tmp_path / "pairs.csv")).pairs == [(long, "b"), ("c", "d")]
+
+
 @pytest.mark.parametrize(
     ("content", "part"),
     [
@@ -194,8 +200,9 @@ def test_a_users_csv_file_may_have_quotes_and_any_column_order(tmp_path):
         (b"sentence1,sentence2,score\na,b,c,1\n", "line 2: the number of cells differs"),
         (b"sentence1,sentence2,score\na,b,1\nc,d,1\n", "1 different scores; a correlation needs at least two"),
         (b"sentence1,sentence2,score\nd\xe9j\xe0,b,1\n", "not UTF-8"),
-        (b'sentence1,sentence2,score\n"a,b,1\n' + 20000 * b"c,d,2.5\n", "field larger than field limit"),
-        (b'[{"sentence1": "' + 140_000 * b"a" + b'"}]', "line 0: field larger than field limit"),
+        ("sentence1,sentence2,score\na,b,1\n".encode("utf-16-le"), "not UTF-8 (it seems to be UTF-16"),
+        (b'sentence1,sentence2,score\n"a,b,1\n' + 20000 * b"c,d,2.5\n", "the number of cells differs"),
+        (b'[{"sentence1": "' + 140_000 * b"a" + b'"}]', "has no column sentence1, sentence2, score"),
     ],
 )
 def test_an_unusable_file_of_pairs_is_named_with_the_reason(tmp_path, content, part):
