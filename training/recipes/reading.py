@@ -273,7 +273,7 @@ def coerce(key: str, value: Any, hint: Any) -> Any:
             value = value.strip("[]").split(",")
         items = value if isinstance(value, list) else [value]
         return [coerce(key, item.strip() if isinstance(item, str) else item, item_hint) for item in items]
-    if hint is str and value == "":
+    if hint is str and value == "" and key != "name":  # without a name it is the recipe's
         raise UserError(f"{key}: the value is empty; give one, or leave the key out")
     if hint is str:
         refuse_bytes(key, str(value))
