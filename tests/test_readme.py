@@ -104,7 +104,7 @@ def test_the_quickstart_says_how_long_each_training_will_take(quickstart):
 def test_quickstart_ends_with_lines_that_load_what_it_made(quickstart, tmp_path):
     project, (shown, _, _), _ = quickstart
     lines = [line.strip() for line in shown.rstrip().splitlines()[-3:]]
-    assert lines[0] == "from transformers import AutoModel"
+    assert lines[0] == "from sentence_transformers import SentenceTransformer"
     code = "\n".join([f"import json, os\nos.chdir({str(project)!r})", *lines, "print(json.dumps(embeddings.shape))"])
     assert run_without_csezoo(code, tmp_path)[0] == 2
 

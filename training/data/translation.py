@@ -33,9 +33,9 @@ def translator(
         UserError: the model cannot be loaded, is too large or has fewer positions, or does not know a language.
     """
     try:
+        weight_files(name)
         refuse_oversized_checkpoint(name, AutoModelForSeq2SeqLM)
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-        weight_files(name)
         model = AutoModelForSeq2SeqLM.from_pretrained(name, **SAFELY)
     except LOAD_ERRORS as error:
         raise UserError(

@@ -76,7 +76,8 @@ def test_the_report_ends_with_the_picture_and_three_lines_that_load_the_model(tw
     *_, picture, repository, first, second, third = shown.rstrip().splitlines()
     assert picture.endswith(": run/before_and_after.png") and repository.endswith(": run/best")
     assert (run / "before_and_after.png").read_bytes().startswith(b"\x89PNG")
-    assert first.strip() == "from transformers import AutoModel" and '"run/best"' in second and "encode([" in third
+    assert first.strip() == "from sentence_transformers import SentenceTransformer"
+    assert second.strip() == 'model = SentenceTransformer("run/best")' and "encode([" in third
 
 
 @pytest.mark.slow
@@ -138,8 +139,10 @@ def test_two_processes_train_both_models(tmp_path):
 
 
 def test_recall_neighbours_and_queries_are_those_of_the_vectors():
-    vectors = {"a": (1, 0), "b": (0.9, 0.1), "c": (0, 1), "d": (0.1, 0.9), "e": (-1, 0), "f": (0, -1)}
-    task = PairTask("toy", [("a", "b"), ("c", "d"), ("e", "f")], [5.0, 5.0, 0.0], "here")
+    vectors = {"a": (1, 0), "b": (0.9, 0.1), "c": (0, 1), "d": (0.1, 0.9)} | dict.fromkeys("ejkl", (-1, 0))
+    vectors |= dict.fromkeys("fghi", (0, -1))
+    pairs = [("a", "b"), ("c", "d"), ("e", "f"), ("j", "g"), ("k", "h"), ("l", "i")]
+    task = PairTask("toy", pairs, [5.0, 5.0, 0.0, 0.0, 0.0, 0.0], "here")
     table = SentenceVectors(lambda texts: np.array([vectors[text] for text in texts], float))
     table.add(task.sentences())
     row = Row("toy", table)
