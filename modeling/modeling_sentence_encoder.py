@@ -92,12 +92,6 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
         if isinstance(module, UpProjection):
             nn.init.zeros_(module.weight)
 
-    def get_input_embeddings(self) -> nn.Module:
-        return self.backbone.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.backbone.set_input_embeddings(value)
-
     def forward(
         self,
         input_ids: torch.Tensor | None = None,

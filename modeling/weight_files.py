@@ -9,6 +9,8 @@ from typing import Any
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 from transformers.utils.hub import extract_commit_hash
 
+from .serving.modeling_csezoo import is_inside
+
 ADAPTER = "adapter_config.json"  # with it, transformers loads the weights of the model that it names
 
 
@@ -53,6 +55,6 @@ def _content(file: str | None) -> dict[str, Any]:
 
 
 def _inside(name: Any, *suffixes: str) -> str:
-    if not (isinstance(name, str) and name.endswith(suffixes)) or Path(name).is_absolute() or ".." in Path(name).parts:
+    if not (is_inside(name) and name.endswith(suffixes)):
         raise ValueError(f"its weights are in {name!r:.80}, which is no safetensors file of the repository")
     return name

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
@@ -34,6 +35,13 @@ class EncodesTexts(PreTrainedModel):
     # A copy for `encode`: a call of a tokenizer changes its truncation and padding, and others may call it too.
     _own_tokenizer: tuple[PreTrainedTokenizerBase, tuple, PreTrainedTokenizerBase] | None = None
     _encoding, _was_training = 0, False  # contexts of `evaluating`, and the mode before them
+    backbone: Any
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.backbone.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.backbone.set_input_embeddings(value)
 
     def encode(
         self,

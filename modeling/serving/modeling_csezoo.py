@@ -103,12 +103,6 @@ class CsezooModel(EncodesTexts):
             size = layer.get("out_features", size)
         return min(csezoo.get("truncate_dim") or size, size)
 
-    def get_input_embeddings(self) -> nn.Module:
-        return self.backbone.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.backbone.set_input_embeddings(value)
-
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -244,7 +238,7 @@ class CsezooModel(EncodesTexts):
     def _read_modules(self, repository: str) -> None:
         """Load the layers after the pooling, and compare what `SentenceTransformer` reads with `config.json`."""
         listed, described = self._json_file("modules.json", list), list(self._modules_on_top())
-        if odd := [each for each in listed if not is_module(each)]:
+        if odd := [each for each in listed if not (isinstance(each, dict) and is_inside(each.get("path")))]:
             raise ValueError(f"{repository}: modules.json has {odd[0]!r:.80}, which is no module in it; {PUT_BACK}")
         kinds = [str(module.get("type")).rpartition(".")[2] for module in listed]
         if listed and listed[0]["path"]:
@@ -410,9 +404,8 @@ class CsezooModel(EncodesTexts):
         _write_json(directory / SETTINGS_NAME, {**self.settings, **cut})
 
 
-def is_module(described: Any) -> bool:
-    """Return whether a part of modules.json names a folder of the repository."""
-    path = described.get("path") if isinstance(described, dict) else None
+def is_inside(path: Any) -> bool:
+    """Return whether a path that a repository names stays inside of it."""
     return isinstance(path, str) and not Path(path).is_absolute() and ".." not in Path(path).parts
 
 
