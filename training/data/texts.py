@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import csv
 import glob
-import gzip
 import io
-import json
 import logging
 import os
-import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import datasets
 import numpy as np
@@ -34,6 +30,17 @@ from ..files import UNREADABLE, refuse_utf16
 from ..hub import sha256
 from ..recipes import Recipe
 from ..recipes.keys import STS_SENTENCES, STSB_SENTENCES
+from .local_files import (
+    is_saved,
+    json_dataset,
+    json_kinds,
+    open_file,
+    raise_bad_utf8,
+    refuse_deep,
+    refuse_null,
+    suffix_of,
+    without_views,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -51,9 +58,6 @@ BUILDERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 MOST_COLUMNS = 1000  # of a CSV file
-DEEPEST = 100  # lists and objects in each other in a JSON file
-# The types of JSON values in a column, and the type of the column.
-KINDS = {"": "string", "str": "string", "int": "int64", "float": "float64", "floatint": "float64", "bool": "bool"}
 SEPARATORS = (";", "\t", "|", ",")
 # `datasets` raises errors of many types when pyarrow reads content that it does not expect.
 READ_ERRORS = (
@@ -162,12 +166,12 @@ def stream_lines(file: str) -> Iterator[str]:
     if not path.is_file():
         raise UserError(f"file: {path} {'is not a file' if path.exists() else 'does not exist'}")
     try:
-        with _open(path) as lines:
+        with open_file(path) as lines:
             refuse_utf16(path, lines.read(4096))
             lines.seek(0)
             yield from io.TextIOWrapper(lines, encoding="utf-8-sig")
     except (UnicodeDecodeError, *UNREADABLE) as error:
-        _raise_bad_utf8(path)
+        raise_bad_utf8(path)
         raise UserError(f"{path} could not be read ({one_line(error)})") from error
 
 
@@ -281,12 +285,12 @@ def _header(source: Source) -> tuple[list[str], str]:
 
     pandas renames a column that is there twice.
     """
-    suffix = _suffix(source.file) if source.file else ""
+    suffix = suffix_of(source.file) if source.file else ""
     if suffix not in (".csv", ".tsv"):
         return [], ""
     options = BUILDERS[suffix][1]
     separator, quoting = options.get("sep", ","), options.get("quoting", csv.QUOTE_MINIMAL)
-    with _reading(source), _open(Path(str(source.file))) as file:
+    with _reading(source), open_file(Path(str(source.file))) as file:
         lines = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
         return next(csv.reader(lines, delimiter=separator, quoting=quoting), []), separator
 
@@ -312,7 +316,7 @@ def _checked(
 def _read(source: Source) -> datasets.Dataset | datasets.IterableDataset:
     if source.file:
         path = Path(source.file)
-        suffix = _suffix(source.file)
+        suffix = suffix_of(source.file)
         if not path.is_file():
             raise UserError(f"{source.option}: {path} {'is not a file' if path.exists() else 'does not exist'}")
         if suffix not in BUILDERS:
@@ -326,8 +330,8 @@ def _read(source: Source) -> datasets.Dataset | datasets.IterableDataset:
         if len(_header(source)[0]) > MOST_COLUMNS:  # pandas would need minutes
             raise UserError(f"{source.option}: {path} has more than {MOST_COLUMNS:,} columns; give a file with fewer")
         if BUILDERS[suffix][0] == "json":
-            _refuse_null(path)
-            _refuse_deep(path)
+            refuse_null(path)
+            refuse_deep(path)
         where, options = _options(source, [str(path)], suffix)
         if not source.streaming:  # otherwise `datasets` would know the file by its path and time alone
             options["name"] = sha256(path)
@@ -337,7 +341,7 @@ def _read(source: Source) -> datasets.Dataset | datasets.IterableDataset:
         if is_saved(where):
             return _saved(source)
         if os.path.isdir(where) and (files := _files_in(source)):
-            suffixes = {_suffix(file) for file in files}
+            suffixes = {suffix_of(file) for file in files}
             if len(suffixes) == 1 and (suffix := suffixes.pop()) in BUILDERS:
                 where, options = _options(source, files, suffix)
     else:
@@ -346,60 +350,9 @@ def _read(source: Source) -> datasets.Dataset | datasets.IterableDataset:
             f"{source.option}: not given; give --{source.option} (text, CSV, TSV, JSON Lines or Parquet) or --{other}"
         )
     with _reading(source):
-        if where == "json" and source.file and (kinds := _json_kinds(source.file, first=source.streaming)):
-            return _json(source.file, kinds, streaming=source.streaming)
+        if where == "json" and source.file and (kinds := json_kinds(source.file, first=source.streaming)):
+            return json_dataset(source.file, kinds, streaming=source.streaming)
         return datasets.load_dataset(where, split="train", streaming=source.streaming, **options)
-
-
-def _json(file: str, kinds: dict[str, str], *, streaming: bool) -> datasets.Dataset | datasets.IterableDataset:
-    """Read JSON with Python: pyarrow takes texts for dates, and the type of a column from its first megabytes."""
-    options: dict[str, Any] = {"file": file, "columns": tuple(kinds)}  # `datasets` would divide a list
-    if streaming:
-        return datasets.IterableDataset.from_generator(_json_rows, gen_kwargs=options)
-    features = datasets.Features({name: datasets.Value(kind) for name, kind in kinds.items()})
-    options["content"] = sha256(Path(file))  # what `datasets` knows the rows by, beside the name
-    return datasets.Dataset.from_generator(_json_rows, features=features, gen_kwargs=options, split="train")
-
-
-def _json_rows(file: str, columns: tuple[str, ...] = (), content: str = "") -> Iterator[dict[str, Any]]:
-    """Yield the objects of JSON Lines or of a JSON list, all with the given columns.
-
-    Raises:
-        UserError: a line is no JSON object.
-    """
-    try:
-        with _open(Path(file)) as lines:
-            text = io.TextIOWrapper(lines, encoding="utf-8-sig")
-            start = text.read(1)
-            text.seek(0)
-            values = json.load(text) if start == "[" else (json.loads(line) for line in text if line.strip())
-            for number, value in enumerate(values, start=1):
-                if not isinstance(value, dict):
-                    raise ValueError(f"row {number} is no object")
-                yield {name: value.get(name) for name in columns} if columns else value
-    except (ValueError, RecursionError, *UNREADABLE) as error:
-        _raise_bad_utf8(Path(file))
-        raise UserError(f"{file} could not be read ({one_line(error)})") from error
-
-
-def _json_kinds(file: str, *, first: bool) -> dict[str, str] | None:
-    """Return the type of each column, if all are texts or numbers; `first` looks at the first row alone.
-
-    Anything else is read by `datasets`, which also names what is wrong with it.
-    """
-    found: dict[str, set[str]] = {}
-    with suppress(UserError):  # it is raised again, or `datasets` reads what Python does not
-        for row in islice(_json_rows(file), 1 if first else None):
-            for name, value in row.items():
-                found.setdefault(name, set()).update([] if value is None else [type(value).__name__])
-        kinds = {name: KINDS.get("".join(sorted(types)), "") for name, types in found.items()}
-        return kinds if first or all(kinds.values()) else None
-    return None
-
-
-def is_saved(directory: str) -> bool:
-    """Return whether `save_to_disk` of `datasets` wrote a directory."""
-    return any(os.path.isfile(os.path.join(directory, name)) for name in ("state.json", "dataset_dict.json"))
 
 
 def _saved(source: Source) -> datasets.Dataset | datasets.IterableDataset:
@@ -407,10 +360,6 @@ def _saved(source: Source) -> datasets.Dataset | datasets.IterableDataset:
         loaded = datasets.load_from_disk(str(source.dataset))
         rows = loaded["train"] if isinstance(loaded, datasets.DatasetDict) else loaded
         return rows.to_iterable_dataset() if source.streaming else rows
-
-
-def _suffix(file: str) -> str:
-    return Path(file.lower().removesuffix(".gz")).suffix
 
 
 def _files_in(source: Source) -> list[str]:
@@ -429,7 +378,7 @@ def _options(source: Source, files: list[str], suffix: str) -> tuple[str, dict[s
     builder, options = BUILDERS[suffix]
     with _reading(source):
         for file in files if builder != "parquet" else []:
-            with _open(Path(file)) as content:
+            with open_file(Path(file)) as content:
                 refuse_utf16(Path(file), content.read(4096))
         if builder == "csv":
             names = pandas.read_csv(files[0], nrows=0, **options).columns
@@ -437,15 +386,8 @@ def _options(source: Source, files: list[str], suffix: str) -> tuple[str, dict[s
         elif builder == "parquet":
             schema = pyarrow.parquet.read_schema(files[0])
             if any(pyarrow.types.is_string_view(field.type) for field in schema):
-                options = {"features": datasets.Features.from_arrow_schema(_without_views(schema))}
+                options = {"features": datasets.Features.from_arrow_schema(without_views(schema))}
     return builder, {"data_files": [glob.escape(file) for file in files], **options}  # `datasets` reads patterns
-
-
-def _without_views(schema: pyarrow.Schema) -> pyarrow.Schema:
-    views = pyarrow.types.is_string_view
-    return pyarrow.schema(
-        [field.with_type(pyarrow.large_string()) if views(field.type) else field for field in schema]
-    )
 
 
 @contextmanager
@@ -458,49 +400,11 @@ def _reading(source: Source) -> Iterator[None]:
     except READ_ERRORS as error:
         reason = one_line(error.__cause__ or error)
         if source.file:
-            _raise_bad_utf8(Path(source.file))
+            raise_bad_utf8(Path(source.file))
             raise UserError(f"{source.name} could not be read ({reason})") from error
         raise UserError(
             f"{source.name} could not be loaded ({reason}); give --{source.option} a local file instead"
         ) from error
-
-
-def _open(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb")
-
-
-def _refuse_null(path: Path) -> None:
-    """Refuse a file whose first row is null: pyarrow 26 would crash the process."""
-    with suppress(*UNREADABLE), _open(path) as file:
-        if re.match(rb"(\xef\xbb\xbf)?\s*(\[\s*)?null", file.read(1 << 16)):
-            raise UserError(f"{path}: the first row is null, not an object with text; delete that row")
-
-
-def _refuse_deep(path: Path) -> None:
-    """Refuse a line with lists and objects deep in each other: pyarrow 26 would crash the process."""
-    with suppress(*UNREADABLE), _open(path) as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.count(b"[") + line.count(b"{") <= DEEPEST:
-                continue
-            depth = 0
-            for mark in re.finditer(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', line):
-                depth += {b"[": 1, b"{": 1, b"]": -1, b"}": -1}.get(mark[0], 0)
-                if depth > DEEPEST:
-                    raise UserError(f"{path}, line {number}: more than {DEEPEST} lists in each other, not text")
-
-
-def _raise_bad_utf8(path: Path) -> None:
-    """Raise an error that names the first line that is not UTF-8, if there is one."""
-    if _suffix(path.name) == ".parquet":
-        return
-    with suppress(*UNREADABLE), _open(path) as lines:  # a damaged archive is reported by the caller
-        for number, line in enumerate(lines, start=1):
-            try:
-                line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start}); convert the file"
-                ) from None
 
 
 def _clean(batch: dict[str, list], columns: list[str], others: tuple[str, ...] = ()) -> dict[str, list]:
