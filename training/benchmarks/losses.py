@@ -13,6 +13,7 @@ from ..errors import UserError
 from ..recipes import Recipe
 from .encoding import sentence_transformer
 from .race import machine, race
+from .trainer import trainer_arguments
 from .training import Updates
 
 
@@ -59,7 +60,6 @@ def training_in_trainer(recipe: Recipe, steps: int, directory: str, precision: s
     """
     model = sentence_transformer(str(recipe.base_model), recipe.model.get("pooling", "cls"), recipe.max_length)
     from sentence_transformers import SentenceTransformerTrainer
-    from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
 
     from ..trainers.binding import REFUSED
     from ..trainers.losses import ZooLoss
@@ -68,20 +68,14 @@ def training_in_trainer(recipe: Recipe, steps: int, directory: str, precision: s
     loss = ZooLoss(model, recipe.method, generator=recipe.generator, **keys)
     rows = datasets.Dataset.from_dict({"text": load_sentences(recipe)["0"]})
 
-    arguments = Arguments(
+    arguments = trainer_arguments(
+        recipe,
+        steps,
         directory,
-        max_steps=steps,
-        per_device_train_batch_size=recipe.batch_size,
         gradient_accumulation_steps=recipe.gradient_accumulation_steps,
-        learning_rate=recipe.learning_rate,
-        max_grad_norm=recipe.max_grad_norm,
         bf16=precision == "bf16",
         fp16=precision == "fp16",
-        report_to="none",
-        save_strategy="no",
-        logging_strategy="no",
         dataloader_pin_memory=False,
-        disable_tqdm=True,
     )
     trainer = SentenceTransformerTrainer(model, arguments, train_dataset=rows, loss=loss)
     trainer.remove_callback(trainer.model_card_callback_class)  # it encodes examples, once in a training

@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
 from tempfile import TemporaryDirectory
-from typing import cast
+from typing import Any, cast
 
 import datasets
 import torch
@@ -80,7 +80,6 @@ def prepare_usual(recipe: Recipe, steps: int) -> Callable[[], None]:
     base_model = cast(str, recipe.base_model)  # not None: prepare_ours has built a model from it
     model = sentence_transformer(base_model, recipe.model.get("pooling", "cls"), recipe.max_length)
     from sentence_transformers import SentenceTransformerTrainer
-    from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
     temperature = recipe.model.get("temperature", 0.05)
@@ -89,23 +88,37 @@ def prepare_usual(recipe: Recipe, steps: int) -> Callable[[], None]:
 
     def run() -> None:
         with TemporaryDirectory() as directory:
-            arguments = Arguments(
-                directory,
-                max_steps=steps,
-                per_device_train_batch_size=recipe.batch_size,
-                learning_rate=recipe.learning_rate,
-                max_grad_norm=recipe.max_grad_norm,
-                bf16=recipe.mixed_precision == "bf16",
-                report_to="none",
-                save_strategy="no",
-                logging_strategy="no",
-                dataloader_pin_memory=torch.cuda.is_available(),
-                disable_tqdm=True,
-            )
+            options = {"bf16": recipe.mixed_precision == "bf16", "dataloader_pin_memory": torch.cuda.is_available()}
+            arguments = trainer_arguments(recipe, steps, directory, **options)
             loss = MultipleNegativesRankingLoss(model, scale=1 / temperature)
             SentenceTransformerTrainer(model, arguments, train_dataset=rows, loss=loss).train()
 
     return run
+
+
+def trainer_arguments(recipe: Recipe, steps: int, directory: str, **options: Any) -> Any:
+    """Return the arguments of a `SentenceTransformerTrainer` that makes updates as a recipe does, and no more.
+
+    Args:
+        recipe: whose batch size, rate and clipping are used.
+        steps: updates.
+        directory: for the trainer.
+        options: further arguments.
+    """
+    from sentence_transformers import SentenceTransformerTrainingArguments
+
+    return SentenceTransformerTrainingArguments(
+        directory,
+        max_steps=steps,
+        per_device_train_batch_size=recipe.batch_size,
+        learning_rate=recipe.learning_rate,
+        max_grad_norm=recipe.max_grad_norm,
+        report_to="none",
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+        **options,
+    )
 
 
 CONTENDERS = {"ours": prepare_ours, "usual": prepare_usual}
