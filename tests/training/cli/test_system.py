@@ -162,6 +162,7 @@ def test_an_output_without_space_is_one_line(command):
 # Ctrl-C at the moment in which a command opens its input; a signal of the system, as the terminal sends it.
 INTERRUPTED = f"""
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run in the background, where it is ignored
 def interrupt(event, arguments):
     if event == "open" and str(arguments[0]).endswith(("texts.txt", "recipe.yaml", "config.json", "results.json")):
         os.kill(os.getpid(), signal.SIGINT)
