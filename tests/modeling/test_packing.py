@@ -21,7 +21,7 @@ from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel, method
 from csezoo.modeling.backbones import first_output
 from csezoo.modeling.configuration_sentence_encoder import POOLING_MODES
 from csezoo.modeling.mirrored_mask import MirroredMask
-from csezoo.modeling.packed_rows import PaddedAttention, Packing
+from csezoo.modeling.packed_rows import Packing, PaddedAttention
 from csezoo.modeling.packing import can_pack, packing_of
 from csezoo.modeling.serving.layers_csezoo import hidden_layers
 from tests.conftest import tiny_config, tiny_tokenizer
