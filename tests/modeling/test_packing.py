@@ -18,11 +18,11 @@ from transformers import (
 )
 
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel, method
-from csezoo.modeling.backbones import first_output
-from csezoo.modeling.configuration_sentence_encoder import POOLING_MODES
-from csezoo.modeling.mirrored_mask import MirroredMask
-from csezoo.modeling.packed_rows import Packing, PaddedAttention
-from csezoo.modeling.packing import can_pack, packing_of
+from csezoo.modeling.contrastive.backbones import first_output
+from csezoo.modeling.contrastive.configuration import POOLING_MODES
+from csezoo.modeling.contrastive.mirrored_mask import MirroredMask
+from csezoo.modeling.contrastive.packed_rows import Packing, PaddedAttention
+from csezoo.modeling.contrastive.packing import can_pack, packing_of
 from csezoo.modeling.serving.layers_csezoo import hidden_layers
 from tests.conftest import tiny_config, tiny_tokenizer
 from tests.methods import COMBINATIONS, CONFIGS

@@ -15,7 +15,7 @@ import torch
 from accelerate.state import AcceleratorState
 from transformers import PreTrainedModel
 
-from csezoo.modeling.compiled_layers import compile_layers
+from csezoo.modeling.contrastive.compiled_layers import compile_layers
 
 from ..environment import progress_bar
 from ..errors import UserError
