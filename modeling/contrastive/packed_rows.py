@@ -100,7 +100,7 @@ class Packing(ABC):
             .flatten(0, 1)
             for query, key, value, mask in zip(queries, keys, values, self._masks(keys), strict=True)
         ]
-        attended = torch.cat(groups)
+        attended = torch.cat(groups) if len(groups) > 1 else groups[0]
         return (self._collected(attended) if every else attended)[None]
 
     @abstractmethod

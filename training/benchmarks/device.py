@@ -82,7 +82,7 @@ def benchmark_device(
     size: str = "base",
     methods: Sequence[str] = tuple(RECIPES),
     batch_sizes: Sequence[int] = (64, 512),
-    precisions: Sequence[str] = PRECISIONS,
+    precisions: Sequence[str] | None = None,
     compiled: bool = True,
     steps: int = 10,
     seconds: float = 240,
@@ -96,7 +96,8 @@ def benchmark_device(
     Args:
         size: of the encoder, one of `SIZES`.
         methods: of `RECIPES`, the most important one first.
-        batch_sizes, precisions: to try; the first precision is tried with everything.
+        batch_sizes, precisions: to try; the first precision is tried with everything. By default, all precisions that
+            the device has.
         compiled: whether to try compiled layers too.
         steps: updates that are timed.
         seconds: for all of it, with building the models.
@@ -112,6 +113,8 @@ def benchmark_device(
     Raises:
         UserError: an unknown size, method or precision.
     """
+    on_gpu = torch.cuda.is_available()
+    precisions = precisions or (PRECISIONS if on_gpu else ("no", "bf16"))
     for name, given, known in (
         ("size", [size], SIZES),
         ("methods", methods, RECIPES),
@@ -119,6 +122,8 @@ def benchmark_device(
     ):
         if unknown := [value for value in given if value not in known]:
             raise UserError(f"{name}: {unknown[0]!r} must be one of {', '.join(known)}")
+    if "fp16" in precisions and not on_gpu:
+        raise UserError("precisions: fp16 needs a GPU; give bf16 or no")
     if steps < 1 or min(batch_sizes) < 2:
         raise UserError("steps, batch_sizes: give at least one step, and two sentences in a batch")
     end = time.monotonic() + seconds

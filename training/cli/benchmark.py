@@ -172,8 +172,8 @@ def add_commands(command: Command) -> None:
     )
     sizes = "sentences in a batch (default: 64 512)"
     chosen.add_argument("--batch_sizes", nargs="+", type=int, default=[64, 512], metavar="N", help=sizes)
-    precisions = "bf16, fp16 or no; the first is measured with everything (default: bf16 fp16 no)"
-    chosen.add_argument("--precisions", nargs="+", default=["bf16", "fp16", "no"], metavar="P", help=precisions)
+    precisions = "bf16, fp16 or no; the first is measured with everything (default: all that the device has)"
+    chosen.add_argument("--precisions", nargs="+", metavar="P", help=precisions)
     chosen.add_argument("--eager", action="store_true", help="compile nothing")
     chosen.add_argument("--steps", type=int, default=10, help="updates that are timed (default: 10)")
     seconds = "after this time nothing new begins (default: 240)"
