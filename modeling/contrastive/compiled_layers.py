@@ -23,7 +23,7 @@ def compile_layers(encoder: PreTrainedModel, backend: str = "inductor") -> None:
     Example:
         >>> from transformers import BertConfig, BertModel
         >>> encoder = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, vocab_size=9))
-        >>> compile_layers(encoder)  # nothing is compiled before the next pass
+        >>> compile_layers(encoder, "eager")  # nothing is compiled before the next pass
     """
     # Not where it is defined, because this loads the compiler.
     Packing.attend = torch.compiler.disable(Packing.attend)  # type: ignore[method-assign]

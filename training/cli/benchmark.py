@@ -285,7 +285,7 @@ def stream(options: argparse.Namespace) -> None:
 
 
 def device(options: argparse.Namespace) -> None:
-    from ..benchmarks.device import RECIPES, benchmark_device
+    from ..benchmarks.hardware.device import RECIPES, benchmark_device
     from ..files import write_json
 
     def keep(report: dict) -> None:

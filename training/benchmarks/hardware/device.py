@@ -17,14 +17,14 @@ from transformers import PreTrainedModel
 
 from csezoo.modeling.contrastive.compiled_layers import compile_layers
 
-from ..environment import progress_bar
-from ..errors import UserError
-from ..evaluation.suites import encode_once
-from ..evaluation.tasks.sts import PairTask
-from ..recipes import load_recipe
-from .race import machine
+from ...environment import progress_bar
+from ...errors import UserError
+from ...evaluation.suites import encode_once
+from ...evaluation.tasks.sts import PairTask
+from ...recipes import load_recipe
+from ..race import machine
+from ..training import Updates, encoders, matmul_rate, operations
 from .random_base import SIZES, sentences, write_base
-from .training import Updates, encoders, matmul_rate, operations
 
 RECIPES = {
     "simcse": "simcse-bert-base-uncased",

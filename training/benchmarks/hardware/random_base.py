@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import BertConfig, BertForMaskedLM, BertTokenizer
 
-from ..quickstart.base import SPECIAL_TOKENS
+from ...quickstart.base import SPECIAL_TOKENS
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 400},
