@@ -37,6 +37,12 @@ def cosine_logits(left: torch.Tensor, right: torch.Tensor, temperature: float) -
         return _unit(left) @ _unit(right).T / temperature
 
 
+def some_of(batch: torch.Tensor, rows: slice) -> torch.Tensor:
+    """Return some rows of a batch, or itself if they are all: then its gradients are added up in the same order."""
+    some = batch[rows]
+    return batch if len(some) == len(batch) else some
+
+
 def numbers_of(rows: slice, batch: torch.Tensor) -> torch.Tensor:
     """Return the numbers of some rows of a batch, `(b,)`."""
     return torch.arange(len(batch), device=batch.device)[rows]
@@ -132,7 +138,7 @@ def info_nce(
         >>> round(info_nce(z, z, temperature=1.0).item(), 4)  # log(e + 2) - 1
         0.5514
     """
-    own, numbers = anchors[rows], numbers_of(rows, anchors)
+    own, numbers = some_of(anchors, rows), numbers_of(rows, anchors)
     logits = without(cosine_logits(own, positives, temperature), duplicates)  # (b, B)
     if hard_negatives is not None:
         itself = _itself(numbers, len(anchors)).to(logits.dtype)
@@ -183,7 +189,7 @@ def prefix_contrastive(
     """
     if denominator not in ("batch", "own", "all"):
         raise ValueError(f"denominator: {denominator!r} must be one of batch, own, all")
-    own, numbers = anchors[rows], numbers_of(rows, anchors)
+    own, numbers = some_of(anchors, rows), numbers_of(rows, anchors)
     logits = [without(cosine_logits(own, positives, temperature), duplicates)]  # (b, B)
     if negatives is not None:
         hard = cosine_logits(own, negatives, temperature)  # (b, B)
@@ -248,7 +254,7 @@ def self_guided(
     if variant not in ("base", "opt1", "opt2", "opt3"):
         raise ValueError(f"variant: {variant!r} must be one of base, opt1, opt2, opt3")
     batch, count, _ = views.shape
-    own, mates = embeddings[rows], numbers_of(rows, embeddings)
+    own, mates = some_of(embeddings, rows), numbers_of(rows, embeddings)
     if variant == "opt3":
         logits = cosine_logits(own, views.flatten(0, 1), temperature).unflatten(1, (batch, count))  # (b, B, K)
         itself = _itself(mates, batch)
@@ -265,7 +271,8 @@ def self_guided(
     if variant == "opt2":
         return _cross_entropy(without(cosine_logits(own, chosen, temperature), duplicates), mates, batch)
     everyone = torch.cat([embeddings, chosen])  # (2B, H)
-    logits = cosine_logits(torch.cat([own, chosen[rows]]), everyone, temperature)  # (2b, 2B)
+    both = everyone if own is embeddings else torch.cat([own, chosen[rows]])  # (2b, H)
+    logits = cosine_logits(both, everyone, temperature)  # (2b, 2B)
     itself = _itself(torch.cat([mates, mates + batch]), 2 * batch)
     logits = logits.masked_fill(itself, -torch.inf)
     logits = without(logits, None if duplicates is None else duplicates.repeat(2, 2))

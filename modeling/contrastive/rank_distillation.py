@@ -12,7 +12,7 @@ References:
 
 import torch
 
-from ..objectives import EVERY, at_least_float32, cosine_logits, mean_or_share, numbers_of
+from ..objectives import EVERY, at_least_float32, cosine_logits, mean_or_share, numbers_of, some_of
 
 
 def without_itself(matrix: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
@@ -90,6 +90,6 @@ def rank_distillation(
     if len(anchors) < 2:
         return (at_least_float32(anchors) * 0).sum()
     numbers = numbers_of(rows, anchors)
-    scores = without_itself(cosine_logits(anchors[rows], others, temperature), numbers)
-    teacher_scores = without_itself(cosine_logits(teachers[rows], teachers, teacher_temperature), numbers)
+    scores = without_itself(cosine_logits(some_of(anchors, rows), others, temperature), numbers)
+    teacher_scores = without_itself(cosine_logits(some_of(teachers, rows), teachers, teacher_temperature), numbers)
     return (list_net if loss == "listnet" else list_mle)(scores, teacher_scores.to(scores.dtype), len(anchors))

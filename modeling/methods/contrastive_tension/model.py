@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModel, PreTrainedModel
 
-from ...contrastive.distributed import gather_rows, sum_over_processes
+from ...contrastive.distributed import gather_rows, sum_over_processes, world_size
 from ...contrastive.sentence_encoder import SentenceEncoderModel
 from ...contrastive.training_model import ForContrastiveLearning
 from ...objectives import at_least_float32
@@ -138,5 +138,8 @@ class ContrastiveTensionForContrastiveLearning(ForContrastiveLearning):
             left, right = left[kept], right[kept]
         with torch.autocast(anchors.device.type, enabled=False):
             scores = (anchors[left] * positives[right]).sum(1)
-        losses = F.binary_cross_entropy_with_logits(scores, (left == right).to(scores.dtype), reduction="sum")
-        return sum_over_processes(losses / sum_over_processes(scores.new_full((), len(scores))))
+        same = (left == right).to(scores.dtype)
+        if world_size() == 1:
+            return F.binary_cross_entropy_with_logits(scores, same)
+        pairs = sum_over_processes(scores.new_full((), len(scores)))
+        return sum_over_processes(F.binary_cross_entropy_with_logits(scores, same, reduction="sum") / pairs)
