@@ -38,6 +38,7 @@ from ..files import (
     report_full_disk,
     write_json,
 )
+from ..loading.base_settings import follow_base
 from ..pictures.captions import PICTURES
 from ..pictures.vectors import draw_similarities
 from ..publishing.repository import save_card
@@ -81,6 +82,7 @@ def run_recipe(recipe: Recipe, *, show: bool = True, another: bool = False) -> d
     output = Path(recipe.output_dir or f"runs/{recipe.name}")
     refuse_inputs(recipe, output)
     accelerator = make_accelerator(recipe, output)
+    recipe = on_main(accelerator, partial(follow_base, recipe))
     with report_full_disk(output):
         results = _run_seeds(recipe, output, accelerator)
     if another:
