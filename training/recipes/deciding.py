@@ -10,7 +10,8 @@ FREE_KEYS = {"output_dir", "overwrite", "force", "report_to", "log_steps", "reci
 LATER_KEYS = {"optimizer", "teachers", "teacher_share", "dropout", "fraction_seed", "soup", "padded"}
 LATER_KEYS |= {"stream_shards", "select_by", "flow", "flow_sentences", "flow_epochs", "flow_learning_rate"}
 LATER_KEYS |= {"whitening_power", "whitening_updates", "flow_start", "flow_dropout", "flow_optimizer"}
-LATER_KEYS |= {"rmsprop_alpha", "lr_boundaries", "lr_factors", "patience", "lower_case", "served_length"}
+LATER_KEYS |= {"rmsprop_alpha", "lr_boundaries", "lr_factors", "patience"}
+LATER_KEYS |= {"lower_case", "served_length", "show_sentences"}
 
 
 def deciding_keys(recipe: Recipe) -> dict[str, object]:

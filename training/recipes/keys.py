@@ -345,6 +345,11 @@ class Recipe:
     force: bool = run_key(
         False, "Resume a run although its recipe, data, models, code or launch has changed since it began."
     )
+    show_sentences: bool = run_key(
+        False,
+        "Let the card show sentences of `dev_file` and `test_file`. Without it, a card shows sentences of public test "
+        "sets only.",
+    )
     log_steps: int = run_key(25, "Updates between two logged losses.", UPDATES, "updates")
     report_to: str = run_key("tensorboard", "A tracker of accelerate, or `none`.")
     name: str = run_key("", "Name of the run, its card and its default directory; by default the recipe's name.")

@@ -11,8 +11,8 @@ from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm,
 from transformers import AutoModel
 
 from csezoo.training.errors import UserError
-from csezoo.training.loading.served_encoder import load_as_served, served_encoder
 from csezoo.training.loading.base_settings import follow_base
+from csezoo.training.loading.served_encoder import load_as_served, served_encoder
 from csezoo.training.loop.building import build
 from csezoo.training.publishing.repository import save_repository
 from csezoo.training.recipes import load_recipe, make_recipe
