@@ -30,7 +30,7 @@ def test_the_name_of_a_recipe_is_unique_and_says_its_directory():
     files = [file for file in RECIPES.rglob("*.yaml") if file != RELEASED]
     assert sorted(file.stem for file in files) == recipe_names(), "two files of one name would hide one another"
     for file in files:
-        assert file.parent.name in ("baselines", "recipes") or file.stem.startswith(f"{file.parent.name}-")
+        assert file.parent.name in ("baselines", "recipes") or f"{file.stem}-".startswith(f"{file.parent.name}-")
     assert {file.stem for file in files if file.parent == RECIPES} == {"quickstart", "quickstart-simcse"}
 
 
@@ -38,7 +38,7 @@ def test_the_name_of_a_recipe_is_unique_and_says_its_directory():
 def test_every_recipe_loads_and_configures_its_method(name):
     recipe = load_recipe(name)
     assert (recipe.name, recipe.recipe) == (name, name)
-    prompted = {"prompt_token_ids": [[[0], [1]]] * 2} if recipe.model["pooling"] == "prompt" else {}
+    prompted = {"prompt_token_ids": [[[0], [1]]] * 2} if recipe.model.get("pooling") == "prompt" else {}
     METHODS[recipe.method][0](**recipe.model, **prompted)
 
 
