@@ -155,6 +155,10 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         """Return the model to serve, with the weights trained so far or their average."""
         return self.average if self.config.ema_decay > 0 else self.model
 
+    def served_encoders(self) -> list[nn.Module]:
+        """Return the encoders of the serving model to choose from: the one with the better dev score is served."""
+        return [self.serving_model().backbone]
+
     def frozen_parameters(self, stage: str) -> Iterable[nn.Parameter]:
         """Return the parameters that a stage does not train, `nli` (labelled pairs only) or `contrastive`."""
         return self.model.backbone.parameters() if self.config.lora_rank else ()
