@@ -208,7 +208,6 @@ def choose_layout(recipe: Recipe, model: ForContrastiveLearning, accelerator: Ac
         "padded: true": recipe.padded,
         "this run began with it": begun == "padded",
         "compiled code would be compiled again for every batch": is_compiled(accelerator),
-        f"on {accelerator.device.type} many small attentions may be slower": accelerator.device.type != "cpu",
     }
     reason = next((text for text, holds in reasons.items() if holds), None)
     if reason and not recipe.padded:
