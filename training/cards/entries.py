@@ -123,6 +123,7 @@ def _measured(run: Path) -> Entry:
             pictures=pictures,
             ideas_at=IDEAS_AT,
             neighbours=near,
+            baseline=report.get("baseline"),
             published=False,
         )
         model = _described(recipe, run.name, MEASURED, trained=trained(recipe))

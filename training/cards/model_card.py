@@ -42,6 +42,7 @@ def model_card(
     pictures: Sequence[str] = (),
     ideas_at: str = "",
     neighbours: Sequence[dict] = (),
+    baseline: dict[str, Any] | None = None,
     published: bool = True,
 ) -> ModelCard:
     """Return the card of a run. Every number comes from its results or from a table of a paper.
@@ -54,13 +55,16 @@ def model_card(
             known.
         pictures: names of the pictures beside the card, out of `PICTURES`.
         ideas_at: path from the card to the pictures of the methods' ideas, with a slash at its end.
-        neighbours: the nearest sentences of some sentences before and after training, see `side_by_side`.
+        neighbours: the nearest sentences of some sentences before and after training, see `side_by_side`. Without any,
+            no sentences are shown: those of a user's own files are private.
+        baseline: name and results of the base model, see `keep_baseline`; none if they were not recorded.
         published: whether the weights are beside the card, or will be on the Hub. The card says so if they are not.
     """
-    results_text = [f"## Results\n\n{results_table(recipe, results, summary)}"]
+    results_text = [f"## Results\n\n{results_table(recipe, results, summary, baseline)}"]
     results_text += [f"![{PICTURES[name]}]({name})\n\n*{PICTURES[name]}.*" for name in PICTURES if name in pictures]
-    if trained(recipe) or recipe.whitening:
-        results_text.append(f"## Neighbours\n\n{neighbours_table(neighbours)}")
+    if neighbours and (trained(recipe) or recipe.whitening):
+        before = baseline["name"] if baseline else "before training"
+        results_text.append(f"## Neighbours\n\n{neighbours_table(neighbours, before)}")
     results_text.append(f"## Cost\n\n{cost_table(list(runs)) if runs else NO_COST}")
     status = [] if published else [UNPUBLISHED]
     return _card(recipe, results, list(runs), "REPOSITORY", results_text, ideas_at, status)

@@ -59,7 +59,7 @@ class RunData:
         if recipe.num_workers:  # a worker is a fork, which the threads of tokenizers do not survive
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.collation = (built.templates, built.serving_tokenizer.pad_token_id)
-        cut = {"tokenizer": built.tokenizer, "length": built.sentence_length}
+        cut = {"tokenizer": built.tokenizer, "length": built.sentence_length, "prompt": config.default_prompt}
         self.batches_per_epoch = self.nli_batches_per_epoch = math.inf
         self.sentences: Callable[[int, int], Iterable[dict[str, Any]]]
         self.labelled: Callable[[int, int], DataLoader]

@@ -11,6 +11,7 @@ LATER_KEYS = {"optimizer", "teachers", "teacher_share", "dropout", "fraction_see
 LATER_KEYS |= {"stream_shards", "select_by", "flow", "flow_sentences", "flow_epochs", "flow_learning_rate"}
 LATER_KEYS |= {"whitening_power", "whitening_updates", "flow_start", "flow_dropout", "flow_optimizer"}
 LATER_KEYS |= {"rmsprop_alpha", "lr_boundaries", "lr_factors", "patience"}
+LATER_KEYS |= {"lower_case", "served_length", "show_sentences"}
 
 
 def deciding_keys(recipe: Recipe) -> dict[str, object]:

@@ -88,12 +88,24 @@ class Recipe:
         "simcse",
         "A method of the zoo, or several joined by `+` that change different parts of training (`l2pcsr+diffcse`).",
     )
-    base_model: str | None = model_key(None, "Hub id or directory of the pre-trained encoder.")
+    base_model: str | None = model_key(
+        None,
+        "Hub id or directory of the pre-trained encoder. One with the modules of sentence-transformers also tells "
+        "`pooling`, `normalize`, `max_length` and more, where neither the recipe nor the command line sets them.",
+    )
     base_revision: str | None = model_key(None, "Pinned revision of `base_model` on the Hub.")
     generator: str | None = model_key(
         None, "Hub id or directory of the masked language model that edits sentences for DiffCSE."
     )
     generator_revision: str | None = model_key(None, "Pinned revision of `generator` on the Hub.")
+    lower_case: bool = model_key(False, "Lower-case every text in the tokenizer, whatever the base model's does.")
+    served_length: int | None = model_key(
+        None,
+        "Longest text of the served model; by default the longest that the encoder reads. `max_length` is that of "
+        "training.",
+        "[3, 1_000_000]",
+        "word pieces",
+    )
     dropout: float | None = model_key(
         None, "Probability of every dropout in the encoder; by default that of the base model.", "[0, 1)"
     )
@@ -333,6 +345,11 @@ class Recipe:
     force: bool = run_key(
         False, "Resume a run although its recipe, data, models, code or launch has changed since it began."
     )
+    show_sentences: bool = run_key(
+        False,
+        "Let the card show sentences of `dev_file` and `test_file`. Without it, a card shows sentences of public test "
+        "sets only.",
+    )
     log_steps: int = run_key(25, "Updates between two logged losses.", UPDATES, "updates")
     report_to: str = run_key("tensorboard", "A tracker of accelerate, or `none`.")
     name: str = run_key("", "Name of the run, its card and its default directory; by default the recipe's name.")
@@ -342,6 +359,8 @@ class Recipe:
     # The recipe that the run was started from, by name or file name; filled in when it is read.
     recipe: str | None = None
     model: dict = field(default_factory=dict)
+    # The keys that were set, by the recipe's file or the command line: the others have defaults.
+    given: frozenset[str] = field(default=frozenset(), compare=False)
 
     def __post_init__(self):
         # os.path, because Path raises for a name that is too long.
@@ -418,6 +437,7 @@ class Recipe:
         """Return all keys in one flat mapping, as in `recipe.yaml`."""
         flat = asdict(self)
         model = flat.pop("model")
+        del flat["given"]
         return {**flat, **model}
 
 

@@ -81,7 +81,8 @@ def lines(run):
 def run(bases, train_file, dev_file, tmp_path_factory):
     """A finished run of one process."""
     output = tmp_path_factory.mktemp("runs") / "tiny"
-    run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, output, test_file=str(dev_file))))
+    changes = {"test_file": str(dev_file), "show_sentences": True}
+    run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, output, **changes)))
     return output
 
 
@@ -123,7 +124,7 @@ def test_test_pairs_work_without_dev_pairs(bases, train_file, dev_file, tmp_path
     del recipe["dev_file"]
     results = run_recipe(make_recipe(recipe))
     assert [result["task"] for result in results["results"]] == ["test"] and results["training"]["dev"] is None
-    assert results["neighbours"], "of the test pairs"
+    assert results["neighbours"] == [], "the pairs are private"
     assert "The finished repository" in capsys.readouterr().out
 
 
