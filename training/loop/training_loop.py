@@ -25,7 +25,7 @@ from csezoo.modeling.distributed import full_tensor
 from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
 
 from ..environment import progress_bar, return_freed_memory
-from ..errors import UserError
+from ..errors import UserError, others
 from ..evaluation.suites import Task, encode_once
 from ..evaluation.tasks.neighbours import nearest_sentences
 from ..evaluation.tasks.sts import PairTask
@@ -125,7 +125,7 @@ class Run:
         self.data.place = place_in_stream(checkpoint, self.accelerator.process_index)
         self.log.restore(checkpoint, counters)
         if changed := changed_since(checkpoint, self.receipt):
-            logger.warning("resumed with another %s", ", ".join(changed))
+            logger.warning("resumed with %s", others(changed))
             self.log.changed = list(dict.fromkeys([*self.log.changed, *changed]))
 
 
