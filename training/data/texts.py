@@ -24,7 +24,7 @@ from datasets.exceptions import DatasetGenerationError
 from datasets.packaged_modules.csv.csv import CsvConfig
 from pandas.errors import ParserWarning
 
-from csezoo.modeling.natural_language_inference import LABELS
+from csezoo.modeling.contrastive.natural_language_inference import LABELS
 
 from ..errors import UserError, one_line, quoted
 from ..evaluation.tasks.sts import STSB_SPLITS, load_all_sentences, load_task

@@ -11,7 +11,7 @@ import numpy as np
 from accelerate.utils import broadcast_object_list
 from torch import nn
 
-from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
 
 from ..errors import UserError
 from ..evaluation.selection import dev_score

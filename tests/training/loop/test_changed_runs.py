@@ -268,7 +268,9 @@ def test_resume_refuses_changed_code_or_launch_unless_forced(broken, name):
 def test_resume_refuses_a_changed_batch_size_unless_forced(broken):
     run, recipe = broken
     recipe = {**recipe, "batch_size": 8, "max_steps": 8}
-    with pytest.raises(UserError, match="another batch_size, other max_steps; .*--overwrite to start again or --force"):
+    with pytest.raises(
+        UserError, match="another batch_size, other max_steps; .*--overwrite to start again or --force"
+    ):
         run_recipe(make_recipe(recipe))
     assert run_recipe(make_recipe({**recipe, "force": True}))["training"]["updates"] == 8
     assert [line["step"] for line in lines(run) if "loss" in line] == list(range(1, 9))

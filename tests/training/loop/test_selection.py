@@ -8,7 +8,7 @@ import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
 
-from csezoo.modeling.modeling_simcse import SimCSEModel
+from csezoo.modeling.methods.simcse.model import SimCSEModel
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.selection import dev_score, load_dev_tasks
 from csezoo.training.loop.best_model import BestModel
