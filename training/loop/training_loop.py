@@ -31,6 +31,9 @@ from ..errors import UserError
 from ..evaluation.baseline import AS_SERVED, keep_baseline
 from ..evaluation.report import dev_only
 from ..evaluation.suites import Task
+from ..errors import UserError, others
+from ..evaluation.suites import Task, encode_once
+from ..evaluation.tasks.neighbours import nearest_sentences
 from ..evaluation.tasks.sts import PairTask
 from ..files import flush
 from ..loading.served_encoder import load_as_served
@@ -128,7 +131,7 @@ class Run:
         self.data.place = place_in_stream(checkpoint, self.accelerator.process_index)
         self.log.restore(checkpoint, counters)
         if changed := changed_since(checkpoint, self.receipt):
-            logger.warning("resumed with another %s", ", ".join(changed))
+            logger.warning("resumed with %s", others(changed))
             self.log.changed = list(dict.fromkeys([*self.log.changed, *changed]))
 
 
