@@ -1,4 +1,4 @@
-"""Attention masks on a device whose values the host knows too, so that it need not wait for the device."""
+"""Attention masks on a device that the host knows too, so that it need not wait for the device to read them."""
 
 from __future__ import annotations
 

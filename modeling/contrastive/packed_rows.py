@@ -9,9 +9,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-# Of `PaddedAttention`: the length up to which rows are not divided, the parts by which numbers of rows are rounded,
-# and those by which the number of tokens is rounded. More parts compute less padding, and a compiler sees more
-# shapes.
+# Of `PaddedAttention`: the length up to which rows are not divided, and the parts by which numbers of rows and of
+# tokens are rounded. More parts compute less padding, and a compiler sees more shapes.
 SHORT, ROW_PARTS, TOKEN_PARTS = 32, 8, 32
 
 
@@ -54,8 +53,9 @@ class Packing(ABC):
 
     def unpack(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return all tokens `(1, N, …)`, or the pooled ones `(1, R, …)`, as `(R, T, …)`, with zeros elsewhere."""
-        every = self.has_all(tokens.shape[1])
-        places = self.places[: len(self.places) - self.padding] if every else self.pooled_places
+        places = self.places[: len(self.places) - self.padding]
+        if self.pooled_places is not None and not self.has_all(tokens.shape[1]):
+            places = self.pooled_places
         rest = tokens.shape[2:]
         padded = tokens.new_zeros(self.shape.numel(), *rest).index_put((places,), tokens[0, : len(places)])
         return padded.view(*self.shape, *rest)
@@ -92,15 +92,16 @@ class Packing(ABC):
             tokens = tokens.unflatten(-1, (state.shape[1], state.shape[3])).transpose(1, 2)
             seen[number] = torch.cat([before, tokens], dim=2)
         self.all_tokens = []
+        every = self.has_all(query.shape[2])
         queries, keys, values = map(self.split, (query, *seen))
         groups = [
-            F.scaled_dot_product_attention(*group, attn_mask=mask, dropout_p=dropout, scale=scale)
+            F.scaled_dot_product_attention(query, key, value, mask, dropout_p=dropout, scale=scale)
             .transpose(1, 2)
             .flatten(0, 1)
-            for *group, mask in zip(queries, keys, values, self._masks(keys), strict=True)
+            for query, key, value, mask in zip(queries, keys, values, self._masks(keys), strict=True)
         ]
-        attended = torch.cat(groups)
-        return (self._collected(attended) if self.has_all(query.shape[2]) else attended)[None]
+        attended = torch.cat(groups) if len(groups) > 1 else groups[0]
+        return (self._collected(attended) if every else attended)[None]
 
     @abstractmethod
     def _take(self, rows: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
@@ -158,12 +159,12 @@ class EqualLengths(Packing):
 class PaddedAttention(Packing):
     """Attention on padded rows, with a mask, in as few passes as the lengths allow: one up to `SHORT` tokens.
 
-    Everything else reads packed tokens. A GPU computes a few large passes faster than many small ones, and this way
-    has dropout and any dtype, which its kernels for rows of different lengths have not.
+    Everything else reads packed tokens. A GPU computes a few large passes faster than many small ones. Its kernels for
+    rows of different lengths have no dropout, and not every dtype.
 
-    A group has the rows that are longer than half of its longest one. Its slots are as many as `round_length` says.
-    The numbers of its rows and of all tokens are rounded up, so that a compiler sees few shapes. The rounded number of
-    tokens has some of the padding, `padding`, which no real token attends to.
+    A group has the rows that are longer than half of its longest one, each with `round_length` slots. The numbers of
+    its rows and of all tokens are rounded up, so that a compiler sees few shapes. To round the number of tokens, some
+    of the padding is read, `padding` tokens, which no real token attends to.
 
     The places are computed on the host, and copied without waiting for the device.
 

@@ -17,7 +17,7 @@ to its own longest row.
 import inspect
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import partial, wraps
 from threading import get_ident
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -134,10 +134,27 @@ def can_pack(encoder: PreTrainedModel) -> bool:
     other encoders (MPNet, DeBERTa, ModernBERT, NomicBERT) a layer counts positions itself, and in decoders tokens see
     only those before them.
     """
+    return encoder.config._attn_implementation in ("sdpa", PACKED) and _is_built_to_pack(encoder)
+
+
+def _once_per_encoder(look: Callable[[PreTrainedModel], bool]) -> Callable[[PreTrainedModel], bool]:
+    """Remember an answer about an encoder: to go through its modules takes as long as some of its layers on a GPU."""
+    answers: MutableMapping[PreTrainedModel, bool] = WeakKeyDictionary()
+
+    @wraps(look)
+    def answer(encoder: PreTrainedModel) -> bool:
+        if encoder not in answers:
+            answers[encoder] = look(encoder)
+        return answers[encoder]
+
+    return answer
+
+
+@_once_per_encoder
+def _is_built_to_pack(encoder: PreTrainedModel) -> bool:
     embeddings = embedding_layer(_without_head(encoder))
     return (
         encoder._supports_attention_backend
-        and encoder.config._attn_implementation in ("sdpa", PACKED)
         and "position_ids" in inspect.signature(embeddings.forward).parameters
         and any(True for _ in position_tables(embeddings))
         and "kwargs" in inspect.signature(encoder.forward).parameters
@@ -145,6 +162,7 @@ def can_pack(encoder: PreTrainedModel) -> bool:
     )
 
 
+@_once_per_encoder
 def can_pool_early(encoder: PreTrainedModel) -> bool:
     """Return whether the last layer of an encoder that packs can compute single tokens.
 
@@ -178,7 +196,7 @@ def packing_of(
     little = bool(lengths.sum() > most)
     if not lengths.all() or little and (pooled is None or on_device):
         return None
-    if can_pack(encoder):  # looked up late: it goes through all modules
+    if can_pack(encoder):
         if pooled is not None:
             # Only the device may know the places. In a row that is padded on the right, each is that of a real token.
             real = known[:, 0] if on_device else known.gather(1, pooled[:, None])
