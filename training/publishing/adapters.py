@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel
@@ -129,7 +130,7 @@ def adapter_of_run(run: str, directory: Path, base: str | None = None) -> None:
     if not is_hub_id(base):
         raise UserError(f"base_model: {base} is a directory; give --base with the Hub id of that encoder")
     weights = base_weights(trained_on, recipe.base_revision)
-    best = load_checkpoint(str(Path(run, "best")))
+    best: Any = load_checkpoint(str(Path(run, "best")))
     save_adapter(directory, served(trained_on, recipe).backbone, best.backbone, base)
     fingerprint = read_fingerprint(Path(run, "best"), run)
     recipe.base_model = base
@@ -169,8 +170,9 @@ def write_card(directory: Path, adapter: str | None = None) -> None:
     if summary:  # of several seeds, the best one
         chosen = [result for result in chosen if result["seed"] == results["best_seed"]]
     runs = results.get("runs", [results] if "training" in results else [])
-    told = {"baseline": results.get("baseline"), "note": results.get("note", "")}
-    model_card(recipe, chosen, summary, runs=runs, adapter=adapter, **told).save(directory / "README.md")
+    baseline, note = results.get("baseline"), results.get("note", "")
+    card = model_card(recipe, chosen, summary, runs=runs, baseline=baseline, adapter=adapter, note=note)
+    card.save(directory / "README.md")
 
 
 def stage_adapter(run: str, to: str, staged: Path, base: str | None = None) -> None:
@@ -228,12 +230,13 @@ def base_weights(base: str, revision: str | None = None) -> Path:
     return file
 
 
-def served(base: str, recipe: Recipe) -> PreTrainedModel:
+def served(base: str, recipe: Recipe) -> Any:
     """Load a base model with its tokenizer, as its repository serves it; a bare one with the pooling of the recipe."""
-    model = load_as_served(base, recipe.base_revision)
-    if model is None:
-        model, model.tokenizer = plain_encoder(base, str(recipe.model["pooling"]))
-    return model
+    if model := load_as_served(base, recipe.base_revision):
+        return model
+    encoder, tokenizer = plain_encoder(base, str(recipe.model["pooling"]))
+    encoder.tokenizer = tokenizer
+    return encoder
 
 
 def merge_adapter(
