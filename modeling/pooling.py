@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .configuration_sentence_encoder import SentenceEncoderConfig
-from .distributed import gather_rows
+from .contrastive.configuration import SentenceEncoderConfig
+from .contrastive.distributed import gather_rows
 from .serving import pooling_csezoo
 from .serving.own_form_csezoo import wk_pool
 from .serving.pooling_csezoo import OTHER_LAYER, last_place

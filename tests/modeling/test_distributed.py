@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from csezoo.modeling import method
-from csezoo.modeling.distributed import gather_rows
+from csezoo.modeling.contrastive.distributed import gather_rows
 from csezoo.training.data.batches import process_share
 from tests.conftest import tiny_config
 from tests.interpreters import free_port

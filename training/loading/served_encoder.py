@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from csezoo.modeling import SimCSEConfig, SimCSEModel
-from csezoo.modeling.allowed_values import check_named_prompts
-from csezoo.modeling.backbones import longest_input
-from csezoo.modeling.published import load_published
+from csezoo.modeling.contrastive.allowed_values import check_named_prompts
+from csezoo.modeling.contrastive.backbones import longest_input
+from csezoo.modeling.contrastive.published import load_published
 from csezoo.modeling.serving.encoding_csezoo import SIMILARITIES, EncodesTexts
 from csezoo.modeling.serving.modeling_csezoo import SETTINGS_NAME
 from csezoo.modeling.serving.pooling_csezoo import ACTIVATIONS, LAYERS, POOLINGS, as_words, size_after

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from accelerate.utils import broadcast_object_list
 
-from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
 
 from ..errors import UserError
 from ..evaluation.selection import dev_score

@@ -18,6 +18,7 @@ POLYNOMIAL_END = 1e-7  # the last learning rate of `polynomial`
 # As `dataset`: both sides of all pairs of STS-B, or of all STS data sets.
 STSB_SENTENCES = "stsb-sentences"
 STS_SENTENCES = "sts-sentences"
+BASE_TEACHER = "base"  # as `teachers`: the base model
 # What chooses the best checkpoint, see `evaluation.selection`.
 LAST = "last"
 SELECTIONS = ("sts-dev", "sts-sickr-dev", "transfer-dev", LAST)
@@ -153,7 +154,7 @@ class Recipe:
     teachers: list[str] | None = data_key(
         None,
         "Rank distillation: one or two directories with a teacher's vectors of the training sentences, as `csezoo "
-        "encode` writes them. It needs a `rank_weight`.",
+        f"encode` writes them; or `{BASE_TEACHER}`, the base model as it is served. It needs a `rank_weight`.",
     )
     teacher_share: float = data_key(0.5, "With two teachers, the weight of the first one's similarities.", "[0, 1]")
 
@@ -403,6 +404,11 @@ class Recipe:
             raise UserError("teachers and rank_weight belong together; give both or neither")
         if self.teachers and len(self.teachers) > 2:
             raise UserError(f"teachers: expected one or two directories, got {len(self.teachers)}")
+        if self.teachers and BASE_TEACHER in self.teachers and (len(self.teachers) > 1 or self.num_workers):
+            raise UserError(
+                f"teachers: {BASE_TEACHER} is the only teacher, and encodes in the training process; give "
+                "no other one, and --num_workers 0"
+            )
         if self.teachers and self.streaming:
             raise UserError("streaming: the sentences of a stream cannot be matched to teachers; leave it out")
         if self.lr_scheduler == "constant" and self.warmup_ratio:
@@ -447,7 +453,9 @@ def check_allowed(name: str, value: object, declared: Key) -> None:
     Raises:
         UserError: it names the key, the value and what is allowed.
     """
-    from csezoo.modeling.allowed_values import check_value  # the package imports torch, which --help can do without
+    from csezoo.modeling.contrastive.allowed_values import (
+        check_value,  # the package imports torch, which --help can do without
+    )
 
     try:
         for item in value if isinstance(value, list) else [value]:
