@@ -8,10 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from csezoo.modeling.methods.simcse import SimCSEConfig, SimCSEModel
-from csezoo.modeling.contrastive.allowed_values import check_named_prompts
-from csezoo.modeling.contrastive.backbones import longest_input
-from csezoo.modeling.contrastive.published import load_published
 from csezoo.modeling.contrastive.allowed_values import check_named_prompts
 from csezoo.modeling.contrastive.backbones import longest_input
 from csezoo.modeling.contrastive.published import load_published

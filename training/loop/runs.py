@@ -19,9 +19,8 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
 from ..environment import device, processor, versions
-from ..errors import Terminated, UserError
-from ..evaluation.baseline import gain, gain_line, is_better, read_baseline
 from ..errors import Terminated, UserError, others
+from ..evaluation.baseline import gain, gain_line, is_better, read_baseline
 from ..evaluation.encoders import load_encoder
 from ..evaluation.ranks import RANKS, save_ranks
 from ..evaluation.report import AVERAGE, average, format_table, tests_only

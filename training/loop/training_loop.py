@@ -27,13 +27,10 @@ from csezoo.modeling.contrastive.mirrored_mask import MirroredMask
 from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 
 from ..environment import progress_bar, return_freed_memory
-from ..errors import UserError
+from ..errors import UserError, others
 from ..evaluation.baseline import AS_SERVED, keep_baseline
 from ..evaluation.report import dev_only
 from ..evaluation.suites import Task
-from ..errors import UserError, others
-from ..evaluation.suites import Task, encode_once
-from ..evaluation.tasks.neighbours import nearest_sentences
 from ..evaluation.tasks.sts import PairTask
 from ..files import flush
 from ..loading.served_encoder import load_as_served

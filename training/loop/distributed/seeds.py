@@ -9,9 +9,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from ...errors import UserError, one_line
-from ...evaluation.baseline import BASELINE, BASELINE_RANKS
 from ...errors import UserError, one_line, others
+from ...evaluation.baseline import BASELINE, BASELINE_RANKS
 from ...files import in_use, locked, locked_elsewhere, read_json, remove, remove_litter
 from ...recipes import FREE_KEYS, Recipe, dump_recipe
 from ...recipes.reading import read_values
