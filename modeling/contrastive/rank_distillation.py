@@ -1,16 +1,16 @@
-"""Distil rankings: the model learns to rank the sentences of a batch by similarity as its teachers do.
+"""Learn rankings: the model ranks the sentences of a batch by similarity, as its teachers do and alike in both views.
 
 References:
-    Liu et al. 2023, "RankCSE: Unsupervised Sentence Representations Learning via Learning to Rank", section 4.3. Its
-    losses are ListNet (Cao et al. 2007) and ListMLE (Xia et al. 2008). Two differences:
-
-    * RankCSE also has a ranking-consistency loss, the Jensen-Shannon divergence of the rankings that two
-      views of a sentence make. The zoo does not have it, so this is no complete RankCSE.
-    * A sentence does not rank itself here. The community's code keeps the diagonal in ListMLE, where the sentence
-      comes first in every ranking.
+    Liu et al. 2023, "RankCSE: Unsupervised Sentence Representations Learning via Learning to Rank", sections 4.2
+    (ranking consistency) and 4.3 (rank distillation). The losses of distillation are ListNet (Cao et al. 2007) and
+    ListMLE (Xia et al. 2008). In them a sentence does not rank itself here. The community's code keeps the diagonal in
+    ListMLE, where the sentence comes first in every ranking.
 """
 
+import math
+
 import torch
+import torch.nn.functional as F
 
 from ..objectives import EVERY, at_least_float32, cosine_logits, mean_or_share, numbers_of, some_of
 
@@ -93,3 +93,35 @@ def rank_distillation(
     scores = without_itself(cosine_logits(some_of(anchors, rows), others, temperature), numbers)
     teacher_scores = without_itself(cosine_logits(some_of(teachers, rows), teachers, teacher_temperature), numbers)
     return (list_net if loss == "listnet" else list_mle)(scores, teacher_scores.to(scores.dtype), len(anchors))
+
+
+def rank_consistency(
+    anchors: torch.Tensor, others: torch.Tensor, *, temperature: float, rows: slice = EVERY
+) -> torch.Tensor:
+    r"""Compare how the two views of each sentence rank the sentences of a batch, itself among them.
+
+    .. math:: \ell = \frac{1}{B} \sum_i \mathrm{JS}(P_i \,\|\, Q_i), \quad
+              P_i = \mathrm{softmax}_j(\cos(x_i, x'_j) / \tau), \quad Q_i = \mathrm{softmax}_j(\cos(x'_i, x_j) / \tau)
+
+    JS is the Jensen-Shannon divergence, with natural logarithms.
+
+    Args:
+        anchors, others: `(B, H)`, the two views x and x' of each sentence.
+        temperature: τ, that of the contrastive loss.
+        rows: the sentences whose divergences are computed; all by default.
+
+    Returns:
+        A scalar of at least float32, from 0 for equal views to log 2; with `rows` their share in it.
+
+    Example:
+        >>> views = torch.eye(2)
+        >>> rank_consistency(views, views, temperature=1.0).item()
+        0.0
+    """
+    own = some_of(anchors, rows)
+    scores = cosine_logits(own, others, temperature)
+    reversed_scores = scores.T if own is anchors else cosine_logits(others[rows], anchors, temperature)
+    first, second = scores.log_softmax(1), reversed_scores.log_softmax(1)
+    mean = torch.logaddexp(first, second) - math.log(2)
+    sums = [F.kl_div(mean, view, reduction="sum", log_target=True) for view in (first, second)]
+    return (sums[0] / len(anchors) + sums[1] / len(anchors)) / 2
