@@ -14,10 +14,16 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, snapshot_download
+from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url, snapshot_download
 
 # HTTPError is that of the HTTP client that huggingface_hub uses.
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, LocalEntryNotFoundError
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    HfHubHTTPError,
+    HFValidationError,
+    HTTPError,
+    LocalEntryNotFoundError,
+)
 from huggingface_hub.utils.sha import sha_fileobj
 
 from .errors import OutOfTimeError, UserError, one_line
@@ -64,6 +70,24 @@ def local_directory(
         raise UserError(
             f"{repository} could not be downloaded ({one_line(error)}); check the name and the network"
         ) from error
+
+
+def repository_file(repository: str, name: str, revision: str | None = None) -> Path | None:
+    """Return the path of a file in a directory or Hub repository, or None if it does not exist.
+
+    Raises:
+        UserError: the repository could not be reached.
+    """
+    if os.path.isdir(repository):  # false for a name that is too long, where Path raises
+        path = Path(repository) / name
+        return path if path.is_file() else None
+    try:
+        offline = not answers(repository, constants.ENDPOINT)
+        return Path(hf_hub_download(repository, name, revision=revision, local_files_only=offline))
+    except (LocalEntryNotFoundError, EntryNotFoundError, HFValidationError):
+        return None
+    except (HTTPError, OSError, ValueError) as error:
+        raise UserError(f"{repository} could not be reached: {one_line(error)}") from error
 
 
 def within_time(what: str, step: Callable[[], Result]) -> Result:

@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 
 from transformers import AutoConfig, BertConfig, PretrainedConfig, PreTrainedTokenizerBase
 
-from .allowed_values import SIZE, WEIGHT, check_prompt, check_value
+from ..serving.encoding_csezoo import SIMILARITIES
+from ..serving.pooling_csezoo import size_after
+from .allowed_values import SIZE, WEIGHT, check_named_prompts, check_prompt, check_value
 
 POOLING_MODES = ("cls", "mean", "max", "first_last_mean", "embeddings_last_mean", "last2_mean", "last", "wk", "prompt")
 PROJECTIONS = ("none", "tanh", "batchnorm", "gelu", "mlm_transform")
@@ -78,6 +80,15 @@ class SentenceEncoderConfig(PretrainedConfig):
             in PromptEOL.
         whitening_size: dimensions that a fitted whitening keeps, see `whitening.Whitening`; none by default.
         flow_width: hidden units in the couplings of a fitted flow, see `flow.Flow`; none by default.
+        base_layers: layers that follow the pooling of the base model, see `pooling_csezoo.LAYERS`; set from its
+            repository when a model is built. They are trained with the encoder.
+        normalize: serve vectors of length 1, whose dot products are their cosines. Scores by cosine stay the same.
+        named_prompts: texts that the served model can put in front of a text, by name (`query`, `document`).
+        default_prompt_name: which of `named_prompts` is in front of every text, in training and wherever the served
+            model is not told another one; none by default.
+        similarity: what the served model's `similarity` computes: `cosine`, `dot`, `euclidean` or `manhattan`.
+            Training and scores compare cosines.
+        truncate_dim: serve this many dimensions, the first ones; all by default.
 
     Raises:
         ValueError: a value is outside its range, or two values contradict each other.
@@ -113,6 +124,8 @@ class SentenceEncoderConfig(PretrainedConfig):
         "lora_dropout": "[0, 1)",
         "whitening_size": SIZE,
         "flow_width": SIZE,
+        "similarity": tuple(SIMILARITIES),
+        "truncate_dim": SIZE,
     }
 
     def __init__(
@@ -151,6 +164,12 @@ class SentenceEncoderConfig(PretrainedConfig):
         lora_dropout: float = 0.05,
         whitening_size: int | None = None,
         flow_width: int | None = None,
+        base_layers: list[dict[str, Any]] | None = None,
+        normalize: bool = False,
+        named_prompts: dict[str, str] | None = None,
+        default_prompt_name: str | None = None,
+        similarity: str = "cosine",
+        truncate_dim: int | None = None,
         **kwargs: Any,
     ):
         if backbone_config is None:
@@ -192,6 +211,12 @@ class SentenceEncoderConfig(PretrainedConfig):
         self.lora_dropout = lora_dropout
         self.whitening_size = whitening_size
         self.flow_width = flow_width
+        self.base_layers = base_layers
+        self.normalize = normalize
+        self.named_prompts = named_prompts
+        self.default_prompt_name = default_prompt_name
+        self.similarity = similarity
+        self.truncate_dim = truncate_dim
         self.check()
         super().__init__(**kwargs)
 
@@ -222,7 +247,12 @@ class SentenceEncoderConfig(PretrainedConfig):
             keys |= {"prompts": [template["text"]], "prompt_token_ids": [[template["before"], template["after"]]]}
         if "projection" in csezoo:
             keys |= {"projection": csezoo["projection"], "projection_at_test": True}
-        if flows := [layer for layer in csezoo.get("layers", []) if layer["type"] == "Flow"]:
+        layers = csezoo.get("layers", [])
+        keys |= {"base_layers": layers[: csezoo.get("base_layers", 0)], "truncate_dim": csezoo.get("truncate_dim")}
+        keys["normalize"] = bool(layers) and layers[-1]["type"] == "Normalize"
+        keys |= {"named_prompts": csezoo.get("prompts"), "default_prompt_name": csezoo.get("default_prompt_name")}
+        keys["similarity"] = csezoo.get("similarity", "cosine")
+        if flows := [layer for layer in layers if layer["type"] == "Flow"]:
             keys["flow_width"] = flows[0]["width"]
         if "whitening" in csezoo:
             keys["whitening_size"] = csezoo["whitening"]
@@ -242,10 +272,17 @@ class SentenceEncoderConfig(PretrainedConfig):
             raise ValueError("pooling: prompt and prompts belong together; give both or neither")
         for prompt in self.prompts or []:
             check_prompt(prompt, self.pooling)
+        check_named_prompts(self.named_prompts or {}, self.default_prompt_name)
         if self.pooling == "wk" and self.num_hidden_layers < 2:
             raise ValueError("pooling: wk compares layers; the encoder needs at least two")
         if self.denoise != "none" and self.pooling != "prompt":
             raise ValueError(f"denoise: {self.denoise} needs pooling: prompt; set it, or denoise: none")
+        if self.base_layers and (self.denoise != "none" or self.projection == "mlm_transform"):
+            kinds = " - ".join(layer["type"] for layer in self.base_layers)
+            raise ValueError(
+                f"base_model: {kinds} after its pooling leaves no place for a prompt's bias or masked-LM transform; "
+                "set denoise: none and another projection"
+            )
         if self.nli_weight > 0 and self.nli_classes == 0:
             raise ValueError(f"nli_weight: {self.nli_weight} needs nli_classes: 2 (triplets) or 3 (labelled pairs)")
         if self.nli_objective == "contrastive" and self.nli_classes != 2:
@@ -258,7 +295,7 @@ class SentenceEncoderConfig(PretrainedConfig):
 
     def _check_matryoshka(self, dims: list[int], weights: list[float] | None) -> None:
         for dim in dims:  # the complete vector has `contrastive_weight`
-            check_value("matryoshka_dims", dim, f"[1, {self.hidden_size - 1}]")
+            check_value("matryoshka_dims", dim, f"[1, {self.pooled_size - 1}]")
         if len(set(dims)) < len(dims):
             raise ValueError(f"matryoshka_dims: {dims} must be different numbers")
         if weights is not None and len(weights) != len(dims):
@@ -382,7 +419,18 @@ class SentenceEncoderConfig(PretrainedConfig):
     @property
     def embedding_size(self) -> int:
         """Length of a sentence embedding."""
-        return self.whitening_size or self.hidden_size
+        size = self.whitening_size or self.pooled_size
+        return min(self.truncate_dim or size, size)
+
+    @property
+    def pooled_size(self) -> int:
+        """Length of a pooled vector, after the layers of the base model: what a projection and a whitening read."""
+        return size_after(self.base_layers or [], self.hidden_size)
+
+    @property
+    def default_prompt(self) -> str:
+        """The text in front of every text, in training and by default in the served model."""
+        return (self.named_prompts or {}).get(self.default_prompt_name or "", "")
 
     @property
     def hidden_size(self) -> int:

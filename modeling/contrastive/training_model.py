@@ -103,7 +103,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
     @property
     def projected_size(self) -> int:
         """Length of a projected view."""
-        return self.config.projection_size if self.config.projection == "gelu" else self.config.hidden_size
+        return self.config.projection_size if self.config.projection == "gelu" else self.config.pooled_size
 
     def _without_training_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
         # A serving checkpoint has no training heads. A head without any tensor starts from new weights, with a

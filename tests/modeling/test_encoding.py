@@ -220,8 +220,8 @@ def test_a_head_on_token_embeddings_can_be_trained(serving):
     ("options", "message"),
     [
         (
-            {"prompt": "query: "},
-            "prompt: 'query: ' cannot be added, because a model's prompt is part of its tok",
+            {"prompt_name": "query"},
+            "prompt_name: 'query' is no prompt of this model, which has none",
         ),
         ({"truncate_dim": 0}, "truncate_dim: 0 must be at least 1"),
         ({"precision": "int4"}, "precision: 'int4' must be one of float32, int8"),

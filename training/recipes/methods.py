@@ -15,7 +15,7 @@ from .keys import Key
 
 # Arguments of the configuration classes that a run fills in itself.
 FILLED_IN = {"self", "kwargs", "backbone_config", "prompt_token_ids", "mask_token_id", "special_token_ids"}
-FILLED_IN |= {"whitening_size", "flow_width", "generator_config", "batch_size"}
+FILLED_IN |= {"base_layers", "whitening_size", "flow_width", "generator_config", "batch_size"}
 EVERY_METHOD = "Every method"
 # One folder for each method, found without importing them: its `recipes` and its `cards` are YAML files.
 METHOD_FOLDERS = Path(importlib.util.find_spec("csezoo.modeling").submodule_search_locations[0]) / "methods"  # type: ignore[union-attr,index]

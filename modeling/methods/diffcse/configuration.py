@@ -92,6 +92,11 @@ class DiffCSEConfig(SentenceEncoderConfig):
 
     def check(self) -> None:
         super().check()
+        if self.pooled_size != self.hidden_size:
+            raise ValueError(
+                f"base_model: its layers make {self.pooled_size} dimensions of {self.hidden_size}, but the "
+                "discriminator of diffcse reads as many as a token has; choose another method"
+            )
         if self.prediction != "rtd" and self.edit != "replace":
             raise ValueError(f"prediction: {self.prediction} needs edit: replace, got {self.edit}")
         # The tokenizer may be None because there are no sentences.

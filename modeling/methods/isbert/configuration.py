@@ -47,6 +47,11 @@ class ISBERTConfig(SentenceEncoderConfig):
 
     def check(self) -> None:
         super().check()
+        if self.pooled_size != self.hidden_size:
+            raise ValueError(
+                f"base_model: its layers make {self.pooled_size} dimensions of {self.hidden_size}, but isbert "
+                "compares sentences with tokens; choose another method"
+            )
         if any(size % 2 == 0 for size in self.kernel_sizes):
             raise ValueError(f"kernel_sizes: {self.kernel_sizes} must be odd numbers")
         if self.hard_negative_weight != 0:

@@ -72,6 +72,12 @@ class SGOPTConfig(SentenceEncoderConfig):
                 f"first_view_layer, last_view_layer: {self.first_view_layer}, {self.last_view_layer} must be a range "
                 f"of layers between 0 and {self.num_hidden_layers}"
             )
+        if self.base_layers:
+            kinds = " - ".join(layer["type"] for layer in self.base_layers)
+            raise ValueError(
+                f"base_model: it has {kinds} after its pooling, which the views of sgopt (layers of the encoder) do "
+                "not pass; choose another method"
+            )
         if self.hard_negative_weight != 0:
             raise ValueError("hard_negative_weight: sgopt has no hard negatives; set it to 0")
         if self.lora_rank and self.regularizer_weight > 0:

@@ -62,7 +62,6 @@ def test_a_checkpoint_with_lora_is_a_base_model_with_its_changes(base, tmp_path,
 @pytest.mark.parametrize(
     ("keys", "left"),
     [
-        ({"projection": "tanh", "projection_at_test": True}, "Dense"),
         ({"method": "diffaug", "prefix_length": 2}, "prefixes"),
         ({"method": "diffaug", "views_module": "adapter"}, "adapters"),
     ],

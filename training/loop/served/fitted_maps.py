@@ -49,6 +49,8 @@ def fit_map(model: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase, rec
         UserError: there are too few different sentences for so many dimensions, or a stream of them cannot be read.
     """
     start = time.perf_counter()
+    served = model.config.normalize, model.config.truncate_dim
+    model.config.normalize, model.config.truncate_dim = False, None  # they follow the map
     rows = load_sentences(recipe)
     most = recipe.flow_sentences if recipe.flow else recipe.whitening_sentences
     with reading_stream():
@@ -72,6 +74,7 @@ def fit_map(model: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase, rec
         )
     else:
         _whiten(model, vectors, recipe, seed)
+    model.config.normalize, model.config.truncate_dim = served
     logger.info("%s fitted on %d sentences", "flow" if recipe.flow else "whitening", len(sentences))
     return time.perf_counter() - start
 
@@ -88,6 +91,7 @@ def encode_with_dropout(
         batch_size: largest number of texts in a forward pass.
         seed: of the dropout.
     """
+    sentences = [model.prompt_text() + sentence for sentence in sentences]
     order, batches = read_batches(model, sentences, tokenizer, batch_size, show_progress_bar=True)
     model.train()
     with torch.random.fork_rng(), torch.no_grad():
@@ -99,7 +103,7 @@ def encode_with_dropout(
 
 def _whiten(model: SentenceEncoderModel, vectors: torch.Tensor, recipe: Recipe, seed: int) -> None:
     model.config.whitening_size = recipe.whitening
-    model.whitening = Whitening(model.config.hidden_size, model.config.whitening_size).to(model.device)
+    model.whitening = Whitening(model.config.pooled_size, model.config.whitening_size).to(model.device)
     try:
         model.whitening.fit(vectors, recipe.whitening_power)
     except ValueError as error:
