@@ -9,8 +9,9 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import cast
 
@@ -179,7 +180,8 @@ def _signals_raised() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         numbers = []  # only the main thread receives signals
     before = {number: signal.signal(number, terminate) for number in numbers}
-    hook, sys.unraisablehook = sys.unraisablehook, _raise_again
+    hook = sys.unraisablehook
+    sys.unraisablehook = partial(_raise_again, hook)
     try:
         yield
     finally:
@@ -188,14 +190,19 @@ def _signals_raised() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _raise_again(ignored: sys.UnraisableHookArgs) -> None:
-    """Send a signal again, a moment later, that came inside a finaliser: Python ignores what is raised there."""
+def _raise_again(hook: Callable[[sys.UnraisableHookArgs], object], ignored: sys.UnraisableHookArgs) -> None:
+    """Send a signal again, a moment later, that came inside a finaliser: Python ignores what is raised there.
+
+    Args:
+        hook: for anything else that is ignored.
+        ignored: what Python passes to `sys.unraisablehook`.
+    """
     if isinstance(ignored.exc_value, Terminated):
         again = threading.Timer(0.05, os.kill, (os.getpid(), ignored.exc_value.number))
         again.daemon = True
         again.start()
     else:
-        sys.__unraisablehook__(ignored)
+        hook(ignored)
 
 
 class Terminated(SystemExit):
