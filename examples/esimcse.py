@@ -44,12 +44,12 @@ from torch import nn
 from transformers import AutoModel
 
 from ...contrastive.configuration import SentenceEncoderConfig
-from ...contrastive.distributed import gather_rows
+from ...contrastive.distributed import gather_rows, sum_over_processes
 from ...contrastive.keys import key
 from ...contrastive.sentence_encoder import SentenceEncoderModel
 from ...contrastive.training_model import ContrastiveLearningOutput, ForContrastiveLearning
 from ...contrastive.weight_average import update_average
-from ...objectives import cosine_logits, without
+from ...objectives import cosine_logits, numbers_of, without
 from ...pooling import build_projection
 
 
@@ -174,14 +174,15 @@ class ESimCSEForContrastiveLearning(ForContrastiveLearning):
         """Compute the loss of embeddings `(B, 2, H)`, with the negatives of all processes and of the queue."""
         if not self.config.queue_size:
             return super().contrastive_loss(embeddings, duplicates)
-        everyone, _ = gather_rows(embeddings)
+        everyone, mine = gather_rows(embeddings)
         anchors, positives = everyone.unbind(1)
+        own, targets = anchors[mine], numbers_of(mine, anchors)
         queue = self.queue.clone()  # `forward` changes it before the backward pass reads it
-        in_batch = without(cosine_logits(anchors, positives, self.config.temperature), duplicates)  # (B, B)
-        earlier = cosine_logits(anchors, queue, self.config.temperature)  # (B, queue)
+        in_batch = without(cosine_logits(own, positives, self.config.temperature), duplicates)  # (b, B)
+        earlier = cosine_logits(own, queue, self.config.temperature)  # (b, queue)
         earlier = earlier.masked_fill(~queue.any(1), -torch.inf)  # places not filled yet
-        targets = torch.arange(len(anchors), device=anchors.device)
-        return F.cross_entropy(torch.cat([in_batch, earlier], dim=1), targets)
+        losses = F.cross_entropy(torch.cat([in_batch, earlier], dim=1), targets, reduction="sum")
+        return sum_over_processes(losses / len(anchors))
 
 
 METHOD = (ESimCSEConfig, ESimCSEModel, ESimCSEForContrastiveLearning)
