@@ -55,6 +55,7 @@ NOT_RUN = {
     r"csezoo reproduce .* (--seeds|--on) .*": "it trains; training/reproducing/ makes tables",
     r"csezoo tune .*": "it trains; training/tuning/ searches",
     r"csezoo publish .*": "training/publishing/test_publish.py publishes to a Hub on this machine",
+    r"csezoo merge .*": "training/publishing/test_adapters.py merges an adapter with a tiny base",
     r"csezoo convert .*": "training/converting/ converts checkpoints in the released layouts",
     r"examples/continue_training.sh .*": "test_examples.py runs it",
     r"python examples/pretrain_further.py .*": "test_examples.py runs it",
@@ -66,7 +67,7 @@ NOT_RUN = {
     r"python -m csezoo.training.publishing.clients .*": "it writes this project's page; test_clients.py compares it",
 }
 # What is changed in a command that is run: how long it takes.
-SHORTER = {"--max_steps 100": "--max_steps 2"}
+SHORTER = {"--max_steps 100": "--max_steps 2", "adapt-triplets --base": "adapt-triplets --max_steps 2 --base"}
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
