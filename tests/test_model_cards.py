@@ -283,10 +283,10 @@ NEAR = {
 }
 
 
-def test_a_card_shows_the_nearest_sentences_before_and_after_training_where_the_run_recorded_them():
+def test_a_card_shows_nearest_sentences_only_where_the_run_recorded_them():
     card = measured(neighbours=[NEAR])
     assert "| A cat sleeps. | 0.99 A cat [x]\\(y) runs. | 0.80 A kitten naps. |" in card
-    assert "The nearest sentences before and after training were not recorded for this run." in measured()
+    assert "## Neighbours" in card and "## Neighbours" not in measured()
 
 
 def test_a_card_shows_the_pictures_of_its_run():

@@ -134,7 +134,7 @@ def settings_table(recipe: Recipe) -> str:
     """Return the table of settings: data, optimisation, the method's keys, and the stage on labelled pairs."""
     rows: dict[str, object] = {
         "data": _source(recipe, recipe.train_file, recipe.dataset_file or recipe.dataset, recipe.text_columns),
-        "length": f"{recipe.max_length} word pieces",
+        "length": f"{recipe.max_length} word pieces" if recipe.tells_length else "that of the base model",
         **(_optimisation(recipe) if trained(recipe) or recipe.whitening_updates else {}),
         **_fitted(recipe),
         "seeds": ", ".join(map(str, recipe.seeds)),
@@ -222,8 +222,9 @@ def command(recipe: Recipe, runs: list[dict]) -> str:
         original = load_recipe(recipe.recipe).to_dict()
         changed = {key: value for key, value in recipe.to_dict().items() if value != original.get(key, ...)}
         words += [_option(key, value) for key, value in changed.items() if key not in given]
-        if recipe.text_columns and not (recipe.dataset or recipe.train_file or recipe.recipe in QUICKSTARTS):
-            words.append("--train_file FILE")
+        if recipe.recipe not in QUICKSTARTS:
+            words += [] if recipe.base_model else ["--base_model MODEL"]
+            words += [] if recipe.dataset or recipe.train_file or recipe.max_steps == 0 else ["--train_file FILE"]
     lines = [words[0]]
     for word in words[1:]:
         if len(lines[-1]) + len(word) > 100:

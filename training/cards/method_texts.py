@@ -153,7 +153,8 @@ def limits(recipe: Recipe) -> list[str]:
         lines.append(
             "The model was trained on English sentences only. The effect on other languages was not measured."
         )
-    if trained(recipe):
+    cut = recipe.served_length is None or recipe.max_length < recipe.served_length
+    if trained(recipe) and recipe.tells_length and cut:
         lines.append(
             f"Training cut sentences after {recipe.max_length} word pieces. Longer texts are embedded up to the limit "
             "of the encoder, but the model was not trained on them."

@@ -190,6 +190,11 @@ def load_labelled(recipe: Recipe, classes: int) -> datasets.Dataset:
         "nli_file", recipe.nli_file, recipe.nli_dataset, recipe.nli_dataset_file, recipe.nli_dataset_revision
     )
     loaded = _read(source)
+    if not {"sentence1", "sentence2", "score"} - {*_names(source, loaded)}:
+        raise UserError(
+            f"nli_file: {source.name} has graded pairs, which choose the best checkpoint and do not train; give them "
+            "as --dev_file, and labelled pairs or triplets here"
+        )
     if recipe.nli_columns is None or len(recipe.nli_columns) != 3:
         expected = "premise, entailed and contradicted hypothesis" if classes == 2 else "premise, hypothesis and label"
         raise UserError(f"nli_columns: name three columns of {source.name}: {expected}")

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from csezoo.modeling import SimCSEConfig, SimCSEModel
 from csezoo.modeling.contrastive.allowed_values import check_named_prompts
 from csezoo.modeling.contrastive.backbones import longest_input
 from csezoo.modeling.contrastive.published import load_published
+from csezoo.modeling.methods.simcse import SimCSEConfig, SimCSEModel
 from csezoo.modeling.serving.encoding_csezoo import SIMILARITIES, EncodesTexts
 from csezoo.modeling.serving.modeling_csezoo import SETTINGS_NAME
 from csezoo.modeling.serving.pooling_csezoo import ACTIVATIONS, LAYERS, POOLINGS, as_words, size_after
@@ -141,14 +141,15 @@ def served_encoder(name: str, revision: str | None = None) -> ServedEncoder | No
         found = kinds[1] if len(kinds) > 1 else "nothing"
         raise _refused(name, f"its encoder is followed by {found} ({OTHER_MODULES.get(found, 'not by a Pooling')})")
     size = config.get("hidden_size")
-    settings, layers = content(SETTINGS_NAME), []
+    settings = content(SETTINGS_NAME)
+    layers: list[dict[str, Any]] = []
     prompts = settings.get("prompts") or {}
     told = _pooling(name, folders[1], content(f"{folders[1]}/config.json"), size, bool(_texts(prompts)))
     for kind, folder in zip(kinds[2:], folders[2:], strict=True):
         layers.append(_layer(name, kind, folder, content(f"{folder}/config.json"), size_after(layers, size)))
     normalize = bool(layers) and layers[-1]["type"] == "Normalize"
     layers, folders = (layers[:-1], folders[2:-1]) if normalize else (layers, folders[2:])
-    encoder = next((found for file in ENCODER_SETTINGS if (found := content(file))), {})
+    encoder: dict[str, Any] = next((found for file in ENCODER_SETTINGS if (found := content(file))), {})
     keys = {
         "pooling": pooling or told,
         "projection": "none",

@@ -24,7 +24,7 @@ from ..evaluation.baseline import gain, gain_line, is_better, read_baseline
 from ..evaluation.encoders import load_encoder
 from ..evaluation.ranks import RANKS, save_ranks
 from ..evaluation.report import AVERAGE, average, format_table, tests_only
-from ..evaluation.selection import load_dev_tasks
+from ..evaluation.selection import hold_out, load_dev_tasks
 from ..evaluation.suites import Task, encode_once, score
 from ..evaluation.tasks.names import STS_TASKS
 from ..evaluation.tasks.neighbours import nearest_sentences, side_by_side
@@ -124,6 +124,11 @@ def _run_seeds(recipe: Recipe, output: Path, accelerator: Accelerator) -> dict:
 def load_evaluation(recipe: Recipe) -> tuple[list[Task], list[PairTask]]:
     """Load dev tasks and test pairs. This happens before training, so that missing files are reported at once."""
     dev = load_dev(recipe)
+    if chooses_and_judges(recipe):
+        chosen, judging = hold_out(load_pairs_file(str(recipe.dev_file)))
+        counts = len(chosen.pairs), len(judging.pairs)
+        logger.info("dev_file: %d pairs choose the checkpoint, the other %d judge it", *counts)
+        return dev, [judging]
     if recipe.test_file:
         return dev, [replace(load_pairs_file(recipe.test_file), name="test")]
     if recipe.eval_data == "none":
@@ -131,9 +136,20 @@ def load_evaluation(recipe: Recipe) -> tuple[list[Task], list[PairTask]]:
     return dev, [load_task(name, recipe.eval_data) for name in STS_TASKS]
 
 
+def chooses_and_judges(recipe: Recipe) -> bool:
+    """Return whether the pairs of `dev_file` would choose a checkpoint and judge it, so that a part is held out.
+
+    So they would if they are the test pairs too, or if nothing else is named: a user's pairs do not ask the Hub.
+    """
+    dev, test = recipe.dev_file, recipe.test_file
+    return bool(dev and (os.path.realpath(test) == os.path.realpath(dev) if test else recipe.eval_data == "hub"))
+
+
 def load_dev(recipe: Recipe) -> list[Task]:
+    """Load what chooses the best checkpoint."""
     if recipe.dev_file:
-        return [replace(load_pairs_file(recipe.dev_file), name="dev")]
+        pairs = load_pairs_file(recipe.dev_file)
+        return [hold_out(pairs)[0] if chooses_and_judges(recipe) else replace(pairs, name="dev")]
     return load_dev_tasks(recipe.select_by, recipe.eval_data) if recipe.eval_data != "none" else []
 
 

@@ -51,7 +51,7 @@ from .checkpoints import (
 )
 from .distributed.fsdp import gather_weights, model_to_train
 from .distributed.launch import on_main
-from .health import refuse_equal_views, refuse_lone_sentence, refuse_padding_dependence
+from .health import refuse_equal_views, refuse_lone_sentence, refuse_padding_dependence, warn_if_solved
 from .non_finite import NonFinite, keep_batch
 from .optimizers import make_optimizer, make_schedule
 from .precision import precision_of
@@ -61,6 +61,7 @@ from .served.fitted_maps import fit_map
 from .training_log import GRADIENT_NORM, PADDING, TrainingLog, seed_name
 
 logger = logging.getLogger(__name__)
+LOOK_AT = 10  # the update of the contrastive stage whose loss is looked at
 
 
 @dataclass
@@ -313,6 +314,8 @@ def train_stage(
             with torch.no_grad():
                 trained.after_update()
         log.add(step, losses, rows)
+        if "contrastive" in losses and step == stage.start + LOOK_AT:
+            warn_if_solved(step, float(losses["contrastive"]))
         bar.update()
         last = step == stage.stop
         if step % recipe.log_steps == 0 or step % recipe.eval_steps == 0 or last:

@@ -63,6 +63,5 @@ def save_card(
     for picture in ideas(text_names(recipe)):
         shutil.copy(picture, directory)
     pictures = [name for name in PICTURES if (directory / name).is_file()]
-    shown = {"pictures": pictures, "neighbours": neighbours, "baseline": baseline}
-    card = model_card(recipe, results, summary, runs=runs, **shown)
+    card = model_card(recipe, results, summary, runs=runs, pictures=pictures, neighbours=neighbours, baseline=baseline)
     card.save(directory / "README.md")

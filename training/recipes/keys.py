@@ -247,7 +247,9 @@ class Recipe:
         "hub", "STS pairs for dev and test: `hub`, a directory in SentEval's layout, or `none`."
     )
     dev_file: str | None = evaluation_key(
-        None, "CSV file (sentence1, sentence2, score) of dev pairs, instead of `eval_data`."
+        None,
+        "CSV file (sentence1, sentence2, score) of dev pairs, instead of `eval_data`. Without a `test_file`, or an "
+        "`eval_data` in a directory, half of the pairs choose the checkpoint and the others judge it.",
     )
     test_file: str | None = evaluation_key(
         None, "CSV file (sentence1, sentence2, score) of test pairs, instead of `eval_data`."
@@ -438,6 +440,11 @@ class Recipe:
     def reads_labelled_pairs(self) -> bool:
         """Whether a stage of its own or a part of the loss is of labelled pairs."""
         return bool(self.nli_steps or self.nli_epochs or self.model.get("nli_weight"))
+
+    @property
+    def tells_length(self) -> bool:
+        """Whether the length of training is known: a recipe without a base model may leave it to that model."""
+        return bool(self.base_model) or "max_length" in self.given or self.recipe in QUICKSTARTS
 
     def to_dict(self) -> dict:
         """Return all keys in one flat mapping, as in `recipe.yaml`."""

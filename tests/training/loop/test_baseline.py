@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from csezoo.training.errors import UserError
 from csezoo.training.evaluation import evaluate_tasks
 from csezoo.training.evaluation.tasks.sts import load_pairs_file
 from csezoo.training.loop.runs import run_recipe
@@ -22,10 +23,10 @@ def served(bases, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def adapted(served, train_file, dev_file, tmp_path_factory):
+def adapted(served, train_file, dev_file, judging_file, tmp_path_factory):
     """The directory, the results and the last lines of a run on a served encoder, with keys set against it."""
     output = tmp_path_factory.mktemp("runs") / "adapted"
-    recipe = values(served, train_file, dev_file, output, test_file=str(dev_file), pooling="cls")
+    recipe = values(served, train_file, dev_file, output, test_file=str(judging_file), pooling="cls")
     return output, run_recipe(make_recipe(recipe))
 
 
@@ -97,6 +98,59 @@ def test_a_resumed_run_keeps_its_baseline(served, train_file, dev_file, tmp_path
     (tmp_path / "run" / "results.json").unlink()
     assert run_recipe(make_recipe(recipe))["gain"] == first["gain"]
     assert json.loads((tmp_path / "run" / "baseline.json").read_text(encoding="utf-8"))["name"] == "as served"
+
+
+@pytest.mark.parametrize("given", ["the same file", "nothing"])
+def test_pairs_that_would_choose_and_judge_are_split_and_do_not_ask_the_hub(
+    served, train_file, dev_file, tmp_path, capsys, given
+):
+    keys = values(served, train_file, dev_file, tmp_path / "run", max_steps=1, eval_data="hub")
+    results = run_recipe(make_recipe({**keys, **({"test_file": str(dev_file)} if given != "nothing" else {})}))
+    rows = {result["task"]: result["rows"] for result in results["results"]}
+    assert sum(rows.values()) == len(SENTENCES) // 2 and min(rows.values()) > len(SENTENCES) // 6
+    assert results["gain"]["of"] == "test"
+    line = f"dev_file: {rows['dev']} pairs choose the checkpoint, the other {rows['test']} judge it"
+    assert line in capsys.readouterr().err
+
+
+def test_too_few_pairs_to_choose_and_to_judge_are_refused(served, train_file, tmp_path):
+    few = tmp_path / "few.csv"
+    few.write_text("sentence1,sentence2,score\n" + "a cat,a dog,1\na bird,a cat,2\n" * 5, encoding="utf-8")
+    with pytest.raises(UserError, match="dev_file: 10 pairs are too few to choose a checkpoint and to judge it"):
+        run_recipe(make_recipe(values(served, train_file, few, tmp_path / "run", eval_data="hub")))
+
+
+def test_graded_pairs_as_labelled_pairs_explain_that_they_choose_and_do_not_train(
+    served, train_file, dev_file, tmp_path
+):
+    keys = values(served, train_file, dev_file, tmp_path / "run", nli_file=str(dev_file), nli_steps=1, nli_classes=2)
+    with pytest.raises(UserError, match="graded pairs, which choose the best checkpoint and do not train; give them"):
+        run_recipe(make_recipe(keys))
+
+
+def test_a_contrastive_loss_that_is_almost_0_from_the_start_is_worth_a_line(
+    served, train_file, dev_file, tmp_path, capsys
+):
+    keys = values(served, train_file, dev_file, tmp_path / "run", max_steps=10, temperature=1e-4, learning_rate=1e-30)
+    run_recipe(make_recipe({**keys, "train_file": str(few_sentences(tmp_path))}))
+    assert "this encoder tells the sentences of a batch apart already and learns little" in capsys.readouterr().err
+
+
+def few_sentences(directory: Path) -> Path:
+    """Sentences that a tiny random encoder tells apart in spite of its dropout."""
+    file = directory / "few.txt"
+    file.write_text("cat\nthe old river wants the small tree .\n", encoding="utf-8")
+    return file
+
+
+def test_the_base_model_as_it_is_served_can_be_the_teacher(served, bases, train_file, dev_file, tmp_path):
+    keys = values(served, train_file, dev_file, tmp_path / "run", max_steps=2, teachers=["base"], rank_weight=1.0)
+    run_recipe(make_recipe({**keys, "dropout": 0.0, "learning_rate": 1e-30, "contrastive_weight": 0.0}))
+    losses = [line["rank"] for line in lines(tmp_path / "run") if "rank" in line]
+    recipe = make_recipe({**keys, "base_model": str(bases["bert"]), "output_dir": str(tmp_path / "bare")})
+    assert len(losses) == 2 and all(loss > 0 for loss in losses)
+    with pytest.raises(UserError, match="teachers: .*bert is a bare encoder, which has no vectors to keep"):
+        run_recipe(recipe)
 
 
 def test_a_paper_s_recipe_on_a_served_encoder_names_each_difference(served, train_file, dev_file, tmp_path, capsys):
