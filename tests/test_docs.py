@@ -270,6 +270,20 @@ def test_the_page_of_results_quotes_the_methods_on_one_base():
         assert f"| {rows[row['name']].name} |{shown} {compared(row)} |" in page
 
 
+def test_the_page_of_results_quotes_the_runs_on_a_public_encoder():
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    groups: dict[str, list[dict]] = {}
+    for run in json.loads((ROOT / "docs" / "all-minilm-l6.json").read_text(encoding="utf-8")):
+        groups.setdefault(run["run"].rsplit("-", 1)[0], []).append(run)
+    shown = re.findall(r"^\| (\S+) \| (\S+)(?: ± \S+)? \| (\S+)(?: ± \S+)? \| (\d) \|", page, re.MULTILINE)
+    rows = {re.sub(r".*model_cards/(.+)-all-minilm-l6\)", r"\1-lora", name): values for name, *values in shown}
+    groups.pop("as-served-sup-full")
+    assert rows.keys() == groups.keys()
+    for name, runs in groups.items():
+        means = [f"{mean(run[key] for run in runs):.2f}" for key in ("best_dev", "average")]
+        assert rows[name] == [*means, str(len(runs))]
+
+
 def test_the_page_of_results_quotes_the_explanations_that_were_tried():
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     for file, base, updates in (("longer", "B", "1,600"), ("earlier", "A", "400")):
