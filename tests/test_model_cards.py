@@ -20,6 +20,7 @@ from csezoo.training.cards.published import published
 from csezoo.training.cli.parser import main
 from csezoo.training.evaluation.report import AVERAGE, average
 from csezoo.training.evaluation.tasks.names import DEV_TASK, ROWS, STS_TASKS
+from csezoo.training.evaluation.tasks.senteval import REPOSITORY as SENTEVAL
 from csezoo.training.pictures.captions import PICTURES
 from csezoo.training.recipes import FREE_KEYS, file_name, load_recipe, parse_overrides, recipe_names
 from csezoo.training.recipes.released import released
@@ -177,6 +178,25 @@ def test_a_card_names_a_local_data_set_without_its_path_and_not_as_one_of_the_hu
     card = model_card(replace(recipe, dataset_file=None), [])
     assert card.data.datasets is None and "private" not in str(card)
     assert "--dataset shards" in card.text and "| data | shards |" in card.text
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "read"),
+    [
+        (
+            "flow-stsb-bert-base-uncased",
+            "The STS-B score is therefore not measured on unseen",
+            "mteb/stsbenchmark-sts",
+        ),
+        ("consert-bert-base-uncased", "No STS score is therefore measured on unseen sentences", SENTEVAL),
+    ],
+)
+def test_a_card_says_which_scores_are_of_sentences_that_the_model_was_trained_on(name, limit, read):
+    """And its metadata names what was read for them, which `dataset` does not."""
+    card = recipe_card(load_recipe(name), ideas_at="../ideas/")
+    assert limit in card.text and card.data.datasets == [read]
+    of_a_file = load_recipe(name, {"train_file": "mine.txt", "dataset": None})
+    assert limit not in recipe_card(of_a_file, ideas_at="../ideas/").text
 
 
 def test_a_card_cites_the_paper_of_two_methods_once():

@@ -199,3 +199,13 @@ class Terminated(SystemExit):
 def terminate(number: int, frame: FrameType | None) -> None:
     """End the process with `Terminated`: a handler for `signal.signal`."""
     raise Terminated(number)
+
+
+def others(names: Iterable[str]) -> str:
+    """Return the names of what has changed, each with "another", or "other" in the plural.
+
+    Example:
+        >>> others(["recipe", "processes"])
+        'another recipe, other processes'
+    """
+    return ", ".join(f"{'other' if name.endswith('s') else 'another'} {name}" for name in names)

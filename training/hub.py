@@ -6,9 +6,10 @@ import hashlib
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError  # its own type in Python 3.10
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     import datasets
 
 Result = TypeVar("Result")
+FIRST_FILE = {"model": "config.json", "dataset": "README.md"}  # what a client asks for first
 
 
 def local_directory(
@@ -132,21 +134,56 @@ def within_time(what: str, step: Callable[[], Result]) -> Result:
 
 
 @cache
-def answers(repository: str, endpoint: str) -> bool:
+def answers(repository: str, endpoint: str, kind: str = "model") -> bool:
     """Ask the Hub once whether it answers for a repository. A download would ask six times, for half a minute.
 
     Args:
         repository: Hub id; it need not exist.
         endpoint: of the Hub, `huggingface_hub.constants.ENDPOINT`.
+        kind: `model` or `dataset`.
+
+    Raises:
+        HFValidationError: the repository is no valid Hub id.
     """
     try:
-        url = hf_hub_url(repository, "config.json", endpoint=endpoint)
+        url = hf_hub_url(repository, FIRST_FILE[kind], repo_type=kind, endpoint=endpoint)
         within_time(f"the request for {repository}", lambda: get_hf_file_metadata(url))
     except HfHubHTTPError:
         return True
     except (HTTPError, OSError):
         return False
     return True
+
+
+def cached_data(repository: str, revision: str | None) -> Path | None:
+    """Return the directory of a data set in the cache if the Hub does not answer; None if it does.
+
+    Args:
+        repository, revision: of the data set.
+
+    Raises:
+        ConnectionError: the Hub does not answer, and the cache has no copy.
+        HFValidationError: the repository is no valid Hub id.
+    """
+    if answers(repository, constants.ENDPOINT, "dataset"):
+        return None
+    try:
+        return Path(snapshot_download(repository, repo_type="dataset", revision=revision, local_files_only=True))
+    except LocalEntryNotFoundError:
+        raise ConnectionError(f"{constants.ENDPOINT} does not answer, and the cache has no copy") from None
+
+
+@contextmanager
+def cached_if_unreachable(repository: str) -> Iterator[None]:
+    """Let `datasets` read its cache at once if the Hub does not answer; it would ask six times before."""
+    import datasets
+
+    offline = datasets.config.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = offline or not answers(repository, constants.ENDPOINT, "dataset")
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE = offline
 
 
 def load_rows(
@@ -165,7 +202,8 @@ def load_rows(
     import datasets  # it takes half a second, and only this function needs it
 
     try:
-        return datasets.load_dataset(repository, config, split=split, revision=revision)
+        with cached_if_unreachable(repository):
+            return datasets.load_dataset(repository, config, split=split, revision=revision)
     except (HTTPError, OSError, ValueError) as error:
         raise UserError(
             f"{task}: {repository} could not be loaded from the Hub ({type(error).__name__}); {instead}"

@@ -66,6 +66,8 @@ class SentenceEncoderConfig(PretrainedConfig):
         rank_loss: loss of rank distillation: `listnet` compares distributions, `listmle` compares orders.
         rank_temperature: temperature of the model's similarities in `rank_loss`; 0.05 in RankCSE.
         teacher_temperature: temperature of the teachers' similarities in `listnet`.
+        rank_consistency_weight: weight of RankCSE's ranking consistency, which needs no teacher: both views of a
+            sentence should rank the sentences of the batch alike, see `rank_distillation`; 1 in RankCSE, 0 for none.
         matryoshka_dims: also train the first dimensions of the served vector alone, so that it can be cut to one of
             these lengths; none by default.
         matryoshka_weights: weight of the loss of each of `matryoshka_dims`, beside `contrastive_weight` of the
@@ -114,6 +116,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         "rank_loss": RANK_LOSSES,
         "rank_temperature": "(0, 1_000]",
         "teacher_temperature": "(0, 1_000]",
+        "rank_consistency_weight": WEIGHT,
         "matryoshka_dims": SIZE,
         "matryoshka_weights": WEIGHT,
         "ema_decay": "[0, 1)",
@@ -153,6 +156,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         rank_loss: str = "listnet",
         rank_temperature: float = 0.05,
         teacher_temperature: float = 0.05,
+        rank_consistency_weight: float = 0.0,
         matryoshka_dims: list[int] | None = None,
         matryoshka_weights: list[float] | None = None,
         ema_decay: float = 0.0,
@@ -199,6 +203,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         self.rank_loss = rank_loss
         self.rank_temperature = rank_temperature
         self.teacher_temperature = teacher_temperature
+        self.rank_consistency_weight = rank_consistency_weight
         self.matryoshka_dims = matryoshka_dims
         self.matryoshka_weights = matryoshka_weights
         self.ema_decay = ema_decay

@@ -1,16 +1,16 @@
-"""Distil rankings: the model learns to rank the sentences of a batch by similarity as its teachers do.
+"""Learn rankings: the model ranks the sentences of a batch by similarity, as its teachers do and alike in both views.
 
 References:
-    Liu et al. 2023, "RankCSE: Unsupervised Sentence Representations Learning via Learning to Rank", section 4.3. Its
-    losses are ListNet (Cao et al. 2007) and ListMLE (Xia et al. 2008). Two differences:
-
-    * RankCSE also has a ranking-consistency loss, the Jensen-Shannon divergence of the rankings that two
-      views of a sentence make. The zoo does not have it, so this is no complete RankCSE.
-    * A sentence does not rank itself here. The community's code keeps the diagonal in ListMLE, where the sentence
-      comes first in every ranking.
+    Liu et al. 2023, "RankCSE: Unsupervised Sentence Representations Learning via Learning to Rank", sections 4.2
+    (ranking consistency) and 4.3 (rank distillation). The losses of distillation are ListNet (Cao et al. 2007) and
+    ListMLE (Xia et al. 2008). In them a sentence does not rank itself here. The community's code keeps the diagonal in
+    ListMLE, where the sentence comes first in every ranking.
 """
 
+import math
+
 import torch
+import torch.nn.functional as F
 
 from ..objectives import at_least_float32, cosine_logits
 
@@ -89,3 +89,30 @@ def rank_distillation(
     scores = without_diagonal(cosine_logits(anchors, others, temperature))
     teacher_scores = without_diagonal(cosine_logits(teachers, teachers, teacher_temperature)).to(scores.dtype)
     return (list_net if loss == "listnet" else list_mle)(scores, teacher_scores)
+
+
+def rank_consistency(anchors: torch.Tensor, others: torch.Tensor, *, temperature: float) -> torch.Tensor:
+    r"""Compare how the two views of each sentence rank the sentences of a batch, itself among them.
+
+    .. math:: \ell = \frac{1}{B} \sum_i \mathrm{JS}(P_i \,\|\, Q_i), \quad
+              P_i = \mathrm{softmax}_j(\cos(x_i, x'_j) / \tau), \quad Q_i = \mathrm{softmax}_j(\cos(x'_i, x_j) / \tau)
+
+    JS is the Jensen-Shannon divergence, with natural logarithms.
+
+    Args:
+        anchors, others: `(B, H)`, the two views x and x' of each sentence.
+        temperature: τ, that of the contrastive loss.
+
+    Returns:
+        A scalar of at least float32, from 0 for equal views to log 2.
+
+    Example:
+        >>> views = torch.eye(2)
+        >>> rank_consistency(views, views, temperature=1.0).item()
+        0.0
+    """
+    scores = cosine_logits(anchors, others, temperature)
+    first, second = scores.log_softmax(1), scores.T.log_softmax(1)
+    mean = torch.logaddexp(first, second) - math.log(2)
+    divergences = [F.kl_div(mean, view, reduction="batchmean", log_target=True) for view in (first, second)]
+    return (divergences[0] + divergences[1]) / 2

@@ -22,7 +22,7 @@ from .matryoshka import matryoshka_losses
 from .mini_batches import in_mini_batches
 from .natural_language_inference import NLIClassifier, nli_loss
 from .pretrained import SentenceEncoderPreTrainedModel
-from .rank_distillation import rank_distillation
+from .rank_distillation import rank_consistency, rank_distillation
 from .sentence_encoder import SentenceEncoderModel, without_pooler
 from .weight_average import update_average
 
@@ -79,12 +79,17 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
     serving_class: type[SentenceEncoderModel]
     seams: tuple[str, ...] = ()
-    ranked_views: tuple[int, int] = (0, 1)  # the views of a sentence that rank distillation uses
+    ranked_views: tuple[int, int] = (0, 1)  # the views of a sentence whose rankings are learned
     # Sentences to encode at a time if the batch is too large for the memory, see `in_mini_batches`.
     mini_batch_size: int | None = None
 
     def __init__(self, config: SentenceEncoderConfig):
         super().__init__(config)
+        if config.rank_consistency_weight > 0 and self.ranked_views == (0, 0):
+            raise ValueError(
+                f"rank_consistency_weight: {config.model_type} encodes one view of a sentence, and so has no second "
+                "ranking; set rank_consistency_weight: 0"
+            )
         self.model = self.serving_class(config)
         self.projection = build_projection(config, at_test=False)
         if config.ema_decay > 0:
@@ -154,6 +159,10 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
     def serving_model(self) -> SentenceEncoderModel:
         """Return the model to serve, with the weights trained so far or their average."""
         return self.average if self.config.ema_decay > 0 else self.model
+
+    def served_encoders(self) -> list[nn.Module]:
+        """Return the encoders of the serving model to choose from: the one with the better dev score is served."""
+        return [self.serving_model().backbone]
 
     def frozen_parameters(self, stage: str) -> Iterable[nn.Parameter]:
         """Return the parameters that a stage does not train, `nli` (labelled pairs only) or `contrastive`."""
@@ -244,6 +253,9 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             if self.config.rank_weight > 0:
                 losses["rank"] = self.rank_loss(embeddings, teacher_vectors)
                 weighted.append(self.config.rank_weight * losses["rank"])
+            if self.config.rank_consistency_weight > 0:
+                losses["rank_consistency"] = self.rank_consistency_loss(embeddings)
+                weighted.append(self.config.rank_consistency_weight * losses["rank_consistency"])
         if nli_input_ids is not None:
             nli_attention_mask = torch.ones_like(nli_input_ids) if nli_attention_mask is None else nli_attention_mask
             pooled = self.pool_rows(nli_input_ids, nli_attention_mask)
@@ -371,6 +383,12 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             temperature=self.config.rank_temperature,
             teacher_temperature=self.config.teacher_temperature,
         )
+
+    def rank_consistency_loss(self, embeddings: torch.Tensor) -> torch.Tensor:
+        """Return the loss of two views over the sentences of all processes, see `rank_consistency`."""
+        everyone, _ = gather_rows(embeddings)
+        anchors, others = (everyone[:, view] for view in self.ranked_views)
+        return rank_consistency(anchors, others, temperature=self.config.temperature)
 
     def maskable(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Return which tokens may be masked, in the shape of `input_ids`: real tokens that are not special."""

@@ -269,7 +269,7 @@ def checked_texts(texts: Iterable[str]) -> list[str]:
         raise TypeError(f"texts: expected a string or a list of strings, got {texts!r:.60}")
     if getattr(texts, "ndim", 1) > 1:  # a table would give the names of its columns
         raise TypeError(f"texts: expected a list of strings, got {type(texts).__name__}; give one column of it")
-    texts = list(texts)
+    texts = getattr(texts, "to_pylist", lambda: list(texts))()  # an array of pyarrow has scalars of its own
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"texts: item {number} is {text!r:.60}, not a string")

@@ -8,6 +8,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from ..errors import others
 from ..evaluation.tasks.names import DEV_TASK
 from ..evaluation.tasks.senteval import REPOSITORY as SENTEVAL
 from ..evaluation.tasks.sts import HUB
@@ -266,7 +267,5 @@ The command names files and directories without their paths. The run's `recipe.y
 def _forced(runs: list[dict]) -> str:
     """Say which runs were resumed by force: the command does not make them again."""
     changed = [(run, run["training"].get("resumed_with_another")) for run in runs]
-    lines = [
-        f"Seed {run['seed']} was resumed by force with another {', '.join(names)}." for run, names in changed if names
-    ]
+    lines = [f"Seed {run['seed']} was resumed by force with {others(names)}." for run, names in changed if names]
     return "\n".join([*lines, "", ""]) if lines else ""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from accelerate.utils import broadcast_object_list
+from torch import nn
 
 from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
 
@@ -127,16 +128,20 @@ class BestModel:
     def evaluate(self, step: int, *, counts: bool) -> None:
         """Score the serving model on dev, and keep its weights if it is better.
 
-        Without dev, or if the recipe selects the last one, they are always kept.
+        If the method may serve one of several encoders, each is scored and the best one counts. Without dev, or if the
+        recipe selects the last one, they are always kept.
 
         Args:
             step: updates so far.
             counts: whether it counts for `endurance` and `patience`. Scores before training and of stage `nli` do not.
         """
         score: Any = None
+        encoder = self.built.model.served_encoders()[0]
         if self.dev:
-            scores = [self._dev_score(self._serving()) if self.accelerator.is_main_process else None]
-            score = broadcast_object_list(scores)[0]
+            scored: list[Any] = [None]
+            if self.accelerator.is_main_process:
+                scored[0], encoder = self._best_encoder()
+            score = broadcast_object_list(scored)[0]
             self.log.write({"step": step, "dev": score})
             self.soup.rank(score, step)
             if counts:
@@ -147,7 +152,8 @@ class BestModel:
         if self.accelerator.is_main_process:
             needed = self._needed_steps()
             if step in needed:
-                self.weights.write(step, self._serving())
+                with self.built.model.serving_model().read_with(encoder):
+                    self.weights.write(step, self._serving())
             self.weights.need(needed)
         self.accelerator.wait_for_everyone()
 
@@ -173,6 +179,14 @@ class BestModel:
         for step in steps:
             serving.load_state_dict(self.weights.read(step))
         return serving, steps
+
+    def _best_encoder(self) -> tuple[float, nn.Module]:
+        """Return the best dev score of the encoders that may be served, and the encoder; of equal ones the first."""
+        scores = []
+        for encoder in self.built.model.served_encoders():
+            with self.built.model.serving_model().read_with(encoder):
+                scores.append((self._dev_score(self._serving()), encoder))
+        return max(scores, key=lambda scored: scored[0])
 
     def _serving(self) -> SentenceEncoderModel:
         return self.built.model.serving_model().eval()

@@ -126,7 +126,7 @@ def build(recipe: Recipe) -> Build:
         if config.needs_labelled_pairs and not (recipe.nli_steps or recipe.nli_epochs):
             raise UserError(f"{config.needs_labelled_pairs}; give --nli_steps or --nli_epochs too")
         labelled_pairs_alone = recipe.max_steps == 0 and (recipe.nli_steps or recipe.nli_epochs)
-        for key in ("matryoshka_dims", "mlm_weight", "rank_weight"):
+        for key in ("matryoshka_dims", "mlm_weight", "rank_weight", "rank_consistency_weight"):
             if labelled_pairs_alone and recipe.model.get(key):
                 raise UserError(f"{key}: only the sentences train it, and max_steps: 0 trains on none; leave it out")
         if config.mlm_weight > 0:
@@ -208,7 +208,6 @@ def choose_layout(recipe: Recipe, model: ForContrastiveLearning, accelerator: Ac
         "padded: true": recipe.padded,
         "this run began with it": begun == "padded",
         "compiled code would be compiled again for every batch": is_compiled(accelerator),
-        f"on {accelerator.device.type} many small attentions may be slower": accelerator.device.type != "cpu",
     }
     reason = next((text for text, holds in reasons.items() if holds), None)
     if reason and not recipe.padded:

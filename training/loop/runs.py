@@ -19,7 +19,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
 from ..environment import device, processor, versions
-from ..errors import Terminated, UserError
+from ..errors import Terminated, UserError, others
 from ..evaluation.baseline import gain, gain_line, is_better, read_baseline
 from ..evaluation.encoders import load_encoder
 from ..evaluation.ranks import RANKS, save_ranks
@@ -258,7 +258,7 @@ def write_unfinished(run: Path) -> int:
         counters = read_state(checkpoint)
         receipt = build_receipt(recipe, seed, built)
         if changed := [name for name, value in receipt.items() if counters[RECEIPT][name] != value]:
-            raise UserError(f"{checkpoint} was written with another {', '.join(changed)}; undo the change")
+            raise UserError(f"{checkpoint} was written with {others(changed)}; undo the change")
         built.model.to(accelerator.device)
         log = TrainingLog(run, accelerator)
         best = BestModel(run, built, recipe, load_dev(recipe) if recipe.soup else [], log)

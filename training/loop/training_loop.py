@@ -23,10 +23,11 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from csezoo.modeling.contrastive.distributed import full_tensor
+from csezoo.modeling.contrastive.mirrored_mask import MirroredMask
 from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 
 from ..environment import progress_bar, return_freed_memory
-from ..errors import UserError
+from ..errors import UserError, others
 from ..evaluation.baseline import AS_SERVED, keep_baseline
 from ..evaluation.report import dev_only
 from ..evaluation.suites import Task
@@ -128,7 +129,7 @@ class Run:
         self.data.place = place_in_stream(checkpoint, self.accelerator.process_index)
         self.log.restore(checkpoint, counters)
         if changed := changed_since(checkpoint, self.receipt):
-            logger.warning("resumed with another %s", ", ".join(changed))
+            logger.warning("resumed with %s", others(changed))
             self.log.changed = list(dict.fromkeys([*self.log.changed, *changed]))
 
 
@@ -387,10 +388,18 @@ def _parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict]
     ]
 
 
-def on_device(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """Copy the tensors of a batch to a device without waiting for it."""
-    moved = {name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
-    return batch | {name: tensor.to(device, non_blocking=True) for name, tensor in moved.items()}
+def on_device(batch: dict[str, Any], device: torch.device, mirror: bool = True) -> dict[str, Any]:
+    """Copy the tensors of a batch to a device without waiting for it.
+
+    Args:
+        mirror: whether attention masks on a GPU keep a mirror on the host, with which encoders leave out padding.
+    """
+    tensors = {name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
+    moved = {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
+    if mirror and device.type == "cuda":
+        masks = [name for name in tensors if name.endswith("attention_mask")]
+        moved |= {name: MirroredMask.of(moved[name], host=tensors[name]) for name in masks}
+    return batch | moved
 
 
 def update(
@@ -419,7 +428,7 @@ def update(
     for _ in range(batches):
         batch = next(loader)
         rows += next(len(value) for value in batch.values() if isinstance(value, torch.Tensor))
-        batch = on_device(batch, accelerator.device)
+        batch = on_device(batch, accelerator.device, mirror=not is_compiled(accelerator))
         with accelerator.accumulate(model):  # exchanges gradients once per update
             with accelerator.autocast():  # accelerate does not wrap the forward under FSDP
                 output = model(**batch)

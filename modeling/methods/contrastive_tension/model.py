@@ -7,8 +7,8 @@ dot product of the two vectors learns to tell them apart (section 3):
 .. math:: L = -\frac{1}{|P|} \sum_{(s, s') \in P} [s = s'] \log \sigma(f_1(s) \cdot f_2(s'))
           + [s \ne s'] \log \sigma(-f_1(s) \cdot f_2(s'))
 
-There is no projection and no temperature, and pooling is the mean over tokens. The second encoder is served, the first
-one is dropped.
+There is no projection and no temperature, and pooling is the mean over tokens. The encoder with the better dev score
+is served, and without dev the second one.
 
 References:
     Carlsson, Gyllensten, Gogoulou, Ylipää Hellqvist, Sahlgren 2021, "Semantic Re-tuning with Contrastive Tension",
@@ -17,7 +17,6 @@ References:
 
     * They draw the sentences of each update from the corpus, with replacement. Here they are those of a batch.
     * Each encoder encodes all sentences of the batch. That costs twice the time that the pairs of the release need.
-    * The release keeps the encoder that is better on dev. Here it is always the second one.
 
 Relations:
     It does not extend SimCSE: no setting makes the two the same.
@@ -25,6 +24,7 @@ Relations:
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 from transformers import AutoModel, PreTrainedModel
 
 from ...contrastive.distributed import gather_rows
@@ -73,7 +73,7 @@ def other_pairs(
 
 
 class ContrastiveTensionModel(SentenceEncoderModel):
-    """The encoder that a Contrastive Tension checkpoint serves: the second one.
+    """The encoder that a Contrastive Tension checkpoint serves: the second one, or the first if dev chose it.
 
     Example:
         >>> from transformers import BertConfig
@@ -111,6 +111,10 @@ class ContrastiveTensionForContrastiveLearning(ForContrastiveLearning):
 
     def encoders(self) -> list[PreTrainedModel]:
         return [*super().encoders(), self.first]
+
+    def served_encoders(self) -> list[nn.Module]:
+        """Return both encoders, the second one first; with an average of weights only that, which is the second's."""
+        return [*super().served_encoders(), *([] if self.config.ema_decay > 0 else [self.first])]
 
     def recover_heads(self, lost: set[str]) -> set[str]:
         """Start the first encoder from the served one."""

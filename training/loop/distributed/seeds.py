@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from ...errors import UserError, one_line
+from ...errors import UserError, one_line, others
 from ...evaluation.baseline import BASELINE, BASELINE_RANKS
 from ...files import in_use, locked, locked_elsewhere, read_json, remove, remove_litter
 from ...recipes import FREE_KEYS, Recipe, dump_recipe
@@ -96,7 +96,7 @@ def claim(output: Path, recipe: Recipe) -> list[int]:
         changed = [key for key in before | now if key in keys and before.get(key) != now.get(key)]
     if changed and trained and not (recipe.overwrite or recipe.force):
         raise UserError(
-            f"{output} has a run with another {', '.join(changed)}; choose another --output_dir, or use "
+            f"{output} has a run with {others(changed)}; choose another --output_dir, or use "
             "--overwrite to start again or --force to resume with the change"
         )
     runs = (output, *_seed_directories(output))
