@@ -23,32 +23,28 @@ Relations:
 """
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from ...contrastive.configuration import SentenceEncoderConfig
 from ...contrastive.distributed import gather_rows, sum_over_processes
+from ...contrastive.keys import key
 from ...contrastive.sentence_encoder import SentenceEncoderModel
 from ...contrastive.training_model import ForContrastiveLearning
 from ...objectives import cosine_logits, numbers_of, without
 
 
 class ArcCSEConfig(SentenceEncoderConfig):
-    """The configuration of ArcCSE.
-
-    Args:
-        margin: the angle m, in radians; 10 degrees by default.
-    """
+    """The configuration of ArcCSE."""
 
     model_type = "arccse"
 
-    def __init__(self, margin: float = math.radians(10), **kwargs: Any):
-        super().__init__(**kwargs)
-        if not 0 <= margin < math.pi / 2:
-            raise ValueError(f"margin: {margin} must be at least 0 and below a right angle, in radians")
-        self.margin = margin
+    margin: float = key(math.radians(10), "The angle m, in radians; 10 degrees by default.", "[0, 1.57]")
+
+    @property
+    def takes_three_views(self) -> bool:
+        return False  # the loss is over pairs
 
 
 class ArcCSEModel(SentenceEncoderModel):

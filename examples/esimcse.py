@@ -45,6 +45,7 @@ from transformers import AutoModel
 
 from ...contrastive.configuration import SentenceEncoderConfig
 from ...contrastive.distributed import gather_rows, sum_over_processes
+from ...contrastive.keys import key
 from ...contrastive.sentence_encoder import SentenceEncoderModel
 from ...contrastive.training_model import ContrastiveLearningOutput, ForContrastiveLearning
 from ...contrastive.weight_average import update_average
@@ -53,24 +54,17 @@ from ...pooling import build_projection
 
 
 class ESimCSEConfig(SentenceEncoderConfig):
-    """The configuration of ESimCSE.
-
-    Args:
-        repetition_rate: dup_rate, the largest share of word pieces repeated in a long sentence; 0 for none.
-        momentum: λ of the momentum encoder.
-        queue_factor: vectors in the queue, as a multiple of the batch size; 0 for no queue.
-    """
+    """The configuration of ESimCSE."""
 
     model_type = "esimcse"
-    allowed = {"repetition_rate": "[0, 1]", "momentum": "[0, 1]", "queue_factor": "[0, 1_000]"}
 
-    def __init__(
-        self, repetition_rate: float = 0.32, momentum: float = 0.995, queue_factor: float = 2.5, **kwargs: Any
-    ):
-        self.repetition_rate = repetition_rate
-        self.momentum = momentum
-        self.queue_factor = queue_factor
-        super().__init__(**kwargs)
+    repetition_rate: float = key(
+        0.32, "dup_rate, the largest share of word pieces repeated in a long sentence; 0 for none.", "[0, 1]"
+    )
+    momentum: float = key(0.995, "λ of the momentum encoder.", "[0, 1]")
+    queue_factor: float = key(
+        2.5, "Vectors in the queue, as a multiple of the batch size; 0 for no queue.", "[0, 1_000]"
+    )
 
     @property
     def queue_size(self) -> int:
@@ -87,12 +81,9 @@ class ESimCSEConfig(SentenceEncoderConfig):
         repeated = set(draw.sample(range(len(positive)), draw.randint(0, most)))
         return [anchor, [piece for place, one in enumerate(positive) for piece in [one] * (1 + (place in repeated))]]
 
-    def view_columns(self, columns: int) -> list[int]:
-        if columns > 2:
-            raise ValueError(
-                f"text_columns: esimcse needs one text column or two (anchor and positive), not {columns}"
-            )
-        return super().view_columns(columns)
+    @property
+    def takes_three_views(self) -> bool:
+        return False  # the queue has the negatives
 
 
 class ESimCSEModel(SentenceEncoderModel):
