@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -72,10 +71,11 @@ class Packing(ABC):
         flat = tokens.transpose(1, 2)[0]  # (S, heads, d)
         every = self.has_all(len(flat))
         shapes = self.groups if every else [(rows, 1) for rows, _ in self.groups]
-        tokens_of_rows = len(self.places) if every else self.shape[0]
-        before, after = flat.split([len(flat) - tokens_of_rows, tokens_of_rows])
+        own = len(self.places) if every else self.shape[0]
+        # In few calls: on a GPU, they take longer than what they do.
+        before, after = (flat[:0], flat) if len(flat) == own else flat.split([len(flat) - own, own])
         after = self._laid_out(after) if every else after
-        parts = after.split([rows * length for rows, length in shapes])
+        parts = after.split([rows * length for rows, length in shapes]) if len(shapes) > 1 else [after]
         groups = [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)]
         if len(before):
             prefixes = before.unflatten(0, (self.shape[0], -1)).split([rows for rows, _ in self.groups])
@@ -198,7 +198,7 @@ class PaddedAttention(Packing):
         numbers = torch.arange(real.numel()).view(real.shape)[order]
         places = torch.cat([numbers[real], numbers[~real][: self.padding]])
         self.slots = torch.cat([filled.nonzero()[:, 0], (~filled).nonzero()[: self.padding, 0]])
-        in_slots = torch.zeros(slots, dtype=torch.long)
+        in_slots = torch.arange(slots) % len(places)  # not all the same: their gradients, of 0, are added up
         in_slots[self.slots] = torch.arange(len(places))
         on_device = to_device([order, places, self.slots, in_slots, filled], device)
         self.order, self.places, self.slots, self.in_slots, filled = on_device
@@ -208,13 +208,14 @@ class PaddedAttention(Packing):
             self.pooled_places = self.order * self.shape[1] + pooled.index_select(0, self.order)
 
     def _take(self, rows: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-        return _Take.apply(rows, numbers)
+        return rows.index_select(0, numbers)
 
     def _laid_out(self, tokens: torch.Tensor) -> torch.Tensor:
-        return _LayOut.apply(tokens, self.in_slots, self.slots)
+        # A slot without a token has any one: nothing attends to it and nothing reads it, so that its gradient is 0.
+        return tokens.index_select(0, self.in_slots)
 
     def _collected(self, groups: torch.Tensor) -> torch.Tensor:
-        return _Take.apply(groups, self.slots)
+        return groups.index_select(0, self.slots)
 
     def _masks(self, keys: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
         # The same in all layers.
@@ -271,32 +272,3 @@ def to_device(numbers: Sequence[torch.Tensor], device: torch.device) -> Sequence
     if device.type == "cuda":  # a copy from pageable memory may wait
         joined = joined.pin_memory()
     return joined.to(device, non_blocking=True).split([len(vector) for vector in numbers])
-
-
-class _Take(torch.autograd.Function):
-    """Rows by their numbers, each at most once. So no gradients are added up, which is slow on a GPU."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(numbers)
-        ctx.shape = rows.shape
-        return rows.index_select(0, numbers)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        (numbers,) = ctx.saved_tensors
-        return gradient.new_zeros(ctx.shape).index_copy_(0, numbers, gradient), None
-
-
-class _LayOut(torch.autograd.Function):
-    """Tokens in their slots. What is in the other slots has no effect, so nothing is added to any gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, tokens: torch.Tensor, in_slots: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(slots)
-        return tokens.index_select(0, in_slots)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        (slots,) = ctx.saved_tensors
-        return gradient.index_select(0, slots), None, None

@@ -9,7 +9,12 @@ import torch._dynamo
 from csezoo.modeling import METHODS
 from csezoo.modeling.contrastive.compiled_layers import compile_layers
 from csezoo.training.benchmarks.training import encoders
-from tests.modeling.test_packing import batch, configured, mirrored
+from tests.modeling.test_packing import (  # noqa: F401 (one is a fixture)
+    batch,
+    configured,
+    mirrored,
+    packed_whatever_it_costs,
+)
 
 CHANGING_LAYERS = ("diffaug", "diffaug-lora", "l2pcsr")
 # Where a graph breaks, torch itself looks at what it carries over.
