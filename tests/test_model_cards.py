@@ -362,7 +362,8 @@ def test_a_card_says_what_is_fitted_after_training_and_nothing_of_training_witho
 
 def test_a_measured_card_says_that_its_weights_are_not_published():
     for run in RUNS:
-        assert "Status: measured here. The weights are not published." in (run / "README.md").read_text("utf-8")
+        said = "Status: measured here. The weights are not published." in (run / "README.md").read_text("utf-8")
+        assert said != (run / "adapter_config.json").is_file(), f"{run.name}: an adapter is beside its card"
     assert "Status" not in measured(), "the card in a run's repository is beside its weights"
 
 
