@@ -41,6 +41,31 @@ def largest(number: int, device: torch.device) -> int:
     return int(numbers)
 
 
+class _SumOverProcesses(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, share: torch.Tensor) -> torch.Tensor:
+        total = share.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * world_size()
+
+
+def sum_over_processes(share: torch.Tensor) -> torch.Tensor:
+    """Add up the shares that all processes have in a loss, or in a count. All processes must call this together.
+
+    The gradient is that of the own share times the number of processes. So the mean of the gradients over processes,
+    as in `DistributedDataParallel`, is that of the sum.
+
+    Example:
+        >>> sum_over_processes(torch.tensor(2.0))  # one process
+        tensor(2.)
+    """
+    return share if world_size() == 1 else _SumOverProcesses.apply(share)
+
+
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return the complete tensor, with gradient, if FSDP has sharded it. All processes must call this together.
 
@@ -79,8 +104,9 @@ class _AllGatherRows(torch.autograd.Function):
 def gather_rows(rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
     """Concatenate the first dimension over all processes, in rank order; shares may differ in size.
 
-    If every process computes the same loss on the result, the mean of the gradients over processes (as in
-    `DistributedDataParallel`) is exactly the gradient that one process would compute on the complete batch.
+    If every process computes its share of a loss on the result, which `sum_over_processes` adds up, or all compute the
+    same loss, the mean of the gradients over processes (as in `DistributedDataParallel`) is exactly the gradient that
+    one process would compute on the complete batch.
 
     Args:
         rows: `(n, ...)`, where `n` is this process's share and may be 0.

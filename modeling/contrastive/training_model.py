@@ -16,7 +16,7 @@ from ..pooling import build_projection
 from ..serving.modeling_csezoo import CsezooModel
 from ..serving.pooling_csezoo import BackboneOutput
 from .configuration import SentenceEncoderConfig
-from .distributed import gather_rows, largest
+from .distributed import gather_rows, largest, sum_over_processes
 from .masked_language_modeling import MaskedLMHead, MaskedLMTransform, mask_tokens, masked_lm_loss
 from .matryoshka import matryoshka_losses
 from .mini_batches import in_mini_batches
@@ -323,34 +323,42 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         return torch.cat(biases, dim=1)
 
     def duplicates(self, input_ids: torch.Tensor) -> torch.Tensor | None:
-        """Find equal sentences over all processes, see `duplicate_rows`. None without `mask_duplicates`.
+        """Find sentences of all processes that equal one of this process, see `duplicate_rows`.
 
         Args:
-            input_ids: `(B, V, T)`, this process's sentences that count.
+            input_ids: `(b, V, T)`, this process's sentences that count.
+
+        Returns:
+            `(b, B)` of bool, B the sentences of all processes; None without `mask_duplicates`.
         """
         if not self.config.mask_duplicates:
             return None
         more = largest(input_ids.shape[-1], input_ids.device) - input_ids.shape[-1]
-        everyone, _ = gather_rows(F.pad(input_ids, (0, more), value=self.config.backbone_config.pad_token_id))
-        return duplicate_rows(everyone)
+        padding = self.config.backbone_config.pad_token_id
+        everyone, mine = gather_rows(F.pad(input_ids, (0, more), value=padding))
+        return duplicate_rows(everyone, mine)
 
     def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
-        """Objective seam: compute the loss of embeddings `(B, V, H)`, with the negatives of all processes.
+        """Objective seam: compute the loss of embeddings `(b, V, H)`, with the negatives of all processes.
+
+        Each process computes the losses of its own sentences.
 
         Args:
             embeddings: of this process.
-            duplicates: rows of all processes that are not each other's negatives, see `duplicates`.
+            duplicates: `(b, B)`, sentences of all processes that are no negatives of its own, see `duplicates`.
         """
-        everyone, _ = gather_rows(embeddings)
+        everyone, mine = gather_rows(embeddings)
         anchors, positives, *hard_negatives = everyone.unbind(1)
-        return info_nce(
+        share = info_nce(
             anchors,
             positives,
             *hard_negatives,
             temperature=self.config.temperature,
             hard_negative_weight=self.config.hard_negative_weight,
             duplicates=duplicates,
+            rows=mine,
         )
+        return sum_over_processes(share)
 
     def labelled_loss(self, pairs: torch.Tensor, labels: torch.Tensor | None, input_ids: torch.Tensor) -> torch.Tensor:
         """Compute the loss of labelled pairs `(N, 2, H)`, or of triplets `(N, 3, H)` without labels.
@@ -372,23 +380,25 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             raise ValueError(
                 "rank_weight: needs the vectors of a teacher; give --teachers DIR, written by `csezoo encode`"
             )
-        everyone, _ = gather_rows(embeddings)
+        everyone, mine = gather_rows(embeddings)
         teachers, _ = gather_rows(teacher_vectors[: len(embeddings)])
         anchors, others = (everyone[:, view] for view in self.ranked_views)
-        return rank_distillation(
+        share = rank_distillation(
             anchors,
             others,
             teachers,
             loss=self.config.rank_loss,
             temperature=self.config.rank_temperature,
             teacher_temperature=self.config.teacher_temperature,
+            rows=mine,
         )
+        return sum_over_processes(share)
 
     def rank_consistency_loss(self, embeddings: torch.Tensor) -> torch.Tensor:
         """Return the loss of two views over the sentences of all processes, see `rank_consistency`."""
-        everyone, _ = gather_rows(embeddings)
+        everyone, mine = gather_rows(embeddings)
         anchors, others = (everyone[:, view] for view in self.ranked_views)
-        return rank_consistency(anchors, others, temperature=self.config.temperature)
+        return sum_over_processes(rank_consistency(anchors, others, temperature=self.config.temperature, rows=mine))
 
     def maskable(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Return which tokens may be masked, in the shape of `input_ids`: real tokens that are not special."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.flop_counter import FlopCounterMode
 
 from csezoo.modeling import method
 from csezoo.modeling.contrastive.distributed import gather_rows
@@ -107,6 +108,7 @@ def two_processes():
             call.result()
 
 
+OPTS = ("base", "opt1", "opt2")
 LEARNED = {"method": "l2pcsr", **TESTED["l2pcsr"].exact}
 
 
@@ -126,6 +128,11 @@ def views(name):
         (1, 2, {"projection": "batchnorm", "projection_at_test": True}),
         (3, 2, {"projection": "none", "pooling": "mean"}),
         (5, 3, {"method": "prdsimcse", "denominator": "own"}),
+        (5, 1, {"method": "isbert", "mask_duplicates": True}),
+        (5, 2, {"method": "contrastive_tension", "mask_duplicates": True}),
+        (5, 2, {"method": "contrastive_tension", "negative_pairs": "own", "mask_duplicates": True}),
+        (5, 3, {"method": "prdsimcse", "denominator": "all", "mask_duplicates": True}),
+        *((5, 2, {"method": "sgopt", "projection_size": 24, "guide": "self", "variant": v}) for v in OPTS),
         (3, 3, {"method": "prdsimcse", "denominator": "all"}),
         (1, 2, {"method": "sgopt", "projection_size": 24, "guide": "self", "variant": "base"}),
         # Nothing masked, so nothing drawn: the generator's own guesses at every position are the edit.
@@ -159,3 +166,31 @@ def test_two_processes_give_the_gradient_of_one(two_processes, sentences, views,
     for name, expected in alone.state_dict().items():
         torch.testing.assert_close(state[name], expected, atol=1e-10, rtol=1e-8, msg=name)
     assert gathered.flatten().tolist() == [0.0] * -(-sentences // 2) + [1.0] * (sentences // 2)
+
+
+def operations_of_the_loss(rank, processes, changes):
+    """The operations of products in the loss of this process's share of eight sentences, with their gradient."""
+    made = model(changes)
+    torch.manual_seed(0)
+    views = 3 if changes["method"] == "prdsimcse" else 2
+    embeddings = torch.randn(8, views, made.projected_size, dtype=torch.float64)
+    own = embeddings[process_share(range(8), rank, processes)].requires_grad_()
+    with FlopCounterMode(display=False) as counter:
+        made.contrastive_loss(own).backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": "simcse"},
+        {"method": "prdsimcse", "denominator": "all"},
+        {"method": "consert"},
+        {"method": "sgopt", "projection_size": 24},
+        {"method": "isbert"},
+    ],
+    ids=lambda changes: changes["method"],
+)
+def test_each_process_computes_the_similarities_of_its_own_sentences_only(two_processes, changes):
+    alone = operations_of_the_loss(0, 1, changes)
+    assert two_processes(operations_of_the_loss, 2, changes) == alone / 2 > 0

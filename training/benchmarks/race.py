@@ -93,6 +93,8 @@ def format_benchmark(report: dict) -> str:
             for lines, both in report["starts"].items()
             for name, start in both.items()
         )
+    if "parts" in report:
+        return _format_epoch(report)
     if "updates" in report:
         return _format_device(report)
     if "programs" in report:
@@ -106,6 +108,16 @@ def format_benchmark(report: dict) -> str:
         faster = report["against padded"]
         line += f"; {faster['speedup']:.2f} times the speed of padded steps (limit {faster['limit']:.2f})"
     return line + "".join(f"; {text.format(report[key])}" for key, text in DETAILS.items() if key in report)
+
+
+def _format_epoch(report: dict) -> str:
+    update = report["update"]
+    lines = [f"10^6 sentences: {report['epoch']:,.0f} s; an update of {report['batch_size']}: {1000 * update:.1f} ms"]
+    lines += [
+        f"  {part:<12}{1000 * seconds:>10.1f} ms {seconds / update:>6.1%}" for part, seconds in report["parts"].items()
+    ]
+    lines += [f"floor by operations: {1000 * report['floor']:.1f} ms; writing a checkpoint: {report['writing']:.2f} s"]
+    return "\n".join(lines)
 
 
 def _format_device(report: dict) -> str:

@@ -62,7 +62,7 @@ def write_cards(directory: Path) -> list[Entry]:
         name, *others = cells(entry.model).values()
         rows.append([f"[{plain(name)}]({quote(entry.model.card)})", *map(plain, others)])
     try:
-        (directory / "ideas").mkdir(exist_ok=True)
+        (directory / "ideas").mkdir(parents=True, exist_ok=True)
         for picture in all_ideas().values():
             shutil.copy(picture, directory / "ideas")
         for entry in index:

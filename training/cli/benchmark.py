@@ -157,6 +157,14 @@ def add_commands(command: Command) -> None:
     add_repeats(chosen)
     chosen.add_argument("recipe", metavar="RECIPE", help="name of a recipe, or a YAML file")
     chosen.add_argument("--batches", type=int, default=10_000, help="batches to read (default: 10000)")
+    training_kind(
+        "epoch",
+        epoch,
+        "divide the time of an update into products, elementwise operators, host, data and checkpoint, and project an "
+        "epoch of a million sentences",
+        "simcse-bert-base-uncased --train_file sentences.txt",
+        10,
+    )
     chosen = kind(
         "device",
         device,
@@ -282,6 +290,14 @@ def stream(options: argparse.Namespace) -> None:
     from ..benchmarks.streaming import benchmark_stream
 
     _report(options, benchmark_stream, recipe, batches=options.batches, repeats=options.repeats)
+
+
+def epoch(options: argparse.Namespace) -> None:
+    recipe = _recipe(options)
+    from ..benchmarks.hardware.epoch import benchmark_epoch
+
+    keep_freed_memory()  # as a run does
+    _report(options, benchmark_epoch, recipe, steps=options.steps)
 
 
 def device(options: argparse.Namespace) -> None:

@@ -19,6 +19,7 @@ from .tasks.sts import PairTask
 
 BASELINE, BASELINE_RANKS = "baseline.json", "baseline_ranks.npz"  # in the directory of a run
 AS_SERVED = "as served"
+CHOSE = "dev, which chose the checkpoint"
 
 
 def keep_baseline(
@@ -67,7 +68,7 @@ def gain(directory: Path, tasks: Sequence[Task], vectors: Any, results: list[dic
         return {}
     before, now = average(baseline["results"]), average(results)
     judging = tests_only(results)
-    of = "average of the tests" if len(judging) > 1 else judging[0]["task"] if judging else "dev"
+    of = "average of the tests" if len(judging) > 1 else judging[0]["task"] if judging else CHOSE
     figures: dict[str, Any] = {"name": baseline["name"], "of": of, "before": before, "now": now}
     named = {result["task"] for result in judging or results}
     compared = [task for task in _pairs(tasks) if task.name in named]

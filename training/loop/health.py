@@ -118,7 +118,7 @@ def warn_if_solved(step: int, loss: float) -> None:
     if loss < SOLVED:
         logger.warning(
             "the contrastive loss is %.1g after %d updates: this encoder tells the sentences of a batch apart already "
-            "and learns little; try a lower --temperature, hard negatives (three --text_columns) or a larger "
+            "and learns little; try a higher --temperature, hard negatives (three --text_columns) or a larger "
             "--batch_size",
             loss,
             step,

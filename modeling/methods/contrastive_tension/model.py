@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import AutoModel, PreTrainedModel
 
-from ...contrastive.distributed import gather_rows
+from ...contrastive.distributed import gather_rows, sum_over_processes, world_size
 from ...contrastive.sentence_encoder import SentenceEncoderModel
 from ...contrastive.training_model import ForContrastiveLearning
 from ...objectives import at_least_float32
@@ -130,13 +130,20 @@ class ContrastiveTensionForContrastiveLearning(ForContrastiveLearning):
 
     def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
         """Compute the loss of embeddings `(B, 2, H)`, with the negatives of all processes."""
-        everyone, _ = gather_rows(embeddings)
+        everyone, mine = gather_rows(embeddings)
         anchors, positives = at_least_float32(everyone).unbind(1)
         choose = other_pairs if self.config.negative_pairs == "others" else own_pairs
-        left, right = choose(len(everyone), self.config.negatives, everyone.device)
+        left, right = choose(len(everyone), self.config.negatives)
+        # A pair is of the process that has its first sentence.
+        begin, end = torch.searchsorted(left, torch.tensor([mine.start, mine.stop])).tolist()
+        left, right = (pairs[begin:end].to(everyone.device, non_blocking=True) for pairs in (left, right))
         if duplicates is not None:
-            kept = ~duplicates[left, right]
+            kept = ~duplicates[left - mine.start, right]
             left, right = left[kept], right[kept]
         with torch.autocast(anchors.device.type, enabled=False):
             scores = (anchors[left] * positives[right]).sum(1)
-        return F.binary_cross_entropy_with_logits(scores, (left == right).to(scores.dtype))
+        same = (left == right).to(scores.dtype)
+        if world_size() == 1:
+            return F.binary_cross_entropy_with_logits(scores, same)
+        pairs = sum_over_processes(scores.new_full((), len(scores)))
+        return sum_over_processes(F.binary_cross_entropy_with_logits(scores, same, reduction="sum") / pairs)

@@ -71,7 +71,7 @@ def test_a_run_that_is_not_better_says_so(served, train_file, dev_file, tmp_path
     results = run_recipe(make_recipe(recipe))
     captured = capsys.readouterr()
     score = results["gain"]["before"]
-    line = f"dev: as served {score:.2f}, now {score:.2f}: +0.00, 95 % interval"
+    line = f"dev, which chose the checkpoint: as served {score:.2f}, now {score:.2f}: +0.00, 95 % interval"
     assert line in captured.out and "not better than as served" in captured.out
     assert "a serving model that is no better need not be replaced" in captured.err
 
@@ -88,7 +88,7 @@ def test_several_seeds_each_have_their_gain(served, train_file, dev_file, tmp_pa
     results = run_recipe(make_recipe(recipe))
     assert [run["gain"]["name"] for run in results["runs"]] == ["as served"] * 2
     printed = capsys.readouterr().out
-    assert "seed 1, dev: as served" in printed and "seed 2, dev: as served" in printed
+    assert all(f"seed {seed}, dev, which chose the checkpoint: as served" in printed for seed in (1, 2))
     assert "as served" in (tmp_path / "run" / "best" / "README.md").read_text(encoding="utf-8")
 
 
