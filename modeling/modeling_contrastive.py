@@ -12,7 +12,8 @@ from transformers.modeling_outputs import ModelOutput
 from transformers.utils import logging
 
 from .configuration_sentence_encoder import SentenceEncoderConfig
-from .distributed import gather_rows, largest
+from .devices import tensor_on
+from .distributed import gather_rows, number_of_each
 from .masked_language_modeling import MaskedLMHead, MaskedLMTransform, mask_tokens, masked_lm_loss
 from .matryoshka import matryoshka_losses
 from .mini_batches import in_mini_batches
@@ -318,7 +319,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         """
         if not self.config.mask_duplicates:
             return None
-        more = largest(input_ids.shape[-1], input_ids.device) - input_ids.shape[-1]
+        more = max(number_of_each(input_ids.shape[-1])) - input_ids.shape[-1]
         everyone, _ = gather_rows(F.pad(input_ids, (0, more), value=self.config.backbone_config.pad_token_id))
         return duplicate_rows(everyone)
 
@@ -376,7 +377,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         """Return which tokens may be masked, in the shape of `input_ids`: real tokens that are not special."""
         if self.config.special_token_ids is None or self.config.mask_token_id is None:
             raise ValueError("special_token_ids, mask_token_id: not set; give the configuration the tokenizer's ids")
-        special = torch.tensor(self.config.special_token_ids, device=input_ids.device)
+        special = tensor_on(input_ids.device, self.config.special_token_ids)
         return attention_mask.bool() & ~torch.isin(input_ids, special)
 
     def auxiliary_losses(

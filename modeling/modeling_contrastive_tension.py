@@ -72,6 +72,25 @@ def other_pairs(
     return left, torch.cat([rows[:positive], rows[positive + half : positive + 2 * half]])
 
 
+def pair_loss(scores: torch.Tensor, same: torch.Tensor, kept: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the mean cross-entropy of pairs, a scalar.
+
+    Args:
+        scores: `(pairs,)`, the dot product of each pair.
+        same: `(pairs,)` of bool, whether both encoders have read the same sentence.
+        kept: `(pairs,)` of bool, false for pairs that do not count; all count by default.
+
+    Example:
+        >>> scores, same = torch.tensor([0.0, 9.0]), torch.tensor([True, False])
+        >>> round(pair_loss(scores, same, torch.tensor([True, False])).item(), 4)
+        0.6931
+    """
+    if kept is None:
+        return F.binary_cross_entropy_with_logits(scores, same.to(scores.dtype))
+    losses = F.binary_cross_entropy_with_logits(scores, same.to(scores.dtype), reduction="none")
+    return (losses * kept).sum() / kept.sum()
+
+
 class ContrastiveTensionModel(SentenceEncoderModel):
     """The encoder that a Contrastive Tension checkpoint serves: the second one.
 
@@ -130,9 +149,9 @@ class ContrastiveTensionForContrastiveLearning(ForContrastiveLearning):
         anchors, positives = at_least_float32(everyone).unbind(1)
         choose = other_pairs if self.config.negative_pairs == "others" else own_pairs
         left, right = choose(len(everyone), self.config.negatives, everyone.device)
-        if duplicates is not None:
-            kept = ~duplicates[left, right]
-            left, right = left[kept], right[kept]
+        kept = None if duplicates is None else ~duplicates[left, right]
+        if kept is not None and kept.device.type == "cpu":  # elsewhere the number of pairs would have to be waited for
+            left, right, kept = left[kept], right[kept], None
         with torch.autocast(anchors.device.type, enabled=False):
             scores = (anchors[left] * positives[right]).sum(1)
-        return F.binary_cross_entropy_with_logits(scores, (left == right).to(scores.dtype))
+        return pair_loss(scores, left == right, kept)

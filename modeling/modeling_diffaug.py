@@ -303,7 +303,7 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         for view in range(min(input_ids.shape[1], alike + 1)):
             same = slice(view, None if view == alike else view + 1)
             ids, mask = input_ids[:, same], attention_mask[:, same]
-            inputs = self.view_inputs(torch.tensor([view], device=ids.device))
+            inputs = self.view_inputs(torch.full((1,), view, device=ids.device))
             bias = self.model.prompt_bias(ids.flatten(0, 1), mask.flatten(0, 1), min(view, last), **inputs)
             biases.append(bias.unflatten(0, ids.shape[:2]))
         return torch.cat(biases, dim=1)

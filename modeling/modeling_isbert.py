@@ -50,6 +50,7 @@ def jensen_shannon(
     features: torch.Tensor,
     owners: torch.Tensor,
     duplicates: torch.Tensor | None = None,
+    real: torch.Tensor | None = None,
 ) -> torch.Tensor:
     r"""Minus the Jensen-Shannon estimate of the mutual information of sentences and their features (eq. 2).
 
@@ -58,6 +59,7 @@ def jensen_shannon(
         features: `(N, H)`, of the tokens of all sentences.
         owners: `(N,)`, the sentence of each feature.
         duplicates: `(B, B)` of bool: sentences whose features are not each other's negatives.
+        real: `(N,)` of bool, false for features that do not count; all count by default.
 
     Returns:
         A scalar of at least float32. A single sentence has no negatives.
@@ -71,6 +73,8 @@ def jensen_shannon(
         scores = at_least_float32(features) @ at_least_float32(sentences).T  # (N, B)
     own = owners[:, None] == torch.arange(len(sentences), device=owners.device)
     others = ~own if duplicates is None else ~(own | duplicates[owners])
+    if real is not None:
+        own, others = own & real[:, None], others & real[:, None]
     same, different = F.softplus(-scores) * own, F.softplus(scores) * others
     return same.sum() / own.sum() + different.sum() / others.sum().clamp(min=1)
 
@@ -151,7 +155,12 @@ class ISBERTForContrastiveLearning(ForContrastiveLearning):
     def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
         """Compute the loss of vectors and features `(B, 1 + T, H)`, with the sentences of all processes."""
         sentences, mine = gather_rows(embeddings[:, 0])
-        real = embeddings[:, 1:, 0] != PADDING  # (B, T)
-        features, _ = gather_rows(embeddings[:, 1:][real])
-        owners, _ = gather_rows(real.nonzero()[:, 0] + mine.start)
-        return jensen_shannon(sentences, features, owners, duplicates)
+        features, tokens = embeddings[:, 1:].flatten(0, 1), embeddings.shape[1] - 1  # (B · T, H)
+        places = torch.arange(len(embeddings) * tokens, device=embeddings.device)
+        if embeddings.device.type == "cpu":  # elsewhere the number of real tokens would have to be waited for
+            places = (features[:, 0] != PADDING).nonzero()[:, 0]
+            features = features[places]
+        features, _ = gather_rows(features)
+        owners, _ = gather_rows(places // tokens + mine.start)
+        real = features[:, 0] != PADDING
+        return jensen_shannon(sentences, features.masked_fill(~real[:, None], 0), owners, duplicates, real)

@@ -5,7 +5,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from .configuration_sentence_encoder import SentenceEncoderConfig
-from .distributed import gather_rows
+from .distributed import number_of_each, sum_of_all, world_size
+from .objectives import at_least_float32
 from .serving import pooling_csezoo
 from .serving.own_form_csezoo import wk_pool
 from .serving.pooling_csezoo import OTHER_LAYER, last_place
@@ -78,13 +79,27 @@ class TanhProjection(nn.Module):
 
 
 class _BatchNorm(nn.BatchNorm1d):
-    """Batch norm with statistics over all processes, so that two processes train like one."""
+    """Batch norm with statistics over all processes, so that two processes train like one.
+
+    Processes exchange sums over their rows, not the rows.
+    """
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        if not self.training:
+        if not self.training or world_size() == 1:
             return super().forward(rows)
-        everyone, local = gather_rows(rows)
-        return super().forward(everyone)[local]
+        count = sum(number_of_each(len(rows)))
+        values = at_least_float32(rows)
+        mean = sum_of_all(values.sum(0)) / count
+        centred = values - mean
+        variance = sum_of_all(centred.square().sum(0)) / count
+        with torch.no_grad():
+            self.num_batches_tracked += 1
+            self.running_mean.lerp_(mean.to(self.running_mean), self.momentum)
+            self.running_var.lerp_((variance * count / max(count - 1, 1)).to(self.running_var), self.momentum)
+        normalised = centred * torch.rsqrt(variance + self.eps)
+        if self.affine:
+            normalised = normalised * self.weight + self.bias
+        return normalised.to(rows.dtype)
 
 
 class BatchNormProjection(nn.Module):

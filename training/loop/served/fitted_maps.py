@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from csezoo.modeling.flow import WIDTH, draw_flow, flow_loss, start_flow
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 from csezoo.modeling.rank_distillation import rank_distillation
-from csezoo.modeling.serving.encoding_csezoo import read_batches
+from csezoo.modeling.serving.encoding_csezoo import read_batches, tokenize
 from csezoo.modeling.serving.own_form_csezoo import Flow
 from csezoo.modeling.whitening import Whitening, principal_directions
 
@@ -88,7 +88,8 @@ def encode_with_dropout(
         batch_size: largest number of texts in a forward pass.
         seed: of the dropout.
     """
-    order, batches = read_batches(model, sentences, tokenizer, batch_size, show_progress_bar=True)
+    token_ids = tokenize(tokenizer, sentences)
+    order, batches = read_batches(model, token_ids, tokenizer.pad_token_id, batch_size, show_progress_bar=True)
     model.train()
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)
