@@ -9,12 +9,35 @@ import json
 import pytest
 
 from tests.interpreters import run_python
-from tests.methods import CONFIGS
+from tests.methods import CONFIGS, SIMCSE_FIRST
 
 # Waits of an update between two logs, with their reasons.
 ALLOWED = {
     "read in transformers/masking_utils.py: _ignore_bidirectional_mask_sdpa": "it asks whether a mask masks anything",
     "read in modeling/editing.py: insert_masks": "how long the longest row is after the insertions",
+}
+# What else a run reads from the device or copies to it, and when.
+ALLOWED_IN_A_RUN = {
+    "transformers/modeling_utils.py: to": "before training: the weights",
+    "training/loop/run_receipt.py: model_sha256": "before training: a checksum of the base model",
+    "training/loading/backbones.py: padding_moves": "before training: whether padding moves a vector",
+    "training/loop/health.py: views_differ": "in the first update",
+    "training/loop/health.py: refuse_equal_views": "in the first update",
+    "training/loop/training_log.py: log": "once for each log: the losses since the last one",
+    "training/loop/training_log.py: <dictcomp>": "diagnostics: their batch",
+    "modeling/modeling_diffaug.py: diagnostics": "diagnostics",
+    "modeling/modeling_diffaug.py: tokens": "diagnostics",
+    "modeling/modeling_diffaug.py: dropout_divergence": "diagnostics",
+    "modeling/serving/pooling_csezoo.py: require_right_padding": "diagnostics, and the check of padding",
+    "modeling/serving/encoding_csezoo.py: encode_token_ids": "once for each dev evaluation: whether vectors are finite",
+    "training/loop/best_model.py: encode": "once for each dev evaluation: the vectors",
+    "training/loop/background.py: host_copies": "a checkpoint",
+    "training/loop/checkpoints.py: load": "on resuming",
+    "torch/optim/optimizer.py: _process_value_according_to_param_policy": "on resuming: the optimizer's state",
+    "training/loop/best_model.py: served": "at the end: the best weights",
+    "modeling/published.py: publish_model": "at the end: the repository",
+    "modeling/published.py: <dictcomp>": "at the end: the repository",
+    "modeling/serving/encoding_csezoo.py: encode": "sentences whose neighbours are shown: their vectors",
 }
 
 
@@ -48,3 +71,12 @@ def test_the_pretend_device_notices_mixed_devices_and_waits(tmp_path):
 def test_every_allowed_wait_happens(updates):
     waits = {wait for report in updates.values() for wait in report["waits"]}
     assert not ALLOWED.keys() - waits, "no longer needed"
+
+
+@pytest.mark.parametrize("name", SIMCSE_FIRST)
+def test_a_run_of_every_method_trains_and_resumes_on_the_device(name, tmp_path):
+    """Its end is that of the uninterrupted run, bit for bit, because the values of the pretend device are a CPU's."""
+    (report,) = on_pretend_device(tmp_path, "runs", name).values()
+    assert report["error"] is None, report["error"]
+    others = report["waits"].keys() - ALLOWED.keys()
+    assert not {wait.partition(" in ")[2] for wait in others} - ALLOWED_IN_A_RUN.keys()

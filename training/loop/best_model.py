@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from accelerate.utils import broadcast_object_list
+import torch
 
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.serving.encoding_csezoo import tokenize
 
 from ..errors import UserError
 from ..evaluation.selection import dev_score
 from ..evaluation.suites import Task
 from ..recipes import Recipe
 from ..recipes.keys import LAST
+from .background import BackgroundWriter, host_copies
 from .building import Build
+from .distributed.hosts import from_main, wait_for_all
 from .distributed.launch import on_main
 from .health import warnings
 from .served.best_weights import BestWeights
@@ -34,10 +38,20 @@ class BestModel:
         run: the run's directory.
         dev: tasks whose mean score selects the best model. Without them, the last model is the best.
         log: gets the scores.
+        writer: writes the weights while the run trains on.
     """
 
-    def __init__(self, run: Path, built: Build, recipe: Recipe, dev: Sequence[Task], log: TrainingLog):
-        self.built, self.recipe, self.dev, self.log = built, recipe, dev, log
+    def __init__(
+        self,
+        run: Path,
+        built: Build,
+        recipe: Recipe,
+        dev: Sequence[Task],
+        log: TrainingLog,
+        writer: BackgroundWriter,
+    ):
+        self.built, self.recipe, self.dev, self.log, self.writer = built, recipe, dev, log, writer
+        self.token_ids: dict[str, torch.Tensor] = {}  # of the dev texts
         self.accelerator = log.accelerator
         self.best_step: int | None = None
         self.best_score: float | None = None
@@ -51,7 +65,7 @@ class BestModel:
 
     def counters(self) -> dict:
         kept = {name: getattr(self, name) for name in self.COUNTERS}
-        return {**kept, "soup": self.soup.ranked, "best_weights": self.weights.checksums}
+        return {**kept, "soup": list(self.soup.ranked)}
 
     def restore(self, counters: dict) -> None:
         """Continue with a checkpoint's counters.
@@ -135,8 +149,7 @@ class BestModel:
         """
         score: Any = None
         if self.dev:
-            scores = [self._dev_score(self._serving()) if self.accelerator.is_main_process else None]
-            score = broadcast_object_list(scores)[0]
+            score = from_main(self._dev_score(self._serving()) if self.accelerator.is_main_process else None)
             self.log.write({"step": step, "dev": score})
             self.soup.rank(score, step)
             if counts:
@@ -147,9 +160,10 @@ class BestModel:
         if self.accelerator.is_main_process:
             needed = self._needed_steps()
             if step in needed:
-                self.weights.write(step, self._serving())
+                weights = host_copies(self._serving().state_dict())
+                self.writer.submit(partial(self.weights.write, step, weights))
             self.weights.need(needed)
-        self.accelerator.wait_for_everyone()
+        wait_for_all()
 
     def served(self) -> tuple[SentenceEncoderModel, list[int]]:
         """Load the best weights of the run, or their average, into the serving model.
@@ -179,7 +193,12 @@ class BestModel:
 
     def _dev_score(self, serving: SentenceEncoderModel) -> float:
         def encode(texts: list[str]) -> np.ndarray:
-            vectors = serving.encode(texts, self.built.serving_tokenizer, batch_size=self.recipe.eval_batch_size)
+            tokenizer = self.built.serving_tokenizer
+            new = [text for text in texts if text not in self.token_ids]
+            self.token_ids |= zip(new, tokenize(tokenizer, new), strict=True)
+            ids = [self.token_ids[text] for text in texts]
+            encoded = serving.encode_token_ids(ids, tokenizer.pad_token_id, self.recipe.eval_batch_size)
+            vectors = encoded.float().cpu().numpy()
             for line in warnings(vectors, self.built.model):
                 logger.warning("step %d: %s", self.log.step, line)
             return vectors

@@ -7,7 +7,9 @@ import time
 
 import torch
 from accelerate import Accelerator, PartialState
-from accelerate.utils import DistributedType, broadcast_object_list
+from accelerate.utils import DistributedType
+
+from .distributed.hosts import from_main
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +23,7 @@ def choose_precision(name: str | None) -> str | None:
         return name
     state = PartialState()
     ratio = bf16_speed(state.device) if state.is_main_process else 0.0  # the other processes receive it below
-    ratio = broadcast_object_list([ratio])[0] if state.num_processes > 1 else ratio
+    ratio = from_main(ratio)
     chosen = "bf16" if ratio > 1 else "no"
     logger.info("bf16 is %.2f times as fast as float32 on this device: using precision %s", ratio, chosen)
     return chosen

@@ -24,6 +24,7 @@ from ..data.texts import load_labelled, load_sentences, streamed_files
 from ..errors import UserError
 from ..recipes import Recipe
 from .building import Build
+from .distributed.hosts import first_of_each_node
 
 ROWS_AT_ONCE = 100_000
 # Labelled rows on which a method computes its diagnostics.
@@ -79,7 +80,7 @@ class RunData:
             self._stream(built.text_collator, **share)
             return
         teachers = None
-        with accelerator.main_process_first():
+        with first_of_each_node():
             sentences = load_sentences(self.recipe)
             if self.recipe.teachers:
                 teachers = Teachers(self.recipe.teachers, list(sentences["0"]), self.recipe.teacher_share)
@@ -120,7 +121,7 @@ class RunData:
             raise UserError(
                 "nli_classes: training on labelled pairs needs --nli_classes 2 (triplets) or 3 (labelled pairs)"
             )
-        with accelerator.main_process_first():
+        with first_of_each_node():
             rows = tokenize_once(load_labelled(self.recipe, classes), **cut)
         collate = ViewCollator(*self.collation, lambda columns: list(range(columns)))
         batches = Batches(rows, collate, batch_size=self.recipe.nli_batch_size, **self.share)

@@ -42,9 +42,11 @@ from ..pictures.captions import PICTURES
 from ..pictures.vectors import draw_similarities
 from ..publishing.repository import save_card
 from ..recipes import Recipe, load_recipe, origin
+from .background import BackgroundWriter
 from .best_model import BestModel
 from .building import build
 from .checkpoints import RECEIPT, newest, read_state, step_of
+from .distributed.hosts import wait_for_all
 from .distributed.launch import make_accelerator, on_main, start_tracker
 from .distributed.seeds import (
     best_directory,
@@ -114,7 +116,7 @@ def _run_seeds(recipe: Recipe, output: Path, accelerator: Accelerator) -> dict:
                 finished = receipts(on_main(accelerator, partial(finished_seeds, output, seeds)))
                 run_seed(replace(recipe, seeds=seeds), seed, run, accelerator, dev, tests, finished)
     results = on_main(accelerator, partial(conclude, recipe, output))
-    accelerator.wait_for_everyone()  # no process may leave while another still talks to it
+    wait_for_all()  # no process may leave while another still talks to it
     return results
 
 
@@ -164,7 +166,7 @@ def run_seed(
     if accelerator.is_main_process:
         logger.info("evaluating %s", run / "best")
         write_json(results_file, evaluate_best(recipe, seed, run, training, dev, tests))
-    accelerator.wait_for_everyone()
+    wait_for_all()
 
 
 def evaluate_best(
@@ -237,9 +239,10 @@ def write_unfinished(run: Path) -> int:
             raise UserError(f"{checkpoint} was written with another {', '.join(changed)}; undo the change")
         built.model.to(accelerator.device)
         log = TrainingLog(run, accelerator)
-        best = BestModel(run, built, recipe, load_dev(recipe) if recipe.soup else [], log)
-        best.restore(counters)
-        write_best(run, built, recipe, seed, best, log)
+        with BackgroundWriter() as writer:
+            best = BestModel(run, built, recipe, load_dev(recipe) if recipe.soup else [], log, writer)
+            best.restore(counters)
+            write_best(run, built, recipe, seed, best, log)
         return step_of(checkpoint)
 
 

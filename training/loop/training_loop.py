@@ -33,6 +33,7 @@ from ..files import flush, write_json
 from ..pictures.curves import draw_prefix_tuning, draw_training_curves
 from ..publishing.repository import save_repository
 from ..recipes import Recipe
+from .background import BackgroundWriter
 from .best_model import BestModel
 from .building import Build, build, choose_layout, is_compiled
 from .checkpoints import (
@@ -91,6 +92,7 @@ class Run:
     Args:
         directory: for `metrics.jsonl`, `checkpoints/` and `best/`.
         receipt: see `run_receipt.run_receipt`.
+        writer: writes checkpoints while the run trains on.
     """
 
     directory: Path
@@ -102,19 +104,29 @@ class Run:
     receipt: dict[str, object]
     log: TrainingLog
     best: BestModel
+    writer: BackgroundWriter
 
     def save(self, state: TrainingState) -> None:
-        """Write a checkpoint, and delete the weights that no checkpoint needs any more.
+        """Copy the state, and write a checkpoint of it while the run trains on.
 
-        The metrics that were logged before reach the disk first.
+        The metrics that were logged before, and the weights that the checkpoint names, reach the disk first. The
+        weights that no checkpoint needs any more are deleted.
         """
-        log, counters = self.log, {**self.log.counters(), **self.best.counters()}
-        if self.accelerator.is_main_process:
+        log, weights = self.log, self.best.weights
+        snapshot = state.snapshot(self.data.place)
+        if snapshot is None:
+            return
+        directory, step, needed = self.directory / "checkpoints", log.step, weights.needed
+        counters = {**log.counters(), **self.best.counters()}
+        metrics = log.metrics.name, log.metrics.read_bytes()
+
+        def write() -> None:
             flush(log.metrics)
-        directory = self.directory / "checkpoints"
-        state.save(directory, log.step, counters, log.metrics, self.data.place)
-        if self.accelerator.is_main_process:
+            named = {"best_weights": weights.checksums_of(needed)}
+            snapshot.write(directory, step, counters | named, metrics)
             self.best.delete_weights(map(read_state, checkpoints(directory, {})))
+
+        self.writer.submit(write)
 
     def restore(self, state: TrainingState, checkpoint: Path) -> None:
         """Continue where a checkpoint was written."""
@@ -172,20 +184,21 @@ def train(
             "another --output_dir"
         )
     log = TrainingLog(directory, accelerator)
-    best = BestModel(directory, built, recipe, dev, log)
-    run = Run(directory, recipe, seed, built, data, accelerator, receipt, log, best)
     trainable = [parameter for parameter in built.model.parameters() if parameter.requires_grad]
     refuse_padding_dependence(built, recipe)
-    if checkpoint is None:
-        log.begin()
-        best.evaluate(step=0, counts=False)
-        on_main(accelerator, partial(_keep_neighbours, directory, built, recipe, [*dev, *tests]))
-    title = f"training ({seed_name(recipe, seed)})"
-    bar = progress_bar(stages[-1].stop, title, disable=not accelerator.is_main_process)
-    for stage in stages:
-        if not best.stopped:
-            train_stage(stage, run, trainable, bar, checkpoint)
-    bar.close()
+    with BackgroundWriter() as writer:
+        best = BestModel(directory, built, recipe, dev, log, writer)
+        run = Run(directory, recipe, seed, built, data, accelerator, receipt, log, best, writer)
+        if checkpoint is None:
+            log.begin()
+            best.evaluate(step=0, counts=False)
+            on_main(accelerator, partial(_keep_neighbours, directory, built, recipe, [*dev, *tests]))
+        title = f"training ({seed_name(recipe, seed)})"
+        bar = progress_bar(stages[-1].stop, title, disable=not accelerator.is_main_process)
+        for stage in stages:
+            if not best.stopped:
+                train_stage(stage, run, trainable, bar, checkpoint)
+        bar.close()
     soup = on_main(accelerator, partial(write_best, directory, built, recipe, seed, best, log))
     if accelerator.is_main_process:  # a run that resumes has restored its metrics now
         draw_prefix_tuning(log.metrics)
@@ -308,16 +321,19 @@ def train_stage(
             except NonFinite as error:
                 raise _stopped_at(error, stage, run) from None
         if step % recipe.eval_steps == 0 or last:
-            log.update_seconds += time.perf_counter() - started  # logging has waited for the device
+            seconds = time.perf_counter() - started  # logging has waited for the device
+            log.update_seconds += seconds
+            run.writer.wait()  # for the checkpoint before: one at a time, because each is a copy of everything
+            started = time.perf_counter()
             gather_weights(trained, model)
             run.best.evaluate(step, counts=stage.name == "contrastive")
             if stage.name == "nli":
                 log.diagnose(model, run.data.probe())
-            log.seconds += time.perf_counter() - started
-            started = time.perf_counter()
+            log.seconds += seconds + time.perf_counter() - started
             run.save(state)
             return_freed_memory()
             wrapped.train()
+            started = time.perf_counter()
     accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
     accelerator.free_memory()  # the next stage trains other parameters and wraps the model again
 
@@ -341,6 +357,7 @@ def _stopped_at(error: NonFinite, stage: Stage, run: Run) -> UserError:
     first = (error.step - 1 - stage.start) * batches
     place = (stage.name, first, first + batches)
     before = stage.start * batches
+    run.writer.wait()
     written = checkpoints(run.directory / "checkpoints", run.receipt)
     return keep_batch(
         run.directory / "non_finite" / f"step-{error.step:08d}",
