@@ -1,6 +1,7 @@
-"""Numbers of the host as tensors of a device, without waiting for the device."""
+"""What depends on the device that a model is on: copies to it, and its random numbers."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -17,3 +18,14 @@ def tensor_on(device: torch.device | None, values: Sequence[Any]) -> torch.Tenso
         tensor([3, 4])
     """
     return torch.tensor(values).to(device=device, non_blocking=True)
+
+
+def forked_rng(device: torch.device) -> AbstractContextManager[None]:
+    """Restore the random states of the host and of a device after the context. Other devices stay untouched.
+
+    Example:
+        >>> with forked_rng(torch.device("cpu")):
+        ...     _ = torch.manual_seed(0)
+    """
+    on_host = device.type == "cpu"
+    return torch.random.fork_rng([] if on_host else [device], device_type="cuda" if on_host else device.type)

@@ -41,6 +41,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .backbones import hidden_dropout
 from .configuration_diffaug import DiffAugConfig
+from .devices import forked_rng
 from .diffaug_measures import representation_divergence, weight_convergence
 from .modeling_contrastive import ForContrastiveLearning
 from .modeling_sentence_encoder import SentenceEncoderModel
@@ -383,7 +384,7 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         serving, training = self.model, self.model.backbone.training
         ids, mask = input_ids.repeat(2, 1), attention_mask.repeat(2, 1)
         serving.backbone.train()
-        with torch.random.fork_rng([ids.device] if ids.is_cuda else []):
+        with forked_rng(ids.device):
             outputs = SentenceEncoderModel.run_backbone(serving, mask, input_ids=ids, output_hidden_states=True)
         serving.backbone.train(training)
         first, second = serving.pool_outputs(outputs, ids, mask).chunk(2)

@@ -1,5 +1,7 @@
 """Pool token vectors to a sentence vector, and project it, in training."""
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -92,10 +94,12 @@ class _BatchNorm(nn.BatchNorm1d):
         mean = sum_of_all(values.sum(0)) / count
         centred = values - mean
         variance = sum_of_all(centred.square().sum(0)) / count
+        statistics = {"running_mean": mean, "running_var": variance * count / max(count - 1, 1)}
         with torch.no_grad():
-            self.num_batches_tracked += 1
-            self.running_mean.lerp_(mean.to(self.running_mean), self.momentum)
-            self.running_var.lerp_((variance * count / max(count - 1, 1)).to(self.running_var), self.momentum)
+            self.get_buffer("num_batches_tracked").add_(1)
+            for name, statistic in statistics.items():
+                so_far = self.get_buffer(name)
+                so_far.lerp_(statistic.to(so_far), cast(float, self.momentum))
         normalised = centred * torch.rsqrt(variance + self.eps)
         if self.affine:
             normalised = normalised * self.weight + self.bias

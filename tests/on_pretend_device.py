@@ -1,10 +1,11 @@
 """Train on the pretend device, in a process of its own, and say what happened.
 
-    python -m tests.on_pretend_device updates|runs|faults FILE [NAME ...]
+    python -m tests.on_pretend_device updates|runs|moved|faults FILE [NAME ...]
 
 `updates` makes two updates of each setting of the matrix and counts the waits of the second one. `runs` trains each
-method to the end, again up to a line of the log, and resumes. `faults` does what the device must notice. FILE becomes
-a JSON object: for each name its `waits`, and its `error` or null.
+method to the end, again up to a line of the log, and resumes. `moved` begins on the CPU and resumes on the device.
+`faults` does what the device must notice. FILE becomes a JSON object: for each name its `waits`, and its `error` or
+null.
 """
 
 import json
@@ -25,6 +26,7 @@ from safetensors.torch import load_file
 from transformers import BertForMaskedLM
 
 from csezoo.modeling import METHODS
+from csezoo.training.errors import UserError
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.loop.training_loop import start_stage, update
 from csezoo.training.recipes import make_recipe
@@ -109,35 +111,65 @@ def write_inputs(directory: Path) -> None:
     (directory / "triplets.csv").write_text(text, encoding="utf-8")
 
 
+def recipe_in(directory: Path, method: str) -> dict[str, object]:
+    """Write the inputs of a run into a directory, and return its recipe."""
+    with torch.utils._python_dispatch._disable_current_modes():
+        write_inputs(directory)
+    columns = ["premise", "entailed", "contradicted"]
+    triplets = {"nli_file": str(directory / "triplets.csv"), "nli_columns": columns, "nli_classes": 2}
+    keys = run_keys(method, directory / "base", triplets)
+    inputs = directory / "base", directory / "train.txt", directory / "dev.csv"
+    return values(*inputs, directory / "run", log_steps=2, **keys)
+
+
+def train_up_to(line: str, recipe: dict[str, object]) -> None:
+    """Train up to a line of the log."""
+    logger = logging.getLogger("csezoo")
+    before = list(logger.handlers)
+    AtRecord(line, stop).install()
+    try:
+        run_recipe(make_recipe(recipe), show=False)
+    except Stopped:
+        logger.handlers[:] = before
+        return
+    raise AssertionError(f"never logged: {line}")
+
+
 def whole_and_broken_run(method: str) -> None:
     """Train to the end; train up to the last update but two and resume: both must end with the same weights."""
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
-        with torch.utils._python_dispatch._disable_current_modes():
-            write_inputs(directory)
-        columns = ["premise", "entailed", "contradicted"]
-        triplets = {"nli_file": str(directory / "triplets.csv"), "nli_columns": columns, "nli_classes": 2}
-        keys = run_keys(method, directory / "base", triplets)
-        inputs = directory / "base", directory / "train.txt", directory / "dev.csv"
-        recipe = values(*inputs, directory / "whole", log_steps=2, **keys)
+        recipe = recipe_in(directory, method)
         broken = {**recipe, "output_dir": str(directory / "broken")}
         accelerator_on_device()
-        run_recipe(make_recipe(recipe), show=False)
-        logger = logging.getLogger("csezoo")
-        before = list(logger.handlers)
-        AtRecord("step 4  dev", stop).install()
-        try:
-            accelerator_on_device()
-            run_recipe(make_recipe(broken), show=False)
-        except Stopped:
-            pass
-        logger.handlers[:] = before
+        run_recipe(make_recipe({**recipe, "output_dir": str(directory / "whole")}), show=False)
+        accelerator_on_device()
+        train_up_to("step 4  dev", broken)
         AcceleratorState._reset_state(reset_partial_state=True)
         accelerator_on_device()
         run_recipe(make_recipe(broken), show=False)
         one, other = (load_file(directory / run / "best" / "model.safetensors") for run in ("whole", "broken"))
         if different := [tensor for tensor in one if not torch.equal(one[tensor], other[tensor])]:
             raise AssertionError(f"resumed, {different[0]} is another one")
+
+
+def moved_run(name: str) -> None:
+    """Begin a run on the CPU, and resume it on the device: only by force, and then with random numbers of its own."""
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = Path(temporary)
+        recipe = {**recipe_in(directory, name), "padded": True}
+        with torch.utils._python_dispatch._disable_current_modes():
+            train_up_to("step 4  dev", recipe)
+        AcceleratorState._reset_state(reset_partial_state=True)
+        accelerator_on_device()
+        try:
+            run_recipe(make_recipe(recipe), show=False)
+        except UserError as error:
+            assert "step-00000002 was written with another device; " in str(error), error
+        else:
+            raise AssertionError("resumed on another device")
+        results = run_recipe(make_recipe({**recipe, "force": True}), show=False)
+        assert results["training"]["resumed_with_another"] == ["device"], results["training"]
 
 
 def fault(name: str) -> None:
@@ -163,7 +195,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     kind, file, *names = sys.argv[1:]
     kinds = {"updates": (two_updates, UPDATES), "runs": (whole_and_broken_run, TESTED)}
-    kinds["faults"] = (fault, ("mixed", "wait"))
+    kinds |= {"faults": (fault, ("mixed", "wait")), "moved": (moved_run, ("simcse",))}
     work, known = kinds[kind]
     content = {name: report(work, name) for name in names or known}
     Path(file).write_text(json.dumps(content, indent=1), encoding="utf-8")

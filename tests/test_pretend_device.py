@@ -29,14 +29,16 @@ ALLOWED_IN_A_RUN = {
     "modeling/modeling_diffaug.py: tokens": "diagnostics",
     "modeling/modeling_diffaug.py: dropout_divergence": "diagnostics",
     "modeling/serving/pooling_csezoo.py: require_right_padding": "diagnostics, and the check of padding",
-    "modeling/serving/encoding_csezoo.py: encode_token_ids": "once for each dev evaluation: whether vectors are finite",
-    "training/loop/best_model.py: encode": "once for each dev evaluation: the vectors",
+    "modeling/serving/encoding_csezoo.py: encode_token_ids": "a dev evaluation: whether its vectors are finite",
+    "training/loop/best_model.py: encode": "a dev evaluation: its vectors",
+    "training/loop/health.py: <dictcomp>": "a dev evaluation: dead channels of a batch norm",
     "training/loop/background.py: host_copies": "a checkpoint",
     "training/loop/checkpoints.py: load": "on resuming",
     "torch/optim/optimizer.py: _process_value_according_to_param_policy": "on resuming: the optimizer's state",
     "training/loop/best_model.py: served": "at the end: the best weights",
     "modeling/published.py: publish_model": "at the end: the repository",
     "modeling/published.py: <dictcomp>": "at the end: the repository",
+    "modeling/published.py: matrix": "at the end: the repository",
     "modeling/serving/encoding_csezoo.py: encode": "sentences whose neighbours are shown: their vectors",
 }
 
@@ -66,6 +68,11 @@ def test_the_pretend_device_notices_mixed_devices_and_waits(tmp_path):
     faults = on_pretend_device(tmp_path, "faults")
     assert "Mixed: aten.add.Tensor" in faults["mixed"]["error"]
     assert faults["wait"] == {"error": None, "waits": {"read in elsewhere": 1}}
+
+
+def test_a_run_moves_to_another_kind_of_device_only_by_force(tmp_path):
+    (report,) = on_pretend_device(tmp_path, "moved").values()
+    assert report["error"] is None, report["error"]
 
 
 def test_every_allowed_wait_happens(updates):

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Timer
 
 from csezoo.training.train import main
 from tests.interpreters import CONTEXT
@@ -53,6 +54,25 @@ def terminate() -> None:
 def fill_disk() -> None:
     """From here on the file system lets no file grow beyond 50 kB."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
+
+
+@dataclass
+class KilledAfter:
+    """Killed (SIGKILL) some seconds after the training process logs a line with `text` for the first time."""
+
+    text: str
+    seconds: float
+    seen: bool = False
+
+    def install(self) -> None:
+        handler = logging.Handler()
+        handler.emit = self.emit
+        logging.getLogger("csezoo").addHandler(handler)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.text in record.getMessage() and not self.seen:
+            self.seen = True
+            Timer(self.seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
 
 
 @dataclass

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.utils import DistributedType
+from transformers import PreTrainedModel
 
+from ..recipes import Recipe
 from .distributed.hosts import from_main
 
 logger = logging.getLogger(__name__)
+TAKE_FLOAT32 = (None, "eager", "sdpa", "flex_attention")  # attentions of transformers
 
 
 def choose_precision(name: str | None) -> str | None:
@@ -34,6 +39,23 @@ def precision_of(accelerator: Accelerator) -> str:
     if accelerator.distributed_type == DistributedType.DEEPSPEED:
         return "bf16" if accelerator.deepspeed_plugin.get_value("torch_autocast.enabled") else "no"
     return accelerator.mixed_precision
+
+
+@contextmanager
+def float32_attention(model: PreTrainedModel, recipe: Recipe) -> Iterator[None]:
+    """Let a model run without autocast inside the context, as for dev scores and checks, whatever its attention is.
+
+    Flash attention and many kernels of the Hub take only half precision. `sdpa` takes their place.
+    """
+    name = recipe.attn_implementation
+    if name in TAKE_FLOAT32:
+        yield
+        return
+    model.set_attn_implementation("sdpa")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(name)
 
 
 def bf16_speed(device: torch.device, *, repeats: int = 5) -> float:

@@ -29,6 +29,8 @@ from .distributed.hosts import first_of_each_node
 ROWS_AT_ONCE = 100_000
 # Labelled rows on which a method computes its diagnostics.
 PROBE = 256
+# Workers of a run on a GPU: while one collates a batch, that of the other is ready.
+DEVICE_WORKERS = 2
 logger = logging.getLogger(__name__)
 
 
@@ -57,7 +59,12 @@ class RunData:
         # The loader has its own generator, so that iterating does not draw from the generator of dropout.
         self.options: dict[str, Any] = {"pin_memory": accelerator.device.type == "cuda", "batch_size": None}
         self.options["generator"] = torch.Generator()
-        if recipe.num_workers:  # a worker is a fork, which the threads of tokenizers do not survive
+        if recipe.num_workers is None:
+            on_device = 1 if recipe.streaming else DEVICE_WORKERS
+            self.options["num_workers"] = 0 if accelerator.device.type == "cpu" else on_device
+        else:
+            self.options["num_workers"] = recipe.num_workers
+        if self.options["num_workers"]:  # a worker is a fork, which the threads of tokenizers do not survive
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.collation = (built.templates, built.serving_tokenizer.pad_token_id)
         cut = {"tokenizer": built.tokenizer, "length": built.sentence_length}
@@ -142,7 +149,7 @@ class RunData:
         return {keys[kind]: rows_sha256(rows[kind]) for kind in rows if not files[kind]}
 
     def _loader(self, batches: Dataset, **options: Any) -> DataLoader:
-        return DataLoader(batches, num_workers=self.recipe.num_workers, **self.options, **options)
+        return DataLoader(batches, **self.options, **options)
 
     def batches(self, stage: str, start: int, stop: int, before: int) -> Iterator[dict[str, Any]]:
         """Yield the arguments of the model's forward, for the batches from `start` to `stop` of a stage.

@@ -18,7 +18,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
-from ..environment import device, processor, versions
+from ..environment import device_name, processor, versions
 from ..errors import Terminated, UserError
 from ..evaluation.encoders import load_encoder
 from ..evaluation.ranks import RANKS, save_ranks
@@ -165,21 +165,30 @@ def run_seed(
     accelerator.free_memory()  # the next seed needs the memory
     if accelerator.is_main_process:
         logger.info("evaluating %s", run / "best")
-        write_json(results_file, evaluate_best(recipe, seed, run, training, dev, tests))
+        write_json(results_file, evaluate_best(recipe, seed, run, training, dev, tests, accelerator.device))
     wait_for_all()
 
 
 def evaluate_best(
-    recipe: Recipe, seed: int, run: Path, training: dict, dev: list[Task], tests: list[PairTask]
+    recipe: Recipe,
+    seed: int,
+    run: Path,
+    training: dict,
+    dev: list[Task],
+    tests: list[PairTask],
+    device: torch.device,
 ) -> dict:
     """Load `best/` as a user would, score it, draw its similarities and rewrite its card.
 
     The card also shows the nearest sentences of some sentences, before and after training.
+
+    Args:
+        device: of the run.
     """
     results, nearest = [], []
     tasks = [*dev, *tests]
     if tasks:
-        encode, receipt = load_encoder(str(run / "best"), batch_size=recipe.eval_batch_size)
+        encode, receipt = load_encoder(str(run / "best"), batch_size=recipe.eval_batch_size, device=device)
         vectors = encode_once(encode, tasks)
         results = score(tasks, vectors, {**receipt, "seed": seed})
         if tests:
@@ -199,7 +208,7 @@ def evaluate_best(
         "neighbours": nearest,
         "training": training,
         "machine": {
-            "device": device(),
+            "device": device_name(device),
             "processor": processor(),
             "cpus": os.cpu_count(),
             "threads": torch.get_num_threads(),

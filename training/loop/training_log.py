@@ -69,7 +69,7 @@ class TrainingLog:
             "update_seconds": round(self.update_seconds, 3),
             "rows_per_second": round(rows / self.update_seconds, 1) if rows else None,
             "peak_rss_bytes": peak_rss_bytes(),
-            "peak_device_bytes": peak_device_bytes(),
+            "peak_device_bytes": peak_device_bytes(self.accelerator.device),
         }
 
     def begin(self) -> None:

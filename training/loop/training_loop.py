@@ -52,7 +52,7 @@ from .distributed.launch import on_main
 from .health import refuse_equal_views, refuse_lone_sentence, refuse_padding_dependence
 from .non_finite import NonFinite, keep_batch
 from .optimizers import make_optimizer, make_schedule
-from .precision import precision_of
+from .precision import float32_attention, precision_of
 from .run_data import RunData
 from .run_receipt import refuse_mixed_seeds, run_receipt
 from .served.fitted_maps import fit_map
@@ -185,14 +185,16 @@ def train(
         )
     log = TrainingLog(directory, accelerator)
     trainable = [parameter for parameter in built.model.parameters() if parameter.requires_grad]
-    refuse_padding_dependence(built, recipe)
+    with float32_attention(built.model, recipe):
+        refuse_padding_dependence(built, recipe)
     with BackgroundWriter() as writer:
         best = BestModel(directory, built, recipe, dev, log, writer)
         run = Run(directory, recipe, seed, built, data, accelerator, receipt, log, best, writer)
         if checkpoint is None:
             log.begin()
-            best.evaluate(step=0, counts=False)
-            on_main(accelerator, partial(_keep_neighbours, directory, built, recipe, [*dev, *tests]))
+            with float32_attention(built.model, recipe):
+                best.evaluate(step=0, counts=False)
+                on_main(accelerator, partial(_keep_neighbours, directory, built, recipe, [*dev, *tests]))
         title = f"training ({seed_name(recipe, seed)})"
         bar = progress_bar(stages[-1].stop, title, disable=not accelerator.is_main_process)
         for stage in stages:
@@ -239,10 +241,11 @@ def write_best(
     directory: Path, built: Build, recipe: Recipe, seed: int, best: BestModel, log: TrainingLog
 ) -> list[int]:
     """Write `best/`, and return the updates that its weights are an average of."""
-    serving, steps = best.served()
-    if recipe.whitening or recipe.flow:
-        log.seconds += fit_map(serving, built.serving_tokenizer, recipe, seed)
-    save_repository(directory / "best", serving, built.serving_tokenizer, recipe, [])
+    with float32_attention(built.model, recipe):
+        serving, steps = best.served()
+        if recipe.whitening or recipe.flow:
+            log.seconds += fit_map(serving, built.serving_tokenizer, recipe, seed)
+        save_repository(directory / "best", serving, built.serving_tokenizer, recipe, [])
     return steps
 
 
@@ -326,9 +329,10 @@ def train_stage(
             run.writer.wait()  # for the checkpoint before: one at a time, because each is a copy of everything
             started = time.perf_counter()
             gather_weights(trained, model)
-            run.best.evaluate(step, counts=stage.name == "contrastive")
-            if stage.name == "nli":
-                log.diagnose(model, run.data.probe())
+            with float32_attention(model, recipe):
+                run.best.evaluate(step, counts=stage.name == "contrastive")
+                if stage.name == "nli":
+                    log.diagnose(model, run.data.probe())
             log.seconds += seconds + time.perf_counter() - started
             run.save(state)
             return_freed_memory()

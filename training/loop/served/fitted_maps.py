@@ -11,6 +11,7 @@ import torch
 from tqdm.auto import trange
 from transformers import PreTrainedTokenizerBase
 
+from csezoo.modeling.devices import forked_rng
 from csezoo.modeling.flow import WIDTH, draw_flow, flow_loss, start_flow
 from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
 from csezoo.modeling.rank_distillation import rank_distillation
@@ -91,7 +92,7 @@ def encode_with_dropout(
     token_ids = tokenize(tokenizer, sentences)
     order, batches = read_batches(model, token_ids, tokenizer.pad_token_id, batch_size, show_progress_bar=True)
     model.train()
-    with torch.random.fork_rng(), torch.no_grad():
+    with forked_rng(model.device), torch.no_grad():
         torch.manual_seed(seed)
         vectors = torch.cat([model.embed_batch(batch) for _, batch in batches])
     model.eval()
@@ -191,7 +192,7 @@ def fit_flow(
     """
     if len(vectors) < FLOW_BATCH:
         raise UserError(f"flow: {len(vectors)} sentences are too few; give at least {FLOW_BATCH}")
-    with torch.random.fork_rng(), torch.enable_grad():
+    with forked_rng(vectors.device), torch.enable_grad():
         torch.manual_seed(seed)
         flow = Flow(vectors.shape[1], WIDTH).to(vectors.device, vectors.dtype)
         if start == "random":
