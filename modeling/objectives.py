@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .distributed import full_tensor
+from .contrastive.distributed import full_tensor
 
 REDUCTIONS = ("mean", "nonpad_mean", "sum")
 

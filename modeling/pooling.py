@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .configuration_sentence_encoder import SentenceEncoderConfig
-from .distributed import number_of_each, sum_of_all, world_size
+from .contrastive.configuration import SentenceEncoderConfig
+from .contrastive.distributed import number_of_each, sum_of_all, world_size
 from .objectives import at_least_float32
 from .serving import pooling_csezoo
 from .serving.own_form_csezoo import wk_pool

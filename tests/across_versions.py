@@ -24,7 +24,7 @@ import transformers
 from tqdm import tqdm
 from transformers.utils import logging
 
-from csezoo.modeling.published import load_published
+from csezoo.modeling.contrastive.published import load_published
 from tests.conftest import SENTENCES
 from tests.methods import CONFIGS
 from tests.repositories import tiny_repository

@@ -23,7 +23,7 @@ from sentence_transformers import SentenceTransformer
 from tqdm import tqdm
 from transformers.utils import logging
 
-from csezoo.modeling.published import load_published
+from csezoo.modeling.contrastive.published import load_published
 from csezoo.modeling.serving.modeling_csezoo import CsezooModel
 from csezoo.training.errors import UserError, one_line
 from csezoo.training.loop.building import Build, build

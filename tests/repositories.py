@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from csezoo.modeling import METHODS
-from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
 from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
 from csezoo.training.publishing.repository import save_repository
 from csezoo.training.recipes import make_recipe

@@ -18,8 +18,10 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def load(name, monkeypatch):
-    """An example's file as a module of `csezoo.modeling`, where it would be copied."""
-    spec = importlib.util.spec_from_file_location(f"csezoo.modeling.{name}", EXAMPLES / f"{name}.py")
+    """An example's file as a method of the zoo, where it would be copied."""
+    spec = importlib.util.spec_from_file_location(
+        f"csezoo.modeling.methods.{name}", EXAMPLES / f"{name}.py", submodule_search_locations=[]
+    )
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)
     spec.loader.exec_module(module)
@@ -41,7 +43,7 @@ def maker(name, method, monkeypatch, **settings):
 
 @pytest.fixture
 def esimcse(monkeypatch):
-    return maker("modeling_esimcse", "ESimCSE", monkeypatch, batch_size=4)
+    return maker("esimcse", "ESimCSE", monkeypatch, batch_size=4)
 
 
 @pytest.mark.parametrize(("pieces", "most"), [(1, 1), (2, 2), (6, 2), (10, 3), (30, 9)])

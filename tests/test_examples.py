@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -126,13 +127,11 @@ def test_a_loop_of_your_own_leaves_a_repository(bases, train_file, tmp_path):
 
 
 METHODS = ("arccse", "esimcse")
-# A line of code in a docstring, or a few up to the bracket that closes the first one.
-LINE = r"^    (%s(?:.*\),|\n(?: {8}.*\n)+ {4}\),))$"
 
 
 @pytest.fixture(scope="module")
 def contributed(tmp_path_factory) -> Path:
-    """A copy of the project with each method's file put where it says, and its lines where it says."""
+    """A copy of the project with each method's file put where it says, and what the tests need to know of it."""
     root = tmp_path_factory.mktemp("contributed")
     for name in ("modeling", "training"):
         shutil.copytree(ROOT / name, root / "csezoo" / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -141,18 +140,12 @@ def contributed(tmp_path_factory) -> Path:
     shutil.copy(ROOT / "setup.cfg", root)
     (root / "examples").symlink_to(EXAMPLES)
     for name in METHODS:
-        shutil.copy(EXAMPLES / f"modeling_{name}.py", root / "csezoo" / "modeling")
-        docstring = ast.get_docstring(ast.parse((EXAMPLES / f"modeling_{name}.py").read_text(encoding="utf-8"))) or ""
-        package, registry = root / "csezoo" / "modeling" / "__init__.py", root / "tests" / "methods.py"
-        for line, file, before in (
-            (r"^    (from \.modeling_.*)$", package, "from .modeling_diffaug"),
-            (LINE % rf'"{name}": \(', package, '    "simcse": ('),
-            (LINE % rf'"{name}": Tested\(', registry, '    "simcse": Tested('),
-        ):
-            lines = re.findall(line, docstring, re.MULTILINE)
-            text = file.read_text(encoding="utf-8")
-            assert lines and text.count(before) == 1
-            file.write_text(text.replace(before, "\n".join([*lines, before])), encoding="utf-8")
+        (root / "csezoo" / "modeling" / "methods" / name).mkdir()
+        shutil.copy(EXAMPLES / f"{name}.py", root / "csezoo" / "modeling" / "methods" / name / "__init__.py")
+        docstring = ast.get_docstring(ast.parse((EXAMPLES / f"{name}.py").read_text(encoding="utf-8"))) or ""
+        (lines,) = re.findall(r"^    TESTED = (?:.+\n(?: {4}.*\n)*)", docstring, re.MULTILINE)
+        facts = f"from tests.methods.tested import PASS, Tested\n\n{textwrap.dedent(lines)}"
+        (root / "tests" / "methods" / f"{name}.py").write_text(facts, encoding="utf-8")
     return root
 
 

@@ -14,7 +14,7 @@ from tests.methods import CONFIGS, SIMCSE_FIRST
 # Waits of an update between two logs, with their reasons.
 ALLOWED = {
     "read in transformers/masking_utils.py: _ignore_bidirectional_mask_sdpa": "it asks whether a mask masks anything",
-    "read in modeling/editing.py: insert_masks": "how long the longest row is after the insertions",
+    "read in modeling/methods/diffcse/editing.py: insert_masks": "how long the longest row is after the insertions",
 }
 # What else a run reads from the device or copies to it, and when.
 ALLOWED_IN_A_RUN = {
@@ -25,9 +25,9 @@ ALLOWED_IN_A_RUN = {
     "training/loop/health.py: refuse_equal_views": "in the first update",
     "training/loop/training_log.py: log": "once for each log: the losses since the last one",
     "training/loop/training_log.py: <dictcomp>": "diagnostics: their batch",
-    "modeling/modeling_diffaug.py: diagnostics": "diagnostics",
-    "modeling/modeling_diffaug.py: tokens": "diagnostics",
-    "modeling/modeling_diffaug.py: dropout_divergence": "diagnostics",
+    "modeling/methods/diffaug/model.py: diagnostics": "diagnostics",
+    "modeling/methods/diffaug/model.py: tokens": "diagnostics",
+    "modeling/methods/diffaug/model.py: dropout_divergence": "diagnostics",
     "modeling/serving/pooling_csezoo.py: require_right_padding": "diagnostics, and the check of padding",
     "modeling/serving/encoding_csezoo.py: encode_token_ids": "a dev evaluation: whether its vectors are finite",
     "training/loop/best_model.py: encode": "a dev evaluation: its vectors",
@@ -36,9 +36,9 @@ ALLOWED_IN_A_RUN = {
     "training/loop/checkpoints.py: load": "on resuming",
     "torch/optim/optimizer.py: _process_value_according_to_param_policy": "on resuming: the optimizer's state",
     "training/loop/best_model.py: served": "at the end: the best weights",
-    "modeling/published.py: publish_model": "at the end: the repository",
-    "modeling/published.py: <dictcomp>": "at the end: the repository",
-    "modeling/published.py: matrix": "at the end: the repository",
+    "modeling/contrastive/published.py: publish_model": "at the end: the repository",
+    "modeling/contrastive/published.py: <dictcomp>": "at the end: the repository",
+    "modeling/contrastive/published.py: matrix": "at the end: the repository",
     "modeling/serving/encoding_csezoo.py: encode": "sentences whose neighbours are shown: their vectors",
 }
 

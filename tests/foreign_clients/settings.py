@@ -11,7 +11,7 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
 from csezoo.modeling import METHODS, SentenceEncoderConfig
-from csezoo.modeling.published import TEMPLATE_MASK
+from csezoo.modeling.contrastive.published import TEMPLATE_MASK
 from csezoo.training.evaluation.encoders import checkpoint_tokenizer, load_checkpoint
 from csezoo.training.publishing.onnx_graph import write_onnx
 from tests.conftest import SENTENCES

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from csezoo.modeling import METHODS
-from csezoo.modeling.allowed_values import check_value
+from csezoo.modeling.contrastive.allowed_values import check_value
 
 ALLOWED = [
     (name, key, allowed)

@@ -5,13 +5,13 @@ import torch
 from transformers import AutoConfig, AutoModel, BertConfig, ConvBertConfig, DebertaV2Config, FNetConfig
 
 from csezoo.modeling import DiffAugConfig, SimCSEConfig
-from csezoo.modeling.backbones import embedding_output, first_output, longest_input
-from csezoo.modeling.modeling_diffaug import DiffAugModel
-from csezoo.modeling.modeling_simcse import SimCSEModel
-from csezoo.modeling.perturbations import perturbed
+from csezoo.modeling.contrastive.backbones import embedding_output, first_output, longest_input
+from csezoo.modeling.contrastive.perturbations import perturbed
+from csezoo.modeling.contrastive.view_adapters import projections
+from csezoo.modeling.methods.diffaug.model import DiffAugModel
+from csezoo.modeling.methods.simcse.model import SimCSEModel
 from csezoo.modeling.serving.layers_csezoo import hidden_layers, keys_and_values, prefixes_in_slots
 from csezoo.modeling.serving.modeling_csezoo import is_causal
-from csezoo.modeling.view_adapters import projections
 from csezoo.training.errors import UserError
 from csezoo.training.loop.building import build
 from csezoo.training.loop.health import refuse_padding_dependence

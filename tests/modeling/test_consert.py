@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from csezoo.modeling import ConSERTConfig, ConSERTForContrastiveLearning
-from csezoo.modeling.modeling_consert import feature_cutoff, token_cutoff
+from csezoo.modeling.methods.consert.model import feature_cutoff, token_cutoff
 from csezoo.training.data.collation import ViewCollator
 from tests.conftest import tiny_config
 from tests.modeling.test_methods import batch

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from csezoo.modeling import ContrastiveTensionConfig, ContrastiveTensionForContrastiveLearning
-from csezoo.modeling.modeling_contrastive_tension import other_pairs
+from csezoo.modeling.methods.contrastive_tension.model import other_pairs
 from tests.conftest import tiny_config
 from tests.modeling.test_methods import batch
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from csezoo.modeling import DiffAugConfig, DiffAugForContrastiveLearning
-from csezoo.modeling.modeling_diffaug import representation_divergence, weight_convergence
+from csezoo.modeling.methods.diffaug.model import representation_divergence, weight_convergence
 from tests.conftest import tiny_config
 from tests.modeling.test_diffaug import array, diffaug, numpy_prefixes
 from tests.modeling.test_methods import batch

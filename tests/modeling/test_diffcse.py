@@ -9,7 +9,7 @@ from transformers import AutoModelForPreTraining, DistilBertConfig
 from transformers.masking_utils import create_bidirectional_mask
 
 from csezoo.modeling import DiffCSEConfig, DiffCSEForContrastiveLearning, SimCSEConfig, SimCSEForContrastiveLearning
-from csezoo.modeling.modeling_diffcse import corrective_log_probabilities
+from csezoo.modeling.methods.diffcse.model import corrective_log_probabilities
 from csezoo.modeling.objectives import replaced_token_detection
 from tests.conftest import tiny_config
 from tests.methods import DISTILLED

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling.editing import delete_tokens, insert_masks
+from csezoo.modeling.methods.diffcse.editing import delete_tokens, insert_masks
 from tests.modeling.test_diffcse import MASK, diffcse, sentences, writing
 
 

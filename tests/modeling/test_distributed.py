@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from csezoo.modeling import method
-from csezoo.modeling.distributed import _scattered_sum, gather_rows, own_share_of_sum
+from csezoo.modeling.contrastive.distributed import _scattered_sum, gather_rows, own_share_of_sum
 from csezoo.training.data.batches import process_share
 from tests.conftest import tiny_config
 from tests.interpreters import free_port

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from csezoo.modeling import METHODS
-from csezoo.modeling.modeling_contrastive_tension import own_pairs, pair_loss
+from csezoo.modeling.methods.contrastive_tension.model import own_pairs, pair_loss
 from csezoo.modeling.objectives import duplicate_rows, info_nce, prefix_contrastive, self_guided
 from tests.modeling.test_methods import CONFIGS, batch, configure
 from tests.modeling.test_objectives import naive_softmax_loss, unit

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling.flow import Flow, draw_flow, flow_loss, start_flow
+from csezoo.modeling.contrastive.flow import Flow, draw_flow, flow_loss, start_flow
 from csezoo.training.errors import UserError
 from csezoo.training.loop.served.fitted_maps import fit_flow
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from csezoo.modeling import ISBERTConfig, ISBERTForContrastiveLearning, ISBERTModel
-from csezoo.modeling.modeling_isbert import jensen_shannon
+from csezoo.modeling.methods.isbert.model import jensen_shannon
 from tests.conftest import tiny_config
 from tests.modeling.test_methods import batch
 

@@ -9,7 +9,7 @@ import torch
 from csezoo.modeling import (
     L2PCSRForContrastiveLearning,
 )
-from csezoo.modeling.modeling_l2pcsr import ascend, weakening_mask
+from csezoo.modeling.methods.l2pcsr.model import ascend, weakening_mask
 from tests.conftest import tiny_config
 from tests.modeling.test_methods import batch
 

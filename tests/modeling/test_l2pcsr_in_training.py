@@ -13,7 +13,7 @@ from csezoo.modeling import (
     SimCSEForContrastiveLearning,
     method,
 )
-from csezoo.modeling.perturbations import perturbed
+from csezoo.modeling.contrastive.perturbations import perturbed
 from csezoo.training.recipes import load_recipe
 from tests.conftest import tiny_config
 from tests.modeling.test_l2pcsr import RELEASED, gradients, l2pcsr

@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoModelForPreTraining
 from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
 
 from csezoo.modeling import METHODS
-from csezoo.modeling.published import load_published
+from csezoo.modeling.contrastive.published import load_published
 from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer

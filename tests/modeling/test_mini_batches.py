@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from csezoo.modeling import METHODS, mini_batches
+from csezoo.modeling import METHODS
+from csezoo.modeling.contrastive import mini_batches
 from tests.modeling.test_methods import CONFIGS, batch, configure
 
 # L2P-CSR and masked language modelling take the complete batch: `test_building` has their refusals.

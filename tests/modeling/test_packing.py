@@ -18,9 +18,9 @@ from transformers import (
 )
 
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel, method
-from csezoo.modeling.backbones import first_output
-from csezoo.modeling.configuration_sentence_encoder import POOLING_MODES
-from csezoo.modeling.packing import Packing, can_pack
+from csezoo.modeling.contrastive.backbones import first_output
+from csezoo.modeling.contrastive.configuration import POOLING_MODES
+from csezoo.modeling.contrastive.packing import Packing, can_pack
 from csezoo.modeling.serving.layers_csezoo import hidden_layers
 from tests.conftest import tiny_config, tiny_tokenizer
 from tests.methods import COMBINATIONS, CONFIGS

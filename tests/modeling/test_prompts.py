@@ -12,7 +12,7 @@ from tokenizers.normalizers import Replace
 from transformers import AutoTokenizer
 
 from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning
-from csezoo.modeling.prompts import template_bias
+from csezoo.modeling.contrastive.prompts import template_bias
 from csezoo.training.loading.templates import FULL_STOP, serving_tokenizer, template_token_ids
 from csezoo.training.recipes import load_recipe
 from tests.conftest import tiny_config, tiny_tokenizer

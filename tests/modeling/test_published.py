@@ -15,7 +15,7 @@ from sentence_transformers.base import model as sentence_transformers_model
 from transformers import AutoModel, AutoModelForPreTraining
 
 from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning, SimCSEModel
-from csezoo.modeling.published import load_published
+from csezoo.modeling.contrastive.published import load_published
 from csezoo.modeling.serving.own_form_csezoo import CsezooOwnFormModel
 from csezoo.training.publishing.fingerprints import verify_repository
 from csezoo.training.publishing.staging import check_files

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning, method
-from csezoo.modeling.rank_distillation import list_mle, list_net, rank_distillation
+from csezoo.modeling.contrastive.rank_distillation import list_mle, list_net, rank_distillation
 from tests.conftest import tiny_config
 from tests.modeling.test_methods import batch
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling.published import load_published
+from csezoo.modeling.contrastive.published import load_published
 from tests.conftest import SENTENCES
 from tests.repositories import PROMPT, tiny_repository
 

@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning, SimCSEModel
-from csezoo.modeling.masked_language_modeling import mask_tokens, masked_lm_loss
+from csezoo.modeling.contrastive.masked_language_modeling import mask_tokens, masked_lm_loss
 from tests.conftest import tiny_config
 from tests.modeling.test_methods import batch
 from tests.modeling.test_objectives import numpy_info_nce

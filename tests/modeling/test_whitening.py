@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling.whitening import Whitening
+from csezoo.modeling.contrastive.whitening import Whitening
 
 
 def vectors(n, hidden_size=5, rank=5):

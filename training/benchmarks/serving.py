@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from transformers import AutoConfig, BertConfig, PretrainedConfig, RobertaConfig
 
-from csezoo.modeling import DiffAugConfig, DiffAugModel, SimCSEConfig, SimCSEModel
-from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.methods.diffaug import DiffAugConfig, DiffAugModel
+from csezoo.modeling.methods.simcse import SimCSEConfig, SimCSEModel
 
 from ..cards.entries import entries
 from ..cards.serving import Shape

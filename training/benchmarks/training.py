@@ -16,9 +16,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
-from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
-from csezoo.modeling.modeling_pretrained import SentenceEncoderPreTrainedModel
-from csezoo.modeling.packing import packed
+from csezoo.modeling.contrastive.packing import packed
+from csezoo.modeling.contrastive.pretrained import SentenceEncoderPreTrainedModel
+from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 from csezoo.modeling.serving.layers_csezoo import PrefixCache
 
 from ..environment import default_device, peak_device_bytes, peak_rss_bytes

@@ -13,7 +13,7 @@ from ..files import refuse_links_out, refuse_other_file
 from .entries import Entry, Score, entries
 from .escaping import plain, spreadsheet
 from .listing import FILE, OF_MODEL, OF_SCORE, STS_AVERAGE, Model, shown_megabytes, shown_milliseconds, shown_score
-from .method_texts import IDEAS
+from .method_texts import all_ideas
 from .tables import markdown_table
 
 COLUMNS = ("name", "method", "base model", "data", "MB", "CPU ms", STS_AVERAGE, "status")
@@ -59,7 +59,9 @@ def write_cards(directory: Path) -> list[Entry]:
         name, *others = cells(entry.model).values()
         rows.append([f"[{plain(name)}]({quote(entry.model.card)})", *map(plain, others)])
     try:
-        shutil.copytree(IDEAS, directory / "ideas", dirs_exist_ok=True)
+        (directory / "ideas").mkdir(exist_ok=True)
+        for picture in all_ideas().values():
+            shutil.copy(picture, directory / "ideas")
         for entry in index:
             if entry.card:
                 (directory / entry.model.card).parent.mkdir(parents=True, exist_ok=True)

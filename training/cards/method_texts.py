@@ -1,6 +1,6 @@
 """The texts on a recipe's card: what its methods do, their limits, what to cite.
 
-`methods/NAME.yaml` describes a method, or an addition such as a prompt or a whitening:
+`cards/NAME.yaml` in the folder of a method describes a method, or an addition such as a prompt or a whitening:
 
 * `description`, `limits`, `citation`: texts, the last one in BibTeX. They contain no scores: scores come from results
   files and from `published`.
@@ -17,12 +17,9 @@ from typing import Any
 
 import yaml
 
-from ..recipes import QUICKSTARTS, Recipe, file_name
+from ..recipes import METHOD_FOLDERS, QUICKSTARTS, Recipe, file_name
 from .escaping import code
 
-ENTRIES = Path(__file__).parent / "methods"
-# One picture for each method that explains its idea. Additions such as prompts and whitening have none.
-IDEAS = Path(__file__).parent / "ideas"
 NLI = (
     "Much of the NLI data is SNLI: captions of photographs, and sentences that crowd workers wrote about them. They "
     "are short and concrete, and known to contain stereotypes of gender, age and origin (Rudinger et al., 2017)."
@@ -54,7 +51,8 @@ UNCASED = "The model does not distinguish upper and lower case."
 @functools.cache
 def method_entries() -> dict[str, dict[str, Any]]:
     """Return the entries of all methods, by name."""
-    return {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(ENTRIES.glob("*.yaml"))}
+    files = sorted(METHOD_FOLDERS.glob("*/cards/*.yaml"), key=lambda path: path.stem)
+    return {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in files}
 
 
 def trained(recipe: Recipe) -> bool:
@@ -63,7 +61,7 @@ def trained(recipe: Recipe) -> bool:
 
 
 def text_names(recipe: Recipe) -> list[str]:
-    """Return the names of the files in `methods/` that apply to a recipe.
+    """Return the names of the files in `cards/` that apply to a recipe.
 
     These are its methods, in the order of training, and additions such as prompts. A new method has no text until it
     has a file.
@@ -114,9 +112,15 @@ def citations(recipe: Recipe) -> str:
     return "\n\n".join(dict.fromkeys(method_entries()[name]["citation"] for name in text_names(recipe)))
 
 
+@functools.cache
+def all_ideas() -> dict[str, Path]:
+    """Return the pictures that explain the ideas of methods, by the names of their texts. Additions have none."""
+    return {path.stem: path for path in METHOD_FOLDERS.glob("*/cards/*.svg")}
+
+
 def ideas(names: Iterable[str]) -> list[Path]:
-    """Return the pictures that explain the ideas of methods, by the names of their texts."""
-    return [path for name in names if (path := IDEAS / f"{name}.svg").is_file()]
+    """Return the pictures that explain the ideas of these texts."""
+    return [all_ideas()[name] for name in names if name in all_ideas()]
 
 
 def show_ideas(names: Iterable[str], at: str) -> list[str]:

@@ -52,8 +52,8 @@ def shape_of(base_model: str, method: str, model: dict[str, Any], whitening: int
     Args:
         base_model: of the recipe, like the other arguments.
     """
-    from csezoo.modeling.combination import method as classes_of  # imports torch, as `method_keys` does
-    from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+    from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
+    from csezoo.modeling.methods import method as classes_of  # imports torch, as `method_keys` does
 
     values = {name: key.default for name, key in method_keys(method).items()} | model
     prefixes = values.get("views_module") == "prefix"

@@ -11,9 +11,9 @@ import torch
 from transformers import AutoModel, PretrainedConfig, PreTrainedTokenizerBase
 
 from csezoo.modeling import METHODS, SentenceEncoderConfig
-from csezoo.modeling.backbones import longest_input
-from csezoo.modeling.masked_language_modeling import MaskedLMTransform
-from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.contrastive.backbones import longest_input
+from csezoo.modeling.contrastive.masked_language_modeling import MaskedLMTransform
+from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
 
 from ..cards.released_card import Conversion, released_card
 from ..environment import quiet_transformers, versions

@@ -22,7 +22,7 @@ import pyarrow.parquet
 from datasets.exceptions import DatasetGenerationError
 from pandas.errors import ParserWarning
 
-from csezoo.modeling.natural_language_inference import LABELS
+from csezoo.modeling.contrastive.natural_language_inference import LABELS
 
 from ..errors import UserError, one_line, quoted
 from ..evaluation.tasks.sts import STSB_SPLITS, load_all_sentences, load_task

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from csezoo.modeling.weight_files import weight_files
+from csezoo.modeling.contrastive.weight_files import weight_files
 
 from ..environment import default_device
 from ..errors import UserError, one_line

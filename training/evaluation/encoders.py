@@ -16,15 +16,15 @@ from huggingface_hub.errors import EntryNotFoundError, HFValidationError, HTTPEr
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from csezoo.modeling import SimCSEConfig, SimCSEModel
-from csezoo.modeling.backbones import longest_input
-from csezoo.modeling.configuration_sentence_encoder import POOLING_MODES
-from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
-from csezoo.modeling.published import load_published, published_class
+from csezoo.modeling.contrastive.backbones import longest_input
+from csezoo.modeling.contrastive.configuration import POOLING_MODES
+from csezoo.modeling.contrastive.published import load_published, published_class
+from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.contrastive.weight_files import weight_files
+from csezoo.modeling.methods.simcse import SimCSEConfig, SimCSEModel
 from csezoo.modeling.serving.configuration_csezoo import CsezooConfig
 from csezoo.modeling.serving.encoding_csezoo import EncodesTexts
 from csezoo.modeling.serving.modeling_csezoo import CsezooModel
-from csezoo.modeling.weight_files import weight_files
 
 from ..environment import default_device, device_name
 from ..errors import UserError, one_line, quoted

@@ -11,12 +11,12 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from csezoo.modeling.backbones import dropout_fields
-from csezoo.modeling.devices import forked_rng
-from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
-from csezoo.modeling.published import load_published
+from csezoo.modeling.contrastive.backbones import dropout_fields
+from csezoo.modeling.contrastive.devices import forked_rng
+from csezoo.modeling.contrastive.published import load_published
+from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.contrastive.weight_files import weight_files
 from csezoo.modeling.serving.modeling_csezoo import CsezooModel, is_causal
-from csezoo.modeling.weight_files import weight_files
 
 from ..errors import UserError, one_line
 from .sizes import refuse_oversized_checkpoint

@@ -13,8 +13,8 @@ from transformers import (
 )
 
 from csezoo.modeling import SentenceEncoderConfig
-from csezoo.modeling.masked_language_modeling import MaskedLMHead, MaskedLMTransform
-from csezoo.modeling.weight_files import weight_files
+from csezoo.modeling.contrastive.masked_language_modeling import MaskedLMHead, MaskedLMTransform
+from csezoo.modeling.contrastive.weight_files import weight_files
 
 from ..errors import UserError, one_line
 from ..recipes import Recipe

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
 from csezoo.modeling.serving.encoding_csezoo import tokenize
 
 from ..errors import UserError

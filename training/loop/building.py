@@ -13,9 +13,9 @@ from accelerate.utils import DynamoBackend
 from transformers import PreTrainedTokenizerBase
 
 from csezoo.modeling import SentenceEncoderConfig, method
-from csezoo.modeling.allowed_values import check_prompt
-from csezoo.modeling.backbones import longest_input
-from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
+from csezoo.modeling.contrastive.allowed_values import check_prompt
+from csezoo.modeling.contrastive.backbones import longest_input
+from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 from csezoo.modeling.serving.own_form_csezoo import LEVELS
 
 from ..data.collation import ViewCollator, tokenize

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
-from csezoo.modeling.backbones import dropout_fields
+from csezoo.modeling.contrastive.backbones import dropout_fields
 
 from ..errors import UserError
 from ..evaluation.tasks.sts import unit_vectors

@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from transformers import PretrainedConfig
 
 import csezoo.modeling
-from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
+from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 
 from ..data.teachers import shards_of
 from ..environment import versions

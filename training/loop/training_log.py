@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 
-from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
+from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 
 from ..environment import peak_device_bytes, peak_rss_bytes
 from ..files import replace_file

@@ -21,8 +21,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from csezoo.modeling.distributed import full_tensor
-from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
+from csezoo.modeling.contrastive.distributed import full_tensor
+from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 
 from ..environment import progress_bar, return_freed_memory
 from ..errors import UserError

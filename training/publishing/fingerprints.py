@@ -7,7 +7,7 @@ from pathlib import Path
 
 from csezoo.modeling.serving.fingerprint_csezoo import FINGERPRINT_NAME
 
-from ..cards.method_texts import IDEAS
+from ..cards.method_texts import all_ideas
 from ..environment import versions
 from ..errors import UserError, one_line
 from ..evaluation.encoders import checkpoint_tokenizer, is_published, load_checkpoint
@@ -18,7 +18,7 @@ from ..pictures.captions import PICTURES
 
 # Files without a checksum: what a card and a run add to a saved model, and what no library loads.
 WITHOUT_CHECKSUM = {FINGERPRINT_NAME, "README.md", "recipe.yaml", "results.json", "LICENSE", "NOTICE", *PICTURES}
-WITHOUT_CHECKSUM |= {path.name for path in IDEAS.glob("*.svg")}
+WITHOUT_CHECKSUM |= {path.name for path in all_ideas().values()}
 FORMATS = ("onnx", "openvino")  # folders of other formats of the weights
 NO_CHECKSUMS = "files: there are no checksums, because save_pretrained wrote the repository"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
-from csezoo.modeling.published import publish_model
+from csezoo.modeling.contrastive.published import publish_model
+from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
 
 from ..cards.method_texts import ideas, text_names
 from ..cards.model_card import model_card

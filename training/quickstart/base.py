@@ -17,7 +17,7 @@ from tokenizers import normalizers, pre_tokenizers
 from torch.nn import functional as F
 from transformers import BertConfig, BertForMaskedLM, BertTokenizer, get_linear_schedule_with_warmup
 
-from csezoo.modeling.masked_language_modeling import mask_tokens
+from csezoo.modeling.contrastive.masked_language_modeling import mask_tokens
 
 from ..environment import progress_bar
 

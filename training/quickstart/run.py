@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 
-from csezoo.modeling import masked_language_modeling
+from csezoo.modeling.contrastive import masked_language_modeling
 
 from ..environment import quiet_transformers
 from ..errors import UserError

@@ -1,4 +1,4 @@
-"""Recipes: the declaration of their keys, reading and checking them, help texts, and the YAML files by method.
+"""Recipes: the declaration of their keys, reading and checking them, and help texts.
 
 May import `csezoo.modeling`, `errors` and `files`, and nothing else of training.
 """
@@ -6,10 +6,9 @@ May import `csezoo.modeling`, `errors` and `files`, and nothing else of training
 from .deciding import FREE_KEYS, deciding_keys
 from .help import comments, describe_keys, describe_recipe, reference
 from .keys import QUICKSTARTS, SCHEDULERS, Key, Recipe, recipe_keys
-from .methods import method_keys
+from .methods import METHOD_FOLDERS, method_keys
 from .origin import changes, origin
 from .reading import (
-    RECIPES,
     RELEASED,
     check_keys,
     dump_recipe,
@@ -25,8 +24,8 @@ from .reading import (
 
 __all__ = [
     "FREE_KEYS",
+    "METHOD_FOLDERS",
     "QUICKSTARTS",
-    "RECIPES",
     "RELEASED",
     "SCHEDULERS",
     "Key",

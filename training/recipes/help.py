@@ -113,7 +113,7 @@ def _indented(text: str) -> list[str]:
 
 
 def _table(keys: Mapping[str, Key]) -> str:
-    from csezoo.modeling.allowed_values import in_words
+    from csezoo.modeling.contrastive.allowed_values import in_words
 
     rows = [("key", "what it is", "type", "default", "allowed", "unit"), ("---",) * 6]
     for name, key in keys.items():

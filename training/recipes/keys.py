@@ -430,7 +430,9 @@ def check_allowed(name: str, value: object, declared: Key) -> None:
     Raises:
         UserError: it names the key, the value and what is allowed.
     """
-    from csezoo.modeling.allowed_values import check_value  # the package imports torch, which --help can do without
+    from csezoo.modeling.contrastive.allowed_values import (
+        check_value,  # the package imports torch, which --help can do without
+    )
 
     try:
         for item in value if isinstance(value, list) else [value]:

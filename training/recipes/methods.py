@@ -17,6 +17,8 @@ from .keys import Key
 FILLED_IN = {"self", "kwargs", "backbone_config", "prompt_token_ids", "mask_token_id", "special_token_ids"}
 FILLED_IN |= {"whitening_size", "flow_width", "generator_config", "batch_size"}
 EVERY_METHOD = "Every method"
+# One folder for each method, found without importing them: its `recipes` and its `cards` are YAML files.
+METHOD_FOLDERS = Path(importlib.util.find_spec("csezoo.modeling").submodule_search_locations[0]) / "methods"  # type: ignore[union-attr,index]
 
 
 def method_keys(name: str) -> dict[str, Key]:
@@ -59,7 +61,7 @@ def _constructor(cls: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, st
 
 
 def key_names(name: str) -> set[str] | None:
-    """Return the names of the keys of `method_keys`, or None for a method that has no file `configuration_NAME.py`.
+    """Return the names of the keys of `method_keys`, or None for a method that has no folder.
 
     The names are read from the source of the configurations: importing them imports torch, which takes seconds. A
     wrong key is found without it.
@@ -68,30 +70,23 @@ def key_names(name: str) -> set[str] | None:
         >>> {"temperature", "prefix_length"} <= key_names("diffaug"), "prefix_length" in key_names("simcse")
         (True, False)
     """
-    modeling = importlib.util.find_spec("csezoo.modeling")
-    (directory,) = modeling.submodule_search_locations or [] if modeling else []
-    files = {file.stem: file for file in Path(directory).glob("configuration_*.py")}
-    names: set[str] = set()
-    modules = [f"configuration_{part}" for part in name.split("+")]
-    for module in modules:  # grows while it is read
-        if module not in files:
+    names = _arguments(METHOD_FOLDERS.parent / "contrastive" / "configuration.py")
+    folders = {folder.name: folder for folder in METHOD_FOLDERS.iterdir()}
+    for part in name.split("+"):
+        if part not in folders:
             return None
-        arguments, imported = _arguments(files[module])
-        names |= arguments
-        modules += imported - {*modules}
+        # A method in one file has only the second.
+        files = [folders[part] / file for file in ("configuration.py", "__init__.py")]
+        names = names | _arguments(next(file for file in files if file.is_file()))  # of a cached set
     return names - FILLED_IN
 
 
 @functools.cache
-def _arguments(file: Path) -> tuple[set[str], set[str]]:
-    """Return the arguments of the constructors in a file, and the configurations that it imports."""
-    arguments, imported = set(), set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
-            arguments |= {argument.arg for argument in node.args.args}
-        elif isinstance(node, ast.ImportFrom) and node.level and str(node.module).startswith("configuration_"):
-            imported.add(str(node.module))
-    return arguments, imported
+def _arguments(file: Path) -> set[str]:
+    """Return the arguments of the constructors in a file."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    constructors = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+    return {argument.arg for node in constructors for argument in node.args.args}
 
 
 def argument_help(docstring: str) -> dict[str, str]:

@@ -17,18 +17,19 @@ import yaml
 from ..errors import UserError, one_line, quoted, refuse_bytes
 from ..files import replace_file
 from .keys import PATH, Recipe, check_allowed, recipe_keys
-from .methods import key_names, method_keys
+from .methods import METHOD_FOLDERS, key_names, method_keys
 
-RECIPES = Path(__file__).parent
-RELEASED = RECIPES / "released.yaml"  # no recipe: the checkpoints that authors released, see `released`
+RELEASED = Path(__file__).with_name(
+    "released.yaml"
+)  # no recipe: the checkpoints that authors released, see `released`
 KINDS: dict[object, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
 @cache
 def recipe_files() -> dict[str, Path]:
     """Return the recipes of the zoo: each name with its file, in alphabetical order."""
-    files = sorted(RECIPES.rglob("*.yaml"), key=lambda path: path.stem)
-    return {path.stem: path for path in files if path != RELEASED}
+    files = sorted(METHOD_FOLDERS.glob("*/recipes/*.yaml"), key=lambda path: path.stem)
+    return {path.stem: path for path in files}
 
 
 def recipe_names() -> list[str]:

@@ -22,10 +22,10 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from csezoo.modeling import method
-from csezoo.modeling.backbones import longest_input
-from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
+from csezoo.modeling.contrastive.backbones import longest_input
+from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
+from csezoo.modeling.contrastive.view_adapters import ViewAdapters
 from csezoo.modeling.serving.pooling_csezoo import BackboneOutput
-from csezoo.modeling.view_adapters import ViewAdapters
 
 from ..errors import UserError
 from ..loading.masked_lm import load_generator, load_masked_lm_head

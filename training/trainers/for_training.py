@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import torch
 
-from csezoo.modeling.modeling_contrastive import ContrastiveLearningOutput, ForContrastiveLearning
+from csezoo.modeling.contrastive.training_model import ContrastiveLearningOutput, ForContrastiveLearning
 
 from ..data.collation import ViewCollator, tokenize
 from ..errors import UserError

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from csezoo.modeling import SentenceEncoderConfig
-from csezoo.modeling.distributed import apart, world_size
+from csezoo.modeling.contrastive.distributed import apart, world_size
 
 from ..cards.method_texts import method_entries
 from ..data.collation import ViewCollator, tokenize

@@ -6,7 +6,7 @@ from random import Random
 
 import torch
 
-from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
+from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 
 from ..errors import UserError
 

@@ -55,7 +55,9 @@ def site(tmp_path_factory):
     """The website of the committed cards, with a picture added to one of them, and of the documentation."""
     cards, directory = tmp_path_factory.mktemp("cards") / "model_cards", tmp_path_factory.mktemp("site")
     shutil.copytree(ROOT / "model_cards", cards)
-    shutil.copy(ROOT / "training" / "cards" / "ideas" / "simcse.svg", cards / "simcse-minilm" / "similarities.png")
+    shutil.copy(
+        ROOT / "modeling" / "methods" / "simcse" / "cards" / "simcse.svg", cards / "simcse-minilm" / "similarities.png"
+    )
     shutil.copytree(ROOT / "docs", cards.parent / "docs")
     write_website(cards, write_cards(cards), directory, docs=True)
     write_documentation(cards.parent / "docs", cards, directory)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 
-from csezoo.modeling.published import load_published
+from csezoo.modeling.contrastive.published import load_published
 from csezoo.training.cli.parser import main
 from csezoo.training.converting.convert import convert
 from csezoo.training.publishing.audit import audit

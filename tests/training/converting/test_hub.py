@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import BertForMaskedLM
 
-from csezoo.modeling.published import load_published
+from csezoo.modeling.contrastive.published import load_published
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import tiny_config
 from tests.interpreters import run_python

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import quantization as theirs
 
-from csezoo.modeling.published import load_published
+from csezoo.modeling.contrastive.published import load_published
 from csezoo.modeling.serving.quantization_csezoo import PRECISIONS
 from csezoo.training.cli.parser import main
 from csezoo.training.embedding.embed import embed_file

@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils import estimator_checks
 from sklearn.utils.validation import check_is_fitted
 
-from csezoo.modeling.published import load_published
+from csezoo.modeling.contrastive.published import load_published
 from csezoo.training.embedding.scikit_learn import SentenceEncoderTransformer
 from csezoo.training.errors import UserError
 from tests.conftest import SENTENCES

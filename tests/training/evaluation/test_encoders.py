@@ -13,8 +13,8 @@ from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import Dense, Dropout, Pooling, StaticEmbedding, Transformer
 from transformers import AutoModel, AutoTokenizer, ModernBertConfig
 
+from csezoo.modeling.contrastive.published import load_published
 from csezoo.modeling.pooling import pool
-from csezoo.modeling.published import load_published
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import PLAIN_POOLINGS, load_encoder, model_receipt, plain_encoder, recipe_of

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from safetensors.torch import load_file, save_file
 
-from csezoo.modeling.published import load_published
+from csezoo.modeling.contrastive.published import load_published
 from csezoo.training.cli.parser import main
 from tests.clean_interpreter import run_without_csezoo
 from tests.hub_server import HubServer

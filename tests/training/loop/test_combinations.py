@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from csezoo.modeling import METHODS, method
-from csezoo.modeling.published import load_published
+from csezoo.modeling.contrastive.published import load_published
 from csezoo.training.errors import UserError
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.loop.weakened import weakened_tokens

@@ -16,7 +16,7 @@ from transformers import (
     DistilBertForMaskedLM,
 )
 
-from csezoo.modeling.published import load_published
+from csezoo.modeling.contrastive.published import load_published
 from csezoo.training.errors import UserError
 from csezoo.training.loop.building import build
 from csezoo.training.loop.runs import run_recipe

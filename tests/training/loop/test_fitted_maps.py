@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from csezoo.modeling.whitening import Whitening
+from csezoo.modeling.contrastive.whitening import Whitening
 from csezoo.training.loop.served.fitted_maps import refine
 
 

@@ -5,7 +5,7 @@ import statistics
 import pytest
 from safetensors.torch import load_file
 
-from csezoo.modeling.modeling_simcse import SimCSEModel
+from csezoo.modeling.methods.simcse.model import SimCSEModel
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.selection import dev_score, load_dev_tasks
 from csezoo.training.loop.runs import run_recipe

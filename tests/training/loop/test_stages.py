@@ -9,10 +9,10 @@ from accelerate import Accelerator
 from safetensors.torch import load_file
 from transformers import AutoModel
 
-from csezoo.modeling.flow import Flow, flow_loss
-from csezoo.modeling.modeling_simcse import SimCSEModel
-from csezoo.modeling.natural_language_inference import NLIClassifier, nli_loss
-from csezoo.modeling.published import load_published
+from csezoo.modeling.contrastive.flow import Flow, flow_loss
+from csezoo.modeling.contrastive.natural_language_inference import NLIClassifier, nli_loss
+from csezoo.modeling.contrastive.published import load_published
+from csezoo.modeling.methods.simcse.model import SimCSEModel
 from csezoo.training.data.texts import load_labelled, load_sentences
 from csezoo.training.errors import UserError
 from csezoo.training.loop.best_model import BestModel

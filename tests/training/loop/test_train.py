@@ -17,7 +17,7 @@ from scipy.stats import spearmanr
 from transformers import AutoModelForPreTraining
 
 from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning
-from csezoo.modeling.published import load_published
+from csezoo.modeling.contrastive.published import load_published
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.evaluation.ranks import load_ranks

@@ -13,7 +13,7 @@ from onnxruntime import InferenceSession
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
-from csezoo.modeling.published import load_published
+from csezoo.modeling.contrastive.published import load_published
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import load_encoder

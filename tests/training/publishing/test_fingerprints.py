@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from csezoo.modeling.published import load_published
+from csezoo.modeling.contrastive.published import load_published
 from csezoo.modeling.serving.fingerprint_csezoo import SENTENCES
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError

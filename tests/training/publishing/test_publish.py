@@ -10,7 +10,7 @@ import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, parse_eval_result_entries
 from safetensors.torch import load_file, save_file
 
-from csezoo.modeling.published import load_published
+from csezoo.modeling.contrastive.published import load_published
 from csezoo.training.evaluation.tasks.sts import HUB
 from csezoo.training.publishing.audit import audit
 from csezoo.training.publishing.staging import stage

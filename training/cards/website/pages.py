@@ -15,7 +15,7 @@ from ...files import refuse_links_out, refuse_other_file
 from ..entries import TASKS, Entry
 from ..index import COLUMNS, INTRODUCTION, cells
 from ..listing import FILE, STS_AVERAGE, shown_score
-from ..method_texts import IDEAS
+from ..method_texts import all_ideas
 from .markdown import MARKDOWN, render
 
 FILES = Path(__file__).parent / "files"
@@ -98,7 +98,8 @@ def _others(directory: str, names: list[str]) -> list[str]:
 
 
 def _is_idea(path: Path) -> bool:
-    return (IDEAS / path.name).is_file() and path.read_bytes() == (IDEAS / path.name).read_bytes()
+    idea = all_ideas().get(path.stem)
+    return idea is not None and path.name == idea.name and path.read_bytes() == idea.read_bytes()
 
 
 def index_body(entries: list[Entry]) -> str:

@@ -34,7 +34,7 @@ from transformers import (
     set_seed,
 )
 
-from csezoo.modeling.backbones import longest_input
+from csezoo.modeling.contrastive.backbones import longest_input
 
 from ...environment import default_device, versions
 from ...errors import UserError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from csezoo.modeling.text_prefixes import NEGATIVE_PREFIXES, POSITIVE_PREFIXES, positive_prefix
+from csezoo.modeling.methods.prdsimcse.prefixes import NEGATIVE_PREFIXES, POSITIVE_PREFIXES, positive_prefix
 
 from .names import DEV_TASK
 from .sts import Vectors, load_task, unit_vectors

@@ -12,8 +12,8 @@ from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from csezoo.modeling.distributed import full_tensor
-from csezoo.modeling.modeling_contrastive import ForContrastiveLearning
+from csezoo.modeling.contrastive.distributed import full_tensor
+from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 
 from ...errors import UserError
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 from accelerate import PartialState
 
-from csezoo.modeling.distributed import host_group
+from csezoo.modeling.contrastive.distributed import host_group
 
 Value = TypeVar("Value")
 

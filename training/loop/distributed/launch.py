@@ -18,7 +18,7 @@ from accelerate.utils import (
 )
 from transformers.utils import logging as transformers_logging
 
-from csezoo.modeling.distributed import host_group
+from csezoo.modeling.contrastive.distributed import host_group
 
 from ...errors import UserError
 from ...recipes import Recipe

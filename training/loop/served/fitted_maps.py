@@ -11,13 +11,13 @@ import torch
 from tqdm.auto import trange
 from transformers import PreTrainedTokenizerBase
 
-from csezoo.modeling.devices import forked_rng
-from csezoo.modeling.flow import WIDTH, draw_flow, flow_loss, start_flow
-from csezoo.modeling.modeling_sentence_encoder import SentenceEncoderModel
-from csezoo.modeling.rank_distillation import rank_distillation
+from csezoo.modeling.contrastive.devices import forked_rng
+from csezoo.modeling.contrastive.flow import WIDTH, draw_flow, flow_loss, start_flow
+from csezoo.modeling.contrastive.rank_distillation import rank_distillation
+from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.contrastive.whitening import Whitening, principal_directions
 from csezoo.modeling.serving.encoding_csezoo import read_batches, tokenize
 from csezoo.modeling.serving.own_form_csezoo import Flow
-from csezoo.modeling.whitening import Whitening, principal_directions
 
 from ...data.streams import reading_stream
 from ...data.texts import load_sentences

@@ -8,7 +8,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, StaticEm
 from sentence_transformers.sentence_transformer.modules.tokenizer import WhitespaceTokenizer
 from transformers import AutoModel
 
-from csezoo.modeling.backbones import longest_input
+from csezoo.modeling.contrastive.backbones import longest_input
 from csezoo.training.cli.parser import main
 from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.evaluation.sentence_vectors import SentenceVectors

@@ -1,0 +1,79 @@
+r"""ArcCSE's angular margin: a new method in one file.
+
+The positive has to be closer than the others by at least an angle m:
+
+.. math:: \ell_i = -\log \frac{e^{\cos(\theta_{ii} + m)/\tau}}
+          {e^{\cos(\theta_{ii} + m)/\tau} + \sum_{j \ne i} e^{\cos(\theta_{ij})/\tau}}
+
+where :math:`\theta_{ij}` is the angle between :math:`z_i` and :math:`z_j^+`.
+
+To use it, copy this file to `modeling/methods/arccse/__init__.py`.
+Then `--method arccse --margin 0.2` trains it from any recipe, alone or as `l2pcsr+arccse`. Its cards take description,
+limits and citation from `modeling/methods/arccse/cards/arccse.yaml`. The file `tests/methods/arccse.py` runs all
+tests of methods on it:
+
+    TESTED = Tested(neutral={"margin": 0.0}, exact={"margin": 0.0})
+
+References:
+    Zhang, Zhu, Wang, Xu, Li, Zhao 2022, "A Contrastive Framework for Learning Sentence Representations from Pairwise
+    and Triple-wise Perspective in Angular Space", ACL: its loss over pairs.
+
+Relations:
+    With `margin` 0 it is SimCSE.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ...contrastive.configuration import SentenceEncoderConfig
+from ...contrastive.distributed import gather_rows
+from ...contrastive.sentence_encoder import SentenceEncoderModel
+from ...contrastive.training_model import ForContrastiveLearning
+from ...objectives import cosine_logits, without
+
+
+class ArcCSEConfig(SentenceEncoderConfig):
+    """The configuration of ArcCSE.
+
+    Args:
+        margin: the angle m, in radians; 10 degrees by default.
+    """
+
+    model_type = "arccse"
+
+    def __init__(self, margin: float = math.radians(10), **kwargs: Any):
+        super().__init__(**kwargs)
+        if not 0 <= margin < math.pi / 2:
+            raise ValueError(f"margin: {margin} must be at least 0 and below a right angle, in radians")
+        self.margin = margin
+
+
+class ArcCSEModel(SentenceEncoderModel):
+    """The encoder that an ArcCSE checkpoint serves."""
+
+    config_class = ArcCSEConfig
+
+
+class ArcCSEForContrastiveLearning(ForContrastiveLearning):
+    """The training model of ArcCSE: SimCSE with another objective."""
+
+    config_class = ArcCSEConfig
+    serving_class = ArcCSEModel
+    seams = ("objective",)
+
+    def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
+        """Compute the loss of embeddings `(B, 2, H)`, with the other sentences of all processes."""
+        everyone, _ = gather_rows(embeddings)
+        anchors, positives = everyone.unbind(1)
+        cosines = cosine_logits(anchors, positives, temperature=1.0)
+        positive = cosines.diagonal()
+        sines = (1 - positive.square()).clamp(min=1e-12).sqrt()  # the root of 0 has no gradient
+        farther = positive * math.cos(self.config.margin) - sines * math.sin(self.config.margin)  # the cosine of θ + m
+        logits = (cosines + torch.diag(farther - positive)) / self.config.temperature
+        return F.cross_entropy(without(logits, duplicates), torch.arange(len(anchors), device=logits.device))
+
+
+METHOD = (ArcCSEConfig, ArcCSEModel, ArcCSEForContrastiveLearning)

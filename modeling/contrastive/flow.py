@@ -1,0 +1,83 @@
+"""BERT-flow: fit an invertible map to a set of embeddings, so that it makes them Gaussian."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from ..serving.own_form_csezoo import LEVELS, SCALE, ActNorm, Flow, FlowStep
+
+WIDTH = 32  # hidden units of a coupling, in the release
+
+
+@torch.no_grad()
+def start_flow(flow: Flow, vectors: torch.Tensor) -> None:
+    """Fit the ActNorms of a flow to `(n, H)` vectors, and make its couplings add 0.
+
+    Every feature then has mean 0 and variance 1 after each ActNorm.
+    """
+    x = vectors
+    for number, level in enumerate(flow.levels, start=1):
+        for step in level:  # type: ignore[attr-defined]  # the modules of a list have no type
+            x = _start_step(step, x)
+        if number < LEVELS:
+            x, _ = x.chunk(2, -1)
+
+
+@torch.no_grad()
+def draw_flow(flow: Flow) -> None:
+    """Draw the first weights of a flow as the release of BERT-flow does, whose start from data never runs.
+
+    The norms get the default of TensorFlow 1 (Glorot and Bengio 2010), and the couplings add 0.
+    """
+    for level in flow.levels:
+        for step in level:  # type: ignore[attr-defined]  # the modules of a list have no type
+            for norm in (step.norm, *step.hidden_norm):
+                limit = math.sqrt(6 / (1 + len(norm.bias)))
+                norm.bias.uniform_(-limit, limit)
+                norm.log_scale.uniform_(-limit, limit)
+            for layer in step.hidden:
+                layer.weight.normal_(0, 0.05)
+            for tensor in (step.last.weight, step.last_norm.bias, step.last_norm.log_scale):
+                tensor.zero_()
+
+
+def _start_step(step: FlowStep, x: torch.Tensor) -> torch.Tensor:
+    first, _ = _start_norm(step.norm, x).flip(-1).chunk(2, -1)
+    shift = first
+    for layer, norm in zip(step.hidden, step.hidden_norm, strict=True):
+        layer.get_parameter("weight").normal_(0, 0.05)
+        shift = F.relu(_start_norm(norm, layer(shift)))  # type: ignore[arg-type]  # as above
+    for tensor in (step.last.weight, step.last_norm.bias, step.last_norm.log_scale):
+        tensor.zero_()
+    return step(x)
+
+
+def _start_norm(norm: ActNorm, x: torch.Tensor) -> torch.Tensor:
+    norm.bias.copy_(-x.mean(0))
+    norm.log_scale.copy_(-((x + norm.bias).square().mean(0).sqrt() + 1e-6).log() / SCALE)
+    return norm(x)
+
+
+def log_determinant(flow: Flow) -> torch.Tensor:
+    """Return log |det ∂f/∂u|, which is the same for every vector: reordering and additive couplings keep volumes."""
+    steps = [step for level in flow.levels for step in level]  # type: ignore[attr-defined]  # as above
+    return torch.stack([SCALE * step.norm.log_scale.sum() for step in steps]).sum()
+
+
+def flow_loss(flow: Flow, vectors: torch.Tensor) -> torch.Tensor:
+    r"""Return the mean negative log-likelihood of `(n, H)` vectors in bits per dimension.
+
+    .. math:: \log p(u) = \log N(f(u); 0, I) + \log |\det \partial f / \partial u|
+
+    References:
+        Li et al. 2020, "On the Sentence Embeddings from Pre-trained Language Models", equation 4.
+
+    Example:
+        >>> flow, vectors = Flow(16, 4), torch.zeros(5, 16)
+        >>> round(flow_loss(flow, vectors).item(), 4)  # log2(2 pi) / 2
+        1.3257
+    """
+    latent = flow(vectors)
+    log_density = -0.5 * (latent.square() + math.log(2 * math.pi)).sum(-1).mean() + log_determinant(flow)
+    return -log_density / (math.log(2) * vectors.shape[-1])

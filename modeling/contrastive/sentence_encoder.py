@@ -1,0 +1,302 @@
+"""The serving model of every method: a backbone, a pooling, and the projection if it is kept at test."""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModel, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+from ..pooling import ALL_LAYERS, build_projection, pool, token_places
+from ..serving.encoding_csezoo import EncodesTexts
+from ..serving.modeling_csezoo import CsezooModel, is_causal
+from ..serving.own_form_csezoo import Flow
+from ..serving.pooling_csezoo import BackboneOutput, pool_mask_token, require_mask_token, require_right_padding
+from .backbones import norm_eps
+from .configuration import SentenceEncoderConfig
+from .masked_language_modeling import MaskedLMTransform
+from .packing import Packing, Parts, packed
+from .pretrained import SentenceEncoderPreTrainedModel
+from .prompts import template_bias
+from .published import publish_model, take_published, transform_layers
+from .view_adapters import UpProjection, ViewAdapters
+from .whitening import Whitening
+
+
+def without_pooler(backbone: nn.Module) -> dict[str, torch.Tensor]:
+    """Return a pre-trained encoder's tensors without its pooler, which no encoder of the zoo has."""
+    return {name: tensor for name, tensor in backbone.state_dict().items() if not name.startswith("pooler.")}
+
+
+class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
+    """The encoder of a training model. It maps each sentence to a vector, and is saved as a published repository.
+
+    It has only the backbone and what inference needs.
+    """
+
+    # Heads that only a training checkpoint has. Serving ignores them.
+    training_heads: tuple[str, ...] = ("projection", "lm_head", "nli_classifier", "average")
+
+    def __init__(self, config: SentenceEncoderConfig):
+        super().__init__(config)
+        self.backbone = AutoModel.from_config(config.backbone_config)
+        self.backbone.pooler = None  # its pooler is for another pre-training task
+        self.causal = is_causal(self.backbone)
+        if config.pooling == "cls" and self.causal:
+            raise ValueError(
+                f"pooling: cls reads the first token, which sees no other one in {config.backbone_config.model_type}; "
+                "set pooling: last or mean"
+            )
+        if config.lora_rank:
+            self.lora = ViewAdapters(self.backbone, "lora", config.lora_rank, 1, dropout=config.lora_dropout)
+        self.transform = (
+            MaskedLMTransform(config.hidden_size, norm_eps(self.backbone))
+            if config.projection == "mlm_transform"
+            else nn.Identity()
+        )
+        self.projection = build_projection(config, at_test=True)
+        self.flow = Flow(config.hidden_size, config.flow_width) if config.flow_width else nn.Identity()
+        self.whitening = (
+            Whitening(config.hidden_size, config.whitening_size) if config.whitening_size else nn.Identity()
+        )
+        self.post_init()
+
+    def _without_training_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
+        heads = {
+            head for head in self.training_heads if head not in {name.split(".")[0] for name in self.state_dict()}
+        }
+        return missing, {name for name in unexpected if name.split(".")[0] not in heads}
+
+    @property
+    def embedding_size(self) -> int:
+        return self.config.embedding_size
+
+    def embed_batch(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return self(**batch, pooled_only=True, checked=True, return_dict=True).pooler_output
+
+    def check_tokens(self, input_ids: torch.Tensor | None, attention_mask: torch.Tensor) -> None:
+        if not self.causal:
+            require_right_padding(attention_mask)
+        if self.pooling == "prompt" and input_ids is not None:
+            require_mask_token(input_ids, self.config.mask_token_id)
+
+    def save_pretrained(  # type: ignore[override]  # further positional options depend on the version
+        self, save_directory: Any, is_main_process: bool = True, state_dict: dict | None = None, **kwargs: Any
+    ) -> None:
+        """Save the model as a published repository, see `CsezooModel.save_pretrained`."""
+        if state_dict is not None:
+            raise ValueError("state_dict: load these weights into the model first; it is saved in another form")
+        publish_model(self).save_pretrained(save_directory, is_main_process, **kwargs)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, UpProjection):
+            nn.init.zeros_(module.weight)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
+        pooled_only: bool = False,
+        checked: bool = False,
+    ) -> BaseModelOutputWithPooling | tuple:
+        """Encode a batch.
+
+        Args:
+            input_ids, attention_mask, token_type_ids, position_ids: `(B, T)`, from the tokenizer saved with the model,
+                padded on the right. A causal model may also be padded on the left.
+            inputs_embeds: `(B, T, H)`, instead of `input_ids`; not with `prompt` pooling.
+            output_hidden_states, output_attentions, return_dict: as in every transformers encoder.
+            pooled_only, checked: see `encode_tokens`.
+
+        Returns:
+            `pooler_output` `(B, H)`, the sentence embeddings (with fewer dimensions if there is a whitening);
+            `last_hidden_state` `(B, T, H)`; `hidden_states` and `attentions` if requested.
+
+        Raises:
+            ValueError: a row of an encoder is padded on the left, or a row lacks the mask token that `prompt` pooling
+                needs.
+        """
+        config = self.config
+        output_hidden_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        output_attentions = config.output_attentions if output_attentions is None else output_attentions
+        return_dict = config.return_dict if return_dict is None else return_dict
+        outputs, pooled = self.encode_tokens(
+            input_ids,
+            attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
+            pooled_only=pooled_only,
+            checked=checked,
+        )
+        if self.config.denoise == "always":
+            # `encode_tokens` refuses `inputs_embeds`.
+            pooled = pooled - self.prompt_bias(input_ids, attention_mask, template=0)  # type: ignore[arg-type]
+        result = BaseModelOutputWithPooling(
+            last_hidden_state=outputs.last_hidden_state,
+            pooler_output=self.whitening(self.flow(self.projection(pooled))),
+            hidden_states=outputs.hidden_states if output_hidden_states else None,
+            attentions=outputs.attentions,
+        )
+        return result if return_dict else result.to_tuple()
+
+    @contextmanager
+    def read_with(self, encoder: nn.Module) -> Iterator[None]:
+        """Use another encoder of the same architecture inside the context.
+
+        Pooling, templates and prefixes stay the same. Hooks on the layers of this model's encoder do not apply to the
+        other one. The backward pass encodes mini-batches again with this model's encoder, so a method that needs the
+        gradient of the other encoder must set `needs_whole_batch`.
+        """
+        backbone, self.backbone = self.backbone, encoder
+        try:
+            yield
+        finally:
+            self.backbone = backbone
+
+    def own_form(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """Return what a plain encoder cannot have, as keys and tensors of `CsezooOwnFormModel`."""
+        own: dict[str, Any] = {}
+        tensors: dict[str, torch.Tensor] = {}
+        if self.config.denoise == "always":
+            before, after = self.config.prompt_token_ids[0]
+            longest = self.own_tokenizer().model_max_length - len(before) - len(after)
+            own["denoise"] = {"template_tokens": len(before) + len(after), "longest": longest}
+            # In float64, because the rounding of a table is an error of every vector.
+            tensors["template_bias"] = copy.deepcopy(self).double().biases_by_length(0, longest)
+            for number, (described, state) in enumerate(transform_layers(self)):
+                own.setdefault("transform", []).append(described)
+                tensors |= {f"transform.{number}.{name}": tensor for name, tensor in state.items()}
+        return own, tensors
+
+    def take_published(self, form: CsezooModel) -> None:
+        take_published(self, form)
+
+    def lora_modules(self) -> dict[str, ViewAdapters]:
+        """Return the modules whose changes can be added to the backbone's weights, by name."""
+        return {"lora": self.lora} if self.config.lora_rank else {}
+
+    def add_to_plain(self, backbone: PreTrainedModel) -> None:
+        """Add the weight changes of LoRA to a plain copy of the backbone, so that it returns the same vectors."""
+        for adapters in self.lora_modules().values():
+            adapters.merge_into(backbone)
+
+    def run_backbone(
+        self, attention_mask: torch.Tensor, packing: Packing | Parts | None = None, **inputs: Any
+    ) -> BackboneOutput:
+        """Run the backbone. A method that passes it more than tokens overrides this.
+
+        Args:
+            attention_mask: `(R, T)`.
+            packing: of `attention_mask`. The outputs are unpacked again, with zeros at padding.
+            inputs: further arguments of the backbone.
+        """
+        with packed(self.backbone, attention_mask, packing) as backbone:
+            outputs = backbone(**inputs)
+        if packing is not None:
+            outputs.last_hidden_state = packing.unpack(outputs.last_hidden_state)
+            if outputs.hidden_states is not None:
+                outputs.hidden_states = tuple(map(packing.unpack, outputs.hidden_states))
+        return outputs
+
+    @property
+    def pooling(self) -> str:
+        """The pooling of the current mode, training or not."""
+        return self.config.pooling
+
+    def encode_tokens(
+        self,
+        input_ids: torch.Tensor | None,
+        attention_mask: torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        pooled_only: bool = False,
+        checked: bool = False,
+        **inputs: Any,
+    ) -> tuple[BackboneOutput, torch.Tensor]:
+        """Return the backbone's outputs and the pooled vectors `(B, H)`, before any bias or projection.
+
+        The one exception is `mlm_transform`: it is applied here, and in `prompt_bias` to the bias.
+
+        Args:
+            input_ids, attention_mask: `(B, T)`.
+            output_hidden_states: whether to return those of all layers.
+            pooled_only: nothing but the pooled vectors is read. If pooling reads one token of each row, the last layer
+                may then leave out the others. The last hidden state has zeros there.
+            checked: `check_tokens` has seen them on the host; reading them from a device would wait for it. Batches
+                of training are not checked, because the zoo's collator makes them.
+            inputs: further arguments of `run_backbone`.
+        """
+        rows = input_ids if input_ids is not None else inputs["inputs_embeds"]
+        if attention_mask is None:
+            attention_mask = torch.ones(rows.shape[:2], dtype=torch.long, device=rows.device)
+        if not (checked or self.training or torch.compiler.is_compiling()):  # a traced graph cannot raise an error
+            self.check_tokens(input_ids, attention_mask)
+        if self.causal:  # either side may be padded, if positions count from the first real token
+            if inputs.get("position_ids") is None:
+                positions = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
+                inputs["position_ids"] = positions + self.config.prefix_positions
+        pooling = self.pooling
+        # Attentions and a cache are of padded rows; `wk` divides by the norms of token vectors, at padding too.
+        whole = bool(inputs.get("output_attentions")) or "cache" in inputs or pooling == "wk"
+        places = token_places(pooling, input_ids, attention_mask, self.config.mask_token_id) if pooled_only else None
+        outputs = self.run_backbone(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            packing=self.packing(self.backbone, attention_mask, whole, places),
+            output_hidden_states=output_hidden_states or pooling in ALL_LAYERS,
+            **{name: value for name, value in inputs.items() if value is not None},
+        )
+        return outputs, self.transform(self.pool_outputs(outputs, input_ids, attention_mask))
+
+    def pool_outputs(
+        self, outputs: BackboneOutput, input_ids: torch.Tensor | None, attention_mask: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the pooled vectors `(B, H)` of the backbone's outputs for tokens `(B, T)`."""
+        if self.pooling != "prompt":
+            return pool(outputs.hidden_states or (outputs.last_hidden_state,), attention_mask, self.pooling)
+        if input_ids is None:
+            raise ValueError("inputs_embeds: prompt pooling needs the mask token; pass input_ids")
+        return pool_mask_token(outputs.last_hidden_state, input_ids, self.config.mask_token_id)
+
+    def prompt_bias(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, template: int, **inputs: Any
+    ) -> torch.Tensor:
+        """Return the bias `(B, H)` of a template for rows that contain it, see `prompts.template_bias`.
+
+        Args:
+            input_ids, attention_mask: `(B, T)`.
+            template: index of the template in the configuration.
+            inputs: further arguments of `run_backbone`.
+        """
+        token_ids = self.config.prompt_token_ids[template]
+        beside_sentence = sum(map(len, token_ids)) - self.config.bias_length_offset
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        longest = input_ids.shape[1] - beside_sentence
+        return self.biases_by_length(template, longest, **inputs)[attention_mask.sum(1) - beside_sentence]
+
+    def biases_by_length(self, template: int, longest: int, **inputs: Any) -> torch.Tensor:
+        """Return the bias of a template for sentences of 0 to `longest` tokens, `(longest + 1, H)`."""
+        bias = template_bias(
+            partial(self.run_backbone, **inputs),
+            self.config.prompt_token_ids[template],
+            longest,
+            mask_token_id=self.config.mask_token_id,
+            position_offset=self.config.denoise_position_offset + self.config.prefix_positions,
+            device=self.device,
+        )
+        return self.transform(bias)

@@ -1,0 +1,406 @@
+"""The training model of every method: views in one forward pass, an objective, auxiliary losses."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import ModelOutput
+from transformers.utils import logging
+
+from ..objectives import duplicate_rows, info_nce
+from ..pooling import build_projection
+from ..serving.modeling_csezoo import CsezooModel
+from ..serving.pooling_csezoo import BackboneOutput
+from .configuration import SentenceEncoderConfig
+from .devices import tensor_on
+from .distributed import gather_rows, number_of_each
+from .masked_language_modeling import MaskedLMHead, MaskedLMTransform, mask_tokens, masked_lm_loss
+from .matryoshka import matryoshka_losses
+from .mini_batches import in_mini_batches
+from .natural_language_inference import NLIClassifier, nli_loss
+from .pretrained import SentenceEncoderPreTrainedModel
+from .rank_distillation import rank_distillation
+from .sentence_encoder import SentenceEncoderModel, without_pooler
+from .weight_average import update_average
+
+logger = logging.get_logger(__name__)
+
+
+@dataclass
+class ContrastiveLearningOutput(ModelOutput):
+    """The output of a training forward.
+
+    Args:
+        loss: scalar, the weighted sum to minimise, over the batch of all processes.
+        losses: its named parts, before they are weighted.
+        embeddings: `(B, V, H)`, the projected views of this process's sentences, as in the objective; None for
+            labelled pairs only.
+    """
+
+    loss: torch.Tensor | None = None
+    losses: dict[str, torch.Tensor] | None = None
+    embeddings: torch.Tensor | None = None
+
+
+class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
+    """The model that `AutoModelForPreTraining` loads: the serving model and the training heads.
+
+    A method overrides the seams it changes and lists them in `seams`: `views` (`pool_views` and `pool_rows`: how the
+    encoder turns texts into vectors), `objective` (`contrastive_loss`), `auxiliary` (`auxiliary_losses`) and `data`
+    (the texts, in its configuration). The loop calls `begin_stage` and `after_update`. The configuration says what a
+    method needs (a generator, labelled pairs, ...).
+
+    The state that a method keeps between updates (a queue of vectors, an average of weights) survives a resume, and is
+    the same in every process under `DistributedDataParallel`, FSDP 2 and ZeRO, if it follows these rules:
+
+    * Vectors and counts are persistent buffers (`register_buffer`), of a size that follows from the configuration
+      (which has `batch_size`). Change them in place, because wrappers keep the original tensors. Every process must
+      make the same change, so use `gather_rows` for what goes in. `forward` may change a buffer if the loss is
+      computed from a copy of it, because the backward pass needs the values that the loss has read.
+    * Weights without gradients (an average of the encoder, a frozen twin) are a module with parameters. Freeze them in
+      `train`, because loading unfreezes them. Change them in `after_update`, not in `forward`: under FSDP 2 the
+      weights of a forward pass are copies, and a change there is lost without an error.
+    * No parameter is a scalar: FSDP 2 fails to shard one. Use a buffer, or a parameter of shape (1,).
+    * Random numbers come from torch's default generator, which checkpoints save. Edits of texts use the `draw` that
+      `edit_sentence` receives.
+
+    Example:
+        >>> class Counting(ForContrastiveLearning):  # a buffer, changed in place once per update
+        ...     def __init__(self, config):
+        ...         super().__init__(config)
+        ...         self.register_buffer("updates", torch.zeros((), dtype=torch.long))
+        ...
+        ...     def after_update(self):
+        ...         self.updates += 1
+    """
+
+    serving_class: type[SentenceEncoderModel]
+    seams: tuple[str, ...] = ()
+    ranked_views: tuple[int, int] = (0, 1)  # the views of a sentence that rank distillation uses
+    # Sentences to encode at a time if the batch is too large for the memory, see `in_mini_batches`.
+    mini_batch_size: int | None = None
+
+    def __init__(self, config: SentenceEncoderConfig):
+        super().__init__(config)
+        self.model = self.serving_class(config)
+        self.projection = build_projection(config, at_test=False)
+        if config.ema_decay > 0:
+            self.average = self.serving_class(config).requires_grad_(False)
+        if config.mlm_weight > 0:
+            self.lm_head = MaskedLMHead.of(self.model.backbone)
+        if config.nli_classifies:
+            self.nli_classifier = NLIClassifier(self.projected_size, config.nli_classes)
+        self.post_init()
+
+    @property
+    def projected_size(self) -> int:
+        """Length of a projected view."""
+        return self.config.projection_size if self.config.projection == "gelu" else self.config.hidden_size
+
+    def _without_training_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
+        # A serving checkpoint has no training heads. A head without any tensor starts from new weights, with a
+        # warning.
+        lost = {}
+        for head in self.serving_class.training_heads:
+            tensors = {name for name in self.state_dict() if name.split(".")[0] == head}
+            if tensors and tensors <= missing:
+                lost[head] = tensors
+        for head in sorted(lost.keys() - self.recover_heads(set(lost))):
+            logger.warning(f"{type(self).__name__}: the checkpoint has no {head}; training starts with a new one")
+        return missing - set().union(*lost.values()), unexpected
+
+    def recover_heads(self, lost: set[str]) -> set[str]:
+        """Initialise the heads that a serving checkpoint lacks from its encoder; return those that need no warning."""
+        heads = [head for name, head in self.named_children() if name in lost]
+        for head, source in [*((encoder, self.model.backbone) for encoder in self.encoders()), *self.averages()]:
+            if head in heads:
+                head.load_state_dict(source.state_dict())
+        return {"average"} & lost
+
+    @torch.no_grad()
+    def take_published(self, form: CsezooModel) -> None:
+        """Copy the weights of a published repository. The heads of training are new."""
+        self.model.take_published(form)
+        tensors = {name for name in self.state_dict() if not name.startswith("model.")}
+        self._without_training_heads(tensors, set())
+
+    def start_from(self, backbone: nn.Module) -> None:
+        """Load a pre-trained encoder's weights into every encoder of the model that starts from them."""
+        for encoder in self.encoders():
+            encoder.load_state_dict(without_pooler(backbone))
+        self._restart_averages()
+
+    def averages(self) -> list[tuple[nn.Module, nn.Module]]:
+        """Return every average of weights with the module that it averages."""
+        return [(self.average, self.model)] if self.config.ema_decay > 0 else []
+
+    def _restart_averages(self) -> None:
+        for average, module in self.averages():
+            average.load_state_dict(module.state_dict())
+
+    def train(self, mode: bool = True) -> "ForContrastiveLearning":
+        super().train(mode)
+        for average, _ in self.averages():
+            average.requires_grad_(False).eval()  # frozen here, because loading unfreezes it
+        return self
+
+    def encoders(self) -> list[PreTrainedModel]:
+        """Return the encoders that start from the pre-trained weights."""
+        return [self.model.backbone]
+
+    def serving_model(self) -> SentenceEncoderModel:
+        """Return the model to serve, with the weights trained so far or their average."""
+        return self.average if self.config.ema_decay > 0 else self.model
+
+    def frozen_parameters(self, stage: str) -> Iterable[nn.Parameter]:
+        """Return the parameters that a stage does not train, `nli` (labelled pairs only) or `contrastive`."""
+        return self.model.backbone.parameters() if self.config.lora_rank else ()
+
+    def begin_stage(self, name: str) -> None:
+        """Prepare for a stage, `nli` or `contrastive`. The loop calls this before it wraps the model.
+
+        A run that resumes within a stage calls it too, and then loads the checkpoint's tensors over its changes.
+        """
+        self._restart_averages()
+
+    def after_update(self) -> None:
+        """Update the method's state, without gradients, after an optimizer step.
+
+        The loop calls this once for all accumulated batches, and not for an update that fp16 skipped.
+        """
+        for average, module in self.averages():
+            update_average(average, module, self.config.ema_decay)
+
+    def learn_views(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> None:
+        """Run the extra encoder passes with which a method learns its views, so that a benchmark can count them.
+
+        No parameter of the encoder gets a gradient in them. By default there are none.
+        """
+
+    def learned_token_masks(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Return how much each token of views `(B, V, T)` is weakened in each of K layers, `(K, B, V, T)`.
+
+        0 means not weakened. Only methods whose configuration has `learns_token_masks` implement this.
+        """
+        raise NotImplementedError
+
+    def masked_lm_heads(self) -> dict[str, MaskedLMTransform]:
+        """Return the heads that start from the base model's masked-LM head, by the recipe key that adds them."""
+        heads: dict[str, MaskedLMTransform] = {"mlm_weight": self.lm_head} if self.config.mlm_weight > 0 else {}
+        return heads | ({"projection": self.model.transform} if self.config.projection == "mlm_transform" else {})
+
+    def diagnostics(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **_: Any) -> dict[str, float]:
+        """Return what a method measures in training on labelled pairs, from a batch `(N, V, T)` of them."""
+        return {}
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.model.set_input_embeddings(value)
+
+    def get_output_embeddings(self) -> None:
+        """Return None: transformers would tie `lm_head` by its name, but it reads the input embeddings itself."""
+        return None
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        rows: int | None = None,
+        nli_input_ids: torch.Tensor | None = None,
+        nli_attention_mask: torch.Tensor | None = None,
+        nli_labels: torch.Tensor | None = None,
+        nli_rows: int | None = None,
+        teacher_vectors: torch.Tensor | None = None,
+    ) -> ContrastiveLearningOutput:
+        """Compute the losses of a batch of sentences, a batch of labelled pairs, or both.
+
+        Args:
+            input_ids, attention_mask: `(B, V, T)`: anchor, positive and, for V = 3, hard negative of each sentence.
+            rows: how many leading sentences count (all by default). A process without a share of the last batch passes
+                one sentence and `rows=0`, to take part in the collectives without adding to the loss.
+            nli_input_ids, nli_attention_mask: `(N, 2, T)` with `nli_labels` `(N,)`, or `(N, 3, T)` triplets without
+                labels, see `labelled_loss`. Weighted by `nli_weight` beside the contrastive loss, and by 1 without it.
+            nli_rows: how many leading labelled rows count, as `rows`.
+            teacher_vectors: `(B, K)`, the teachers' vectors of the sentences, for rank distillation. The loss is added
+                if `rank_weight` is above 0.
+        """
+        losses, weighted, embeddings = {}, [], None
+        if input_ids is not None:
+            attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+            views = self.config.encoded_views
+            pooled = self.pool_views(input_ids[:, :views], attention_mask[:, :views], rows)[:rows]  # (B, V, H)
+            embeddings = self.project(pooled)
+            if self.config.contrastive_weight > 0:
+                losses["contrastive"] = self.contrastive_loss(embeddings, self.duplicates(input_ids[:rows]))
+                weighted.append(self.config.contrastive_weight * losses["contrastive"])
+            for name, (weight, value) in self.auxiliary_losses(input_ids, attention_mask, pooled, embeddings).items():
+                losses[name] = value
+                weighted.append(weight * value)
+            if self.config.rank_weight > 0:
+                losses["rank"] = self.rank_loss(embeddings, teacher_vectors)
+                weighted.append(self.config.rank_weight * losses["rank"])
+        if nli_input_ids is not None:
+            nli_attention_mask = torch.ones_like(nli_input_ids) if nli_attention_mask is None else nli_attention_mask
+            pooled = self.pool_rows(nli_input_ids, nli_attention_mask)
+            if self.config.denoise == "always":  # with `train` labelled pairs keep theirs, as in DiffAug's release
+                pooled = pooled - self.prompt_biases(nli_input_ids, nli_attention_mask)
+            pairs = self.project(pooled[:nli_rows])
+            labels = None if nli_labels is None else nli_labels[:nli_rows]
+            losses["nli"] = self.labelled_loss(pairs, labels, nli_input_ids[:nli_rows])
+            weighted.append(losses["nli"] * (1.0 if input_ids is None else self.config.nli_weight))
+        if not weighted:
+            raise ValueError(
+                "contrastive_weight: 0 needs an auxiliary loss with a weight; set one, such as mlm_weight"
+            )
+        return ContrastiveLearningOutput(loss=sum(weighted), losses=losses, embeddings=embeddings)
+
+    def pool_views(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, rows: int | None = None
+    ) -> torch.Tensor:
+        """Views seam: encode token ids `(B, V, T)` to pooled vectors `(B, V, H)`, all views in one forward pass.
+
+        Args:
+            input_ids, attention_mask: `(B, V, T)`.
+            rows: how many leading sentences count, for a method that uses the loss to make its views.
+        """
+        pooled = self.pool_rows(input_ids, attention_mask)
+        if self.config.denoise == "none":
+            return pooled
+        return pooled - self.prompt_biases(input_ids, attention_mask)
+
+    def pool_rows(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Encode token ids `(B, V, T)` to pooled vectors `(B, V, H)`, without subtracting a prompt's bias."""
+
+        def pool(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+            _, pooled = self.encode_views(input_ids, attention_mask, pooled_only=True)
+            return pooled.unflatten(0, input_ids.shape[:2])
+
+        return in_mini_batches(pool, self.mini_batch_size, input_ids, attention_mask)
+
+    def encode_views(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **inputs: Any
+    ) -> tuple[BackboneOutput, torch.Tensor]:
+        """Return the backbone's outputs and pooled vectors `(B * V, H)` of token ids `(B, V, T)`, one row per view.
+
+        Args:
+            input_ids, attention_mask: `(B, V, T)`.
+            inputs: further arguments of `encode_tokens`.
+        """
+        return self.model.encode_tokens(input_ids.flatten(0, 1), attention_mask.flatten(0, 1), **inputs)
+
+    def project(self, pooled: torch.Tensor) -> torch.Tensor:
+        """Project pooled vectors `(B, V, H)` for the objective. A projection may use batch statistics."""
+        projected = self.projection(self.model.projection(pooled.flatten(0, 1)))  # one of the two is the identity
+        return projected.unflatten(0, pooled.shape[:2])
+
+    def prompt_biases(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Return the bias of each view under its template, `(B, V, H)`. Each template is encoded once."""
+        views = input_ids.shape[1]
+        last = len(self.config.prompt_token_ids) - 1
+        biases = []
+        for template in range(min(views, last + 1)):
+            of_template = slice(template, views if template == last else template + 1)
+            ids, mask = input_ids[:, of_template], attention_mask[:, of_template]
+            bias = self.model.prompt_bias(ids.flatten(0, 1), mask.flatten(0, 1), template)
+            biases.append(bias.unflatten(0, ids.shape[:2]))
+        return torch.cat(biases, dim=1)
+
+    def duplicates(self, input_ids: torch.Tensor) -> torch.Tensor | None:
+        """Find equal sentences over all processes, see `duplicate_rows`. None without `mask_duplicates`.
+
+        Args:
+            input_ids: `(B, V, T)`, this process's sentences that count.
+        """
+        if not self.config.mask_duplicates:
+            return None
+        more = max(number_of_each(input_ids.shape[-1])) - input_ids.shape[-1]
+        everyone, _ = gather_rows(F.pad(input_ids, (0, more), value=self.config.backbone_config.pad_token_id))
+        return duplicate_rows(everyone)
+
+    def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
+        """Objective seam: compute the loss of embeddings `(B, V, H)`, with the negatives of all processes.
+
+        Args:
+            embeddings: of this process.
+            duplicates: rows of all processes that are not each other's negatives, see `duplicates`.
+        """
+        everyone, _ = gather_rows(embeddings)
+        anchors, positives, *hard_negatives = everyone.unbind(1)
+        return info_nce(
+            anchors,
+            positives,
+            *hard_negatives,
+            temperature=self.config.temperature,
+            hard_negative_weight=self.config.hard_negative_weight,
+            duplicates=duplicates,
+        )
+
+    def labelled_loss(self, pairs: torch.Tensor, labels: torch.Tensor | None, input_ids: torch.Tensor) -> torch.Tensor:
+        """Compute the loss of labelled pairs `(N, 2, H)`, or of triplets `(N, 3, H)` without labels.
+
+        It is `nli_loss`, or with `nli_objective="contrastive"` that of supervised SimCSE (eq. 5), whatever the method.
+        """
+        if self.config.nli_objective == "contrastive":
+            return ForContrastiveLearning.contrastive_loss(self, pairs, self.duplicates(input_ids))
+        return nli_loss(self.nli_classifier, pairs, labels)
+
+    def rank_loss(self, embeddings: torch.Tensor, teacher_vectors: torch.Tensor | None) -> torch.Tensor:
+        """Return the loss of rank distillation over the sentences of all processes, see `rank_distillation`.
+
+        Args:
+            embeddings: `(B, V, H)`, of this process's sentences that count. `ranked_views` names the two to compare.
+            teacher_vectors: `(B or more, K)`, without gradients.
+        """
+        if teacher_vectors is None:
+            raise ValueError(
+                "rank_weight: needs the vectors of a teacher; give --teachers DIR, written by `csezoo encode`"
+            )
+        everyone, _ = gather_rows(embeddings)
+        teachers, _ = gather_rows(teacher_vectors[: len(embeddings)])
+        anchors, others = (everyone[:, view] for view in self.ranked_views)
+        return rank_distillation(
+            anchors,
+            others,
+            teachers,
+            loss=self.config.rank_loss,
+            temperature=self.config.rank_temperature,
+            teacher_temperature=self.config.teacher_temperature,
+        )
+
+    def maskable(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Return which tokens may be masked, in the shape of `input_ids`: real tokens that are not special."""
+        if self.config.special_token_ids is None or self.config.mask_token_id is None:
+            raise ValueError("special_token_ids, mask_token_id: not set; give the configuration the tokenizer's ids")
+        special = tensor_on(input_ids.device, self.config.special_token_ids)
+        return attention_mask.bool() & ~torch.isin(input_ids, special)
+
+    def auxiliary_losses(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, pooled: torch.Tensor, embeddings: torch.Tensor
+    ) -> dict[str, tuple[float, torch.Tensor]]:
+        """Auxiliary seam: return named losses, each with its weight.
+
+        Args:
+            input_ids, attention_mask: `(B, V, T)`, with the views beyond `encoded_views` of the configuration.
+            pooled, embeddings: the vectors before and after the projection, only of the sentences that count.
+        """
+        losses = matryoshka_losses(self, input_ids[: len(pooled)], pooled, embeddings)
+        if self.config.mlm_weight == 0:
+            return losses
+        maskable = self.maskable(input_ids, attention_mask)
+        maskable[len(pooled) :] = False
+        masked_ids, labels = mask_tokens(
+            input_ids.flatten(0, 1),
+            maskable.flatten(0, 1),
+            probability=self.config.mlm_probability,
+            mask_token_id=self.config.mask_token_id,
+            vocab_size=self.config.vocab_size,
+        )
+        outputs, _ = self.encode_views(masked_ids.view_as(input_ids), attention_mask)
+        logits = self.lm_head(outputs.last_hidden_state, self.get_input_embeddings().weight)
+        return {**losses, "mlm": (self.config.mlm_weight, masked_lm_loss(logits, labels))}

@@ -1,0 +1,7 @@
+"""ConSERT: its configuration, its models, its recipes and its cards."""
+
+from .configuration import ConSERTConfig
+from .model import ConSERTForContrastiveLearning, ConSERTModel
+
+METHOD = (ConSERTConfig, ConSERTModel, ConSERTForContrastiveLearning)
+__all__ = ["METHOD", "ConSERTConfig", "ConSERTForContrastiveLearning", "ConSERTModel"]

@@ -1,0 +1,62 @@
+"""Configuration of Contrastive Tension."""
+
+from typing import Any
+
+from ...contrastive.configuration import SentenceEncoderConfig
+
+NEGATIVE_PAIRS = ("others", "own")
+
+
+class ContrastiveTensionConfig(SentenceEncoderConfig):
+    """The configuration of Contrastive Tension, with the paper's pooling. `temperature` has no effect.
+
+    Args:
+        negatives: K, negative pairs for each positive pair; fewer if a batch has fewer other sentences. 7 in the
+            paper.
+        negative_pairs: what a negative pair is. `others` pairs two sentences that are in no other pair of the batch,
+            as the release does: of 1 + 2K sentences, one makes a positive pair and the others K negative ones. `own`
+            pairs each sentence with the next K of its batch, near the paper's pairs of one sentence with K others;
+            then every sentence is in a positive pair.
+
+    Example:
+        >>> ContrastiveTensionConfig().pooling
+        'mean'
+    """
+
+    model_type = "contrastive_tension"
+    allowed = {"negatives": "[1, 1_000_000]", "negative_pairs": NEGATIVE_PAIRS}
+
+    def __init__(
+        self,
+        negatives: int = 7,
+        negative_pairs: str = "others",
+        pooling: str = "mean",
+        projection: str = "none",
+        **kwargs: Any,
+    ):
+        self.negatives = negatives
+        self.negative_pairs = negative_pairs
+        super().__init__(pooling=pooling, projection=projection, **kwargs)
+
+    def check(self) -> None:
+        super().check()
+        if self.denoise != "none":
+            raise ValueError("denoise: contrastive_tension has two encoders with different biases; set denoise: none")
+        if self.lora_rank:  # its updates are of the served encoder; the other one would be trained completely
+            raise ValueError("lora_rank: contrastive_tension trains two encoders, LoRA only one; set lora_rank: 0")
+
+    @property
+    def encoders_in_training(self) -> tuple[int, int]:
+        return 2, super().encoders_in_training[1]
+
+    @property
+    def needs_whole_batch(self) -> str | None:
+        return "Contrastive Tension needs the gradients of two encoders, which mini-batches do not compute"
+
+    @property
+    def takes_three_views(self) -> bool:
+        return False  # one for each encoder
+
+    @property
+    def views_part_in_training(self) -> bool:
+        return True  # each encoder has its own weights

@@ -1,0 +1,7 @@
+"""DiffCSE: its configuration, its models, its recipes and its cards."""
+
+from .configuration import DiffCSEConfig
+from .model import DiffCSEForContrastiveLearning, DiffCSEModel
+
+METHOD = (DiffCSEConfig, DiffCSEModel, DiffCSEForContrastiveLearning)
+__all__ = ["METHOD", "DiffCSEConfig", "DiffCSEForContrastiveLearning", "DiffCSEModel"]

@@ -1,0 +1,153 @@
+"""DiffCSE's configuration."""
+
+from typing import Any
+
+from transformers import AutoConfig, PretrainedConfig
+
+from ...contrastive.allowed_values import WEIGHT
+from ...contrastive.configuration import SentenceEncoderConfig
+from ...objectives import REDUCTIONS
+
+CHOICES = {
+    "rtd_reduction": REDUCTIONS,
+    "condition_on": ("projection", "pooled"),
+    "generator_sampling": ("argmax", "sample"),
+    "generator_positions": ("all", "masked"),
+    "edit": ("replace", "insert", "delete", "all"),
+    "prediction": ("rtd", "masked_lm", "corrective_lm"),
+    "predicted_sentence": ("same", "next", "both"),
+    "edited_view": ("none", "positive", "negative"),
+}
+
+
+class DiffCSEConfig(SentenceEncoderConfig):
+    """The configuration of DiffCSE: how sentences are edited, and what is learned from the difference.
+
+    Args:
+        projection: as in every method. The paper uses `batchnorm`; `tanh` (SimCSE's MLP) is its ablation.
+        rtd_weight: λ, the weight of the discriminator's loss; 0 is SimCSE.
+        rtd_mask_ratio: share of tokens that an edit masks or deletes, or of places where it inserts. The paper uses
+            0.30 for BERT on STS, 0.20 and 0.15 in other settings (see the recipes), 0.15 in its ablation of edits.
+        rtd_reduction: how the discriminator's loss is averaged or summed, see `objectives.replaced_token_detection`; λ
+            = 0.005 was chosen for `mean`.
+        condition_on: the sentence vector that the discriminator reads: after the `projection`, as in the contrastive
+            loss, or `pooled`, before it (the release's option `before_mlp`).
+        generator_sampling: replace tokens by the generator's best guess (`argmax`, the release) or by a `sample` (the
+            paper's abstract).
+        generator_positions: replace `all` tokens by the generator's (the release), or only the `masked` ones.
+        generator_dropout: keep the dropout of the frozen generator on in training, as in the release.
+        generator_config: configuration (or its dict) of the generator, any masked language model with the backbone's
+            vocabulary; set when a model is built, by default the backbone's.
+        edit: `replace` tokens, `insert` some, `delete` some, or `all` three (section 5, table 4).
+        prediction: what the discriminator predicts: which tokens are edited (`rtd`), the masked tokens (`masked_lm`),
+            or the original of every token (`corrective_lm`), section 5, table 3.
+        predicted_sentence: the sentence whose edit the discriminator reads: the `same` one that the vector encodes,
+            the `next` one, or `both`. `next` and `both` need two text columns, a sentence and the one after it.
+        edited_view: also use the edited sentence in the contrastive loss, as a `positive` or a hard `negative`
+            (appendix B, table 15, with λ = 0).
+
+    Raises:
+        ValueError: a value is outside its range, or two values contradict each other.
+
+    Example:
+        >>> DiffCSEConfig().rtd_weight
+        0.005
+    """
+
+    model_type = "diffcse"
+    allowed = {**CHOICES, "rtd_weight": WEIGHT, "rtd_mask_ratio": "[0, 1]"}
+
+    def __init__(
+        self,
+        projection: str = "batchnorm",
+        rtd_weight: float = 0.005,
+        rtd_mask_ratio: float = 0.30,
+        rtd_reduction: str = "mean",
+        condition_on: str = "projection",
+        generator_sampling: str = "argmax",
+        generator_positions: str = "all",
+        generator_dropout: bool = True,
+        generator_config: PretrainedConfig | dict | None = None,
+        edit: str = "replace",
+        prediction: str = "rtd",
+        predicted_sentence: str = "same",
+        edited_view: str = "none",
+        **kwargs: Any,
+    ):
+        if isinstance(generator_config, dict):
+            generator_config = AutoConfig.for_model(**generator_config)
+        self.rtd_weight = rtd_weight
+        self.rtd_mask_ratio = rtd_mask_ratio
+        self.rtd_reduction = rtd_reduction
+        self.condition_on = condition_on
+        self.generator_sampling = generator_sampling
+        self.generator_positions = generator_positions
+        self.generator_dropout = generator_dropout
+        self.generator_config = generator_config
+        self.edit = edit
+        self.prediction = prediction
+        self.predicted_sentence = predicted_sentence
+        self.edited_view = edited_view
+        super().__init__(projection=projection, **kwargs)
+
+    def check(self) -> None:
+        super().check()
+        if self.prediction != "rtd" and self.edit != "replace":
+            raise ValueError(f"prediction: {self.prediction} needs edit: replace, got {self.edit}")
+        # The tokenizer may be None because there are no sentences.
+        if (self.edited_view != "none" or self.predicted_sentence != "same") and self.text_prefixes([], None):  # type: ignore[arg-type]
+            raise ValueError(
+                "edited_view, predicted_sentence: another method makes the texts of the views; leave both out"
+            )
+        if self.edited_view != "none" and not self.takes_three_views:
+            raise ValueError(f"edited_view: {self.model_type} takes two views of a sentence; set edited_view: none")
+        if self.edited_view != "none" and self.edit == "all":
+            raise ValueError("edited_view: it needs a single edit; set edit: replace, insert or delete")
+        if self.edited_view != "none" and self.predicted_sentence != "same":
+            raise ValueError("edited_view: the third view would be the next sentence; set predicted_sentence: same")
+        if self.rtd_weight > 0 and self.projection == "gelu" and self.condition_on == "projection":
+            raise ValueError("projection: gelu is too wide for the discriminator; set condition_on: pooled")
+
+    @property
+    def sub_configs(self) -> dict[str, type]:  # type: ignore[override]  # a class attribute in transformers
+        """Nested configurations. transformers 4 would read the generator's even if there is none."""
+        generator = {"generator_config": AutoConfig} if self.generator_config else {}
+        return super().sub_configs | generator
+
+    @property
+    def edits(self) -> tuple[str, ...]:
+        """The edits that the discriminator learns from."""
+        return ("replace", "insert", "delete") if self.edit == "all" else (self.edit,)
+
+    @property
+    def needs_generator(self) -> bool:
+        read = self.rtd_weight > 0 and self.prediction != "masked_lm"
+        return (read or self.edited_view != "none") and self.edit != "delete"
+
+    @property
+    def passes_per_text(self) -> float:
+        discriminator, generator = 1 / 2, 1 / 2 * 1 / 2 * 1 / 3  # of one text of two; half the layers, forward alone
+        return super().passes_per_text + discriminator + (generator if self.needs_generator else 0)
+
+    @property
+    def encoders_in_training(self) -> tuple[int, int]:
+        trained, frozen = super().encoders_in_training
+        return trained + 1, frozen  # the discriminator
+
+    @property
+    def encoded_views(self) -> int | None:
+        return None if self.predicted_sentence == "same" else 2
+
+    def view_columns(self, columns: int) -> list[int]:
+        if self.edited_view != "none" and columns > 2:
+            raise ValueError(
+                f"edited_view: it adds the edited sentence as third view; give one or two text columns, not {columns}"
+            )
+        if self.predicted_sentence == "same":
+            return super().view_columns(columns)
+        if columns != 2:
+            raise ValueError(
+                f"predicted_sentence: {self.predicted_sentence} needs two text columns (a sentence and the one after "
+                f"it), not {columns}"
+            )
+        return [0, 0, 1]

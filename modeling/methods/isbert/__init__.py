@@ -1,0 +1,7 @@
+"""IS-BERT: its configuration, its models, its recipes and its cards."""
+
+from .configuration import ISBERTConfig
+from .model import ISBERTForContrastiveLearning, ISBERTModel
+
+METHOD = (ISBERTConfig, ISBERTModel, ISBERTForContrastiveLearning)
+__all__ = ["METHOD", "ISBERTConfig", "ISBERTForContrastiveLearning", "ISBERTModel"]

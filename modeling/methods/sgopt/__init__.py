@@ -1,0 +1,7 @@
+"""SG-OPT: its configuration, its models, its recipes and its cards."""
+
+from .configuration import SGOPTConfig
+from .model import SGOPTForContrastiveLearning, SGOPTModel
+
+METHOD = (SGOPTConfig, SGOPTModel, SGOPTForContrastiveLearning)
+__all__ = ["METHOD", "SGOPTConfig", "SGOPTForContrastiveLearning", "SGOPTModel"]

@@ -1,0 +1,7 @@
+"""SimCSE: its configuration, its models, its recipes and its cards."""
+
+from .configuration import SimCSEConfig
+from .model import SimCSEForContrastiveLearning, SimCSEModel
+
+METHOD = (SimCSEConfig, SimCSEModel, SimCSEForContrastiveLearning)
+__all__ = ["METHOD", "SimCSEConfig", "SimCSEForContrastiveLearning", "SimCSEModel"]
