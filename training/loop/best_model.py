@@ -64,8 +64,9 @@ class BestModel:
     COUNTERS: tuple[str, ...] = ("best_step", "best_score", "last_score", "times_lower", "times_not_best")
 
     def counters(self) -> dict:
+        """Return what a checkpoint keeps. The checksums of `best_weights` are known when these have been written."""
         kept = {name: getattr(self, name) for name in self.COUNTERS}
-        return {**kept, "soup": list(self.soup.ranked)}
+        return {**kept, "soup": list(self.soup.ranked), "best_weights": dict.fromkeys(self.weights.needed)}
 
     def restore(self, counters: dict) -> None:
         """Continue with a checkpoint's counters.

@@ -116,14 +116,14 @@ class Run:
         snapshot = state.snapshot(self.data.place)
         if snapshot is None:
             return
-        directory, step, needed = self.directory / "checkpoints", log.step, weights.needed
+        directory, step = self.directory / "checkpoints", log.step
         counters = {**log.counters(), **self.best.counters()}
         metrics = log.metrics.name, log.metrics.read_bytes()
 
         def write() -> None:
             flush(log.metrics)
-            named = {"best_weights": weights.checksums_of(needed)}
-            snapshot.write(directory, step, counters | named, metrics)
+            counters["best_weights"] = weights.checksums_of(counters["best_weights"])
+            snapshot.write(directory, step, counters, metrics)
             self.best.delete_weights(map(read_state, checkpoints(directory, {})))
 
         self.writer.submit(write)
