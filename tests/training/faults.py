@@ -58,11 +58,11 @@ def fill_disk() -> None:
 
 @dataclass
 class KilledAfter:
-    """Killed (SIGKILL) some seconds after the training process logs a line with `text` for the first time."""
+    """Killed (SIGKILL) some seconds after the training process logs a line with `text` for the n-th time."""
 
     text: str
+    occurrence: int
     seconds: float
-    seen: bool = False
 
     def install(self) -> None:
         handler = logging.Handler()
@@ -70,8 +70,8 @@ class KilledAfter:
         logging.getLogger("csezoo").addHandler(handler)
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self.text in record.getMessage() and not self.seen:
-            self.seen = True
+        self.occurrence -= self.text in record.getMessage()
+        if self.occurrence == 0:
             Timer(self.seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
 
 
