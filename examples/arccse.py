@@ -23,32 +23,28 @@ Relations:
 """
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from ...contrastive.configuration import SentenceEncoderConfig
-from ...contrastive.distributed import gather_rows
+from ...contrastive.distributed import gather_rows, sum_over_processes
+from ...contrastive.keys import key
 from ...contrastive.sentence_encoder import SentenceEncoderModel
 from ...contrastive.training_model import ForContrastiveLearning
-from ...objectives import cosine_logits, without
+from ...objectives import cosine_logits, numbers_of, without
 
 
 class ArcCSEConfig(SentenceEncoderConfig):
-    """The configuration of ArcCSE.
-
-    Args:
-        margin: the angle m, in radians; 10 degrees by default.
-    """
+    """The configuration of ArcCSE."""
 
     model_type = "arccse"
 
-    def __init__(self, margin: float = math.radians(10), **kwargs: Any):
-        super().__init__(**kwargs)
-        if not 0 <= margin < math.pi / 2:
-            raise ValueError(f"margin: {margin} must be at least 0 and below a right angle, in radians")
-        self.margin = margin
+    margin: float = key(math.radians(10), "The angle m, in radians; 10 degrees by default.", "[0, 1.57]")
+
+    @property
+    def takes_three_views(self) -> bool:
+        return False  # the loss is over pairs
 
 
 class ArcCSEModel(SentenceEncoderModel):
@@ -66,14 +62,15 @@ class ArcCSEForContrastiveLearning(ForContrastiveLearning):
 
     def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
         """Compute the loss of embeddings `(B, 2, H)`, with the other sentences of all processes."""
-        everyone, _ = gather_rows(embeddings)
+        everyone, mine = gather_rows(embeddings)
         anchors, positives = everyone.unbind(1)
-        cosines = cosine_logits(anchors, positives, temperature=1.0)
-        positive = cosines.diagonal()
+        own = numbers_of(mine, anchors)[:, None]
+        cosines = cosine_logits(anchors[mine], positives, temperature=1.0)  # (b, B), of this process's sentences
+        positive = cosines.gather(1, own)
         sines = (1 - positive.square()).clamp(min=1e-12).sqrt()  # the root of 0 has no gradient
         farther = positive * math.cos(self.config.margin) - sines * math.sin(self.config.margin)  # the cosine of θ + m
-        logits = (cosines + torch.diag(farther - positive)) / self.config.temperature
-        return F.cross_entropy(without(logits, duplicates), torch.arange(len(anchors), device=logits.device))
+        logits = without(cosines.scatter(1, own, farther) / self.config.temperature, duplicates)
+        return sum_over_processes(F.cross_entropy(logits, own[:, 0], reduction="sum") / len(anchors))
 
 
 METHOD = (ArcCSEConfig, ArcCSEModel, ArcCSEForContrastiveLearning)

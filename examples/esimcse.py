@@ -44,33 +44,27 @@ from torch import nn
 from transformers import AutoModel
 
 from ...contrastive.configuration import SentenceEncoderConfig
-from ...contrastive.distributed import gather_rows
+from ...contrastive.distributed import gather_rows, sum_over_processes
+from ...contrastive.keys import key
 from ...contrastive.sentence_encoder import SentenceEncoderModel
 from ...contrastive.training_model import ContrastiveLearningOutput, ForContrastiveLearning
 from ...contrastive.weight_average import update_average
-from ...objectives import cosine_logits, without
+from ...objectives import cosine_logits, numbers_of, without
 from ...pooling import build_projection
 
 
 class ESimCSEConfig(SentenceEncoderConfig):
-    """The configuration of ESimCSE.
-
-    Args:
-        repetition_rate: dup_rate, the largest share of word pieces repeated in a long sentence; 0 for none.
-        momentum: λ of the momentum encoder.
-        queue_factor: vectors in the queue, as a multiple of the batch size; 0 for no queue.
-    """
+    """The configuration of ESimCSE."""
 
     model_type = "esimcse"
-    allowed = {"repetition_rate": "[0, 1]", "momentum": "[0, 1]", "queue_factor": "[0, 1_000]"}
 
-    def __init__(
-        self, repetition_rate: float = 0.32, momentum: float = 0.995, queue_factor: float = 2.5, **kwargs: Any
-    ):
-        self.repetition_rate = repetition_rate
-        self.momentum = momentum
-        self.queue_factor = queue_factor
-        super().__init__(**kwargs)
+    repetition_rate: float = key(
+        0.32, "dup_rate, the largest share of word pieces repeated in a long sentence; 0 for none.", "[0, 1]"
+    )
+    momentum: float = key(0.995, "λ of the momentum encoder.", "[0, 1]")
+    queue_factor: float = key(
+        2.5, "Vectors in the queue, as a multiple of the batch size; 0 for no queue.", "[0, 1_000]"
+    )
 
     @property
     def queue_size(self) -> int:
@@ -87,12 +81,9 @@ class ESimCSEConfig(SentenceEncoderConfig):
         repeated = set(draw.sample(range(len(positive)), draw.randint(0, most)))
         return [anchor, [piece for place, one in enumerate(positive) for piece in [one] * (1 + (place in repeated))]]
 
-    def view_columns(self, columns: int) -> list[int]:
-        if columns > 2:
-            raise ValueError(
-                f"text_columns: esimcse needs one text column or two (anchor and positive), not {columns}"
-            )
-        return super().view_columns(columns)
+    @property
+    def takes_three_views(self) -> bool:
+        return False  # the queue has the negatives
 
 
 class ESimCSEModel(SentenceEncoderModel):
@@ -183,14 +174,15 @@ class ESimCSEForContrastiveLearning(ForContrastiveLearning):
         """Compute the loss of embeddings `(B, 2, H)`, with the negatives of all processes and of the queue."""
         if not self.config.queue_size:
             return super().contrastive_loss(embeddings, duplicates)
-        everyone, _ = gather_rows(embeddings)
+        everyone, mine = gather_rows(embeddings)
         anchors, positives = everyone.unbind(1)
+        own, targets = anchors[mine], numbers_of(mine, anchors)
         queue = self.queue.clone()  # `forward` changes it before the backward pass reads it
-        in_batch = without(cosine_logits(anchors, positives, self.config.temperature), duplicates)  # (B, B)
-        earlier = cosine_logits(anchors, queue, self.config.temperature)  # (B, queue)
+        in_batch = without(cosine_logits(own, positives, self.config.temperature), duplicates)  # (b, B)
+        earlier = cosine_logits(own, queue, self.config.temperature)  # (b, queue)
         earlier = earlier.masked_fill(~queue.any(1), -torch.inf)  # places not filled yet
-        targets = torch.arange(len(anchors), device=anchors.device)
-        return F.cross_entropy(torch.cat([in_batch, earlier], dim=1), targets)
+        losses = F.cross_entropy(torch.cat([in_batch, earlier], dim=1), targets, reduction="sum")
+        return sum_over_processes(losses / len(anchors))
 
 
 METHOD = (ESimCSEConfig, ESimCSEModel, ESimCSEForContrastiveLearning)

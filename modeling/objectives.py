@@ -13,6 +13,7 @@ from torch import nn
 from .contrastive.distributed import full_tensor
 
 REDUCTIONS = ("mean", "nonpad_mean", "sum")
+EVERY = slice(None)  # all rows of a batch
 
 
 def at_least_float32(values: torch.Tensor) -> torch.Tensor:
@@ -36,6 +37,33 @@ def cosine_logits(left: torch.Tensor, right: torch.Tensor, temperature: float) -
         return _unit(left) @ _unit(right).T / temperature
 
 
+def some_of(batch: torch.Tensor, rows: slice) -> torch.Tensor:
+    """Return some rows of a batch, or itself if they are all: then its gradients are added up in the same order."""
+    some = batch[rows]
+    return batch if len(some) == len(batch) else some
+
+
+def numbers_of(rows: slice, batch: torch.Tensor) -> torch.Tensor:
+    """Return the numbers of some rows of a batch, `(b,)`."""
+    return torch.arange(len(batch), device=batch.device)[rows]
+
+
+def _itself(numbers: torch.Tensor, total: int) -> torch.Tensor:
+    """Return where rows `(b,)` meet themselves among all, `(b, B)` of bool."""
+    return numbers[:, None] == torch.arange(total, device=numbers.device)
+
+
+def mean_or_share(losses: torch.Tensor, total: int) -> torch.Tensor:
+    """Return the mean of all losses, or the share that some of `total` losses have in it."""
+    return losses.mean() if losses.numel() == total else losses.sum() / total
+
+
+def _cross_entropy(logits: torch.Tensor, targets: torch.Tensor, total: int) -> torch.Tensor:
+    if len(logits) == total:
+        return F.cross_entropy(logits, targets)
+    return F.cross_entropy(logits, targets, reduction="sum") / total
+
+
 def _hash(tokens: torch.Tensor) -> torch.Tensor:
     """Return a number of 64 bits for each row of token ids `(…, T)`.
 
@@ -55,14 +83,15 @@ def _shifted(numbers: torch.Tensor, bits: int) -> torch.Tensor:
     return (numbers >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def duplicate_rows(input_ids: torch.Tensor) -> torch.Tensor:
+def duplicate_rows(input_ids: torch.Tensor, rows: slice = EVERY) -> torch.Tensor:
     """Find rows of a batch with the same sentence: equal token ids as anchor or positive.
 
     Args:
         input_ids: `(B, V, T)`, padded to the same length. The first view is the anchor, the second one the positive.
+        rows: b of the sentences; all by default.
 
     Returns:
-        `(B, B)` of bool, false on the diagonal.
+        `(b, B)` of bool, false where a sentence meets itself.
 
     Example:
         >>> duplicate_rows(torch.tensor([[[1, 2], [1, 2]], [[3, 4], [3, 4]], [[1, 2], [1, 2]]])).int()
@@ -71,12 +100,13 @@ def duplicate_rows(input_ids: torch.Tensor) -> torch.Tensor:
                 [1, 0, 0]], dtype=torch.int32)
     """
     texts = _hash(input_ids[:, :2])  # (B, 1 or 2)
-    same = (texts[:, None, :, None] == texts[None, :, None, :]).flatten(2).any(2)
-    return same.fill_diagonal_(False)
+    same = (texts[rows, None, :, None] == texts[None, :, None, :]).flatten(2).any(2)
+    same[:, rows].fill_diagonal_(False)
+    return same
 
 
 def without(logits: torch.Tensor, duplicates: torch.Tensor | None) -> torch.Tensor:
-    """Remove the logits `(B, B)` of `duplicates` `(B, B)` from every denominator."""
+    """Remove the logits `(b, B)` of `duplicates` `(b, B)` from every denominator."""
     return logits if duplicates is None else logits.masked_fill(duplicates, -torch.inf)
 
 
@@ -88,6 +118,7 @@ def info_nce(
     temperature: float,
     hard_negative_weight: float = 0.0,
     duplicates: torch.Tensor | None = None,
+    rows: slice = EVERY,
 ) -> torch.Tensor:
     r"""The SimCSE loss: find each anchor's positive among the positives (and hard negatives) of the batch.
 
@@ -104,12 +135,13 @@ def info_nce(
         hard_negatives: `(B, H)`, optional.
         temperature: the published temperature τ (0.05); sentence-transformers' `scale` is 1/τ.
         hard_negative_weight: log weight of each anchor's own hard negative.
-        duplicates: `(B, B)` of bool: where [i, j] is true, the positive of row j is not a negative of anchor i, see
+        duplicates: `(b, B)` of bool: where [i, j] is true, the positive of row j is not a negative of anchor i, see
             `duplicate_rows`. The hard negative of row j still is: what contradicts a sentence contradicts its
             duplicate.
+        rows: the b anchors whose losses are computed; all by default.
 
     Returns:
-        The mean loss over the anchors, a scalar of at least float32.
+        The mean loss over the anchors, a scalar of at least float32; with `rows` their share in it.
 
     References:
         Gao et al. 2021, "SimCSE: Simple Contrastive Learning of Sentence Embeddings", sections 3 and 4.
@@ -123,12 +155,13 @@ def info_nce(
         >>> round(info_nce(z, z, temperature=1.0).item(), 4)  # log(e + 2) - 1
         0.5514
     """
-    logits = without(cosine_logits(anchors, positives, temperature), duplicates)  # (B, B)
+    own, numbers = some_of(anchors, rows), numbers_of(rows, anchors)
+    logits = without(cosine_logits(own, positives, temperature), duplicates)  # (b, B)
     if hard_negatives is not None:
-        diagonal = torch.eye(len(anchors), dtype=logits.dtype, device=logits.device)
-        hard = cosine_logits(anchors, hard_negatives, temperature) + hard_negative_weight * diagonal  # (B, B)
-        logits = torch.cat([logits, hard], dim=1)  # (B, 2B)
-    return F.cross_entropy(logits, torch.arange(len(anchors), device=logits.device))
+        itself = _itself(numbers, len(anchors)).to(logits.dtype)
+        hard = cosine_logits(own, hard_negatives, temperature) + hard_negative_weight * itself  # (b, B)
+        logits = torch.cat([logits, hard], dim=1)  # (b, 2B)
+    return _cross_entropy(logits, numbers, len(anchors))
 
 
 def prefix_contrastive(
@@ -139,6 +172,7 @@ def prefix_contrastive(
     temperature: float,
     denominator: str = "batch",
     duplicates: torch.Tensor | None = None,
+    rows: slice = EVERY,
 ) -> torch.Tensor:
     r"""The PrdSimCSE loss: each sentence has one prefixed copy as positive and one as negative.
 
@@ -157,10 +191,10 @@ def prefix_contrastive(
             negative copies (the ablation "+Pos").
         temperature: τ.
         denominator: `batch`, `own` or `all`.
-        duplicates: as in `info_nce`. With `all`, their anchors are not negatives either.
+        duplicates, rows: as in `info_nce`. With `all`, the anchors of duplicates are not negatives either.
 
     Returns:
-        The mean loss over the anchors, a scalar of at least float32.
+        The mean loss over the anchors, a scalar of at least float32; with `rows` their share in it.
 
     Relations:
         With `batch` it equals `info_nce` with the negatives as hard negatives.
@@ -172,15 +206,16 @@ def prefix_contrastive(
     """
     if denominator not in ("batch", "own", "all"):
         raise ValueError(f"denominator: {denominator!r} must be one of batch, own, all")
-    logits = [without(cosine_logits(anchors, positives, temperature), duplicates)]  # (B, B)
+    own, numbers = some_of(anchors, rows), numbers_of(rows, anchors)
+    logits = [without(cosine_logits(own, positives, temperature), duplicates)]  # (b, B)
     if negatives is not None:
-        hard = cosine_logits(anchors, negatives, temperature)  # (B, B)
-        logits.append(hard.diagonal()[:, None] if denominator == "own" else hard)
+        hard = cosine_logits(own, negatives, temperature)  # (b, B)
+        logits.append(hard[:, rows].diagonal()[:, None] if denominator == "own" else hard)
     if denominator == "all":
-        itself = torch.eye(len(anchors), dtype=torch.bool, device=anchors.device)
-        others = cosine_logits(anchors, anchors, temperature).masked_fill(itself, -torch.inf)
+        itself = _itself(numbers, len(anchors))
+        others = cosine_logits(own, anchors, temperature).masked_fill(itself, -torch.inf)
         logits.append(without(others, duplicates))
-    return F.cross_entropy(torch.cat(logits, dim=1), torch.arange(len(anchors), device=anchors.device))
+    return _cross_entropy(torch.cat(logits, dim=1), numbers, len(anchors))
 
 
 def self_guided(
@@ -191,6 +226,7 @@ def self_guided(
     variant: str = "opt3",
     layers: torch.Tensor | None = None,
     duplicates: torch.Tensor | None = None,
+    rows: slice = EVERY,
 ) -> torch.Tensor:
     r"""The SG-OPT losses: match each sentence vector with the layers of a fixed twin on the same sentence.
 
@@ -215,10 +251,11 @@ def self_guided(
         temperature: τ (0.01).
         variant: `base`, `opt1`, `opt2` or `opt3`.
         layers: `(B,)`, index of the view to use for each sentence with `base`, `opt1`, `opt2`; not needed if K is 1.
-        duplicates: `(B, B)` of bool: rows that are left out of an anchor's denominators, see `duplicate_rows`.
+        duplicates: `(b, B)` of bool: rows that are left out of an anchor's denominators, see `duplicate_rows`.
+        rows: the b sentences whose losses are computed; all by default.
 
     Returns:
-        A scalar of at least float32.
+        A scalar of at least float32; with `rows` their share in it.
 
     References:
         Kim, Yoo, Lee 2021, "Self-Guided Contrastive Learning for BERT Sentence Representations", ACL.
@@ -234,29 +271,31 @@ def self_guided(
     if variant not in ("base", "opt1", "opt2", "opt3"):
         raise ValueError(f"variant: {variant!r} must be one of base, opt1, opt2, opt3")
     batch, count, _ = views.shape
+    own, mates = some_of(embeddings, rows), numbers_of(rows, embeddings)
     if variant == "opt3":
-        logits = cosine_logits(embeddings, views.flatten(0, 1), temperature).view(batch, batch, count)  # [i, m, n]
-        itself = torch.eye(batch, dtype=torch.bool, device=logits.device)
+        logits = cosine_logits(own, views.flatten(0, 1), temperature).unflatten(1, (batch, count))  # (b, B, K)
+        itself = _itself(mates, batch)
         itself = (itself if duplicates is None else itself | duplicates)[:, :, None]
-        positive = logits.diagonal().T  # (B, K): [i, k] = s(c_i, h_ik)
+        positive = logits[:, rows].diagonal().T  # (b, K): [i, k] = s(c_i, h_ik)
         least = torch.finfo(logits.dtype).min  # not -inf: a single sentence has no others, but needs a gradient
-        others = logits.masked_fill(itself, least).flatten(1).logsumexp(1, keepdim=True)  # (B, 1)
-        return (torch.logaddexp(positive, others) - positive).mean()
+        others = logits.masked_fill(itself, least).flatten(1).logsumexp(1, keepdim=True)  # (b, 1)
+        return mean_or_share(torch.logaddexp(positive, others) - positive, batch * count)
     if layers is None:
         if count > 1:
             raise ValueError(f"layers: variant {variant} uses one of the {count} views of a sentence; give its index")
         layers = torch.zeros(batch, dtype=torch.long, device=views.device)
     chosen = views[torch.arange(batch, device=views.device), layers]  # (B, H)
-    mates = torch.arange(batch, device=views.device)
     if variant == "opt2":
-        return F.cross_entropy(without(cosine_logits(embeddings, chosen, temperature), duplicates), mates)
+        return _cross_entropy(without(cosine_logits(own, chosen, temperature), duplicates), mates, batch)
     everyone = torch.cat([embeddings, chosen])  # (2B, H)
-    logits = cosine_logits(everyone, everyone, temperature)
-    logits = logits.masked_fill(torch.eye(2 * batch, dtype=torch.bool, device=logits.device), -torch.inf)
+    both = everyone if own is embeddings else torch.cat([own, chosen[rows]])  # (2b, H)
+    logits = cosine_logits(both, everyone, temperature)  # (2b, 2B)
+    itself = _itself(torch.cat([mates, mates + batch]), 2 * batch)
+    logits = logits.masked_fill(itself, -torch.inf)
     logits = without(logits, None if duplicates is None else duplicates.repeat(2, 2))
     if variant == "opt1":
-        return F.cross_entropy(logits[:batch], mates + batch)
-    return F.cross_entropy(logits, torch.cat([mates + batch, mates]))
+        return _cross_entropy(logits[: len(own)], mates + batch, batch)
+    return _cross_entropy(logits, torch.cat([mates + batch, mates]), 2 * batch)
 
 
 def parameter_distance(tuned: nn.Module, fixed: nn.Module) -> torch.Tensor:

@@ -164,5 +164,5 @@ def build_projection(config: SentenceEncoderConfig, *, at_test: bool) -> nn.Modu
     if config.projection in ("none", "mlm_transform") or config.projection_at_test != at_test:
         return nn.Identity()
     if config.projection == "gelu":
-        return GELUProjection(config.hidden_size, config.projection_size)
-    return {"tanh": TanhProjection, "batchnorm": BatchNormProjection}[config.projection](config.hidden_size)
+        return GELUProjection(config.pooled_size, config.projection_size)
+    return {"tanh": TanhProjection, "batchnorm": BatchNormProjection}[config.projection](config.pooled_size)

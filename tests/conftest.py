@@ -160,6 +160,12 @@ def dev_file(tmp_path_factory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def judging_file(dev_file) -> Path:
+    """The pairs of `dev_file` in a file of their own: pairs of one file would be split to choose and to judge."""
+    return Path(shutil.copy(dev_file, dev_file.with_name("judging.csv")))
+
+
 @pytest.fixture(autouse=True)
 def fresh_accelerator():
     """Reset accelerate after each test, since it keeps the first precision that a process asks for."""

@@ -55,6 +55,7 @@ NOT_RUN = {
     r"csezoo reproduce .* (--seeds|--on) .*": "it trains; training/reproducing/ makes tables",
     r"csezoo tune .*": "it trains; training/tuning/ searches",
     r"csezoo publish .*": "training/publishing/test_publish.py publishes to a Hub on this machine",
+    r"csezoo merge .*": "training/publishing/test_adapters.py merges an adapter with a tiny base",
     r"csezoo convert .*": "training/converting/ converts checkpoints in the released layouts",
     r"examples/continue_training.sh .*": "test_examples.py runs it",
     r"python examples/pretrain_further.py .*": "test_examples.py runs it",
@@ -66,7 +67,7 @@ NOT_RUN = {
     r"python -m csezoo.training.publishing.clients .*": "it writes this project's page; test_clients.py compares it",
 }
 # What is changed in a command that is run: how long it takes.
-SHORTER = {"--max_steps 100": "--max_steps 2"}
+SHORTER = {"--max_steps 100": "--max_steps 2", " --base_model sentence-tr": " --max_steps 2 --base_model sentence-tr"}
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -267,6 +268,20 @@ def test_the_page_of_results_quotes_the_methods_on_one_base():
         updates = keys["max_steps"] + keys.get("nli_steps", 0)
         shown = "" if row["name"].startswith("400 updates") else f" {updates} |"
         assert f"| {rows[row['name']].name} |{shown} {compared(row)} |" in page
+
+
+def test_the_page_of_results_quotes_the_runs_on_a_public_encoder():
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    groups: dict[str, list[dict]] = {}
+    for run in json.loads((ROOT / "docs" / "all-minilm-l6.json").read_text(encoding="utf-8")):
+        groups.setdefault(run["run"].rsplit("-", 1)[0], []).append(run)
+    shown = re.findall(r"^\| (\S+) \| (\S+)(?: ± \S+)? \| (\S+)(?: ± \S+)? \| (\d) \|", page, re.MULTILINE)
+    rows = {re.sub(r".*model_cards/(.+)-all-minilm-l6\)", r"\1-lora", name): values for name, *values in shown}
+    groups.pop("as-served-sup-full")
+    assert rows.keys() == groups.keys()
+    for name, runs in groups.items():
+        means = [f"{mean(run[key] for run in runs):.2f}" for key in ("best_dev", "average")]
+        assert rows[name] == [*means, str(len(runs))]
 
 
 def test_the_page_of_results_quotes_the_explanations_that_were_tried():

@@ -20,6 +20,7 @@ from csezoo.training.cards.published import published
 from csezoo.training.cli.parser import main
 from csezoo.training.evaluation.report import AVERAGE, average
 from csezoo.training.evaluation.tasks.names import DEV_TASK, ROWS, STS_TASKS
+from csezoo.training.evaluation.tasks.senteval import REPOSITORY as SENTEVAL
 from csezoo.training.pictures.captions import PICTURES
 from csezoo.training.recipes import FREE_KEYS, file_name, load_recipe, parse_overrides, recipe_names
 from csezoo.training.recipes.released import released
@@ -179,6 +180,25 @@ def test_a_card_names_a_local_data_set_without_its_path_and_not_as_one_of_the_hu
     assert "--dataset shards" in card.text and "| data | shards |" in card.text
 
 
+@pytest.mark.parametrize(
+    ("name", "limit", "read"),
+    [
+        (
+            "flow-stsb-bert-base-uncased",
+            "The STS-B score is therefore not measured on unseen",
+            "mteb/stsbenchmark-sts",
+        ),
+        ("consert-bert-base-uncased", "No STS score is therefore measured on unseen sentences", SENTEVAL),
+    ],
+)
+def test_a_card_says_which_scores_are_of_sentences_that_the_model_was_trained_on(name, limit, read):
+    """And its metadata names what was read for them, which `dataset` does not."""
+    card = recipe_card(load_recipe(name), ideas_at="../ideas/")
+    assert limit in card.text and card.data.datasets == [read]
+    of_a_file = load_recipe(name, {"train_file": "mine.txt", "dataset": None})
+    assert limit not in recipe_card(of_a_file, ideas_at="../ideas/").text
+
+
 def test_a_card_cites_the_paper_of_two_methods_once():
     card = recipe_card(load_recipe("simcse-nli-then-wiki-bert-base-uncased"), ideas_at="../ideas/")
     assert card.text.count("@inproceedings{gao2021simcse,") == 1
@@ -283,10 +303,10 @@ NEAR = {
 }
 
 
-def test_a_card_shows_the_nearest_sentences_before_and_after_training_where_the_run_recorded_them():
+def test_a_card_shows_nearest_sentences_only_where_the_run_recorded_them():
     card = measured(neighbours=[NEAR])
     assert "| A cat sleeps. | 0.99 A cat [x]\\(y) runs. | 0.80 A kitten naps. |" in card
-    assert "The nearest sentences before and after training were not recorded for this run." in measured()
+    assert "## Neighbours" in card and "## Neighbours" not in measured()
 
 
 def test_a_card_shows_the_pictures_of_its_run():
@@ -342,7 +362,8 @@ def test_a_card_says_what_is_fitted_after_training_and_nothing_of_training_witho
 
 def test_a_measured_card_says_that_its_weights_are_not_published():
     for run in RUNS:
-        assert "Status: measured here. The weights are not published." in (run / "README.md").read_text("utf-8")
+        said = "Status: measured here. The weights are not published." in (run / "README.md").read_text("utf-8")
+        assert said != (run / "adapter_config.json").is_file(), f"{run.name}: an adapter is beside its card"
     assert "Status" not in measured(), "the card in a run's repository is beside its weights"
 
 

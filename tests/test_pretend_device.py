@@ -13,7 +13,6 @@ from tests.methods import CONFIGS, SIMCSE_FIRST
 
 # Waits of an update between two logs, with their reasons.
 ALLOWED = {
-    "read in transformers/masking_utils.py: _ignore_bidirectional_mask_sdpa": "it asks whether a mask masks anything",
     "read in modeling/methods/diffcse/editing.py: insert_masks": "how long the longest row is after the insertions",
 }
 # What else a run reads from the device or copies to it, and when.
@@ -21,6 +20,7 @@ ALLOWED_IN_A_RUN = {
     "transformers/modeling_utils.py: to": "before training: the weights",
     "training/loop/run_receipt.py: model_sha256": "before training: a checksum of the base model",
     "training/loading/backbones.py: padding_moves": "before training: whether padding moves a vector",
+    "transformers/masking_utils.py: _ignore_bidirectional_mask_sdpa": "the check of padding: whether a mask hides any",
     "training/loop/health.py: views_differ": "in the first update",
     "training/loop/health.py: refuse_equal_views": "in the first update",
     "training/loop/training_log.py: log": "once for each log: the losses since the last one",

@@ -9,9 +9,11 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
+from typing import cast
 
 from .environment import writable_cache
 
@@ -87,7 +89,7 @@ WAYS_OUT = {
 }
 
 
-def system_error(error: BaseException) -> int | None:
+def system_error(error: BaseException | None) -> int | None:
     """Return the operating system's number of an error; `None` if it has none.
 
     Example:
@@ -140,6 +142,10 @@ def _fixable(error: Exception) -> str | None:
     """Return what the user can do about an error that no part of the package has explained; `None` for a defect."""
     if isinstance(error, UnicodeEncodeError) and any("\ud800" <= character <= "\udfff" for character in error.object):
         return f"{quoted(error.object)} is not UTF-8; rename the file, or correct the text"
+    if isinstance(error, RuntimeError) and system_error(error.__context__) == errno.ELOOP:
+        error = cast(
+            OSError, error.__context__
+        )  # pathlib raises its own type for links in a circle, up to Python 3.12
     number, file = system_error(error), getattr(error, "filename", None)
     if number == errno.ENAMETOOLONG:
         return f"{quoted(file)} is too long for the name of a file; give a shorter one"
@@ -174,11 +180,29 @@ def _signals_raised() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         numbers = []  # only the main thread receives signals
     before = {number: signal.signal(number, terminate) for number in numbers}
+    hook = sys.unraisablehook
+    sys.unraisablehook = partial(_raise_again, hook)
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _raise_again(hook: Callable[[sys.UnraisableHookArgs], object], ignored: sys.UnraisableHookArgs) -> None:
+    """Send a signal again, a moment later, that came inside a finaliser: Python ignores what is raised there.
+
+    Args:
+        hook: for anything else that is ignored.
+        ignored: what Python passes to `sys.unraisablehook`.
+    """
+    if isinstance(ignored.exc_value, Terminated):
+        again = threading.Timer(0.05, os.kill, (os.getpid(), ignored.exc_value.number))
+        again.daemon = True
+        again.start()
+    else:
+        hook(ignored)
 
 
 class Terminated(SystemExit):
@@ -193,9 +217,20 @@ class Terminated(SystemExit):
 
     def __init__(self, number: int):
         super().__init__(128 + number)
+        self.number = number
         self.way_on = "run the same command again; it keeps what is already complete"
 
 
 def terminate(number: int, frame: FrameType | None) -> None:
     """End the process with `Terminated`: a handler for `signal.signal`."""
     raise Terminated(number)
+
+
+def others(names: Iterable[str]) -> str:
+    """Return the names of what has changed, each with "another", or "other" in the plural.
+
+    Example:
+        >>> others(["recipe", "processes"])
+        'another recipe, other processes'
+    """
+    return ", ".join(f"{'other' if name.endswith('s') else 'another'} {name}" for name in names)

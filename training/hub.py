@@ -6,17 +6,24 @@ import hashlib
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError  # its own type in Python 3.10
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from huggingface_hub import get_hf_file_metadata, hf_hub_url, snapshot_download
+from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url, snapshot_download
 
 # HTTPError is that of the HTTP client that huggingface_hub uses.
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    HfHubHTTPError,
+    HFValidationError,
+    HTTPError,
+    LocalEntryNotFoundError,
+)
 from huggingface_hub.utils.sha import sha_fileobj
 
 from .errors import OutOfTimeError, UserError, one_line
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
     import datasets
 
 Result = TypeVar("Result")
+FIRST_FILE = {"model": "config.json", "dataset": "README.md"}  # what a client asks for first
 
 
 def local_directory(
@@ -62,6 +70,24 @@ def local_directory(
         raise UserError(
             f"{repository} could not be downloaded ({one_line(error)}); check the name and the network"
         ) from error
+
+
+def repository_file(repository: str, name: str, revision: str | None = None) -> Path | None:
+    """Return the path of a file in a directory or Hub repository, or None if it does not exist.
+
+    Raises:
+        UserError: the repository could not be reached.
+    """
+    if os.path.isdir(repository):  # false for a name that is too long, where Path raises
+        path = Path(repository) / name
+        return path if path.is_file() else None
+    try:
+        offline = not answers(repository, constants.ENDPOINT)
+        return Path(hf_hub_download(repository, name, revision=revision, local_files_only=offline))
+    except (LocalEntryNotFoundError, EntryNotFoundError, HFValidationError):
+        return None
+    except (HTTPError, OSError, ValueError) as error:
+        raise UserError(f"{repository} could not be reached: {one_line(error)}") from error
 
 
 def within_time(what: str, step: Callable[[], Result]) -> Result:
@@ -108,21 +134,56 @@ def within_time(what: str, step: Callable[[], Result]) -> Result:
 
 
 @cache
-def answers(repository: str, endpoint: str) -> bool:
+def answers(repository: str, endpoint: str, kind: str = "model") -> bool:
     """Ask the Hub once whether it answers for a repository. A download would ask six times, for half a minute.
 
     Args:
         repository: Hub id; it need not exist.
         endpoint: of the Hub, `huggingface_hub.constants.ENDPOINT`.
+        kind: `model` or `dataset`.
+
+    Raises:
+        HFValidationError: the repository is no valid Hub id.
     """
     try:
-        url = hf_hub_url(repository, "config.json", endpoint=endpoint)
+        url = hf_hub_url(repository, FIRST_FILE[kind], repo_type=kind, endpoint=endpoint)
         within_time(f"the request for {repository}", lambda: get_hf_file_metadata(url))
     except HfHubHTTPError:
         return True
     except (HTTPError, OSError):
         return False
     return True
+
+
+def cached_data(repository: str, revision: str | None) -> Path | None:
+    """Return the directory of a data set in the cache if the Hub does not answer; None if it does.
+
+    Args:
+        repository, revision: of the data set.
+
+    Raises:
+        ConnectionError: the Hub does not answer, and the cache has no copy.
+        HFValidationError: the repository is no valid Hub id.
+    """
+    if answers(repository, constants.ENDPOINT, "dataset"):
+        return None
+    try:
+        return Path(snapshot_download(repository, repo_type="dataset", revision=revision, local_files_only=True))
+    except LocalEntryNotFoundError:
+        raise ConnectionError(f"{constants.ENDPOINT} does not answer, and the cache has no copy") from None
+
+
+@contextmanager
+def cached_if_unreachable(repository: str) -> Iterator[None]:
+    """Let `datasets` read its cache at once if the Hub does not answer; it would ask six times before."""
+    import datasets
+
+    offline = datasets.config.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = offline or not answers(repository, constants.ENDPOINT, "dataset")
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE = offline
 
 
 def load_rows(
@@ -141,7 +202,8 @@ def load_rows(
     import datasets  # it takes half a second, and only this function needs it
 
     try:
-        return datasets.load_dataset(repository, config, split=split, revision=revision)
+        with cached_if_unreachable(repository):
+            return datasets.load_dataset(repository, config, split=split, revision=revision)
     except (HTTPError, OSError, ValueError) as error:
         raise UserError(
             f"{task}: {repository} could not be loaded from the Hub ({type(error).__name__}); {instead}"

@@ -63,3 +63,28 @@ def check_prompt(prompt: str, pooling: str = "prompt") -> None:
         raise ValueError(f"prompts: {prompt!r} must contain {{sentence}} and {{mask}} once each")
     if prompt.index("{mask}") < prompt.index("{sentence}"):
         raise ValueError(f"prompts: {prompt!r} must have {{mask}} after {{sentence}}")
+
+
+def check_named_prompts(prompts: object, default: str | None) -> None:
+    """Refuse prompts that are not texts by name, that wait for something to be filled in, or lack the default one.
+
+    Raises:
+        ValueError: the prompt, and what it must be.
+
+    Example:
+        >>> check_named_prompts({"query": "query: "}, "document")
+        Traceback (most recent call last):
+        ValueError: default_prompt_name: 'document' is none of named_prompts: query
+    """
+    if not isinstance(prompts, dict):
+        raise ValueError(f"named_prompts: {prompts!r:.60} must be texts by name")
+    for name, text in prompts.items():
+        if not (isinstance(name, str) and isinstance(text, str)):
+            raise ValueError(f"named_prompts: {name!r:.60} is {text!r:.60}, which is no text")
+        if "{" in text:
+            raise ValueError(
+                f"named_prompts: {name!r:.60} is {text!r:.60}, which depends on a task; give it filled in"
+            )
+    if default is not None and default not in prompts:
+        known = ", ".join(prompts) or "there are none"
+        raise ValueError(f"default_prompt_name: {default!r:.60} is none of named_prompts: {known}")

@@ -1,13 +1,14 @@
 """The configuration that every sentence encoder of the zoo shares."""
 
-import inspect
-from collections.abc import Callable, Sequence
-from random import Random
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from transformers import AutoConfig, BertConfig, PretrainedConfig, PreTrainedTokenizerBase
 
-from .allowed_values import SIZE, WEIGHT, check_prompt, check_value
+from ..serving.encoding_csezoo import SIMILARITIES
+from ..serving.pooling_csezoo import size_after
+from .allowed_values import SIZE, WEIGHT, check_named_prompts, check_prompt, check_value
+from .keys import declared_keys, default_of, key
 
 POOLING_MODES = ("cls", "mean", "max", "first_last_mean", "embeddings_last_mean", "last2_mean", "last", "wk", "prompt")
 PROJECTIONS = ("none", "tanh", "batchnorm", "gelu", "mlm_transform")
@@ -19,176 +20,210 @@ NLI_OBJECTIVES = ("classifier", "contrastive")
 class SentenceEncoderConfig(PretrainedConfig):
     """The configuration of a sentence encoder: its backbone, and everything from token vectors to the loss.
 
-    A subclass is the configuration of a method. It adds hyperparameters, sets `model_type`, and must define
-    `__init__`: otherwise transformers generates one that skips this one.
-
-    Args:
-        backbone_config: configuration (or its dict) of the encoder or decoder, of any family; BERT-base by default.
-        pooling: `cls`, `mean`, `max`, `first_last_mean`, `embeddings_last_mean`, `last2_mean`, `last`, `wk` (see
-            `pooling.pool`) or `prompt`: the vector at the mask token of a template. A causal model has no `cls`: its
-            first token sees no other.
-        projection: layers applied to the pooled vector, after the template's bias was subtracted (`denoise`): `tanh`
-            (SimCSE's MLP), `batchnorm` (DiffCSE's projector), `gelu` (SG-OPT's head) or `none`; or `mlm_transform`
-            (the transform of BERT's masked-LM head, in supervised PromptBERT), applied to vector and bias before the
-            subtraction.
-        projection_size: width of the `gelu` projection.
-        projection_at_test: whether the projection stays in the serving model. Unsupervised SimCSE trains with it and
-            tests without.
-        prompts: templates with `{sentence}` and `{mask}`, for `prompt` pooling, or with `{sentence}` alone, for `last`
-            (PromptEOL). View v trains with the v-th template (the last one for all further views); the first one is
-            used at test.
-        prompt_token_ids: ids of each template before and after the sentence, with special tokens; set from the
-            tokenizer when a model is built.
-        denoise: when to subtract the template's bias (PromptBERT): `none`, only in `train` (its unsupervised setting),
-            or `always` (its supervised setting).
-        denoise_position_offset: first position id of the template's bias, see `prompts.template_bias`.
-        full_stop: whether the serving tokenizer adds a full stop to a sentence that ends without one, see
-            `templates.FULL_STOP`; PromptBERT's evaluation does.
-        mask_token_id, special_token_ids: ids of the tokenizer, set when a model is built.
-        batch_size: sentences in a training batch, over all processes, for a method whose sizes depend on it; set when
-            a model is built.
-        temperature: τ of the contrastive loss; 0.05 in SimCSE.
-        contrastive_weight: weight of the contrastive loss; 0 trains on the auxiliary losses only.
-        hard_negative_weight: log weight of each sentence's own hard negative, see `objectives.info_nce`.
-        mask_duplicates: if a batch contains a sentence twice, do not use it as a negative of itself, see
-            `objectives.duplicate_rows`; false in the papers.
-        mlm_weight: weight of an auxiliary masked language modelling loss (0.1 in SimCSE), 0 for none.
-        mlm_probability: share of tokens masked for `mlm_weight`.
-        nli_classes: kind of the labelled pairs, see `natural_language_inference`: 2 for triplets with an entailed and
-            a contradicted hypothesis, 3 for pairs with one of three labels, 0 for none.
-        nli_objective: what labelled pairs train: a softmax `classifier` of their classes, or `contrastive`, the loss
-            of supervised SimCSE on triplets.
-        nli_weight: weight of the loss of labelled pairs beside the contrastive loss.
-        rank_weight: weight of rank distillation from the recipe's `teachers`, see `rank_distillation`; 1 in RankCSE,
-            0 for none.
-        rank_loss: loss of rank distillation: `listnet` compares distributions, `listmle` compares orders.
-        rank_temperature: temperature of the model's similarities in `rank_loss`; 0.05 in RankCSE.
-        teacher_temperature: temperature of the teachers' similarities in `listnet`.
-        matryoshka_dims: also train the first dimensions of the served vector alone, so that it can be cut to one of
-            these lengths; none by default.
-        matryoshka_weights: weight of the loss of each of `matryoshka_dims`, beside `contrastive_weight` of the
-            complete vector; 1 each by default.
-        ema_decay: serve an exponential moving average of the weights, which keeps this share of its value at each
-            update and restarts with each stage. 0 serves the trained weights.
-        lora_rank: rank of low-rank updates of the query and value projections (LoRA), which are trained instead of the
-            encoder; 0 trains the encoder. The updates start at zero, and have no scaling factor.
-        lora_dropout: dropout on what the updates read, which makes views differ in a backbone without dropout; 0.05
-            in PromptEOL.
-        whitening_size: dimensions that a fitted whitening keeps, see `whitening.Whitening`; none by default.
-        flow_width: hidden units in the couplings of a fitted flow, see `flow.Flow`; none by default.
+    A subclass is the configuration of a method. It declares its hyperparameters by `key`, and sets `model_type`.
+    transformers makes the constructor, which takes them by name.
 
     Raises:
         ValueError: a value is outside its range, or two values contradict each other.
     """
 
     sub_configs = {"backbone_config": AutoConfig}
-    # Declared, because transformers has a temperature for text generation and refuses to save an undeclared one.
-    temperature: float = 0.05
-    # Allowed values of the constructor's arguments, see `check_value`. Subclasses add theirs.
-    allowed: ClassVar[dict[str, str | tuple]] = {
-        "pooling": POOLING_MODES,
-        "projection": PROJECTIONS,
-        "projection_size": SIZE,
-        "denoise": DENOISING,
-        "denoise_position_offset": "[0, 100_000]",
-        "temperature": "(0, 1_000]",
-        "contrastive_weight": WEIGHT,
-        "hard_negative_weight": "[-1_000, 1_000]",
-        "mlm_weight": WEIGHT,
-        "mlm_probability": "(0, 1)",
-        "nli_classes": (0, 2, 3),
-        "nli_objective": NLI_OBJECTIVES,
-        "nli_weight": WEIGHT,
-        "rank_weight": WEIGHT,
-        "rank_loss": RANK_LOSSES,
-        "rank_temperature": "(0, 1_000]",
-        "teacher_temperature": "(0, 1_000]",
-        "matryoshka_dims": SIZE,
-        "matryoshka_weights": WEIGHT,
-        "ema_decay": "[0, 1)",
-        "lora_rank": "[0, 10_000]",
-        "lora_dropout": "[0, 1)",
-        "whitening_size": SIZE,
-        "flow_width": SIZE,
-    }
 
-    def __init__(
-        self,
-        backbone_config: PretrainedConfig | dict | None = None,
-        pooling: str = "cls",
-        projection: str = "tanh",
-        projection_at_test: bool = False,
-        projection_size: int = 4096,
-        prompts: list[str] | None = None,
-        prompt_token_ids: Sequence[Sequence[list[int]]] | None = None,
-        denoise: str = "none",
-        denoise_position_offset: int = 0,
-        full_stop: bool = False,
-        mask_token_id: int | None = None,
-        special_token_ids: list[int] | None = None,
-        batch_size: int | None = None,
-        temperature: float = 0.05,
-        contrastive_weight: float = 1.0,
-        hard_negative_weight: float = 0.0,
-        mask_duplicates: bool = False,
-        mlm_weight: float = 0.0,
-        mlm_probability: float = 0.15,
-        nli_classes: int = 0,
-        nli_objective: str = "classifier",
-        nli_weight: float = 0.0,
-        rank_weight: float = 0.0,
-        rank_loss: str = "listnet",
-        rank_temperature: float = 0.05,
-        teacher_temperature: float = 0.05,
-        matryoshka_dims: list[int] | None = None,
-        matryoshka_weights: list[float] | None = None,
-        ema_decay: float = 0.0,
-        lora_rank: int = 0,
-        lora_dropout: float = 0.05,
-        whitening_size: int | None = None,
-        flow_width: int | None = None,
-        **kwargs: Any,
-    ):
-        if backbone_config is None:
-            backbone_config = BertConfig()
-        elif isinstance(backbone_config, dict):
-            backbone_config = AutoConfig.for_model(**backbone_config)
-        backbone_config.return_dict = True  # its outputs are read by name
-        self.backbone_config = backbone_config
-        self.pooling = pooling
-        self.projection = projection
-        self.projection_at_test = projection_at_test
-        self.projection_size = projection_size
-        self.prompts = prompts
-        self.prompt_token_ids = prompt_token_ids
-        self.denoise = denoise
-        self.denoise_position_offset = denoise_position_offset
-        self.full_stop = full_stop
-        self.mask_token_id = mask_token_id
-        self.special_token_ids = special_token_ids
-        self.batch_size = batch_size
-        self.temperature = temperature
-        self.contrastive_weight = contrastive_weight
-        self.hard_negative_weight = hard_negative_weight
-        self.mask_duplicates = mask_duplicates
-        self.mlm_weight = mlm_weight
-        self.mlm_probability = mlm_probability
-        self.nli_classes = nli_classes
-        self.nli_objective = nli_objective
-        self.nli_weight = nli_weight
-        self.rank_weight = rank_weight
-        self.rank_loss = rank_loss
-        self.rank_temperature = rank_temperature
-        self.teacher_temperature = teacher_temperature
-        self.matryoshka_dims = matryoshka_dims
-        self.matryoshka_weights = matryoshka_weights
-        self.ema_decay = ema_decay
-        self.lora_rank = lora_rank
-        self.lora_dropout = lora_dropout
-        self.whitening_size = whitening_size
-        self.flow_width = flow_width
+    backbone_config: PretrainedConfig = key(
+        None,
+        "Configuration (or its dict) of the encoder or decoder, of any family; BERT-base by default.",
+        in_recipes=False,
+    )
+    pooling: str = key(
+        "cls",
+        "`cls`, `mean`, `max`, `first_last_mean`, `embeddings_last_mean`, `last2_mean`, `last`, `wk` (see "
+        "`pooling.pool`) or `prompt`: the vector at the mask token of a template. A causal model has no `cls`: its "
+        "first token sees no other.",
+        POOLING_MODES,
+    )
+    projection: str = key(
+        "tanh",
+        "Layers applied to the pooled vector, after the template's bias was subtracted (`denoise`): `tanh` (SimCSE's "
+        "MLP), `batchnorm` (DiffCSE's projector), `gelu` (SG-OPT's head) or `none`; or `mlm_transform` (the transform "
+        "of BERT's masked-LM head, in supervised PromptBERT), applied to vector and bias before the subtraction.",
+        PROJECTIONS,
+    )
+    projection_at_test: bool = key(
+        False,
+        "Whether the projection stays in the serving model. Unsupervised SimCSE trains with it and tests without.",
+    )
+    projection_size: int = key(4096, "Width of the `gelu` projection.", SIZE)
+    prompts: list[str] | None = key(
+        None,
+        "Templates with `{sentence}` and `{mask}`, for `prompt` pooling, or with `{sentence}` alone, for `last` "
+        "(PromptEOL). View v trains with the v-th template (the last one for all further views); the first one is "
+        "used at test.",
+    )
+    prompt_token_ids: Sequence[Sequence[list[int]]] | None = key(
+        None,
+        "Ids of each template before and after the sentence, with special tokens; set from the tokenizer when a model "
+        "is built.",
+        in_recipes=False,
+    )
+    denoise: str = key(
+        "none",
+        "When to subtract the template's bias (PromptBERT): `none`, only in `train` (its unsupervised setting), or "
+        "`always` (its supervised setting).",
+        DENOISING,
+    )
+    denoise_position_offset: int = key(
+        0,
+        "First position id of the template's bias, see `prompts.template_bias`.",
+        "[0, 100_000]",
+    )
+    full_stop: bool = key(
+        False,
+        "Whether the serving tokenizer adds a full stop to a sentence that ends without one, see "
+        "`templates.FULL_STOP`; PromptBERT's evaluation does.",
+    )
+    mask_token_id: int | None = key(None, "Id of the tokenizer, set when a model is built.", in_recipes=False)
+    special_token_ids: list[int] | None = key(
+        None, "Ids of the tokenizer, set when a model is built.", in_recipes=False
+    )
+    batch_size: int | None = key(
+        None,
+        "Sentences in a training batch, over all processes, for a method whose sizes depend on it; set when a model "
+        "is built.",
+        in_recipes=False,
+    )
+    temperature: float = key(0.05, "τ of the contrastive loss; 0.05 in SimCSE.", "(0, 1_000]")
+    contrastive_weight: float = key(
+        1.0,
+        "Weight of the contrastive loss; 0 trains on the auxiliary losses only.",
+        WEIGHT,
+    )
+    hard_negative_weight: float = key(
+        0.0,
+        "Log weight of each sentence's own hard negative, see `objectives.info_nce`.",
+        "[-1_000, 1_000]",
+    )
+    mask_duplicates: bool = key(
+        False,
+        "If a batch contains a sentence twice, do not use it as a negative of itself, see "
+        "`objectives.duplicate_rows`; false in the papers.",
+    )
+    mlm_weight: float = key(
+        0.0,
+        "Weight of an auxiliary masked language modelling loss (0.1 in SimCSE), 0 for none.",
+        WEIGHT,
+    )
+    mlm_probability: float = key(0.15, "Share of tokens masked for `mlm_weight`.", "(0, 1)")
+    nli_classes: int = key(
+        0,
+        "Kind of the labelled pairs, see `natural_language_inference`: 2 for triplets with an entailed and a "
+        "contradicted hypothesis, 3 for pairs with one of three labels, 0 for none.",
+        (0, 2, 3),
+    )
+    nli_objective: str = key(
+        "classifier",
+        "What labelled pairs train: a softmax `classifier` of their classes, or `contrastive`, the loss of supervised "
+        "SimCSE on triplets.",
+        NLI_OBJECTIVES,
+    )
+    nli_weight: float = key(0.0, "Weight of the loss of labelled pairs beside the contrastive loss.", WEIGHT)
+    rank_weight: float = key(
+        0.0,
+        "Weight of rank distillation from the recipe's `teachers`, see `rank_distillation`; 1 in RankCSE, 0 for none.",
+        WEIGHT,
+    )
+    rank_loss: str = key(
+        "listnet",
+        "Loss of rank distillation: `listnet` compares distributions, `listmle` compares orders.",
+        RANK_LOSSES,
+    )
+    rank_temperature: float = key(
+        0.05,
+        "Temperature of the model's similarities in `rank_loss`; 0.05 in RankCSE.",
+        "(0, 1_000]",
+    )
+    teacher_temperature: float = key(0.05, "Temperature of the teachers' similarities in `listnet`.", "(0, 1_000]")
+    rank_consistency_weight: float = key(
+        0.0,
+        "Weight of RankCSE's ranking consistency, which needs no teacher: both views of a sentence should rank the "
+        "sentences of the batch alike, see `rank_distillation`; 1 in RankCSE, 0 for none.",
+        WEIGHT,
+    )
+    matryoshka_dims: list[int] | None = key(
+        None,
+        "Also train the first dimensions of the served vector alone, so that it can be cut to one of these lengths; "
+        "none by default.",
+        SIZE,
+    )
+    matryoshka_weights: list[float] | None = key(
+        None,
+        "Weight of the loss of each of `matryoshka_dims`, beside `contrastive_weight` of the complete vector; 1 each "
+        "by default.",
+        WEIGHT,
+    )
+    ema_decay: float = key(
+        0.0,
+        "Serve an exponential moving average of the weights, which keeps this share of its value at each update and "
+        "restarts with each stage. 0 serves the trained weights.",
+        "[0, 1)",
+    )
+    lora_rank: int = key(
+        0,
+        "Rank of low-rank updates of the query and value projections (LoRA), which are trained instead of the "
+        "encoder; 0 trains the encoder. The updates start at zero, and have no scaling factor.",
+        "[0, 10_000]",
+    )
+    lora_dropout: float = key(
+        0.05,
+        "Dropout on what the updates read, which makes views differ in a backbone without dropout; 0.05 in PromptEOL.",
+        "[0, 1)",
+    )
+    whitening_size: int | None = key(
+        None,
+        "Dimensions that a fitted whitening keeps, see `whitening.Whitening`; none by default.",
+        SIZE,
+        in_recipes=False,
+    )
+    flow_width: int | None = key(
+        None,
+        "Hidden units in the couplings of a fitted flow, see `flow.Flow`; none by default.",
+        SIZE,
+        in_recipes=False,
+    )
+    base_layers: list[dict[str, Any]] | None = key(
+        None,
+        "Layers that follow the pooling of the base model, see `pooling_csezoo.LAYERS`; set from its repository when "
+        "a model is built. They are trained with the encoder.",
+        in_recipes=False,
+    )
+    normalize: bool = key(
+        False,
+        "Serve vectors of length 1, whose dot products are their cosines. Scores by cosine stay the same.",
+    )
+    named_prompts: dict[str, str] | None = key(
+        None,
+        "Texts that the served model can put in front of a text, by name (`query`, `document`).",
+    )
+    default_prompt_name: str | None = key(
+        None,
+        "Which of `named_prompts` is in front of every text, in training and wherever the served model is not told "
+        "another one; none by default.",
+    )
+    similarity: str = key(
+        "cosine",
+        "What the served model's `similarity` computes: `cosine`, `dot`, `euclidean` or `manhattan`. Training and "
+        "scores compare cosines.",
+        tuple(SIMILARITIES),
+    )
+    truncate_dim: int | None = key(None, "Serve this many dimensions, the first ones; all by default.", SIZE)
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.backbone_config is None:
+            self.backbone_config = BertConfig()
+        elif isinstance(self.backbone_config, dict):
+            self.backbone_config = AutoConfig.for_model(**self.backbone_config)
+        self.backbone_config.return_dict = True  # its outputs are read by name
         self.check()
-        super().__init__(**kwargs)
+        super().__post_init__(**kwargs)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, **kwargs: Any) -> Any:  # type: ignore[override]
@@ -217,7 +252,12 @@ class SentenceEncoderConfig(PretrainedConfig):
             keys |= {"prompts": [template["text"]], "prompt_token_ids": [[template["before"], template["after"]]]}
         if "projection" in csezoo:
             keys |= {"projection": csezoo["projection"], "projection_at_test": True}
-        if flows := [layer for layer in csezoo.get("layers", []) if layer["type"] == "Flow"]:
+        layers = csezoo.get("layers", [])
+        keys |= {"base_layers": layers[: csezoo.get("base_layers", 0)], "truncate_dim": csezoo.get("truncate_dim")}
+        keys["normalize"] = bool(layers) and layers[-1]["type"] == "Normalize"
+        keys |= {"named_prompts": csezoo.get("prompts"), "default_prompt_name": csezoo.get("default_prompt_name")}
+        keys["similarity"] = csezoo.get("similarity", "cosine")
+        if flows := [layer for layer in layers if layer["type"] == "Flow"]:
             keys["flow_width"] = flows[0]["width"]
         if "whitening" in csezoo:
             keys["whitening_size"] = csezoo["whitening"]
@@ -225,22 +265,26 @@ class SentenceEncoderConfig(PretrainedConfig):
 
     def check(self) -> None:
         """Check all values, and values that belong together; a model calls it too, because options set them later."""
-        values = self.to_dict()
-        for cls in type(self).__mro__:
-            for key, allowed in vars(cls).get("allowed", {}).items():
-                signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # of a class, not of an instance
-                value, parameter = values[key], signature.parameters.get(key)
-                if value is not None or parameter is None or parameter.default is not None:
-                    for item in value if isinstance(value, list) and value else [value]:
-                        check_value(key, item, allowed)
+        for name, declared in declared_keys(type(self)).items():
+            value = getattr(self, name)
+            if declared.allowed and (value is not None or default_of(type(self), name) is not None):
+                for item in value if isinstance(value, list) and value else [value]:
+                    check_value(name, item, declared.allowed)
         if (self.pooling == "prompt") != bool(self.prompts) and self.pooling != "last":
             raise ValueError("pooling: prompt and prompts belong together; give both or neither")
         for prompt in self.prompts or []:
             check_prompt(prompt, self.pooling)
+        check_named_prompts(self.named_prompts or {}, self.default_prompt_name)
         if self.pooling == "wk" and self.num_hidden_layers < 2:
             raise ValueError("pooling: wk compares layers; the encoder needs at least two")
         if self.denoise != "none" and self.pooling != "prompt":
             raise ValueError(f"denoise: {self.denoise} needs pooling: prompt; set it, or denoise: none")
+        if self.base_layers and (self.denoise != "none" or self.projection == "mlm_transform"):
+            kinds = " - ".join(layer["type"] for layer in self.base_layers)
+            raise ValueError(
+                f"base_model: {kinds} after its pooling leaves no place for a prompt's bias or masked-LM transform; "
+                "set denoise: none and another projection"
+            )
         if self.nli_weight > 0 and self.nli_classes == 0:
             raise ValueError(f"nli_weight: {self.nli_weight} needs nli_classes: 2 (triplets) or 3 (labelled pairs)")
         if self.nli_objective == "contrastive" and self.nli_classes != 2:
@@ -253,7 +297,7 @@ class SentenceEncoderConfig(PretrainedConfig):
 
     def _check_matryoshka(self, dims: list[int], weights: list[float] | None) -> None:
         for dim in dims:  # the complete vector has `contrastive_weight`
-            check_value("matryoshka_dims", dim, f"[1, {self.hidden_size - 1}]")
+            check_value("matryoshka_dims", dim, f"[1, {self.pooled_size - 1}]")
         if len(set(dims)) < len(dims):
             raise ValueError(f"matryoshka_dims: {dims} must be different numbers")
         if weights is not None and len(weights) != len(dims):
@@ -286,7 +330,7 @@ class SentenceEncoderConfig(PretrainedConfig):
     # one list of ids per view, without template and special tokens. `draw` is a random generator for this sentence,
     # seeded by the run's seed, the batch number and the sentence's place in the batch. An edit that uses no other
     # randomness is the same after a resume and for any number of processes, and does not change dropout.
-    edit_sentence: Callable[[list[list[int]], Random], list[list[int]]] | None = None
+    edit_sentence: ClassVar[Any] = None
 
     @property
     def edits_special_tokens(self) -> bool:
@@ -377,7 +421,18 @@ class SentenceEncoderConfig(PretrainedConfig):
     @property
     def embedding_size(self) -> int:
         """Length of a sentence embedding."""
-        return self.whitening_size or self.hidden_size
+        size = self.whitening_size or self.pooled_size
+        return min(self.truncate_dim or size, size)
+
+    @property
+    def pooled_size(self) -> int:
+        """Length of a pooled vector, after the layers of the base model: what a projection and a whitening read."""
+        return size_after(self.base_layers or [], self.hidden_size)
+
+    @property
+    def default_prompt(self) -> str:
+        """The text in front of every text, in training and by default in the served model."""
+        return (self.named_prompts or {}).get(self.default_prompt_name or "", "")
 
     @property
     def hidden_size(self) -> int:

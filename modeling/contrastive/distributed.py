@@ -64,6 +64,31 @@ def number_of_each(number: int) -> list[int]:
     return [int(one) for one in numbers]
 
 
+class _SumOverProcesses(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, share: torch.Tensor) -> torch.Tensor:
+        total = share.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * world_size()
+
+
+def sum_over_processes(share: torch.Tensor) -> torch.Tensor:
+    """Add up the shares that all processes have in a loss, or in a count. All processes must call this together.
+
+    The gradient is that of the own share times the number of processes. So the mean of the gradients over processes,
+    as in `DistributedDataParallel`, is that of the sum.
+
+    Example:
+        >>> sum_over_processes(torch.tensor(2.0))  # one process
+        tensor(2.)
+    """
+    return share if world_size() == 1 else _SumOverProcesses.apply(share)
+
+
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return the complete tensor, with gradient, if FSDP has sharded it. All processes must call this together.
 
@@ -136,7 +161,7 @@ class _Sum(torch.autograd.Function):
 
 
 def sum_of_all(values: torch.Tensor) -> torch.Tensor:
-    """Add a tensor of the same shape over all processes, with the exact gradient, see `gather_rows`.
+    """Add a tensor over all processes, of which each computes further with the sum; a loss needs `sum_over_processes`.
 
     Example:
         >>> sum_of_all(torch.ones(2))  # one process
@@ -148,8 +173,9 @@ def sum_of_all(values: torch.Tensor) -> torch.Tensor:
 def gather_rows(rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
     """Concatenate the first dimension over all processes, in rank order; shares may differ in size.
 
-    If every process computes the same loss on the result, the mean of the gradients over processes (as in
-    `DistributedDataParallel`) is exactly the gradient that one process would compute on the complete batch.
+    If every process computes its share of a loss on the result, which `sum_over_processes` adds up, or all compute the
+    same loss, the mean of the gradients over processes (as in `DistributedDataParallel`) is exactly the gradient that
+    one process would compute on the complete batch.
 
     Args:
         rows: `(n, ...)`, where `n` is this process's share and may be 0.

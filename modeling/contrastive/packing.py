@@ -1,8 +1,8 @@
 """Encoder passes that compute no padding.
 
 A padded batch `(R, T)` has rows of different lengths. Linear layers, norms and activations treat every token by
-itself, so they can read the real tokens of all rows as one sequence `(1, N)`. Only attention must know the rows. Rows
-of equal length are next to each other in that sequence. Attention is computed for each such group, without a mask.
+itself, so they can read the real tokens of all rows as one sequence `(1, N)`. Only attention must know the rows. There
+is one way to compute it for each kind of device, see `packed_rows`.
 
 The embedding layer still reads the padded batch, because positions are counted there. Its output is packed, and the
 output of the last layer is unpacked again. Dropout is drawn for real tokens only; without dropout every number is that
@@ -15,14 +15,14 @@ to its own longest row.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import partial, wraps
 from threading import get_ident
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import torch
-import torch.nn.functional as F
 from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_outputs import ModelOutput
@@ -31,108 +31,19 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from ..serving.layers_csezoo import KEY, VALUE, hidden_layers, projections_of
 from ..serving.modeling_csezoo import is_causal
 from .backbones import embedding_layer, embedding_output, position_tables, without_checkpointing
+from .mirrored_mask import MirroredMask, on_host, plain
+from .packed_rows import EqualLengths, Packing, PaddedAttention
 
 # The attention implementation below.
 PACKED = "csezoo_packed"
-# Below this share of padding, many small attentions cost more than the padding.
-LEAST_PADDING = 1 / 32
+# Below this share of padding, attention of packed tokens costs more than the padding: on a CPU, on other devices.
+LEAST_PADDING, LEAST_ON_DEVICE = 1 / 32, 1 / 16
 # Parts of a batch, see `Parts`. More would compute less padding, with smaller products of matrices.
 PARTS, LEAST_ROWS = 8, 4
+# Of a backbone, whether the projections of its layers read what the layers read, and not a norm of it.
+READS_ITS_INPUT: MutableMapping[PreTrainedModel, bool] = WeakKeyDictionary()
 # What an encoder returns for each token.
 OUTPUTS = {"last_hidden_state", "hidden_states", "logits"}
-
-
-class Packing:
-    """Where the real tokens of a padded batch are. Rows are ordered by length.
-
-    Args:
-        attention_mask: `(R, T)`, 1 for real tokens; every row has one.
-        pooled: `(R,)`, the position of the only token of each row that the last layer computes, which is a real one;
-            all by default.
-
-    Example:
-        >>> packing = Packing(torch.tensor([[1, 1, 1], [1, 0, 0]]))
-        >>> tokens = torch.tensor([[5, 6, 7], [8, 0, 0]])
-        >>> packing.pack(tokens), packing.groups  # a row of one token, a row of three
-        (tensor([[8, 5, 6, 7]]), [(1, 1), (1, 3)])
-        >>> packing.unpack(packing.pack(tokens)).equal(tokens)
-        True
-    """
-
-    padding = 0  # tokens of padding that the encoder still reads
-
-    def __init__(self, attention_mask: torch.Tensor, pooled: torch.Tensor | None = None):
-        real = attention_mask.bool()
-        lengths = real.sum(1)
-        self.shape = real.shape
-        self.order = lengths.argsort(stable=True)  # (R,)
-        numbers = torch.arange(real.numel(), device=real.device).view(real.shape)
-        self.places = numbers[self.order][real[self.order]]  # (N,), of each token in the flat padded batch
-        sizes, counts = lengths[self.order].unique_consecutive(return_counts=True)
-        self.groups = list(zip(counts.tolist(), sizes.tolist(), strict=True))  # rows and tokens of each
-        self.pooled_places = None if pooled is None else self.order * self.shape[1] + pooled[self.order]  # (R,)
-        # In the last layer, the keys and values `(1, N, H)` of all tokens, if it computes only the pooled ones.
-        self.all_tokens: list[torch.Tensor] = []
-        self.attended = False  # set by `attend`
-
-    @property
-    def rows(self) -> torch.Tensor:
-        """The row of each token, `(N,)`."""
-        return self.places // self.shape[1]
-
-    def pack(self, padded: torch.Tensor) -> torch.Tensor:
-        """Return the real tokens of `(R, T, …)` as `(1, N, …)`."""
-        return padded.flatten(0, 1)[self.places][None]
-
-    def pack_pooled(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the pooled tokens of `(1, N, …)` as `(1, R, …)`."""
-        numbers = torch.empty(self.shape.numel(), dtype=torch.long, device=tokens.device)
-        numbers[self.places] = torch.arange(len(self.places), device=tokens.device)
-        return tokens[:, numbers[self.pooled_places]]
-
-    def unpack(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return all tokens `(1, N, …)`, or the pooled ones `(1, R, …)`, as `(R, T, …)`, with zeros elsewhere."""
-        places = self.places if self.has_all(tokens.shape[1]) else self.pooled_places
-        rest = tokens.shape[2:]
-        padded = tokens.new_zeros(self.shape.numel(), *rest).index_put((places,), tokens[0])
-        return padded.view(*self.shape, *rest)
-
-    def has_all(self, tokens: int) -> bool:
-        """Return whether a sequence of so many tokens is that of all, and not of the pooled ones."""
-        return tokens >= len(self.places)
-
-    def split(self, tokens: torch.Tensor) -> list[torch.Tensor]:
-        """Split `(1, heads, S, d)` into groups `(rows, heads, tokens, d)`. With S < N, they are the pooled tokens.
-
-        With S > N, the first S - N are those before the sentences (DiffAug's prefixes), row by row in `order`.
-        """
-        flat = tokens.transpose(1, 2)[0]  # (S, heads, d)
-        shapes = self.groups if self.has_all(len(flat)) else [(rows, 1) for rows, _ in self.groups]
-        sizes = [rows * length for rows, length in shapes]
-        before, *groups = flat.split([len(flat) - sum(sizes), *sizes])
-        groups = [part.unflatten(0, shape) for part, shape in zip(groups, shapes, strict=True)]
-        if len(before):
-            prefixes = before.unflatten(0, (self.shape[0], -1)).split([rows for rows, _ in self.groups])
-            groups = [torch.cat(pair, dim=1) for pair in zip(prefixes, groups, strict=True)]
-        return [group.transpose(1, 2) for group in groups]
-
-    def attend(self, *states: torch.Tensor, dropout: float, scale: float | None) -> torch.Tensor:
-        """Return the attention of query, key and value `(1, heads, S, d)` within each row, `(1, N or R, heads, d)`."""
-        self.attended = True
-        query, *seen = states
-        for number, tokens in enumerate(self.all_tokens):
-            state = seen[number]
-            before = state[:, :, : state.shape[2] - query.shape[2]]
-            tokens = tokens.unflatten(-1, (state.shape[1], state.shape[3])).transpose(1, 2)
-            seen[number] = torch.cat([before, tokens], dim=2)
-        self.all_tokens = []
-        groups = [
-            F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, scale=scale)
-            .transpose(1, 2)
-            .flatten(0, 1)
-            for query, key, value in zip(*map(self.split, (query, *seen)), strict=True)
-        ]
-        return torch.cat(groups)[None]
 
 
 class Parts:
@@ -223,10 +134,27 @@ def can_pack(encoder: PreTrainedModel) -> bool:
     other encoders (MPNet, DeBERTa, ModernBERT, NomicBERT) a layer counts positions itself, and in decoders tokens see
     only those before them.
     """
+    return encoder.config._attn_implementation in ("sdpa", PACKED) and _is_built_to_pack(encoder)
+
+
+def _once_per_encoder(look: Callable[[PreTrainedModel], bool]) -> Callable[[PreTrainedModel], bool]:
+    """Remember an answer about an encoder: to go through its modules takes as long as some of its layers on a GPU."""
+    answers: MutableMapping[PreTrainedModel, bool] = WeakKeyDictionary()
+
+    @wraps(look)
+    def answer(encoder: PreTrainedModel) -> bool:
+        if encoder not in answers:
+            answers[encoder] = look(encoder)
+        return answers[encoder]
+
+    return answer
+
+
+@_once_per_encoder
+def _is_built_to_pack(encoder: PreTrainedModel) -> bool:
     embeddings = embedding_layer(_without_head(encoder))
     return (
         encoder._supports_attention_backend
-        and encoder.config._attn_implementation in ("sdpa", PACKED)
         and "position_ids" in inspect.signature(embeddings.forward).parameters
         and any(True for _ in position_tables(embeddings))
         and "kwargs" in inspect.signature(encoder.forward).parameters
@@ -234,6 +162,7 @@ def can_pack(encoder: PreTrainedModel) -> bool:
     )
 
 
+@_once_per_encoder
 def can_pool_early(encoder: PreTrainedModel) -> bool:
     """Return whether the last layer of an encoder that packs can compute single tokens.
 
@@ -249,29 +178,36 @@ def packing_of(
 ) -> Packing | Parts | None:
     """Return how an encoder leaves out the padding of a batch `(R, T)`, or None if it must or should compute it.
 
-    It should if there is little of it and all tokens are read, if a compiler would compile every batch anew, or on
-    another device than a CPU, where many small passes have not been measured. It must if it cannot read packed tokens
-    and a hook changes its embedding layer's output.
+    It should if there is little of it and all tokens are read, if a compiler would compile every batch anew, or if
+    only the device knows the mask, because to ask would be to wait for it. It must if it cannot read packed tokens and
+    a hook changes its embedding layer's output.
 
     Args:
         encoder: of any family.
         attention_mask: `(R, T)`.
         pooled: `(R,)`, the position of the only token of each row whose last vector is read, if there is one.
     """
-    if torch.compiler.is_compiling() or attention_mask.device.type != "cpu":
+    known = on_host(attention_mask)
+    if torch.compiler.is_compiling() or known is None:
         return None
-    lengths, tokens = attention_mask.sum(1), attention_mask.numel()
-    little = bool(lengths.sum() > (1 - LEAST_PADDING) * tokens)
-    if not lengths.all() or little and pooled is None:
+    on_device = isinstance(attention_mask, MirroredMask)
+    lengths, tokens = known.sum(1), known.numel()
+    most = (1 - (LEAST_ON_DEVICE if on_device else LEAST_PADDING)) * tokens
+    little = bool(lengths.sum() > most)
+    if not lengths.all() or little and (pooled is None or on_device):
         return None
-    if can_pack(encoder):  # looked up late: it goes through all modules
-        if pooled is None or not (attention_mask.gather(1, pooled[:, None]).all() and can_pool_early(encoder)):
-            return None if little else Packing(attention_mask)
-        return Packing(attention_mask, pooled)
-    if len(attention_mask) < 2 * LEAST_ROWS or embedding_output(_without_head(encoder))._forward_hooks:
+    if can_pack(encoder):
+        if pooled is not None:
+            # Only the device may know the places. In a row that is padded on the right, each is that of a real token.
+            real = known[:, 0] if on_device else known.gather(1, pooled[:, None])
+            pooled = pooled if real.all() and can_pool_early(encoder) else None
+        if on_device:
+            return PaddedAttention(known, pooled, device=attention_mask.device)
+        return None if little and pooled is None else EqualLengths(known, pooled)
+    if on_device or len(known) < 2 * LEAST_ROWS or embedding_output(_without_head(encoder))._forward_hooks:
         return None
-    parts = Parts(attention_mask)
-    return parts if parts.padding + lengths.sum() <= (1 - LEAST_PADDING) * tokens else None
+    parts = Parts(known)
+    return parts if parts.padding + lengths.sum() <= most else None
 
 
 def _in_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
@@ -285,10 +221,11 @@ def _pooling_early(backbone: PreTrainedModel, packing: Packing) -> Iterator[None
     """Let the last layer of a backbone compute only the pooled tokens of a packing, inside the context.
 
     The layer gets only these tokens. The keys and values of all tokens are made from what it would have got, so its
-    projections must read that itself, and not a norm of it. What those of the first layer read shows whether they do.
+    projections must read that itself, and not a norm of it. What those of the first layer read in the first pass shows
+    whether they do.
     """
     first, *_, last = hidden_layers(backbone)
-    entered, direct = None, False
+    entered = None
 
     @_in_this_thread
     def enter(layer: torch.nn.Module, inputs: tuple) -> None:
@@ -297,18 +234,19 @@ def _pooling_early(backbone: PreTrainedModel, packing: Packing) -> Iterator[None
 
     @_in_this_thread
     def project(linear: torch.nn.Module, inputs: tuple) -> None:
-        nonlocal direct
-        direct = inputs[0] is entered
+        READS_ITS_INPUT[backbone] = inputs[0] is entered
 
     @_in_this_thread
     def pool(layer: torch.nn.Module, inputs: tuple) -> tuple | None:
-        if not direct:
+        if not READS_ITS_INPUT[backbone]:
             return None
         tokens, *others = inputs
         packing.all_tokens = [projections_of(layer, ends)[0][1](tokens) for ends in (KEY, VALUE)]
         return (packing.pack_pooled(tokens), *others)
 
-    hooks = {first: enter, projections_of(first, KEY)[0][1]: project, last: pool}
+    hooks = {last: pool}
+    if backbone not in READS_ITS_INPUT:
+        hooks |= {first: enter, projections_of(first, KEY)[0][1]: project}
     handles = [module.register_forward_pre_hook(hook) for module, hook in hooks.items()]
     try:
         with without_checkpointing([last]):  # it keeps only a few tokens
@@ -316,6 +254,20 @@ def _pooling_early(backbone: PreTrainedModel, packing: Packing) -> Iterator[None
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _mask_to_pass(encoder: PreTrainedModel, attention_mask: torch.Tensor | None) -> torch.Tensor | None:
+    """Return the mask for a pass that computes its padding.
+
+    On a device, transformers would wait for it, to see whether any token is padding. It takes a mask `(R, 1, 1, T)` as
+    it is.
+    """
+    known = on_host(attention_mask)
+    if known is attention_mask or torch.compiler.is_compiling() or not can_pack(encoder):
+        return plain(attention_mask)
+    if known is not None and known.all():
+        return None
+    return plain(attention_mask)[:, None, None].bool()
 
 
 @contextmanager
@@ -339,7 +291,7 @@ def packed(
         ValueError: the encoder did not hand the packing to its attention.
     """
     if packing is None:
-        yield partial(encoder, attention_mask=attention_mask)
+        yield partial(encoder, attention_mask=_mask_to_pass(encoder, attention_mask))
         return
     if isinstance(packing, Parts):
         yield partial(packing.run, encoder, attention_mask=attention_mask)

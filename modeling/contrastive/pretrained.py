@@ -1,6 +1,5 @@
 """What all models of the zoo have in common: strict loading, and padding that is left out of encoder passes."""
 
-import inspect
 from typing import Any, TypeVar
 
 import torch
@@ -8,6 +7,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from ..serving.modeling_csezoo import WHERE_FROM, CsezooModel
 from .configuration import SentenceEncoderConfig
+from .keys import declared_keys
 from .packing import Packing, Parts, packing_of
 from .published import load_published
 from .weight_files import weight_files
@@ -110,9 +110,7 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
     @classmethod
     def _from_published(cls: type[Loaded], repository: Any, config: Any = None, **options: Any) -> Loaded:
         """Load a published repository. Options that are keys of the configuration change it."""
-        classes = (SentenceEncoderConfig, cls.config_class)
-        names = {name for each in classes for name in inspect.signature(each.__init__).parameters}
-        keys = {name: options.pop(name) for name in sorted(names & options.keys())}
+        keys = {name: options.pop(name) for name in declared_keys(cls.config_class) if name in options}
         where = {name: options[name] for name in WHERE_FROM if name in options}
         if config is None:
             config = cls.config_class.from_pretrained(repository, **where)

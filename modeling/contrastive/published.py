@@ -53,6 +53,14 @@ def publish_model(encoder: SentenceEncoderModel) -> CsezooModel:
         layers.append(described)
         weights.append(state)
     csezoo: dict[str, Any] = {"method": config.model_type, "pooling": config.pooling, "layers": layers}
+    told = {
+        "base_layers": len(config.base_layers or []),
+        "prompts": config.named_prompts,
+        "default_prompt_name": config.default_prompt_name,
+        "similarity": config.similarity if config.similarity != "cosine" else None,
+        "truncate_dim": config.truncate_dim,
+    }
+    csezoo |= {key: value for key, value in told.items() if value}
     if config.projection_at_test and config.projection != "none":
         csezoo["projection"] = config.projection
     if config.whitening_size:
@@ -164,8 +172,10 @@ def transform_layers(encoder: SentenceEncoderModel) -> list[Layer]:
 
 def _layers(encoder: SentenceEncoderModel) -> list[Layer]:
     """Return the layers that a served vector passes after pooling."""
-    projection, size = encoder.projection, encoder.config.hidden_size
-    layers = [] if encoder.config.denoise == "always" else transform_layers(encoder)
+    projection, size = encoder.projection, encoder.config.pooled_size
+    described = zip(encoder.config.base_layers or [], encoder.base_layers, strict=True)
+    layers: list[Layer] = [(layer, module.state_dict()) for layer, module in described]
+    layers += [] if encoder.config.denoise == "always" else transform_layers(encoder)
     if isinstance(projection, TanhProjection):
         layers.append(_dense(projection.dense, size, TANH))
     if isinstance(projection, BatchNormProjection):
@@ -176,7 +186,7 @@ def _layers(encoder: SentenceEncoderModel) -> list[Layer]:
         layers.append(({"type": "Flow", "hidden_size": size, "width": width}, encoder.flow.state_dict()))
     if isinstance(encoder.whitening, Whitening):
         layers.append(_dense(encoder.whitening, size, IDENTITY))
-    return layers
+    return layers + ([({"type": "Normalize"}, {})] if encoder.config.normalize else [])
 
 
 def _dense(affine: nn.Module, size: int, activation: str) -> Layer:
@@ -232,6 +242,8 @@ def take_published(encoder: SentenceEncoderModel, form: CsezooModel) -> None:
     state = form.state_dict()
     taken = {name: tensor for name, tensor in state.items() if name in encoder.state_dict()}
     layers: Iterator[Any] = iter(form.layers)
+    for number in range(len(encoder.base_layers)):
+        taken |= {f"base_layers.{number}.{name}": t for name, t in next(layers).state_dict().items()}
     if isinstance(encoder.projection, TanhProjection):
         taken |= {f"projection.dense.{name}": t for name, t in next(layers).linear.state_dict().items()}
     elif isinstance(encoder.projection, BatchNormProjection):

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from transformers import AutoModel, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
@@ -15,7 +16,14 @@ from ..pooling import ALL_LAYERS, build_projection, pool, token_places
 from ..serving.encoding_csezoo import EncodesTexts
 from ..serving.modeling_csezoo import CsezooModel, is_causal
 from ..serving.own_form_csezoo import Flow
-from ..serving.pooling_csezoo import BackboneOutput, pool_mask_token, require_mask_token, require_right_padding
+from ..serving.pooling_csezoo import (
+    LAYERS,
+    BackboneOutput,
+    build_layers,
+    pool_mask_token,
+    require_mask_token,
+    require_right_padding,
+)
 from .backbones import norm_eps
 from .configuration import SentenceEncoderConfig
 from .masked_language_modeling import MaskedLMTransform
@@ -58,10 +66,13 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
             if config.projection == "mlm_transform"
             else nn.Identity()
         )
+        self.named_prompts = config.named_prompts or {}
+        self.default_prompt_name, self.similarity_fn_name = config.default_prompt_name, config.similarity
+        self.base_layers = build_layers(config.base_layers or [], LAYERS)
         self.projection = build_projection(config, at_test=True)
-        self.flow = Flow(config.hidden_size, config.flow_width) if config.flow_width else nn.Identity()
+        self.flow = Flow(config.pooled_size, config.flow_width) if config.flow_width else nn.Identity()
         self.whitening = (
-            Whitening(config.hidden_size, config.whitening_size) if config.whitening_size else nn.Identity()
+            Whitening(config.pooled_size, config.whitening_size) if config.whitening_size else nn.Identity()
         )
         self.post_init()
 
@@ -121,8 +132,8 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
             pooled_only, checked: see `encode_tokens`.
 
         Returns:
-            `pooler_output` `(B, H)`, the sentence embeddings (with fewer dimensions if there is a whitening);
-            `last_hidden_state` `(B, T, H)`; `hidden_states` and `attentions` if requested.
+            `pooler_output` `(B, D)`, the sentence embeddings; `last_hidden_state` `(B, T, H)`; `hidden_states` and
+            `attentions` if requested.
 
         Raises:
             ValueError: a row of an encoder is padded on the left, or a row lacks the mask token that `prompt` pooling
@@ -146,9 +157,12 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
         if self.config.denoise == "always":
             # `encode_tokens` refuses `inputs_embeds`.
             pooled = pooled - self.prompt_bias(input_ids, attention_mask, template=0)  # type: ignore[arg-type]
+        vectors = self.whitening(self.flow(self.projection(pooled)))
+        if config.normalize:
+            vectors = F.normalize(vectors, dim=-1)
         result = BaseModelOutputWithPooling(
             last_hidden_state=outputs.last_hidden_state,
-            pooler_output=self.whitening(self.flow(self.projection(pooled))),
+            pooler_output=vectors[:, : self.embedding_size],
             hidden_states=outputs.hidden_states if output_hidden_states else None,
             attentions=outputs.attentions,
         )
@@ -229,7 +243,8 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
     ) -> tuple[BackboneOutput, torch.Tensor]:
         """Return the backbone's outputs and the pooled vectors `(B, H)`, before any bias or projection.
 
-        The one exception is `mlm_transform`: it is applied here, and in `prompt_bias` to the bias.
+        The layers of the base model are applied. The one projection that is applied here is `mlm_transform`; in
+        `prompt_bias` it is applied to the bias.
 
         Args:
             input_ids, attention_mask: `(B, T)`.
@@ -260,7 +275,10 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
             output_hidden_states=output_hidden_states or pooling in ALL_LAYERS,
             **{name: value for name, value in inputs.items() if value is not None},
         )
-        return outputs, self.transform(self.pool_outputs(outputs, input_ids, attention_mask))
+        pooled = self.pool_outputs(outputs, input_ids, attention_mask)
+        for layer in self.base_layers:
+            pooled = layer(pooled)
+        return outputs, self.transform(pooled)
 
     def pool_outputs(
         self, outputs: BackboneOutput, input_ids: torch.Tensor | None, attention_mask: torch.Tensor

@@ -17,13 +17,13 @@ from ..serving.modeling_csezoo import CsezooModel
 from ..serving.pooling_csezoo import BackboneOutput
 from .configuration import SentenceEncoderConfig
 from .devices import tensor_on
-from .distributed import gather_rows, number_of_each
+from .distributed import gather_rows, number_of_each, sum_over_processes
 from .masked_language_modeling import MaskedLMHead, MaskedLMTransform, mask_tokens, masked_lm_loss
 from .matryoshka import matryoshka_losses
 from .mini_batches import in_mini_batches
 from .natural_language_inference import NLIClassifier, nli_loss
 from .pretrained import SentenceEncoderPreTrainedModel
-from .rank_distillation import rank_distillation
+from .rank_distillation import rank_consistency, rank_distillation
 from .sentence_encoder import SentenceEncoderModel, without_pooler
 from .weight_average import update_average
 
@@ -80,12 +80,17 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
     serving_class: type[SentenceEncoderModel]
     seams: tuple[str, ...] = ()
-    ranked_views: tuple[int, int] = (0, 1)  # the views of a sentence that rank distillation uses
+    ranked_views: tuple[int, int] = (0, 1)  # the views of a sentence whose rankings are learned
     # Sentences to encode at a time if the batch is too large for the memory, see `in_mini_batches`.
     mini_batch_size: int | None = None
 
     def __init__(self, config: SentenceEncoderConfig):
         super().__init__(config)
+        if config.rank_consistency_weight > 0 and self.ranked_views == (0, 0):
+            raise ValueError(
+                f"rank_consistency_weight: {config.model_type} encodes one view of a sentence, and so has no second "
+                "ranking; set rank_consistency_weight: 0"
+            )
         self.model = self.serving_class(config)
         self.projection = build_projection(config, at_test=False)
         if config.ema_decay > 0:
@@ -99,7 +104,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
     @property
     def projected_size(self) -> int:
         """Length of a projected view."""
-        return self.config.projection_size if self.config.projection == "gelu" else self.config.hidden_size
+        return self.config.projection_size if self.config.projection == "gelu" else self.config.pooled_size
 
     def _without_training_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
         # A serving checkpoint has no training heads. A head without any tensor starts from new weights, with a
@@ -155,6 +160,10 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
     def serving_model(self) -> SentenceEncoderModel:
         """Return the model to serve, with the weights trained so far or their average."""
         return self.average if self.config.ema_decay > 0 else self.model
+
+    def served_encoders(self) -> list[nn.Module]:
+        """Return the encoders of the serving model to choose from: the one with the better dev score is served."""
+        return [self.serving_model().backbone]
 
     def frozen_parameters(self, stage: str) -> Iterable[nn.Parameter]:
         """Return the parameters that a stage does not train, `nli` (labelled pairs only) or `contrastive`."""
@@ -245,6 +254,9 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             if self.config.rank_weight > 0:
                 losses["rank"] = self.rank_loss(embeddings, teacher_vectors)
                 weighted.append(self.config.rank_weight * losses["rank"])
+            if self.config.rank_consistency_weight > 0:
+                losses["rank_consistency"] = self.rank_consistency_loss(embeddings)
+                weighted.append(self.config.rank_consistency_weight * losses["rank_consistency"])
         if nli_input_ids is not None:
             nli_attention_mask = torch.ones_like(nli_input_ids) if nli_attention_mask is None else nli_attention_mask
             pooled = self.pool_rows(nli_input_ids, nli_attention_mask)
@@ -312,34 +324,42 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         return torch.cat(biases, dim=1)
 
     def duplicates(self, input_ids: torch.Tensor) -> torch.Tensor | None:
-        """Find equal sentences over all processes, see `duplicate_rows`. None without `mask_duplicates`.
+        """Find sentences of all processes that equal one of this process, see `duplicate_rows`.
 
         Args:
-            input_ids: `(B, V, T)`, this process's sentences that count.
+            input_ids: `(b, V, T)`, this process's sentences that count.
+
+        Returns:
+            `(b, B)` of bool, B the sentences of all processes; None without `mask_duplicates`.
         """
         if not self.config.mask_duplicates:
             return None
         more = max(number_of_each(input_ids.shape[-1])) - input_ids.shape[-1]
-        everyone, _ = gather_rows(F.pad(input_ids, (0, more), value=self.config.backbone_config.pad_token_id))
-        return duplicate_rows(everyone)
+        padding = self.config.backbone_config.pad_token_id
+        everyone, mine = gather_rows(F.pad(input_ids, (0, more), value=padding))
+        return duplicate_rows(everyone, mine)
 
     def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
-        """Objective seam: compute the loss of embeddings `(B, V, H)`, with the negatives of all processes.
+        """Objective seam: compute the loss of embeddings `(b, V, H)`, with the negatives of all processes.
+
+        Each process computes the losses of its own sentences.
 
         Args:
             embeddings: of this process.
-            duplicates: rows of all processes that are not each other's negatives, see `duplicates`.
+            duplicates: `(b, B)`, sentences of all processes that are no negatives of its own, see `duplicates`.
         """
-        everyone, _ = gather_rows(embeddings)
+        everyone, mine = gather_rows(embeddings)
         anchors, positives, *hard_negatives = everyone.unbind(1)
-        return info_nce(
+        share = info_nce(
             anchors,
             positives,
             *hard_negatives,
             temperature=self.config.temperature,
             hard_negative_weight=self.config.hard_negative_weight,
             duplicates=duplicates,
+            rows=mine,
         )
+        return sum_over_processes(share)
 
     def labelled_loss(self, pairs: torch.Tensor, labels: torch.Tensor | None, input_ids: torch.Tensor) -> torch.Tensor:
         """Compute the loss of labelled pairs `(N, 2, H)`, or of triplets `(N, 3, H)` without labels.
@@ -361,17 +381,25 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             raise ValueError(
                 "rank_weight: needs the vectors of a teacher; give --teachers DIR, written by `csezoo encode`"
             )
-        everyone, _ = gather_rows(embeddings)
+        everyone, mine = gather_rows(embeddings)
         teachers, _ = gather_rows(teacher_vectors[: len(embeddings)])
         anchors, others = (everyone[:, view] for view in self.ranked_views)
-        return rank_distillation(
+        share = rank_distillation(
             anchors,
             others,
             teachers,
             loss=self.config.rank_loss,
             temperature=self.config.rank_temperature,
             teacher_temperature=self.config.teacher_temperature,
+            rows=mine,
         )
+        return sum_over_processes(share)
+
+    def rank_consistency_loss(self, embeddings: torch.Tensor) -> torch.Tensor:
+        """Return the loss of two views over the sentences of all processes, see `rank_consistency`."""
+        everyone, mine = gather_rows(embeddings)
+        anchors, others = (everyone[:, view] for view in self.ranked_views)
+        return sum_over_processes(rank_consistency(anchors, others, temperature=self.config.temperature, rows=mine))
 
     def maskable(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Return which tokens may be masked, in the shape of `input_ids`: real tokens that are not special."""

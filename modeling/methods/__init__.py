@@ -3,8 +3,10 @@
 `l2pcsr+diffcse` combines two methods that change different seams.
 """
 
+from copy import copy
 from functools import cache
 from importlib import import_module
+from inspect import get_annotations
 from pkgutil import iter_modules
 from typing import Any
 
@@ -57,11 +59,13 @@ def method(name: str) -> Method:
     names.sort(key=lambda one: one != first)
     configs, servings, trainings = zip(*(METHODS[one] for one in names), strict=True)
 
-    def configure(self: SentenceEncoderConfig, **kwargs: Any) -> None:
-        configs[0].__init__(self, **kwargs)
-
+    # A dataclass takes a field from its first base, which has all of them. Here the first one that declares it counts.
+    own: dict[str, Any] = {"__annotations__": {}}
+    for config in reversed(configs):
+        for key, annotation in get_annotations(config).items():
+            own["__annotations__"][key] = annotation
+            own[key] = copy(config.__dataclass_fields__[key])
     # With the name and module of the first method, a saved model is loaded as that method.
-    place = {"__module__": configs[0].__module__, "__init__": configure}
-    config = type(configs[0].__name__, configs, place)
+    config = type(configs[0].__name__, configs, {"__module__": configs[0].__module__, **own})
     place = {"__module__": trainings[0].__module__, "config_class": config, "serving_class": servings[0]}
     return config, servings[0], type(trainings[0].__name__, trainings, place)

@@ -26,8 +26,10 @@ class CsezooConfig(PretrainedConfig):
         backbone_config: configuration of the encoder, or its dict.
         csezoo: what follows the encoder. `method` is what it was trained with. `pooling` is one of `pool`'s modes, or
             `prompt` with the id `mask_token_id`. `layers` are the modules after the pooling, each with its `type` and
-            arguments, see `pooling_csezoo.LAYERS`. `truncate_dim` cuts the vectors. What has no plain form has more
-            keys, see `own_form_csezoo`.
+            arguments, see `pooling_csezoo.LAYERS`; the first `base_layers` of them were there before training.
+            `truncate_dim` cuts the vectors. `prompts` are texts that `encode` puts in front of a text, by name, and
+            `default_prompt_name` names the one that it uses if it is told nothing. `similarity` is what `similarity`
+            computes. What has no plain form has more keys, see `own_form_csezoo`.
 
     Example:
         >>> config = CsezooConfig.from_dict({"model_type": "bert", "hidden_size": 8, "csezoo": {"pooling": "cls"}})

@@ -23,6 +23,13 @@ CPU_BATCH_TOKENS = 1024
 TOKENS_PER_TEXT = 128
 TOKENISED_AT_ONCE = 1000  # a tokenizer's output also has pieces and offsets, too much for a million texts
 OUTPUT_VALUES = ("sentence_embedding", "token_embeddings")
+# Of all rows of two tables of vectors, by the names of sentence-transformers.
+SIMILARITIES = {
+    "cosine": lambda left, right: F.normalize(left, dim=1) @ F.normalize(right, dim=1).T,
+    "dot": lambda left, right: left @ right.T,
+    "euclidean": lambda left, right: -torch.cdist(left, right),
+    "manhattan": lambda left, right: -torch.cdist(left, right, p=1.0),
+}
 LOCK = RLock()  # of the mode and the tokenizers of all models
 
 Batches = Iterator[tuple[slice, dict[str, torch.Tensor]]]
@@ -35,6 +42,9 @@ class EncodesTexts(PreTrainedModel):
     # A copy for `encode`: a call of a tokenizer changes its truncation and padding, and others may call it too.
     _own_tokenizer: tuple[PreTrainedTokenizerBase, tuple, PreTrainedTokenizerBase] | None = None
     _encoding, _was_training = 0, False  # contexts of `evaluating`, and the mode before them
+    named_prompts: dict[str, str] = {}  # texts that `encode` can put in front of a text
+    default_prompt_name: str | None = None  # the one that it uses if it is told nothing
+    similarity_fn_name = "cosine"  # what `similarity` computes
     backbone: Any
 
     def get_input_embeddings(self) -> nn.Module:
@@ -56,6 +66,7 @@ class EncodesTexts(PreTrainedModel):
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
         device: str | torch.device | None = None,
+        prompt_name: str | None = None,
         prompt: str | None = None,
         show_progress_bar: bool = False,
     ) -> Any:  # an array or a tensor: this code does not import numpy
@@ -79,7 +90,10 @@ class EncodesTexts(PreTrainedModel):
                 the model's dtype or that of `precision`.
             convert_to_tensor: return a tensor, whatever `convert_to_numpy` is.
             device: move the model to this device first.
-            prompt: refused; a model's prompt is part of its tokenizer.
+            prompt_name: one of `named_prompts`, whose text is put in front of every text; `default_prompt_name` by
+                default, if the model has one.
+            prompt: put this in front of every text instead, `""` for nothing. A template of the zoo (PromptBERT) is
+                part of the tokenizer and always there.
             show_progress_bar: show a progress bar.
 
         Returns:
@@ -91,11 +105,7 @@ class EncodesTexts(PreTrainedModel):
         Example:
             `model.encode(["A cat sits.", "A dog runs."], normalize_embeddings=True, truncate_dim=64)`
         """
-        if prompt:
-            raise ValueError(
-                f"prompt: {prompt!r:.60} cannot be added, because a model's prompt is part of its tokenizer; "
-                "leave it out, or write it in front of the texts yourself"
-            )
+        before = self.prompt_text(prompt_name) if prompt is None else prompt
         if batch_size < 1:
             raise ValueError(f"batch_size: {batch_size} must be at least 1")
         if truncate_dim is not None and truncate_dim < 1:
@@ -110,7 +120,7 @@ class EncodesTexts(PreTrainedModel):
                 "truncate_dim, precision and normalize_embeddings"
             )
         single = isinstance(texts, str)
-        checked = checked_texts([texts] if isinstance(texts, str) else texts)
+        checked = [before + text for text in checked_texts([texts] if isinstance(texts, str) else texts)]
         if device is not None:
             self.to(device)  # type: ignore[arg-type]  # a decorator hides `self`
         own = self._tokenizer_for_encoding(tokenizer or self.own_tokenizer())
@@ -128,8 +138,22 @@ class EncodesTexts(PreTrainedModel):
             return embeddings
         return (embeddings.float() if precision == "float32" else embeddings).cpu().numpy()
 
+    def prompt_text(self, name: str | None = None) -> str:
+        """Return the text of a prompt, by default of the default prompt; empty if the model has none.
+
+        Raises:
+            ValueError: there is no such prompt.
+        """
+        name = self.default_prompt_name if name is None else name
+        if name is not None and name not in self.named_prompts:
+            known = ", ".join(self.named_prompts) or "none"
+            raise ValueError(f"prompt_name: {name!r:.60} is no prompt of this model, which has {known}")
+        return "" if name is None else self.named_prompts[name]
+
     def similarity(self, embeddings1: Any, embeddings2: Any) -> torch.Tensor:
-        """Return the cosines `(n, m)` of all pairs of embeddings, as `SentenceTransformer.similarity` does.
+        """Return the similarities `(n, m)` of all pairs of embeddings, as `SentenceTransformer.similarity` does.
+
+        They are cosines, unless the model was trained from an encoder that is served with another one.
 
         Args:
             embeddings1, embeddings2: arrays or tensors `(n, H)` and `(m, H)`, or `(H,)` for one embedding.
@@ -138,7 +162,7 @@ class EncodesTexts(PreTrainedModel):
             `model.similarity(model.encode(["A cat sits.", "A dog runs."]), model.encode("A cat sleeps."))`
         """
         left, right = (torch.atleast_2d(torch.as_tensor(each)).float() for each in (embeddings1, embeddings2))
-        return F.normalize(left, dim=1) @ F.normalize(right, dim=1).T
+        return SIMILARITIES[self.similarity_fn_name](left, right)
 
     def own_tokenizer(self) -> PreTrainedTokenizerBase:
         """Return the tokenizer that was loaded with the model, or set as `tokenizer`.
@@ -291,7 +315,7 @@ def checked_texts(texts: Iterable[str]) -> list[str]:
         raise TypeError(f"texts: expected a string or a list of strings, got {texts!r:.60}")
     if getattr(texts, "ndim", 1) > 1:  # a table would give the names of its columns
         raise TypeError(f"texts: expected a list of strings, got {type(texts).__name__}; give one column of it")
-    texts = list(texts)
+    texts = getattr(texts, "to_pylist", lambda: list(texts))()  # an array of pyarrow has scalars of its own
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"texts: item {number} is {text!r:.60}, not a string")

@@ -36,6 +36,7 @@ from .pooling_csezoo import (
     pool_mask_token,
     require_mask_token,
     require_right_padding,
+    size_after,
 )
 from .quantization_csezoo import PRECISIONS  # noqa: F401 (transformers 4 copies only the files imported here)
 
@@ -93,15 +94,24 @@ class CsezooModel(EncodesTexts):
             self.backbone = AutoModel.from_config(config.backbone_config)
         self.causal = is_causal(self.backbone)
         self.layers = build_layers(config.csezoo.get("layers", []), self.known_layers)
+        self.named_prompts = config.csezoo.get("prompts", {})
+        self.default_prompt_name = config.csezoo.get("default_prompt_name")
+        self.similarity_fn_name = config.csezoo.get("similarity", "cosine")
         self.loaded_from: dict[str, Any] = {}
         self.post_init()
 
     @property
     def embedding_size(self) -> int:
-        csezoo, size = self.config.csezoo, self.config.hidden_size
-        for layer in csezoo.get("layers", []):
-            size = layer.get("out_features", size)
+        csezoo = self.config.csezoo
+        size = size_after(csezoo.get("layers", []), self.config.hidden_size)
         return min(csezoo.get("truncate_dim") or size, size)
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what `SentenceTransformer` reads of the model as a whole."""
+        told = {"default_prompt_name": self.default_prompt_name, "similarity_fn_name": self.similarity_fn_name}
+        prompts = {"prompts": self.named_prompts} if self.named_prompts else {}
+        cut = {key: value for key, value in self.config.csezoo.items() if key == "truncate_dim"}
+        return {**self.settings, **told, **prompts, **cut}
 
     def forward(
         self,
@@ -255,13 +265,14 @@ class CsezooModel(EncodesTexts):
                 f"{repository}: config.json has {' - '.join(names) or 'nothing'} after the encoder, "
                 f"modules.json has {' - '.join(kinds[1:]) or 'nothing'} after {(kinds or ['nothing'])[0]}; {PUT_BACK}"
             )
-        settings, key = self._json_file(SETTINGS_NAME), "truncate_dim"
-        require_equal(f"{repository}: {SETTINGS_NAME}", key, settings.get(key), self.config.csezoo.get(key))
+        settings, expected = self._json_file(SETTINGS_NAME), self._settings()
+        for key in ("truncate_dim", "prompts", "default_prompt_name", "similarity_fn_name"):
+            require_equal(f"{repository}: {SETTINGS_NAME}", key, settings.get(key), expected.get(key))
         layers = iter(self.layers)
-        for module, (name, expected) in zip(listed[1:], described, strict=True):
+        for module, (name, content) in zip(listed[1:], described, strict=True):
             file, weights = f"{module['path']}/config.json", f"{module['path']}/model.safetensors"
             found = as_words(self._json_file(file))
-            for key, value in as_words(expected).items():
+            for key, value in as_words(content).items():
                 require_equal(f"{repository}: {file}", key, found.get(key), value)
             if name in self.known_layers:
                 layer = next(layers)
@@ -404,10 +415,9 @@ class CsezooModel(EncodesTexts):
                 made = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
                 safe_save_file(made, directory / folder / "model.safetensors", metadata={"format": "pt"})
         longest = self.tokenizer.model_max_length if self.tokenizer else self.config.max_position_embeddings
-        cut = {key: value for key, value in self.config.csezoo.items() if key == "truncate_dim"}
         _write_json(directory / "modules.json", modules)
         _write_json(directory / "sentence_bert_config.json", {"max_seq_length": longest, **self.encoder_settings})
-        _write_json(directory / SETTINGS_NAME, {**self.settings, **cut})
+        _write_json(directory / SETTINGS_NAME, self._settings())
 
 
 def is_inside(path: Any) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 # Poolings that average two layers: the last one and this one of `hidden_states`.
@@ -153,8 +154,20 @@ class LayerNorm(nn.Module):
         return self.norm(vectors)
 
 
+class Normalize(nn.Module):
+    """Scale vectors to length 1, so that their dot products are their cosines. `(…, D) -> (…, D)`.
+
+    Example:
+        >>> Normalize()(torch.tensor([[3.0, 4.0]]))
+        tensor([[0.6000, 0.8000]])
+    """
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        return F.normalize(vectors, dim=-1)
+
+
 # The layers after a pooling that sentence-transformers and the zoo both have, by the names that both give them.
-LAYERS: dict[str, type[nn.Module]] = {"Dense": Dense, "LayerNorm": LayerNorm}
+LAYERS: dict[str, type[nn.Module]] = {"Dense": Dense, "LayerNorm": LayerNorm, "Normalize": Normalize}
 
 
 def build_layers(described: list[dict[str, Any]], known: dict[str, type[nn.Module]]) -> nn.ModuleList:
@@ -199,6 +212,18 @@ def modules_on_top(csezoo: dict[str, Any], hidden_size: int, layers: int) -> Ite
     yield "Pooling", {"word_embedding_dimension": hidden_size, **modes}
     for layer in csezoo.get("layers", []):
         yield layer["type"], {name: value for name, value in layer.items() if name != "type"}
+
+
+def size_after(layers: list[dict[str, Any]], size: int) -> int:
+    """Return the dimensions of vectors after these layers, if they have `size` before.
+
+    Example:
+        >>> size_after([{"type": "Dense", "in_features": 8, "out_features": 4}, {"type": "Normalize"}], 8)
+        4
+    """
+    for layer in layers:
+        size = layer.get("out_features", size)
+    return size
 
 
 def layer_weights(pooling: str, layers: int) -> torch.Tensor:

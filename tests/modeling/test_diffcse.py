@@ -12,7 +12,7 @@ from csezoo.modeling import DiffCSEConfig, DiffCSEForContrastiveLearning, SimCSE
 from csezoo.modeling.methods.diffcse.model import corrective_log_probabilities
 from csezoo.modeling.objectives import replaced_token_detection
 from tests.conftest import tiny_config
-from tests.methods import DISTILLED
+from tests.methods.diffcse import DISTILLED
 from tests.modeling.test_methods import batch
 from tests.modeling.test_objectives import numpy_info_nce
 

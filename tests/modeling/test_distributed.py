@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.flop_counter import FlopCounterMode
 
 from csezoo.modeling import method
 from csezoo.modeling.contrastive.distributed import _scattered_sum, gather_rows, own_share_of_sum
@@ -107,6 +108,7 @@ def two_processes():
             call.result()
 
 
+OPTS = ("base", "opt1", "opt2")
 LEARNED = {"method": "l2pcsr", **TESTED["l2pcsr"].exact}
 
 
@@ -126,6 +128,11 @@ def views(name):
         (1, 2, {"projection": "batchnorm", "projection_at_test": True}),
         (3, 2, {"projection": "none", "pooling": "mean"}),
         (5, 3, {"method": "prdsimcse", "denominator": "own"}),
+        (5, 1, {"method": "isbert", "mask_duplicates": True}),
+        (5, 2, {"method": "contrastive_tension", "mask_duplicates": True}),
+        (5, 2, {"method": "contrastive_tension", "negative_pairs": "own", "mask_duplicates": True}),
+        (5, 3, {"method": "prdsimcse", "denominator": "all", "mask_duplicates": True}),
+        *((5, 2, {"method": "sgopt", "projection_size": 24, "guide": "self", "variant": v}) for v in OPTS),
         (3, 3, {"method": "prdsimcse", "denominator": "all"}),
         (1, 2, {"method": "sgopt", "projection_size": 24, "guide": "self", "variant": "base"}),
         # Nothing masked, so nothing drawn: the generator's own guesses at every position are the edit.
@@ -144,6 +151,7 @@ def views(name):
         (1, 2, {"method": "diffaug", "views_module": "lora"}),
         (5, 2, {"rank_weight": 1.0, "ema_decay": 0.5}),
         (1, 2, {"rank_weight": 1.0, "rank_loss": "listmle"}),
+        (5, 2, {"rank_consistency_weight": 1.0}),
         (5, 2, {"matryoshka_dims": [4, 8], "mask_duplicates": True}),
         (1, 2, {"matryoshka_dims": [4], "projection": "batchnorm"}),
     ],
@@ -169,3 +177,31 @@ def both_sums(rank):
 def test_devices_and_hosts_add_the_gradient_of_a_process_alike(two_processes):
     reduced, scattered, expected = two_processes(both_sums)
     assert torch.equal(reduced, expected) and torch.equal(scattered, expected)
+
+
+def operations_of_the_loss(rank, processes, changes):
+    """The operations of products in the loss of this process's share of eight sentences, with their gradient."""
+    made = model(changes)
+    torch.manual_seed(0)
+    views = 3 if changes["method"] == "prdsimcse" else 2
+    embeddings = torch.randn(8, views, made.projected_size, dtype=torch.float64)
+    own = embeddings[process_share(range(8), rank, processes)].requires_grad_()
+    with FlopCounterMode(display=False) as counter:
+        made.contrastive_loss(own).backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": "simcse"},
+        {"method": "prdsimcse", "denominator": "all"},
+        {"method": "consert"},
+        {"method": "sgopt", "projection_size": 24},
+        {"method": "isbert"},
+    ],
+    ids=lambda changes: changes["method"],
+)
+def test_each_process_computes_the_similarities_of_its_own_sentences_only(two_processes, changes):
+    alone = operations_of_the_loss(0, 1, changes)
+    assert two_processes(operations_of_the_loss, 2, changes) == alone / 2 > 0

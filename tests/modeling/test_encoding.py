@@ -1,6 +1,7 @@
 """Embedding lists of texts: vectors do not depend on other texts, and batches have a bounded number of tokens."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer, util
@@ -42,6 +43,14 @@ def test_encode_keeps_the_order_and_vectors_do_not_depend_on_other_texts(serving
     for text, vector in zip(MIXED, encoded, strict=True):
         alone = model(**tokenizer(text, truncation=True, return_tensors="pt")).pooler_output[0]
         np.testing.assert_allclose(vector, alone.detach().numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("array", [pa.array, lambda texts: pa.chunked_array([texts[:2], texts[2:]]), np.array])
+def test_texts_may_be_an_array(serving, array):
+    model, tokenizer = serving
+    assert np.array_equal(model.encode(array(MIXED), tokenizer), model.encode(MIXED, tokenizer))
+    with pytest.raises(TypeError, match="item 1 is None, not a string"):
+        model.encode(pa.array(["the cat", None]), tokenizer)
 
 
 def test_batches_have_similar_lengths_and_respect_both_limits(serving, seen):
@@ -211,8 +220,8 @@ def test_a_head_on_token_embeddings_can_be_trained(serving):
     ("options", "message"),
     [
         (
-            {"prompt": "query: "},
-            "prompt: 'query: ' cannot be added, because a model's prompt is part of its tok",
+            {"prompt_name": "query"},
+            "prompt_name: 'query' is no prompt of this model, which has none",
         ),
         ({"truncate_dim": 0}, "truncate_dim: 0 must be at least 1"),
         ({"precision": "int4"}, "precision: 'int4' must be one of float32, int8"),

@@ -137,7 +137,6 @@ def test_features_that_do_not_count_change_nothing():
     torch.manual_seed(0)
     sentences, features = torch.randn(3, 4), torch.randn(7, 4)
     owners, real = torch.tensor([0, 0, 1, 1, 2, 2, 2]), torch.tensor([1, 0, 1, 1, 1, 0, 0]).bool()
-    loss = jensen_shannon(sentences, features, owners, torch.eye(3).flip(0).bool(), real)
-    torch.testing.assert_close(
-        loss, jensen_shannon(sentences, features[real], owners[real], torch.eye(3).flip(0).bool())
-    )
+    duplicates = torch.eye(3).flip(0).bool()
+    loss = jensen_shannon(sentences, features, owners, duplicates, real=real)
+    torch.testing.assert_close(loss, jensen_shannon(sentences, features[real], owners[real], duplicates))

@@ -20,7 +20,9 @@ from transformers import (
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel, method
 from csezoo.modeling.contrastive.backbones import first_output
 from csezoo.modeling.contrastive.configuration import POOLING_MODES
-from csezoo.modeling.contrastive.packing import Packing, can_pack
+from csezoo.modeling.contrastive.mirrored_mask import MirroredMask
+from csezoo.modeling.contrastive.packed_rows import Packing, PaddedAttention
+from csezoo.modeling.contrastive.packing import can_pack, packing_of
 from csezoo.modeling.serving.layers_csezoo import hidden_layers
 from tests.conftest import tiny_config, tiny_tokenizer
 from tests.methods import COMBINATIONS, CONFIGS
@@ -60,20 +62,33 @@ def batch(sentences=6, views=2, tokens=12, prompt=False):
     return {"input_ids": input_ids, "attention_mask": attention_mask}
 
 
+def mirrored(rows):
+    """The rows as on a GPU, whose values the host knows from the collator: attention is then on padded rows."""
+    return rows | {
+        name: MirroredMask.of(rows[name], host=rows[name].clone()) for name in rows if name.endswith("attention_mask")
+    }
+
+
 def both(config, rows, training_class=None, prepare=lambda model: None):
-    """Loss, gradients and embeddings of a float64 model, with its padding left out and computed."""
+    """Loss, gradients and embeddings of a float64 model, with its padding left out and computed.
+
+    It is left out in two ways, that of a CPU and that of a GPU, which must agree.
+    """
     torch.manual_seed(0)
     packed = (training_class or METHODS[config.model_type][2])(config).double().train()
-    padded = copy.deepcopy(packed)
+    as_on_gpu, padded = copy.deepcopy(packed), copy.deepcopy(packed)
     padded.compute_padding()
     made = []
-    for model in (packed, padded):
+    for model, read in ((packed, rows), (padded, rows), (as_on_gpu, mirrored(rows))):
         prepare(model)
         torch.manual_seed(3)
-        output = model(**rows)
+        output = model(**read)
         output.loss.backward()
         gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
         made.append((output.loss, output.embeddings, gradients, model.take_padding_tokens()))
+    *made, (*gpu, gpu_tokens) = made
+    torch.testing.assert_close(gpu, list(made[1][:-1]), rtol=1e-9, atol=1e-10)
+    assert gpu_tokens < made[1][-1] or made[0][-1] > 0 or made[1][-1] == 0
     return made
 
 
@@ -291,6 +306,34 @@ def test_methods_change_packed_layers_of_other_families(name, family):
     config.generator_config = tiny_config("bert", vocab_size=60, **NO_DROPOUT) if config.needs_generator else None
     made = both(config, batch())
     torch.testing.assert_close(made[0][:-1], made[1][:-1], rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["simcse", "simcse-mean", "diffaug", "l2pcsr"])
+def test_the_numbers_of_rows_that_differ_much_are_those_of_the_padded_batch(name):
+    """On a GPU their attention is computed in a few groups, each padded to its own longest row."""
+    config = configured(name, "bert")
+    config.backbone_config.max_position_embeddings = 200
+    rows = batch(sentences=12, tokens=180)
+    packing = PaddedAttention(rows["attention_mask"].flatten(0, 1), device=torch.device("cpu"))
+    assert 2 < len(packing.groups) < 6 and packing.padding > 0
+    assert_same(both(config, rows))
+
+
+def test_many_batches_have_few_numbers_of_tokens_and_of_rows_in_groups():
+    """So that a compiler sees few shapes."""
+    draw = torch.Generator().manual_seed(0)
+    shapes, most = set(), set()
+    for _ in range(200):
+        lengths = torch.randint(5, 33, (128,), generator=draw)
+        packing = PaddedAttention((torch.arange(32) < lengths[:, None]).long(), device=torch.device("cpu"))
+        shapes.add((len(packing.places), tuple(packing.groups)))
+        most.add(packing.padding / 4096)
+    assert len(shapes) < 8 and max(most) < 1 / 32
+
+
+def test_a_mask_that_only_the_device_knows_is_not_asked():
+    model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert")))
+    assert packing_of(model.backbone, torch.ones(2, 3, device="meta")) is None
 
 
 def test_a_decoder_is_not_packed():

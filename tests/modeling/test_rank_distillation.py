@@ -1,4 +1,4 @@
-"""Rank distillation against its definitions in numpy."""
+"""Rank distillation and ranking consistency against their definitions in numpy."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning, method
-from csezoo.modeling.contrastive.rank_distillation import list_mle, list_net, rank_distillation
+from csezoo.modeling.contrastive.rank_distillation import list_mle, list_net, rank_consistency, rank_distillation
 from tests.conftest import tiny_config
 from tests.modeling.test_methods import batch
 
@@ -94,3 +94,55 @@ def test_without_teacher_vectors_the_error_names_the_way_out():
     model = SimCSEForContrastiveLearning(SimCSEConfig(backbone_config=tiny_config("bert"), rank_weight=1.0))
     with pytest.raises(ValueError, match="rank_weight: .* give --teachers DIR, written by `csezoo encode`"):
         model(**batch())
+
+
+def softmax(scores):
+    return np.exp(scores) / np.exp(scores).sum()
+
+
+def test_the_rankings_of_two_views_are_compared_by_their_jensen_shannon_divergence(vectors):
+    """RankCSE, section 4.2: the sentence itself is in both rankings."""
+    anchors, others, _ = vectors
+    scores = cosines(anchors.numpy(), others.numpy()) / 0.1
+    divergences = []
+    for i in range(5):
+        p, q = softmax(scores[i]), softmax(scores[:, i])
+        mean = (p + q) / 2
+        divergences.append(((p * np.log(p / mean)).sum() + (q * np.log(q / mean)).sum()) / 2)
+    value = rank_consistency(anchors, others, temperature=0.1)
+    assert value.item() == pytest.approx(np.mean(divergences), rel=1e-12)
+    assert rank_consistency(others, anchors, temperature=0.1).item() == pytest.approx(value.item(), rel=1e-12)
+
+
+def test_views_that_rank_alike_are_consistent_and_opposed_ones_reach_the_bound():
+    views = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    same = rank_consistency(views, views, temperature=0.05)
+    same.backward()
+    assert same.item() == pytest.approx(0, abs=1e-12) and views.grad.abs().max() < 1e-9
+    turned = torch.eye(3, dtype=torch.float64)
+    assert rank_consistency(turned, turned.roll(1, 0), temperature=0.01).item() == pytest.approx(np.log(2), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["simcse", "prdsimcse"])
+def test_consistency_is_added_with_its_weight_and_the_temperature_of_the_contrast(name):
+    config_class, _, training_class = method(name)
+    backbone = tiny_config("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    config = config_class(backbone_config=backbone, rank_consistency_weight=2.0, temperature=0.1)
+    torch.manual_seed(0)
+    model = training_class(config)
+    rows = batch(views=3 if name == "prdsimcse" else 2)
+    torch.manual_seed(0)
+    output = model(**rows)
+    first, second = output.embeddings[:, :2].unbind(1)
+    torch.testing.assert_close(output.losses["rank_consistency"], rank_consistency(first, second, temperature=0.1))
+    config.rank_consistency_weight = 0.0
+    torch.manual_seed(0)
+    torch.testing.assert_close(output.loss, model(**rows).loss + 2.0 * output.losses["rank_consistency"])
+
+
+@pytest.mark.parametrize("name", ["sgopt", "isbert"])
+def test_one_view_has_no_consistency(name):
+    config_class, _, training_class = method(name)
+    config = config_class(backbone_config=tiny_config("bert"), rank_consistency_weight=1.0)
+    with pytest.raises(ValueError, match=f"rank_consistency_weight: {name} encodes one view .*; set .*: 0"):
+        training_class(config)

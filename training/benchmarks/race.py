@@ -94,6 +94,10 @@ def format_benchmark(report: dict) -> str:
             for lines, both in report["starts"].items()
             for name, start in both.items()
         )
+    if "parts" in report:
+        return _format_epoch(report)
+    if "updates" in report:
+        return _format_device(report)
     if "programs" in report:
         return "\n".join(_format_program(name, program) for name, program in report["programs"].items())
     median, turns = report["median"], len(report["seconds"]["ours"])
@@ -105,6 +109,42 @@ def format_benchmark(report: dict) -> str:
         faster = report["against padded"]
         line += f"; {faster['speedup']:.2f} times the speed of padded steps (limit {faster['limit']:.2f})"
     return line + "".join(f"; {text.format(report[key])}" for key, text in DETAILS.items() if key in report)
+
+
+def _format_epoch(report: dict) -> str:
+    update = report["update"]
+    lines = [f"10^6 sentences: {report['epoch']:,.0f} s; an update of {report['batch_size']}: {1000 * update:.1f} ms"]
+    lines += [
+        f"  {part:<12}{1000 * seconds:>10.1f} ms {seconds / update:>6.1%}" for part, seconds in report["parts"].items()
+    ]
+    lines += [f"floor by operations: {1000 * report['floor']:.1f} ms; writing a checkpoint: {report['writing']:.2f} s"]
+    return "\n".join(lines)
+
+
+def _format_device(report: dict) -> str:
+    head = ("method", "batch", "precision", "layout", "updates/s", "10^6 in s", "R", "share", "GB")
+    rows = [
+        (
+            one["method"],
+            str(one["batch_size"]),
+            one["precision"],
+            one["layout"],
+            f"{one['updates per second']:.2f}",
+            f"{one['seconds for 10^6 sentences']:,.0f}",
+            f"{one['R']:.3f}" if "R" in one else "",
+            f"{one['share']:.2f}" if "share" in one else "",
+            f"{one['peak bytes'] / 1e9:.1f}" if one["peak bytes"] else "",
+        )
+        for one in report["updates"]
+    ]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]
+    ]
+    lines += [f"encode in {dtype}: {rate:,.0f} sentences a second" for dtype, rate in report["encoding"].items()]
+    lines += [f"an evaluation: {report['evaluation']:.2f} s"] if report["evaluation"] else []
+    lines += [f"failed: {setting}: {error}" for setting, error in report["failed"].items()]
+    return "\n".join([*lines, *(f"not measured: {setting}" for setting in report["left"])])
 
 
 def _format_point(point: dict, points: list[dict]) -> str:

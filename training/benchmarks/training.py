@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -177,15 +178,23 @@ class Updates:
 
     def run(self) -> None:
         """Make the steps. `padding_tokens` is then the padding that they have computed."""
+        self.time(warm=0)
+
+    def time(self, warm: int) -> float:
+        """Make the steps, and return the seconds of those after the first `warm` ones."""
         loader = self.batches()
-        self.padding_tokens = 0
-        for _ in range(self.steps):
+        padding = torch.zeros((), device=self.accelerator.device)
+        for step in range(self.steps):
+            if step == warm:
+                padding.item()  # waits for the device
+                started = time.perf_counter()
             losses, _ = update(self.wrapped, self.optimizer, loader, self.recipe, self.accelerator)
             self.scheduler.step()
             with torch.no_grad():
                 self.built.model.after_update()
-            self.padding_tokens += int(losses[PADDING])
-        losses["loss"].item()  # waits for the device
+            padding += losses[PADDING]
+        self.padding_tokens = int(padding)  # waits for the device
+        return time.perf_counter() - started
 
     def settings(self) -> dict[str, object]:
         """Return what was measured, for the report."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import statistics
 from collections.abc import Sequence
+from typing import Any
 from urllib.parse import quote
 
 from ..evaluation.report import AVERAGE, average, tests_only
@@ -25,13 +26,16 @@ RAW_TEXT = (
 )
 
 
-def results_table(recipe: Recipe, results: list[dict], summary: list[dict] | None) -> str:
+def results_table(
+    recipe: Recipe, results: list[dict], summary: list[dict] | None, baseline: dict[str, Any] | None = None
+) -> str:
     """Return the table of results, with the paper's numbers and the distance to them if it reports the same pairs.
 
     Args:
         recipe: the recipe of the run.
         results: the results of the weights in the repository.
         summary: mean and standard deviation over the seeds; `None` if there is one seed.
+        baseline: name and results of the base model, see `keep_baseline`; none if they were not recorded.
     """
     if not results:
         return "Not evaluated."
@@ -42,7 +46,9 @@ def results_table(recipe: Recipe, results: list[dict], summary: list[dict] | Non
     tests = tests_only(results)
     if len(tests) > 1:
         entries.append((AVERAGE, "", "", average(tests)))
-    header = ["task", "pairs", *(["seeds", "these weights"] if seeds else ["Spearman"])]
+    before = _scores(baseline["results"]) if baseline else {}
+    header = ["task", "pairs", *([baseline["name"]] if baseline and before else [])]
+    header += ["seeds", "these weights"] if seeds else ["Spearman"]
     if beside:
         header += ["paper", "distance in sd"] if seeds else ["paper"]
     header.append("data")  # last, because it is long, and a narrow page shows the first columns
@@ -51,6 +57,8 @@ def results_table(recipe: Recipe, results: list[dict], summary: list[dict] | Non
         cells = [f"{value:.2f}"]
         if seeds:
             cells.insert(0, f"{seeds[task]['mean']:.2f} ± {seeds[task]['sd']:.2f}")
+        if before:
+            cells.insert(0, f"{before[task]:.2f}" if task in before else "")
         if beside:
             cells += _paper_cells(task, beside[0], pairs, seeds)
         if task == AVERAGE:
@@ -62,6 +70,12 @@ def results_table(recipe: Recipe, results: list[dict], summary: list[dict] | Non
     return "\n\n".join(
         [f"{protocol}.", markdown_table(header, *rows), *_paper_lines(recipe, changed, beside, results)]
     )
+
+
+def _scores(results: list[dict]) -> dict[str, float]:
+    """Return the scores of each task, and the average of several tests."""
+    scores = {result["task"]: result["value"] for result in results}
+    return scores | ({AVERAGE: average(results)} if len(tests_only(results)) > 1 else {})
 
 
 def _paper_cells(task: str, paper: PublishedRow, pairs: set[str], seeds: dict[str, dict]) -> list[str]:
@@ -120,7 +134,7 @@ def settings_table(recipe: Recipe) -> str:
     """Return the table of settings: data, optimisation, the method's keys, and the stage on labelled pairs."""
     rows: dict[str, object] = {
         "data": _source(recipe, recipe.train_file, recipe.dataset_file or recipe.dataset, recipe.text_columns),
-        "length": f"{recipe.max_length} word pieces",
+        "length": f"{recipe.max_length} word pieces" if recipe.tells_length else "that of the base model",
         **(_optimisation(recipe) if trained(recipe) or recipe.whitening_updates else {}),
         **_fitted(recipe),
         "seeds": ", ".join(map(str, recipe.seeds)),
@@ -208,8 +222,9 @@ def command(recipe: Recipe, runs: list[dict]) -> str:
         original = load_recipe(recipe.recipe).to_dict()
         changed = {key: value for key, value in recipe.to_dict().items() if value != original.get(key, ...)}
         words += [_option(key, value) for key, value in changed.items() if key not in given]
-        if recipe.text_columns and not (recipe.dataset or recipe.train_file or recipe.recipe in QUICKSTARTS):
-            words.append("--train_file FILE")
+        if recipe.recipe not in QUICKSTARTS:
+            words += [] if recipe.base_model else ["--base_model MODEL"]
+            words += [] if recipe.dataset or recipe.train_file or recipe.max_steps == 0 else ["--train_file FILE"]
     lines = [words[0]]
     for word in words[1:]:
         if len(lines[-1]) + len(word) > 100:
@@ -227,21 +242,18 @@ def _option(key: str, value: object) -> str:
     return " ".join([f"--{key}", *(shlex.quote(as_word(each)) for each in values)])
 
 
-def neighbours_table(neighbours: Sequence[dict]) -> str:
+def neighbours_table(neighbours: Sequence[dict], before: str = "before training") -> str:
     """Return the table of nearest sentences before and after training, with their cosines.
 
     Args:
-        neighbours: as `side_by_side` returns them; none if the run did not record them.
+        neighbours: as `side_by_side` returns them.
+        before: what the base model was: `as served`, or `untrained, cls`.
     """
-    if not neighbours:
-        return "The nearest sentences before and after training were not recorded for this run."
     rows = [
         [plain(row["query"]), *(f"{row[side]['cosine']:.2f} {plain(row[side]['sentence'])}" for side in SIDES)]
         for row in neighbours
     ]
-    about = (
-        "The nearest of all test sentences, with its cosine: for the encoder before training, and for these weights."
-    )
+    about = f"The nearest of all test sentences, with its cosine: for the encoder {before}, and for these weights."
     return f"{about}\n\n{markdown_table(['sentence', *SIDES], *rows)}"
 
 

@@ -16,7 +16,7 @@ from ..files import read_json
 from ..pictures.captions import PICTURES
 from ..recipes import Recipe, file_name, load_recipe, recipe_names
 from ..recipes.released import kinds, released
-from .listing import MEASURED, PUBLISHED, RECIPE_ONLY, STATUSES, STS_AVERAGE, Model
+from .listing import ADAPTER, LOADABLE, MEASURED, PUBLISHED, RECIPE_ONLY, STATUSES, STS_AVERAGE, Model
 from .method_texts import text_names, trained
 from .model_card import model_card, recipe_card
 from .published import TRANSFER_AVERAGE, PublishedRow, published, published_rows
@@ -108,6 +108,7 @@ def _place(entry: Entry) -> tuple:
 def _measured(run: Path) -> Entry:
     recipe = load_recipe(str(run / "recipe.yaml"))
     report = read_json(run / "results.json")
+    adapter = (run / ADAPTER).is_file()
     try:
         results, summary = report["results"], report.get("summary")
         if summary:
@@ -123,9 +124,13 @@ def _measured(run: Path) -> Entry:
             pictures=pictures,
             ideas_at=IDEAS_AT,
             neighbours=near,
+            baseline=report.get("baseline"),
             published=False,
+            adapter=f"model_cards/{run.name}" if adapter else None,
+            note=report.get("note", ""),
         )
-        model = _described(recipe, run.name, MEASURED, trained=trained(recipe))
+        status = LOADABLE if adapter else MEASURED
+        model = _described(recipe, run.name, status, trained=trained(recipe))
         return Entry(model, _shape(recipe), card, _lines(report["results"]), recipe.recipe)
     except (KeyError, TypeError) as error:
         raise UserError(f"{run / 'results.json'} is not a results file ({one_line(error)})") from error

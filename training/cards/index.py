@@ -23,6 +23,9 @@ INTRODUCTION = f"""{TITLE}
 Every recipe, every run in this directory and every checkpoint that the papers' authors released has a card.
 `csezoo cards` writes them from recipes, results and the tables of the papers; no number is typed by hand.
 
+* *adapter here*: a low-rank change of a public encoder, at most 1 MB, in the directory of its card. The card has three
+  ways to load it; `csezoo merge NAME --to DIR` makes the complete model. Scores are as for *measured here*, of a
+  public model on public tests, so they can be compared with the papers'.
 * *measured here*: scored with csezoo. The weights are not published. Trained models come first, then the others. An
   untrained encoder has no card; its name links its results. Scores are Spearman × 100, and the average is over the
   seven STS tests; ± is the standard deviation over seeds. Runs on a small stand-in encoder (minilm) can be compared
@@ -59,7 +62,7 @@ def write_cards(directory: Path) -> list[Entry]:
         name, *others = cells(entry.model).values()
         rows.append([f"[{plain(name)}]({quote(entry.model.card)})", *map(plain, others)])
     try:
-        (directory / "ideas").mkdir(exist_ok=True)
+        (directory / "ideas").mkdir(parents=True, exist_ok=True)
         for picture in all_ideas().values():
             shutil.copy(picture, directory / "ideas")
         for entry in index:

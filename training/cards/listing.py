@@ -16,7 +16,11 @@ from ..errors import UserError, one_line
 CARDS = Path(__file__).parents[2] / "model_cards"
 FILE = "results.csv"
 STS_AVERAGE = "STS average"
-MEASURED, PUBLISHED, RECIPE_ONLY = STATUSES = ("measured here", "published by its authors", "recipe only")
+LOADABLE = "adapter here"
+MEASURED, PUBLISHED, RECIPE_ONLY = ("measured here", "published by its authors", "recipe only")
+STATUSES = (LOADABLE, MEASURED, PUBLISHED, RECIPE_ONLY)
+# In the directory of an adapter.
+ADAPTER = "adapter_config.json"
 OF_MODEL = ("model", "card", "status", "trained", "method", "base_model", "data", "bytes", "cpu_ms_per_sentence")
 OF_SCORE = ("task", "metric", "seed", "value", "deviation", "source")
 

@@ -137,14 +137,15 @@ def limits(recipe: Recipe) -> list[str]:
     lines = [method_entries()[name]["limits"] for name in text_names(recipe)]
     if recipe.recipe in QUICKSTARTS:
         return [*lines, WORLD]
-    sources = [(recipe.train_file, recipe.dataset_file or recipe.dataset)] if recipe.max_steps != 0 else []
+    reads = recipe.max_steps != 0 or recipe.whitening or recipe.flow
+    sources = [(recipe.train_file, recipe.dataset_file or recipe.dataset)] if reads else []
     if recipe.reads_labelled_pairs:
         sources.append((recipe.nli_file, recipe.nli_dataset_file or recipe.nli_dataset))
     for file, dataset in sources:
         if file:
-            lines.append(
-                f"The model was trained on {code(file_name(file))} and inherits the gaps and biases of that text."
-            )
+            learned = "trained on" if trained(recipe) else "fitted to"
+            name = code(file_name(file))
+            lines.append(f"The model was {learned} {name} and inherits the gaps and biases of that text.")
         elif dataset in DATA_LIMITS:
             lines.append(DATA_LIMITS[dataset])
     if recipe.base_model and recipe.base_model.endswith("uncased"):
@@ -153,7 +154,8 @@ def limits(recipe: Recipe) -> list[str]:
         lines.append(
             "The model was trained on English sentences only. The effect on other languages was not measured."
         )
-    if trained(recipe):
+    cut = recipe.served_length is None or recipe.max_length < recipe.served_length
+    if trained(recipe) and recipe.tells_length and cut:
         lines.append(
             f"Training cut sentences after {recipe.max_length} word pieces. Longer texts are embedded up to the limit "
             "of the encoder, but the model was not trained on them."

@@ -8,6 +8,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from ..errors import others
 from ..evaluation.tasks.names import DEV_TASK
 from ..evaluation.tasks.senteval import REPOSITORY as SENTEVAL
 from ..evaluation.tasks.sts import HUB
@@ -42,7 +43,10 @@ def model_card(
     pictures: Sequence[str] = (),
     ideas_at: str = "",
     neighbours: Sequence[dict] = (),
+    baseline: dict[str, Any] | None = None,
     published: bool = True,
+    adapter: str | None = None,
+    note: str = "",
 ) -> ModelCard:
     """Return the card of a run. Every number comes from its results or from a table of a paper.
 
@@ -54,16 +58,25 @@ def model_card(
             known.
         pictures: names of the pictures beside the card, out of `PICTURES`.
         ideas_at: path from the card to the pictures of the methods' ideas, with a slash at its end.
-        neighbours: the nearest sentences of some sentences before and after training, see `side_by_side`.
+        neighbours: the nearest sentences of some sentences before and after training, see `side_by_side`. Without any,
+            no sentences are shown: those of a user's own files are private.
+        baseline: name and results of the base model, see `keep_baseline`; none if they were not recorded.
         published: whether the weights are beside the card, or will be on the Hub. The card says so if they are not.
+        adapter: where the adapter is that is beside the card instead of the weights: its directory, or its Hub id.
+        note: how the weights were made, if the command is not the whole story.
     """
-    results_text = [f"## Results\n\n{results_table(recipe, results, summary)}"]
+    results_text = [f"## Results\n\n{results_table(recipe, results, summary, baseline)}"]
     results_text += [f"![{PICTURES[name]}]({name})\n\n*{PICTURES[name]}.*" for name in PICTURES if name in pictures]
-    if trained(recipe) or recipe.whitening:
-        results_text.append(f"## Neighbours\n\n{neighbours_table(neighbours)}")
+    if neighbours and (trained(recipe) or recipe.whitening):
+        before = baseline["name"] if baseline else "before training"
+        results_text.append(f"## Neighbours\n\n{neighbours_table(neighbours, before)}")
     results_text.append(f"## Cost\n\n{cost_table(list(runs)) if runs else NO_COST}")
+    if adapter:
+        use = adapter_section(adapter, str(recipe.base_model))
+        return _card(recipe, results, list(runs), use, results_text, ideas_at, note=note, adapter=True)
     status = [] if published else [UNPUBLISHED]
-    return _card(recipe, results, list(runs), "REPOSITORY", results_text, ideas_at, status)
+    use = use_section("REPOSITORY", obstacle=obstacle_of(recipe))
+    return _card(recipe, results, list(runs), use, results_text, ideas_at, status, note=note)
 
 
 def recipe_card(recipe: Recipe, *, ideas_at: str, changed: Sequence[Model] = ()) -> ModelCard:
@@ -76,17 +89,20 @@ def recipe_card(recipe: Recipe, *, ideas_at: str, changed: Sequence[Model] = ())
     """
     tables = [f"Runs with other settings:\n\n{models_table(changed)}"] if changed else []
     results_text = "\n\n".join(["## Results", *tables, published_tables(recipe.name)])
-    return _card(recipe, [], [], f"runs/{recipe.name}/best", [results_text], ideas_at, [UNTRAINED])
+    use = use_section(f"runs/{recipe.name}/best", obstacle=obstacle_of(recipe))
+    return _card(recipe, [], [], use, [results_text], ideas_at, [UNTRAINED])
 
 
 def _card(
     recipe: Recipe,
     results: list[dict],
     runs: list[dict],
-    path: str,
+    use: str,
     results_text: list[str],
     ideas_at: str,
     status: Sequence[str] = (),
+    note: str = "",
+    adapter: bool = False,
 ) -> ModelCard:
     sections = [
         f"# {plain(recipe.name)}",
@@ -94,22 +110,22 @@ def _card(
         *show_ideas(text_names(recipe), ideas_at),
         description(recipe),
         "Made with csezoo, a model zoo of contrastive sentence embeddings.",
-        use_section(path, obstacle=obstacle_of(recipe)),
-        _training(recipe, runs),
+        use,
+        _training(recipe, runs, note),
         *results_text,
         "## Limits and biases\n\n" + "\n".join(f"* {line}" for line in limits(recipe)),
         f"## Citation\n\n```bibtex\n{citations(recipe)}\n```",
     ]
-    data = _metadata(recipe, results)
+    data = _metadata(recipe, results, adapter)
     return ModelCard("\n\n".join([f"---\n{data.to_yaml()}\n---", *sections]) + "\n")
 
 
-def _metadata(recipe: Recipe, results: list[dict]) -> ModelCardData:
+def _metadata(recipe: Recipe, results: list[dict], adapter: bool) -> ModelCardData:
     base_model = recipe.base_model if is_hub_id(recipe.base_model) else None
     data = ModelCardData(
         language=recipe.language,
         license=recipe.license,
-        library_name="transformers",
+        library_name="peft" if adapter else "transformers",
         pipeline_tag="sentence-similarity",
         tags=[
             "sentence-transformers",
@@ -117,6 +133,7 @@ def _metadata(recipe: Recipe, results: list[dict]) -> ModelCardData:
             "feature-extraction",
             "contrastive-learning",
             *recipe.method.split("+"),
+            *(["lora", "peft"] if adapter else []),
         ],
         base_model=base_model,
         datasets=_datasets(recipe) or None,
@@ -135,7 +152,7 @@ def _metadata(recipe: Recipe, results: list[dict]) -> ModelCardData:
         or None,
     )
     if base_model and trained(recipe):
-        data["base_model_relation"] = "finetune"
+        data["base_model_relation"] = "adapter" if adapter else "finetune"
     return data
 
 
@@ -199,9 +216,43 @@ embeddings = model.encode(["A cat sits on the mat.", "A cat is on a mat."], norm
 {more}"""
 
 
-def _training(recipe: Recipe, runs: list[dict]) -> str:
+def adapter_section(path: str, base: str) -> str:
+    """Return the section on how to load an adapter, in three ways.
+
+    Args:
+        path: its directory or Hub id.
+        base: Hub id of its base model.
+    """
+    return f"""## Use
+
+It is an adapter in the format of PEFT: {base} is loaded first, and the adapter on top.
+
+```python
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer("{base}")
+model.load_adapter("{path}")
+embeddings = model.encode(["A cat sits on the mat.", "A cat is on a mat."])
+```
+
+With transformers and PEFT, the encoder alone; pool its last hidden state as the base model does:
+
+```python
+from peft import PeftModel
+from transformers import AutoModel
+model = PeftModel.from_pretrained(AutoModel.from_pretrained("{base}"), "{path}")
+```
+
+As one complete model, which needs neither PEFT nor the base model any more and costs nothing more than it:
+
+```bash
+csezoo merge {path} --to merged
+```"""
+
+
+def _training(recipe: Recipe, runs: list[dict], note: str = "") -> str:
     shown = command(recipe, runs)
     fence = "`" * max(3, *(1 + len(run) for run in re.findall("`+", shown)), 3)
+    note = f"{plain(note)}\n\n" if note else ""
     return f"""## Training
 
 {fence}bash
@@ -210,13 +261,11 @@ def _training(recipe: Recipe, runs: list[dict]) -> str:
 
 The command names files and directories without their paths. The run's `recipe.yaml` has every key.
 
-{_forced(runs)}{settings_table(recipe)}"""
+{note}{_forced(runs)}{settings_table(recipe)}"""
 
 
 def _forced(runs: list[dict]) -> str:
     """Say which runs were resumed by force: the command does not make them again."""
     changed = [(run, run["training"].get("resumed_with_another")) for run in runs]
-    lines = [
-        f"Seed {run['seed']} was resumed by force with another {', '.join(names)}." for run, names in changed if names
-    ]
+    lines = [f"Seed {run['seed']} was resumed by force with {others(names)}." for run, names in changed if names]
     return "\n".join([*lines, "", ""]) if lines else ""

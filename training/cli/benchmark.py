@@ -157,6 +157,35 @@ def add_commands(command: Command) -> None:
     add_repeats(chosen)
     chosen.add_argument("recipe", metavar="RECIPE", help="name of a recipe, or a YAML file")
     chosen.add_argument("--batches", type=int, default=10_000, help="batches to read (default: 10000)")
+    training_kind(
+        "epoch",
+        epoch,
+        "divide the time of an update into products, elementwise operators, host, data and checkpoint, and project an "
+        "epoch of a million sentences",
+        "simcse-bert-base-uncased --train_file sentences.txt",
+        10,
+    )
+    chosen = kind(
+        "device",
+        device,
+        "measure updates of every method, padded, packed and compiled, encoding and an evaluation on this device, in "
+        "limited time, with random weights and sentences",
+        "--size base --seconds 240 --out device.json",
+    )
+    chosen.add_argument(
+        "--size", choices=["tiny", "small", "base", "large"], default="base", help="of the encoder (default: base)"
+    )
+    chosen.add_argument(
+        "--methods", nargs="+", default=[], metavar="METHOD", help="the most important first (default: all)"
+    )
+    sizes = "sentences in a batch (default: 64 512)"
+    chosen.add_argument("--batch_sizes", nargs="+", type=int, default=[64, 512], metavar="N", help=sizes)
+    precisions = "bf16, fp16 or no; the first is measured with everything (default: all that the device has)"
+    chosen.add_argument("--precisions", nargs="+", metavar="P", help=precisions)
+    chosen.add_argument("--eager", action="store_true", help="compile nothing")
+    chosen.add_argument("--steps", type=int, default=10, help="updates that are timed (default: 10)")
+    seconds = "after this time nothing new begins (default: 240)"
+    chosen.add_argument("--seconds", type=float, default=240.0, help=seconds)
     chosen = kind(
         "serving",
         serving,
@@ -261,6 +290,37 @@ def stream(options: argparse.Namespace) -> None:
     from ..benchmarks.streaming import benchmark_stream
 
     _report(options, benchmark_stream, recipe, batches=options.batches, repeats=options.repeats)
+
+
+def epoch(options: argparse.Namespace) -> None:
+    recipe = _recipe(options)
+    from ..benchmarks.hardware.epoch import benchmark_epoch
+
+    keep_freed_memory()  # as a run does
+    _report(options, benchmark_epoch, recipe, steps=options.steps)
+
+
+def device(options: argparse.Namespace) -> None:
+    from ..benchmarks.hardware.device import RECIPES, benchmark_device
+    from ..files import write_json
+
+    def keep(report: dict) -> None:
+        if options.out:
+            write_json(Path(options.out), {"command": options.command, **report})
+
+    keep_freed_memory()  # as a run does
+    _report(
+        options,
+        benchmark_device,
+        size=options.size,
+        methods=options.methods or list(RECIPES),
+        batch_sizes=options.batch_sizes,
+        precisions=options.precisions,
+        compiled=not options.eager,
+        steps=options.steps,
+        seconds=options.seconds,
+        keep=keep,
+    )
 
 
 def serving(options: argparse.Namespace) -> None:

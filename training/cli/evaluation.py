@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from ..environment import quiet_transformers
 from ..errors import UserError, refuse_bytes
 from ..evaluation.tasks.names import SUITES
 from .options import SENTEVAL, Command, add_encoder_options, check_batch_size, check_out
+
+if TYPE_CHECKING:
+    from ..evaluation.suites import Task
 
 
 def add_commands(command: Command) -> None:
@@ -47,17 +51,22 @@ def add_commands(command: Command) -> None:
     added = command(
         "compare",
         compare,
-        "test whether one model is better than another, with a paired bootstrap over the pairs of each task",
-        "csezoo compare runs/a/best runs/b/best --data SentEval/data",
+        "test whether a new model is better than an old one, with a paired bootstrap over pairs or queries",
+        "csezoo compare sentence-transformers/all-MiniLM-L6-v2 runs/adapted/best --pairs pairs.csv",
     )
-    added.add_argument("models", nargs=2, metavar="MODEL", help="directory or Hub id, as for evaluate")
-    added.add_argument(
-        "--suite",
-        nargs="+",
-        default=["sts"],
-        metavar="SUITE",
-        help="sts (default), sts-dev, sts-length, sts-multilingual, sts-spanish, chinese",
-    )
+    added.add_argument("old", metavar="OLD", help="directory or Hub id, as for evaluate")
+    added.add_argument("new", metavar="NEW", help="directory or Hub id, as for evaluate")
+    suites = "sts, sts-dev, sts-length, sts-multilingual, sts-spanish, chinese; sts is the default, unless pairs, "
+    suites += "queries or sentences are given"
+    added.add_argument("--suite", nargs="+", default=[], metavar="SUITE", help=suites)
+    pairs = "your own CSV files with the columns sentence1, sentence2 and score; each file is one task"
+    added.add_argument("--pairs", nargs="+", default=[], metavar="FILE.csv", help=pairs)
+    queries = "your own search: a CSV file with the columns query and passage, a passage that answers the query"
+    added.add_argument("--queries", metavar="FILE.csv", help=queries)
+    passages = "with --queries: a text file with further passages to search, one on each line"
+    added.add_argument("--passages", metavar="FILE.txt", help=passages)
+    sentences = "without any labels: sentences that neither model was trained on, one on each line; a weak criterion"
+    added.add_argument("--sentences", metavar="FILE.txt", help=sentences)
     added.add_argument("--data", **SENTEVAL)
     pooling = "the pooling of each of the two models; `own` for a model that defines its pooling itself"
     added.add_argument("--pooling", nargs=2, metavar="POOLING", help=pooling)
@@ -152,19 +161,35 @@ def mteb(options: argparse.Namespace) -> None:
 def compare(options: argparse.Namespace) -> None:
     from ..evaluation.encoders import load_encoder
     from ..evaluation.significance import compare as bootstrap
+    from ..evaluation.significance import format_comparison
     from ..evaluation.suites import load_suites
+    from ..evaluation.tasks.search import load_search
+    from ..evaluation.tasks.sts import load_pairs_file
+    from ..tuning.criteria import compare_without_labels
+    from ..tuning.objectives import read_sentences
 
     if options.resamples < 1:
         raise UserError(f"resamples: {options.resamples} must be at least 1")
+    if options.passages and not options.queries:
+        raise UserError("--passages: they are searched for the passages of --queries; give that too")
+    labelled = bool(options.pairs or options.queries or options.suite)
+    if options.sentences and labelled:
+        raise UserError("--sentences: labels are the better judge; leave it out, or give nothing else")
     quiet_transformers()
-    tasks = [task for suite in load_suites(options.suite, options.data).values() for task in suite]
+    tasks: list[Task] = [load_pairs_file(path) for path in options.pairs]
+    tasks += [load_search(options.queries, options.passages)] if options.queries else []
+    suites = options.suite or ([] if labelled or options.sentences else ["sts"])
+    tasks += [task for suite in load_suites(suites, options.data).values() for task in suite]
+    sentences = read_sentences(options.sentences) if options.sentences else []
     poolings = [None if pooling == "own" else pooling for pooling in options.pooling or ("own", "own")]
-    models = zip(options.models, poolings, strict=True)
+    models = zip((options.old, options.new), poolings, strict=True)
     bar = sys.stderr.isatty()
-    first, second = (load_encoder(model, pooling=pooling, progress=bar)[0] for model, pooling in models)
-    for row in bootstrap(first, second, tasks, resamples=options.resamples, progress=bar):
-        interval = f"{row['difference']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]"
-        print(f"{row['task']:<24} {row['first']:6.2f} {row['second']:6.2f}  {interval}  p {row['p']:.3f}")
+    old, new = (load_encoder(model, pooling=pooling, progress=bar)[0] for model, pooling in models)
+    print(f"old  {options.old}\nnew  {options.new}")
+    if sentences:
+        print(compare_without_labels(old, new, sentences))
+    else:
+        print(format_comparison(bootstrap(old, new, tasks, resamples=options.resamples, progress=bar)))
 
 
 def glue(options: argparse.Namespace) -> None:

@@ -27,6 +27,22 @@ def add_commands(command: Command) -> None:
     added.add_argument("--private", action="store_true", help="create the repository as a private one")
     added.add_argument("--create-pr", action="store_true", help="open a pull request instead of changing main")
     added.add_argument("--tag", help="tag for the commit, set after the downloaded files have been compared")
+    adapter = "publish what LoRA has changed, in PEFT's format, instead of the complete model: of a run with a "
+    adapter += "lora_rank, or the directory of an adapter"
+    added.add_argument("--adapter", action="store_true", help=adapter)
+    base = "with --adapter: the Hub id of the base model, if the run was trained on a copy of it in a directory"
+    added.add_argument("--base", metavar="ORG/NAME", help=base)
+    added = command(
+        "merge",
+        merge,
+        "make the complete repository of an adapter and its base model, and compare it with its fingerprint",
+        "csezoo merge simcse-sup-all-minilm-l6 --to merged",
+    )
+    names = "an adapter of the zoo by its name, a directory, or a Hub id"
+    added.add_argument("adapter", metavar="ADAPTER", help=names)
+    added.add_argument("--to", required=True, metavar="DIR", help="a new directory")
+    base = "directory or Hub id of the base model (default: the one that the adapter names)"
+    added.add_argument("--base", metavar="MODEL", help=base)
     added = command(
         "export",
         export,
@@ -88,7 +104,16 @@ def publish(options: argparse.Namespace) -> None:
         quiet_transformers()
         print(f"written   {run / 'best'}, the best of the first {write_unfinished(run)} updates", flush=True)
     choices = {"private": options.private, "create_pr": options.create_pr, "tag": options.tag}
+    choices |= {"adapter": options.adapter, "base": options.base}
     print(push(options.run_directory, options.to, **choices, report=partial(print, flush=True)))
+
+
+def merge(options: argparse.Namespace) -> None:
+    from ..publishing.adapters import merge_adapter
+
+    quiet_transformers()
+    merge_adapter(options.adapter, options.to, base=options.base, report=partial(print, flush=True))
+    print(options.to)
 
 
 def export(options: argparse.Namespace) -> None:

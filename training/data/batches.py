@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import torch
 
 from .collation import ViewCollator
-from .teachers import Teachers
+from .teachers import BaseTeacher, Teachers
 
 Rows = TypeVar("Rows", list, range)
 # So large that a later epoch of one seed is never the first epoch of another.
@@ -102,7 +102,7 @@ class Batches(torch.utils.data.Dataset):
         rank: int,
         world: int,
         length_window: int = 0,
-        teachers: Teachers | None = None,
+        teachers: Teachers | BaseTeacher | None = None,
     ):
         self.sentences, self.collate, self.teachers = sentences, collate, teachers
         self.batch_size, self.seed, self.rank, self.world = batch_size, seed, rank, world

@@ -24,6 +24,7 @@ def tokenize(
     tokenizer: PreTrainedTokenizerBase,
     length: int,
     config: SentenceEncoderConfig | None = None,
+    prompt: str = "",
 ) -> dict[str, list]:
     """Tokenise the sentences of each column without special tokens, truncated to `length` word pieces.
 
@@ -32,6 +33,7 @@ def tokenize(
         tokenizer: of the backbone.
         length: most word pieces of a sentence.
         config: of the method. It may add text prefixes, and decides whether `length` counts them.
+        prompt: text in front of every sentence; `length` counts it.
 
     Returns:
         Token ids of each view, by its number.
@@ -51,7 +53,7 @@ def tokenize(
         # The tokenizer's own call would also make lists of everything else in an encoding, and take 1.5 times as long.
         return [row.ids for row in backend.encode_batch_fast(texts, add_special_tokens=False)]
 
-    columns = {column: texts for column, texts in batch.items() if column.isdigit()}
+    columns = {column: [prompt + text for text in texts] for column, texts in batch.items() if column.isdigit()}
     if config is None or not (prefixes := config.text_prefixes(columns["0"], tokenizer)):
         return {column: ids(texts) for column, texts in columns.items()}
     if len(columns) > 1:
@@ -79,7 +81,8 @@ def tokenize_once(sentences: datasets.Dataset, **options: Any) -> datasets.Datas
     tokenizer, length, config = options["tokenizer"], options["length"], options.get("config")
     prefixes = config.to_json_string() if config and config.text_prefixes([], tokenizer) else None
     vocabulary = [tokenizer_sha256(tokenizer), tokenizer.truncation_side]
-    fingerprint = Hasher.hash([sentences._fingerprint, *vocabulary, length, prefixes])
+    prompt = options.get("prompt", "")
+    fingerprint = Hasher.hash([sentences._fingerprint, *vocabulary, length, prefixes, *([prompt] if prompt else [])])
     return sentences.map(tokenize, batched=True, fn_kwargs=options, new_fingerprint=fingerprint, desc="Tokenising")
 
 

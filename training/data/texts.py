@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import fsspec
 import numpy as np
 import pandas
 import pyarrow
 import pyarrow.parquet
 from datasets.exceptions import DatasetGenerationError
+from datasets.packaged_modules.csv.csv import CsvConfig
 from pandas.errors import ParserWarning
 
 from csezoo.modeling.contrastive.natural_language_inference import LABELS
@@ -27,7 +29,7 @@ from csezoo.modeling.contrastive.natural_language_inference import LABELS
 from ..errors import UserError, one_line, quoted
 from ..evaluation.tasks.sts import STSB_SPLITS, load_all_sentences, load_task
 from ..files import UNREADABLE, refuse_utf16
-from ..hub import sha256
+from ..hub import cached_data, sha256
 from ..recipes import Recipe
 from ..recipes.keys import STS_SENTENCES, STSB_SENTENCES
 from .local_files import (
@@ -127,7 +129,8 @@ def streamed_files(recipe: Recipe) -> list[str]:
         return []
     if is_saved(str(recipe.dataset)):
         return sorted(map(str, Path(str(recipe.dataset)).rglob("*.arrow")))
-    return _files_in(Source("train_file", None, recipe.dataset, recipe.dataset_file, None, streaming=True))
+    source = Source("train_file", None, recipe.dataset, recipe.dataset_file, None, streaming=True)
+    return _files_in(source, str(recipe.dataset))
 
 
 def stream_texts(file: str, column: str | None = None) -> Iterator[str]:
@@ -190,6 +193,11 @@ def load_labelled(recipe: Recipe, classes: int) -> datasets.Dataset:
         "nli_file", recipe.nli_file, recipe.nli_dataset, recipe.nli_dataset_file, recipe.nli_dataset_revision
     )
     loaded = _read(source)
+    if not {"sentence1", "sentence2", "score"} - {*_names(source, loaded)}:
+        raise UserError(
+            f"nli_file: {source.name} has graded pairs, which choose the best checkpoint and do not train; give them "
+            "as --dev_file, and labelled pairs or triplets here"
+        )
     if recipe.nli_columns is None or len(recipe.nli_columns) != 3:
         expected = "premise, entailed and contradicted hypothesis" if classes == 2 else "premise, hypothesis and label"
         raise UserError(f"nli_columns: name three columns of {source.name}: {expected}")
@@ -340,7 +348,10 @@ def _read(source: Source) -> datasets.Dataset | datasets.IterableDataset:
         options = {"data_files": source.dataset_file, "revision": source.revision}
         if is_saved(where):
             return _saved(source)
-        if os.path.isdir(where) and (files := _files_in(source)):
+        if not os.path.isdir(where):
+            with _reading(source):
+                where = str(cached_data(where, source.revision) or where)
+        if os.path.isdir(where) and (files := _files_in(source, where)):
             suffixes = {suffix_of(file) for file in files}
             if len(suffixes) == 1 and (suffix := suffixes.pop()) in BUILDERS:
                 where, options = _options(source, files, suffix)
@@ -352,7 +363,24 @@ def _read(source: Source) -> datasets.Dataset | datasets.IterableDataset:
     with _reading(source):
         if where == "json" and source.file and (kinds := json_kinds(source.file, first=source.streaming)):
             return json_dataset(source.file, kinds, streaming=source.streaming)
+        if where == source.dataset and not os.path.isdir(where):
+            options |= _csv_options_of_hub(source)
         return datasets.load_dataset(where, split="train", streaming=source.streaming, **options)
+
+
+def _csv_options_of_hub(source: Source) -> dict[str, Any]:
+    """Return the options with which the CSV files of a data set on the Hub are read as text, as local files are.
+
+    A data set that declares the types of its columns is read as it says.
+    """
+    builder = datasets.load_dataset_builder(
+        str(source.dataset), data_files=source.dataset_file, revision=source.revision
+    )
+    if not isinstance(builder.config, CsvConfig) or builder.info.features:
+        return {}
+    with fsspec.open(builder.config.data_files["train"][0], compression="infer") as file:
+        names = pandas.read_csv(file, nrows=0, sep=builder.config.sep, quoting=builder.config.quoting).columns
+    return {"features": datasets.Features(dict.fromkeys(names, datasets.Value("string"))), "keep_default_na": False}
 
 
 def _saved(source: Source) -> datasets.Dataset | datasets.IterableDataset:
@@ -362,10 +390,10 @@ def _saved(source: Source) -> datasets.Dataset | datasets.IterableDataset:
         return rows.to_iterable_dataset() if source.streaming else rows
 
 
-def _files_in(source: Source) -> list[str]:
+def _files_in(source: Source, directory: str) -> list[str]:
     """Return the files of a data set in a directory."""
     with _reading(source):
-        builder = datasets.load_dataset_builder(str(source.dataset), data_files=source.dataset_file)
+        builder = datasets.load_dataset_builder(directory, data_files=source.dataset_file)
         return list((builder.config.data_files or {}).get("train", []))
 
 

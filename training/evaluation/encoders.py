@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from huggingface_hub import constants, hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError, HFValidationError, HTTPError, LocalEntryNotFoundError
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -29,7 +27,7 @@ from csezoo.modeling.serving.modeling_csezoo import CsezooModel
 from ..environment import default_device, device_name
 from ..errors import UserError, one_line, quoted
 from ..files import read_json
-from ..hub import answers, is_inside
+from ..hub import is_inside, repository_file
 from ..loading.backbones import LOAD_ERRORS, PADDING_MOVES, load_backbone, padding_moves, run_once
 from ..loading.sizes import refuse_oversized
 from ..loading.templates import serving_tokenizer, template_token_ids
@@ -78,7 +76,7 @@ def load_encoder(
         tokenizer = checkpoint_tokenizer(published, model)
         encode = _counting_encoder(model, published, tokenizer, batch_size, progress, device)
         return encode, _encoder_receipt(model, published.config.csezoo["pooling"], dtype, batch_size, "csezoo", device)
-    if _file(model, "modules.json"):
+    if repository_file(model, "modules.json"):
         _refuse_pooling(model, pooling)
         return _sentence_transformer(model, batch_size, dtype, progress, device)
     if pooling is None:
@@ -199,12 +197,12 @@ def _sentence_transformer(
     others = [module for module in modules if not str(module.get("type")).endswith(".Transformer")]
     for folder in ("", *folders) if any(not module["path"] for module in others) else folders:
         pickle = Path(folder, "pytorch_model.bin").as_posix()
-        if _file(model, pickle) and not _file(model, Path(folder, "model.safetensors").as_posix()):
+        if repository_file(model, pickle) and not repository_file(model, Path(folder, "model.safetensors").as_posix()):
             raise UserError(f"{model}: {pickle} is a pickle, which is never read; save the module as safetensors")
     try:
         for folder in ("", *folders):
             weight_files(model, folder)
-            if config := _file(model, Path(folder, "config.json").as_posix()):
+            if config := repository_file(model, Path(folder, "config.json").as_posix()):
                 _refuse_oversized_module(model, config)
         options = {"dtype": dtype, "use_safetensors": True}
         encoder = SentenceTransformer(model, device=str(device), model_kwargs=options, trust_remote_code=False)
@@ -247,7 +245,7 @@ def model_receipt(model: str) -> dict[str, str | None]:
     """
     folders = _module_folders(model, _modules(model))
     names = [Path(folder, name).as_posix() for folder in ("", *folders) for name in DECISIVE]
-    files = [file for name in names if (file := _file(model, name)) is not None]
+    files = [file for name in names if (file := repository_file(model, name)) is not None]
     directory = files[0].parent
     for folder in ("", *folders):
         loaded = (directory / name for name in weight_files(directory, folder))
@@ -277,7 +275,7 @@ def recipe_of(model: str) -> Recipe | None:
     run = Path(model).parent
     above = (run, run.parent) if run.name.startswith("seed-") else (run,)
     files = [directory / "recipe.yaml" for directory in above if Path(model).name == "best"]
-    found = [file for file in (_file(model, "recipe.yaml"), *files) if file and file.is_file()]
+    found = [file for file in (repository_file(model, "recipe.yaml"), *files) if file and file.is_file()]
     return load_recipe(str(found[0])) if found else None
 
 
@@ -299,7 +297,7 @@ def _module_folders(model: str, modules: list[dict[str, Any]]) -> list[str]:
 def _routed_folders(model: str, folder: str) -> list[str]:
     """Return the folders of the modules that a router has, and of those of a router in it."""
     names = [Path(folder, name).as_posix() for name in (ROUTER, "config.json") if is_inside(folder)]
-    files = [file for name in names if (file := _file(model, name))]
+    files = [file for name in names if (file := repository_file(model, name))]
     types = read_json(files[0]).get("types") if files else None  # of plain configurations, none
     inner = [Path(folder, name).as_posix() for name in types] if isinstance(types, dict) else []
     return [found for name in inner if name != folder for found in (name, *_routed_folders(model, name))]
@@ -307,7 +305,7 @@ def _routed_folders(model: str, folder: str) -> list[str]:
 
 def _modules(model: str) -> list[dict[str, Any]]:
     """Return what a sentence-transformers model says of its modules; of any other model, nothing."""
-    modules = _file(model, "modules.json")
+    modules = repository_file(model, "modules.json")
     listed = read_json(modules, list) if modules else []
     if wrong := [
         module for module in listed if not (isinstance(module, dict) and isinstance(module.get("path"), str))
@@ -327,24 +325,11 @@ def is_published(model: str) -> bool:
     Raises:
         UserError: there is no such model, or its configuration is not valid.
     """
-    path = _file(model, "config.json")
+    path = repository_file(model, "config.json")
     if path is not None:
         return "csezoo" in read_json(path)
-    if _file(model, "modules.json"):
+    if repository_file(model, "modules.json"):
         return False
     raise UserError(
         f"{model} is neither a directory with a model nor a model on the Hub that can be reached; check the name"
     )
-
-
-def _file(model: str, name: str) -> Path | None:
-    """Return the path of a file in a directory or Hub repository, or None if it does not exist."""
-    if os.path.isdir(model):  # false for a name that is too long, where Path raises
-        path = Path(model) / name
-        return path if path.is_file() else None
-    try:
-        return Path(hf_hub_download(model, name, local_files_only=not answers(model, constants.ENDPOINT)))
-    except (LocalEntryNotFoundError, EntryNotFoundError, HFValidationError):
-        return None
-    except (HTTPError, OSError, ValueError) as error:
-        raise UserError(f"{model} could not be reached: {one_line(error)}") from error

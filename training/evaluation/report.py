@@ -15,6 +15,11 @@ def tests_only(results: list[dict]) -> list[dict]:
     return [result for result in results if result.get("suite") == "pairs" or not _is_dev(result["task"])]
 
 
+def dev_only(results: list[dict]) -> list[dict]:
+    """Return the results on dev."""
+    return [result for result in results if _is_dev(result["task"])]
+
+
 def _is_dev(task: str) -> bool:
     return task == "dev" or task.endswith("-dev")
 

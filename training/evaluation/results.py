@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from types import MappingProxyType
 from filelock import FileLock
 
 from ..errors import UserError, one_line, quoted
-from ..files import read_json, replace_file
+from ..files import read_json, remove, replace_file
 
 
 def _is_result(result: dict) -> bool:
@@ -80,6 +81,8 @@ class ResultsFile:
         try:
             lock.touch()  # `FileLock` would make a directory that is missing
             with FileLock(lock):
+                for left in self.path.parent.glob(f".{glob.escape(self.path.name)}.*.partial"):
+                    remove(left)  # by a process that was killed
                 if key and (added := self.find(key)):
                     return added
                 content = self.read()  # again, because another process may have added results

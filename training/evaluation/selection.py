@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ..errors import UserError
 from .sentence_vectors import Encode
 from .suites import LOADERS, Task, evaluate_tasks
 from .tasks.names import TRANSFER_TASKS
-from .tasks.sts import Vectors
+from .tasks.sts import PairTask, Vectors
 from .tasks.transfer import TransferTask, load_transfer_task
 
+FEWEST_PAIRS = 10  # in a half of the pairs; a correlation of fewer says nothing
 # The suites whose dev scores are averaged, by the name of the choice.
 DEV_SUITES = {"sts-dev": ("sts-dev",), "sts-sickr-dev": ("sts-dev", "sickr-dev"), "transfer-dev": ("transfer",)}
 
@@ -36,6 +39,33 @@ def load_dev_tasks(choice: str, data: str) -> list[Task]:
         tasks = [load_transfer_task(name, data, "fast") for name in TRANSFER_TASKS]
         return [TransferDevTask(**vars(replace(task, name=f"{task.name}-dev"))) for task in tasks]
     return [task for suite in suites for task in LOADERS[suite](data)]
+
+
+def hold_out(task: PairTask) -> tuple[PairTask, PairTask]:
+    """Split pairs in two halves: one that chooses, `dev`, and one that judges, `test`.
+
+    A pair's half depends on its texts alone, so that it stays the same when the file grows or its lines are moved.
+
+    Raises:
+        UserError: there are too few pairs for two halves.
+
+    Example:
+        >>> pairs = [(f"a {number}", "b") for number in range(40)]
+        >>> [len(half.pairs) for half in hold_out(PairTask("toy", pairs, [1.0] * 40, "example"))]
+        [17, 23]
+    """
+    halves = []
+    for half, name in enumerate(("dev", "test")):
+        digests = [hashlib.sha256("\t".join(pair).encode()).digest()[0] % 2 for pair in task.pairs]
+        rows = [row for row, digest in enumerate(digests) if digest == half]
+        if len(rows) < FEWEST_PAIRS:
+            raise UserError(
+                f"dev_file: {len(task.pairs)} pairs are too few to choose a checkpoint and to judge it; give other "
+                "ones as --test_file, or --eval_data none"
+            )
+        pairs, scores = [task.pairs[row] for row in rows], [task.scores[row] for row in rows]
+        halves.append(replace(task, name=name, pairs=pairs, scores=scores))
+    return halves[0], halves[1]
 
 
 def dev_score(encode: Encode, tasks: Sequence[Task], receipt: dict | None = None) -> tuple[float, list[dict]]:

@@ -12,6 +12,7 @@ from tqdm.auto import tqdm
 from ..errors import UserError
 from .sentence_vectors import Encode
 from .suites import Task, encode_once
+from .tasks.search import SearchTask
 from .tasks.sts import PairTask
 
 
@@ -54,6 +55,9 @@ class Similarities:
     second: np.ndarray
     metric: str = "spearman"
 
+    def __len__(self) -> int:
+        return len(self.gold)
+
     def difference(self, draws: np.ndarray) -> np.ndarray:
         """Return the first correlation minus the second, × 100, on each draw of pairs `(r, n)`.
 
@@ -67,11 +71,32 @@ class Similarities:
         return np.mean([correlation(row[draws], self.gold[draws]) for row in np.atleast_2d(cosines)], axis=0)
 
 
-def paired_bootstrap(tasks: Sequence[Similarities], *, resamples: int = 1000, seed: int = 0) -> dict[str, float]:
+@dataclass(frozen=True)
+class Scores:
+    """The scores of two encoders on the same items, such as the reciprocal ranks of queries: their mean is compared.
+
+    Args:
+        first, second: `(n,)`, × 100.
+    """
+
+    first: np.ndarray
+    second: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def difference(self, draws: np.ndarray) -> np.ndarray:
+        """Return the first mean minus the second on each draw of items `(r, n)`."""
+        return (self.first - self.second)[draws].mean(1)
+
+
+def paired_bootstrap(
+    tasks: Sequence[Similarities | Scores], *, resamples: int = 1000, seed: int = 0
+) -> dict[str, float]:
     """Estimate how certain the difference of two encoders' average scores on the same pairs is.
 
-    The pairs of each task are resampled with replacement, and both encoders are scored on each resample. A resample of
-    few pairs may have equal scores only, which have no correlation; it is left out.
+    The pairs, or the queries, of each task are resampled with replacement, and both encoders are scored on each
+    resample. A resample of few pairs may have equal scores only, which have no correlation; it is left out.
 
     Args:
         tasks: over which the scores are averaged.
@@ -92,13 +117,13 @@ def paired_bootstrap(tasks: Sequence[Similarities], *, resamples: int = 1000, se
     """
     generator, drawn = np.random.default_rng(seed), np.zeros(resamples)
     for task in tasks:
-        pairs = len(task.gold)
+        pairs = len(task)
         for start in range(0, resamples, 100):  # a hundred at a time
             draws = generator.integers(pairs, size=(min(100, resamples - start), pairs))
             with np.errstate(invalid="ignore"):
                 drawn[start : start + 100] += task.difference(draws)
     differences = drawn[~np.isnan(drawn)] / len(tasks)
-    exact = np.mean([task.difference(np.arange(len(task.gold))[None])[0] for task in tasks])
+    exact = np.mean([task.difference(np.arange(len(task))[None])[0] for task in tasks])
     low, high = np.percentile(differences, (2.5, 97.5))
     p = 2 * min((differences <= 0).mean(), (differences >= 0).mean())
     return {
@@ -110,31 +135,80 @@ def paired_bootstrap(tasks: Sequence[Similarities], *, resamples: int = 1000, se
 
 
 def compare(
-    first: Encode, second: Encode, tasks: Sequence[Task], *, resamples: int = 1000, progress: bool = False
+    old: Encode, new: Encode, tasks: Sequence[Task], *, resamples: int = 1000, progress: bool = False
 ) -> list[dict]:
-    """Compare two encoders by the paired bootstrap on each task.
+    """Compare two encoders by the paired bootstrap on each task, and on the average of several tasks.
 
     Args:
-        first, second: texts to vectors.
-        tasks: pairs with gold scores, such as the tasks of the suite `sts`.
+        old, new: texts to vectors.
+        tasks: pairs with gold scores, such as the tasks of the suite `sts`, or searches.
         resamples: number of resamples per task.
         progress: show a bar.
 
     Returns:
-        For each task its name, both encoders' scores, and the figures of `paired_bootstrap`.
+        For each task its name as `task`, the number of its pairs or queries as `items`, the scores of `old` and `new`,
+        and the figures of `paired_bootstrap`: `difference` is new minus old.
 
     Raises:
         UserError: a task has no pairs with gold scores, or all similarities of an encoder are equal.
     """
-    pair_tasks = [task for task in tasks if isinstance(task, PairTask)]
-    if len(pair_tasks) < len(tasks):
+    comparable = [task for task in tasks if isinstance(task, PairTask | SearchTask)]
+    if len(comparable) < len(tasks):
         raise UserError("suite: encoders are compared on pairs with gold scores only; choose a suite such as sts")
-    tables = [encode_once(encode, pair_tasks) for encode in (first, second)]
-    compared = []
-    for task in tqdm(pair_tasks, desc="Resampling", disable=not progress):
-        gold = np.array(task.scores)
-        one, other = (task.similarities(vectors) for vectors in tables)
-        scores = [task.correlation(similarities) for similarities in (one, other)]
-        figures = paired_bootstrap([Similarities(gold, one, other, task.metric)], resamples=resamples)
-        compared.append({"task": task.name, "first": scores[0], "second": scores[1], **figures})
-    return compared
+    before, after = (encode_once(encode, comparable) for encode in (old, new))
+    rows, drawn = [], []
+    for task in tqdm(comparable, desc="Resampling", disable=not progress):
+        scores: Similarities | Scores
+        if isinstance(task, SearchTask):
+            scores = Scores(task.scores(after), task.scores(before))
+            means = [float(values.mean()) for values in (scores.second, scores.first)]
+        else:
+            cosines = task.similarities(after), task.similarities(before)
+            scores = Similarities(np.array(task.scores), *cosines, task.metric)
+            means = [task.correlation(values) for values in reversed(cosines)]
+        figures = paired_bootstrap([scores], resamples=resamples)
+        rows.append({"task": task.name, "items": len(scores), "old": means[0], "new": means[1], **figures})
+        drawn.append(scores)
+    if len(rows) > 1:
+        average = {name: float(np.mean([row[name] for row in rows])) for name in ("old", "new")}
+        figures = paired_bootstrap(drawn, resamples=resamples)
+        rows.append({"task": "average", "items": sum(map(len, drawn)), **average, **figures})
+    return rows
+
+
+def verdict(row: dict) -> str:
+    """Return one sentence that says which encoder is better, from a row of `compare`.
+
+    Example:
+        >>> print(verdict({"items": 500, "difference": 0.53, "low": 0.14, "high": 0.93}))
+        The new model is better: +0.53, and the 95 % interval, +0.14 to +0.93, has no zero in it (500 judged).
+        >>> print(verdict({"items": 50, "difference": 0.53, "low": -0.4, "high": 1.5}))
+        Neither model is clearly better: +0.53, and the 95 % interval, -0.40 to +1.50, has zero in it (50 judged).
+    """
+    better = "Neither model is clearly" if row["low"] <= 0 <= row["high"] else "The new model is"
+    better = "The old model is" if row["high"] < 0 else better
+    zero = "has zero in it" if row["low"] <= 0 <= row["high"] else "has no zero in it"
+    interval = f"{row['low']:+.2f} to {row['high']:+.2f}"
+    return (
+        f"{better} better: {row['difference']:+.2f}, and the 95 % interval, {interval}, {zero} "
+        f"({row['items']} judged)."
+    )
+
+
+def format_comparison(rows: Sequence[dict]) -> str:
+    """Format the rows of `compare` as a table with a header, and what they say in one sentence.
+
+    Example:
+        >>> row = {"task": "pairs", "items": 9, "old": 86.61, "new": 87.14}
+        >>> print(format_comparison([{**row, "difference": 0.53, "low": 0.14, "high": 0.93, "p": 0.008}]))
+        task      old    new  new - old    95 % interval      p
+        pairs   86.61  87.14      +0.53   +0.14 to +0.93  0.008
+        The new model is better: +0.53, and the 95 % interval, +0.14 to +0.93, has no zero in it (9 judged).
+    """
+    width = max(len("task"), *(len(row["task"]) for row in rows))
+    lines = [f"{'task':{width}}  {'old':>6} {'new':>6}  {'new - old':>9}  {'95 % interval':>15}  {'p':>5}"]
+    for row in rows:
+        interval = f"{row['low']:+.2f} to {row['high']:+.2f}"
+        scores = f"{row['old']:6.2f} {row['new']:6.2f}  {row['difference']:+9.2f}"
+        lines.append(f"{row['task']:{width}}  {scores}  {interval:>15}  {row['p']:.3f}")
+    return "\n".join([*lines, verdict(rows[-1])])

@@ -19,10 +19,11 @@ from .tasks.multilingual import load_chinese, load_spanish, load_sts17
 from .tasks.names import DEV_TASK, SICKR_DEV_TASK, STS_TASKS, TRANSFER_TASKS
 from .tasks.releases import check_release
 from .tasks.retrieval import NeighboursTask, RetrievalTask, load_retrieval
+from .tasks.search import SearchTask
 from .tasks.sts import PairTask, load_lengths, load_pairs_file, load_task
 from .tasks.transfer import TransferTask, load_transfer_task, load_trec_lengths
 
-Task = PairTask | TransferTask | RetrievalTask | NeighboursTask | GeometryTask | CostTask | EditTask
+Task = PairTask | SearchTask | TransferTask | RetrievalTask | NeighboursTask | GeometryTask | CostTask | EditTask
 # Each suite's tasks, read from `data`.
 LOADERS: dict[str, Callable[[str], Sequence[Task]]] = {
     "sts": lambda data: [load_task(name, data) for name in STS_TASKS],

@@ -53,8 +53,8 @@ LOAD_ERRORS = (
 def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
     """Load a pre-trained encoder without its pre-training heads.
 
-    Of a repository of the zoo it is the encoder. A warning names what else the repository serves, such as prefixes or
-    a projection, and this encoder does not have.
+    Of a repository of the zoo it is the encoder. A warning names what else the repository serves, such as prefixes,
+    that neither this encoder nor `served_encoder` has.
 
     Args:
         base_model: Hub id or directory.
@@ -101,7 +101,8 @@ def _encoder_of(name: str, form: CsezooModel) -> PreTrainedModel:
     )
     plain.load_state_dict(form.backbone.state_dict())
     plain.add_module("pooler", None)  # a repository has one of zeros, because no model of the zoo has one
-    left = [layer["type"] for layer in form.config.csezoo.get("layers", [])]
+    plain_form = form.config.is_plain and "template" not in form.config.csezoo
+    left = [] if plain_form else [layer["type"] for layer in form.config.csezoo.get("layers", [])]
     left += sorted({tensor.split(".")[0] for tensor in form.state_dict()} - {"backbone", "layers"})
     if left:
         logger.warning("%s: the encoder is loaded without the repository's %s", name, ", ".join(left))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tokenizers.normalizers import Lowercase, Sequence
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..errors import UserError, one_line
@@ -35,8 +36,13 @@ def reading_tokenizer(model: str) -> Iterator[None]:
         ) from error
 
 
-def load_tokenizer(model: str, **options: Any) -> PreTrainedTokenizerBase:
+def load_tokenizer(model: str, *, lower_case: bool = False, **options: Any) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a pre-trained encoder, without the full stops that a checkpoint of the zoo adds at test.
+
+    Args:
+        model: Hub id or directory.
+        lower_case: let it lower-case every text first, as `do_lower_case` of sentence-transformers does.
+        options: of `from_pretrained`.
 
     Raises:
         UserError: the model has no tokenizer, or its tokenizer lacks the special tokens of an encoder.
@@ -55,6 +61,9 @@ def load_tokenizer(model: str, **options: Any) -> PreTrainedTokenizerBase:
             "an encoder or decoder"
         )
     remove_full_stop(tokenizer)
+    if lower_case:
+        backend = tokenizer.backend_tokenizer
+        backend.normalizer = Sequence([Lowercase(), *([backend.normalizer] if backend.normalizer else [])])
     return tokenizer
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
 from csezoo.modeling.serving.encoding_csezoo import tokenize
@@ -142,15 +143,19 @@ class BestModel:
     def evaluate(self, step: int, *, counts: bool) -> None:
         """Score the serving model on dev, and keep its weights if it is better.
 
-        Without dev, or if the recipe selects the last one, they are always kept.
+        If the method may serve one of several encoders, each is scored and the best one counts. Without dev, or if the
+        recipe selects the last one, they are always kept.
 
         Args:
             step: updates so far.
             counts: whether it counts for `endurance` and `patience`. Scores before training and of stage `nli` do not.
         """
         score: Any = None
+        encoder = self.built.model.served_encoders()[0]
         if self.dev:
-            score = from_main(self._dev_score(self._serving()) if self.accelerator.is_main_process else None)
+            if self.accelerator.is_main_process:
+                score, encoder = self._best_encoder()
+            score = from_main(score)
             self.log.write({"step": step, "dev": score})
             self.soup.rank(score, step)
             if counts:
@@ -161,7 +166,8 @@ class BestModel:
         if self.accelerator.is_main_process:
             needed = self._needed_steps()
             if step in needed:
-                weights = host_copies(self._serving().state_dict())
+                with self.built.model.serving_model().read_with(encoder):
+                    weights = host_copies(self._serving().state_dict())
                 self.writer.submit(partial(self.weights.write, step, weights))
             self.weights.need(needed)
         wait_for_all()
@@ -189,6 +195,14 @@ class BestModel:
             serving.load_state_dict(self.weights.read(step))
         return serving, steps
 
+    def _best_encoder(self) -> tuple[float, nn.Module]:
+        """Return the best dev score of the encoders that may be served, and the encoder; of equal ones the first."""
+        scores = []
+        for encoder in self.built.model.served_encoders():
+            with self.built.model.serving_model().read_with(encoder):
+                scores.append((self._dev_score(self._serving()), encoder))
+        return max(scores, key=lambda scored: scored[0])
+
     def _serving(self) -> SentenceEncoderModel:
         return self.built.model.serving_model().eval()
 
@@ -196,7 +210,9 @@ class BestModel:
         def encode(texts: list[str]) -> np.ndarray:
             tokenizer = self.built.serving_tokenizer
             new = [text for text in texts if text not in self.token_ids]
-            self.token_ids |= zip(new, tokenize(tokenizer, new), strict=True)
+            self.token_ids |= zip(
+                new, tokenize(tokenizer, [serving.prompt_text() + text for text in new]), strict=True
+            )
             ids = [self.token_ids[text] for text in texts]
             encoded = serving.encode_token_ids(ids, tokenizer.pad_token_id, self.recipe.eval_batch_size)
             vectors = encoded.float().cpu().numpy()

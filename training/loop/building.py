@@ -22,6 +22,7 @@ from ..data.collation import ViewCollator, tokenize
 from ..errors import UserError
 from ..loading.backbones import load_backbone, run_once, set_dropout, set_module_dropout
 from ..loading.masked_lm import load_generator, load_masked_lm_head
+from ..loading.served_encoder import served_encoder
 from ..loading.sizes import refuse_oversized
 from ..loading.templates import Template, serving_tokenizer, template_token_ids
 from ..loading.tokenizers import UNKNOWN, check_vocabulary, load_tokenizer, reading_tokenizer, require_mask_token
@@ -54,7 +55,7 @@ class Build:
         config = cast(SentenceEncoderConfig, self.model.config)
 
         def to_ids(columns: dict[str, list]) -> dict[str, list]:
-            return tokenize(columns, self.tokenizer, self.sentence_length, config)
+            return tokenize(columns, self.tokenizer, self.sentence_length, config, config.default_prompt)
 
         pad_token_id = self.serving_tokenizer.pad_token_id
         return ViewCollator(
@@ -75,6 +76,7 @@ def build(recipe: Recipe) -> Build:
     """
     if not recipe.base_model:
         raise UserError("base_model: not given; give --base_model a Hub id or a directory")
+    served = served_encoder(recipe.base_model, recipe.base_revision)
     backbone = load_backbone(
         recipe.base_model,
         revision=recipe.base_revision or "main",
@@ -95,7 +97,8 @@ def build(recipe: Recipe) -> Build:
         backbone.config.name_or_path = ""  # do not publish a path of this machine
     if recipe.dropout is not None:
         set_dropout(backbone.config, recipe.dropout)
-    tokenizer = load_tokenizer(recipe.base_model, revision=recipe.base_revision or "main")
+    revision = recipe.base_revision or "main"
+    tokenizer = load_tokenizer(recipe.base_model, lower_case=recipe.lower_case, revision=revision)
     check_vocabulary(recipe.base_model, tokenizer, backbone.config.vocab_size)
     if backbone.config.pad_token_id is None:
         backbone.config.pad_token_id = tokenizer.pad_token_id
@@ -118,11 +121,12 @@ def build(recipe: Recipe) -> Build:
             mask_token_id=tokenizer.mask_token_id,
             special_token_ids=sorted(tokenizer.all_special_ids),
             batch_size=recipe.batch_size,
+            base_layers=served.layers if served else None,
         )
         if config.needs_labelled_pairs and not (recipe.nli_steps or recipe.nli_epochs):
             raise UserError(f"{config.needs_labelled_pairs}; give --nli_steps or --nli_epochs too")
         labelled_pairs_alone = recipe.max_steps == 0 and (recipe.nli_steps or recipe.nli_epochs)
-        for key in ("matryoshka_dims", "mlm_weight", "rank_weight"):
+        for key in ("matryoshka_dims", "mlm_weight", "rank_weight", "rank_consistency_weight"):
             if labelled_pairs_alone and recipe.model.get(key):
                 raise UserError(f"{key}: only the sentences train it, and max_steps: 0 trains on none; leave it out")
         if config.mlm_weight > 0:
@@ -144,6 +148,8 @@ def build(recipe: Recipe) -> Build:
         model.set_attn_implementation(recipe.attn_implementation)
     for key, head in model.masked_lm_heads().items():
         load_masked_lm_head(key, head, backbone.config, recipe.base_model, recipe.base_revision or "main")
+    if served:
+        served.load_layers(model.model.base_layers, recipe.base_revision)
     model.start_from(backbone)  # after the heads, because an average of the weights starts here
     if recipe.dropout is not None:
         for encoder in model.encoders():
@@ -179,7 +185,10 @@ def build(recipe: Recipe) -> Build:
         serving = serving_tokenizer(
             tokenizer,
             templates[0],
-            max_length=min(longest, of_bias) if config.denoise == "always" else longest,  # a served text has its bias
+            # A served text has its bias.
+            max_length=min(
+                longest, recipe.served_length or longest, of_bias if config.denoise == "always" else longest
+            ),
             leading_space=prompts != [None] and ("{mask}" in prompts[0] or " {sentence}" in prompts[0]),
             full_stop=config.full_stop,
         )
@@ -199,7 +208,6 @@ def choose_layout(recipe: Recipe, model: ForContrastiveLearning, accelerator: Ac
         "padded: true": recipe.padded,
         "this run began with it": begun == "padded",
         "compiled code would be compiled again for every batch": is_compiled(accelerator),
-        f"on {accelerator.device.type} many small attentions may be slower": accelerator.device.type != "cpu",
     }
     reason = next((text for text, holds in reasons.items() if holds), None)
     if reason and not recipe.padded:

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch.optim.lr_scheduler import LambdaLR
 
 from ..data.streams import Place
-from ..errors import UserError, one_line
+from ..errors import UserError, one_line, others
 from ..files import flush, remove, write_json
 from ..hub import differing_files, sha256
 from .background import host_copies
@@ -240,7 +240,7 @@ def newest(directory: Path, receipt: dict[str, object], *, force: bool = False) 
         return None
     if not force and (changed := changed_since(found, receipt)):
         raise UserError(
-            f"{found} was written with another {', '.join(changed)}; undo the change, choose another "
+            f"{found} was written with {others(changed)}; undo the change, choose another "
             "--output_dir, or use --force to resume with the change"
         )
     return found

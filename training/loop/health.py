@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import torch
 from accelerate import Accelerator
@@ -15,6 +17,8 @@ from ..recipes import Recipe
 from .building import Build
 from .precision import precision_of
 
+logger = logging.getLogger(__name__)
+SOLVED = 1e-3  # a loss so low that almost every sentence is found among its batch
 # At this spread cosines are above 1 - 1e-8, and only rounding differs.
 LEAST_SPREAD = 1e-4
 # Largest relative distance of two views that differ only by rounding, in float32 and in half precision. A dropout of
@@ -101,6 +105,23 @@ def refuse_padding_dependence(built: Build, recipe: Recipe) -> None:
         raise UserError(
             f"base_model: {recipe.base_model} ({kind}) changes the vectors of a sentence when it is padded (by "
             f"{moved:.1g} of their size), so they depend on the batch; give an encoder that masks padding"
+        )
+
+
+def warn_if_solved(step: int, loss: float) -> None:
+    """Say that a contrastive loss is almost 0 from the start: the encoder tells these sentences apart already.
+
+    Args:
+        step: updates so far, few.
+        loss: of the last one.
+    """
+    if loss < SOLVED:
+        logger.warning(
+            "the contrastive loss is %.1g after %d updates: this encoder tells the sentences of a batch apart already "
+            "and learns little; try a higher --temperature, hard negatives (three --text_columns) or a larger "
+            "--batch_size",
+            loss,
+            step,
         )
 
 

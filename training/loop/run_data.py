@@ -7,7 +7,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import datasets
 import pyarrow as pa
@@ -19,10 +19,12 @@ from torch.utils.data import DataLoader, Dataset
 from ..data.batches import Batches
 from ..data.collation import ViewCollator, tokenize_once
 from ..data.streams import Place, StreamedBatches, reading_stream
-from ..data.teachers import Teachers
+from ..data.teachers import BaseTeacher, Teachers
 from ..data.texts import load_labelled, load_sentences, streamed_files
 from ..errors import UserError
+from ..loading.served_encoder import load_as_served
 from ..recipes import Recipe
+from ..recipes.keys import BASE_TEACHER
 from .building import Build
 from .distributed.hosts import first_of_each_node
 
@@ -67,7 +69,7 @@ class RunData:
         if self.options["num_workers"]:  # a worker is a fork, which the threads of tokenizers do not survive
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.collation = (built.templates, built.serving_tokenizer.pad_token_id)
-        cut = {"tokenizer": built.tokenizer, "length": built.sentence_length}
+        cut = {"tokenizer": built.tokenizer, "length": built.sentence_length, "prompt": config.default_prompt}
         self.batches_per_epoch = self.nli_batches_per_epoch = math.inf
         self.sentences: Callable[[int, int], Iterable[dict[str, Any]]]
         self.labelled: Callable[[int, int], DataLoader]
@@ -86,11 +88,11 @@ class RunData:
         if self.recipe.streaming:
             self._stream(built.text_collator, **share)
             return
-        teachers = None
+        teachers: Teachers | BaseTeacher | None = None
         with first_of_each_node():
             sentences = load_sentences(self.recipe)
             if self.recipe.teachers:
-                teachers = Teachers(self.recipe.teachers, list(sentences["0"]), self.recipe.teacher_share)
+                teachers = self._teachers(list(sentences["0"]), accelerator.device)
             rows = tokenize_once(sentences, **cut, config=config)
         edits = {"edit_sentence": config.edit_sentence, "edits_special_tokens": config.edits_special_tokens}
         collate = ViewCollator(*self.collation, config.view_columns, **edits)
@@ -101,6 +103,19 @@ class RunData:
         collate([rows[0]])  # a wrong number of columns is refused here, in one line, and not in a worker
         logger.info("%d sentences, %d batches per epoch", len(rows), batches.batches_per_epoch)
         self.sentences = lambda start, stop: self._loader(batches, sampler=range(start, stop))
+
+    def _teachers(self, sentences: list[str], device: torch.device) -> Teachers | BaseTeacher:
+        """Return the teachers of rank distillation: vectors on disk, or the base model as it is served."""
+        recipe = self.recipe
+        if recipe.teachers != [BASE_TEACHER]:
+            return Teachers(cast(list[str], recipe.teachers), sentences, recipe.teacher_share)
+        served = load_as_served(str(recipe.base_model), recipe.base_revision)
+        if served is None:
+            raise UserError(
+                f"teachers: {recipe.base_model} is a bare encoder, which has no vectors to keep; give a base_model "
+                "that is served, or another teacher"
+            )
+        return BaseTeacher(served.to(device), sentences)  # type: ignore[arg-type]  # a decorator hides `self`
 
     def _stream(self, collate: ViewCollator, **share: Any) -> None:
         recipe, stream = self.recipe, load_sentences(self.recipe)

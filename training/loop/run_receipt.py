@@ -22,6 +22,7 @@ from ..hub import files_sha256, sha256
 from ..loading.backbones import ABOUT_THE_FILE
 from ..loading.tokenizers import special_tokens, tokenizer_sha256
 from ..recipes import Recipe, deciding_keys
+from ..recipes.keys import BASE_TEACHER
 from .building import Build
 from .precision import precision_of
 from .run_data import RunData
@@ -55,6 +56,7 @@ def run_receipt(
     installed = versions()
     libraries = {name: installed[name] for name in ("csezoo", "torch", "transformers", "tokenizers")}
     files = {key: Path(str(keys[key] or "")) for key in ("train_file", "nli_file")}
+    directories = [vectors for vectors in recipe.teachers or [] if vectors != BASE_TEACHER]
     return {
         **build_receipt(recipe, seed, built),
         "processes": accelerator.num_processes,
@@ -66,7 +68,7 @@ def run_receipt(
         **({"dataset": files_sha256(data.streamed)} if data.streamed else {}),
         **libraries,
         **{key: sha256(file) for key, file in files.items() if file.is_file()},
-        **{f"teacher {n}": files_sha256(shards_of(vectors)) for n, vectors in enumerate(recipe.teachers or [], 1)},
+        **{f"teacher {n}": files_sha256(shards_of(vectors)) for n, vectors in enumerate(directories, 1)},
         "dev pairs": _tasks_sha256(dev),
         "test pairs": _tasks_sha256(tests),
     }

@@ -19,11 +19,12 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
 from ..environment import device_name, processor, versions
-from ..errors import Terminated, UserError
+from ..errors import Terminated, UserError, others
+from ..evaluation.baseline import gain, gain_line, is_better, read_baseline
 from ..evaluation.encoders import load_encoder
 from ..evaluation.ranks import RANKS, save_ranks
 from ..evaluation.report import AVERAGE, average, format_table, tests_only
-from ..evaluation.selection import load_dev_tasks
+from ..evaluation.selection import hold_out, load_dev_tasks
 from ..evaluation.suites import Task, encode_once, score
 from ..evaluation.tasks.names import STS_TASKS
 from ..evaluation.tasks.neighbours import nearest_sentences, side_by_side
@@ -38,6 +39,7 @@ from ..files import (
     report_full_disk,
     write_json,
 )
+from ..loading.base_settings import follow_base
 from ..pictures.captions import PICTURES
 from ..pictures.vectors import draw_similarities
 from ..publishing.repository import save_card
@@ -61,7 +63,7 @@ from .distributed.seeds import (
 )
 from .run_receipt import build_receipt, refuse_mixed_seeds
 from .training_log import TrainingLog
-from .training_loop import NEIGHBOURS, pairs_to_show, train, write_best
+from .training_loop import pairs_to_draw, pairs_to_show, train, write_best
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +85,7 @@ def run_recipe(recipe: Recipe, *, show: bool = True, another: bool = False) -> d
     output = Path(recipe.output_dir or f"runs/{recipe.name}")
     refuse_inputs(recipe, output)
     accelerator = make_accelerator(recipe, output)
+    recipe = on_main(accelerator, partial(follow_base, recipe))
     with report_full_disk(output):
         results = _run_seeds(recipe, output, accelerator)
     if another:
@@ -123,6 +126,11 @@ def _run_seeds(recipe: Recipe, output: Path, accelerator: Accelerator) -> dict:
 def load_evaluation(recipe: Recipe) -> tuple[list[Task], list[PairTask]]:
     """Load dev tasks and test pairs. This happens before training, so that missing files are reported at once."""
     dev = load_dev(recipe)
+    if chooses_and_judges(recipe):
+        chosen, judging = hold_out(load_pairs_file(str(recipe.dev_file)))
+        counts = len(chosen.pairs), len(judging.pairs)
+        logger.info("dev_file: %d pairs choose the checkpoint, the other %d judge it", *counts)
+        return dev, [judging]
     if recipe.test_file:
         return dev, [replace(load_pairs_file(recipe.test_file), name="test")]
     if recipe.eval_data == "none":
@@ -130,9 +138,20 @@ def load_evaluation(recipe: Recipe) -> tuple[list[Task], list[PairTask]]:
     return dev, [load_task(name, recipe.eval_data) for name in STS_TASKS]
 
 
+def chooses_and_judges(recipe: Recipe) -> bool:
+    """Return whether the pairs of `dev_file` would choose a checkpoint and judge it, so that a part is held out.
+
+    So they would if they are the test pairs too, or if nothing else is named: a user's pairs do not ask the Hub.
+    """
+    dev, test = recipe.dev_file, recipe.test_file
+    return bool(dev and (os.path.realpath(test) == os.path.realpath(dev) if test else recipe.eval_data == "hub"))
+
+
 def load_dev(recipe: Recipe) -> list[Task]:
+    """Load what chooses the best checkpoint."""
     if recipe.dev_file:
-        return [replace(load_pairs_file(recipe.dev_file), name="dev")]
+        pairs = load_pairs_file(recipe.dev_file)
+        return [hold_out(pairs)[0] if chooses_and_judges(recipe) else replace(pairs, name="dev")]
     return load_dev_tasks(recipe.select_by, recipe.eval_data) if recipe.eval_data != "none" else []
 
 
@@ -185,19 +204,20 @@ def evaluate_best(
     Args:
         device: of the run.
     """
-    results, nearest = [], []
-    tasks = [*dev, *tests]
+    results, nearest, figures = [], [], {}
+    tasks, baseline = [*dev, *tests], read_baseline(run)
     if tasks:
         encode, receipt = load_encoder(str(run / "best"), batch_size=recipe.eval_batch_size, device=device)
         vectors = encode_once(encode, tasks)
         results = score(tasks, vectors, {**receipt, "seed": seed})
         if tests:
             save_ranks(run / RANKS, tests, vectors, receipt["model_sha256"])
-        for shown in pairs_to_show(tasks):
-            similarities = shown.similarities(vectors)
-            draw_similarities(similarities, np.array(shown.scores), run / "similarities.png", title=shown.name)
-            before = read_json(run / NEIGHBOURS, list) if (run / NEIGHBOURS).is_file() else []
-            nearest = side_by_side(before, nearest_sentences(shown, vectors))
+        figures = gain(run, tasks, vectors, results)
+        for drawn in pairs_to_draw(tasks):
+            similarities = drawn.similarities(vectors)
+            draw_similarities(similarities, np.array(drawn.scores), run / "similarities.png", title=drawn.name)
+        for shown in pairs_to_show(recipe, tasks):
+            nearest = side_by_side(baseline.get("neighbours", []), nearest_sentences(shown, vectors))
     for name in PICTURES:
         if (run / name).is_file():
             shutil.copy(run / name, run / "best")
@@ -205,6 +225,8 @@ def evaluate_best(
         **recipe_receipt(recipe),
         "seed": seed,
         "results": results,
+        "baseline": {key: value for key, value in baseline.items() if key != "neighbours"},
+        "gain": figures,
         "neighbours": nearest,
         "training": training,
         "machine": {
@@ -215,7 +237,9 @@ def evaluate_best(
             **versions(),
         },
     }
-    save_card(run / "best", recipe, results, runs=[run_results], neighbours=nearest)
+    save_card(run / "best", recipe, results, runs=[run_results], neighbours=nearest, baseline=run_results["baseline"])
+    if figures and training["updates"] and not is_better(figures):
+        logger.warning("%s; a serving model that is no better need not be replaced", gain_line(figures))
     return run_results
 
 
@@ -245,7 +269,7 @@ def write_unfinished(run: Path) -> int:
         counters = read_state(checkpoint)
         receipt = build_receipt(recipe, seed, built)
         if changed := [name for name, value in receipt.items() if counters[RECEIPT][name] != value]:
-            raise UserError(f"{checkpoint} was written with another {', '.join(changed)}; undo the change")
+            raise UserError(f"{checkpoint} was written with {others(changed)}; undo the change")
         built.model.to(accelerator.device)
         log = TrainingLog(run, accelerator)
         with BackgroundWriter() as writer:
@@ -307,7 +331,8 @@ def aggregate(recipe: Recipe, runs: list[dict], output: Path) -> dict:
     results = {
         **recipe_receipt(recipe),
         "seeds": recipe.seeds,
-        "runs": [{key: run[key] for key in ("seed", "training", "machine")} for run in runs],
+        "runs": [{key: run[key] for key in ("seed", "gain", "training", "machine")} for run in runs],
+        "baseline": runs[0]["baseline"],
         "results": [result for run in runs for result in run["results"]],
         "summary": [
             {"task": task, "mean": statistics.mean(v), "sd": statistics.stdev(v), "n": len(v)}
@@ -320,8 +345,8 @@ def aggregate(recipe: Recipe, runs: list[dict], output: Path) -> dict:
     remove(partial)
     shutil.copytree(output / f"seed-{chosen}" / "best", partial)
     chosen_results = [result for result in results["results"] if result["seed"] == chosen]
-    near = results["neighbours"]
-    save_card(partial, recipe, chosen_results, results["summary"], results["runs"], neighbours=near)
+    shown = {"neighbours": results["neighbours"], "baseline": results["baseline"]}
+    save_card(partial, recipe, chosen_results, results["summary"], results["runs"], **shown)
     replace_directory(partial, output / "best")
     write_json(output / "results.json", results)
     return results
@@ -336,11 +361,14 @@ def summary(results: dict, best: Path) -> str:
     lines = []
     if "summary" in results:
         lines += [f"{s['task']:<16} {s['mean']:.2f} ± {s['sd']:.2f} ({s['n']} seeds)" for s in results["summary"]]
+        lines += [f"seed {run['seed']}, {gain_line(run['gain'])}" for run in results["runs"] if run["gain"]]
     elif results["results"]:
         tests = tests_only(results["results"]) or results["results"]
         lines += [format_table([(results["model"], tests)])]
         if results["training"]["dev"] is not None:
             lines += [f"dev {results['training']['dev']:.2f} at step {results['training']['best_step']}"]
+        if results["gain"] and results["training"]["updates"]:
+            lines += [gain_line(results["gain"])]
     return "\n".join([*lines, "", f"The finished repository: {best}", *load_lines(best)])
 
 

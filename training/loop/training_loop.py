@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -22,14 +23,17 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from csezoo.modeling.contrastive.distributed import full_tensor
+from csezoo.modeling.contrastive.mirrored_mask import MirroredMask
 from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 
 from ..environment import progress_bar, return_freed_memory
-from ..errors import UserError
-from ..evaluation.suites import Task, encode_once
-from ..evaluation.tasks.neighbours import nearest_sentences
+from ..errors import UserError, others
+from ..evaluation.baseline import AS_SERVED, keep_baseline
+from ..evaluation.report import dev_only
+from ..evaluation.suites import Task
 from ..evaluation.tasks.sts import PairTask
-from ..files import flush, write_json
+from ..files import flush
+from ..loading.served_encoder import load_as_served
 from ..pictures.curves import draw_prefix_tuning, draw_training_curves
 from ..publishing.repository import save_repository
 from ..recipes import Recipe
@@ -49,7 +53,7 @@ from .checkpoints import (
 )
 from .distributed.fsdp import gather_weights, model_to_train
 from .distributed.launch import on_main
-from .health import refuse_equal_views, refuse_lone_sentence, refuse_padding_dependence
+from .health import refuse_equal_views, refuse_lone_sentence, refuse_padding_dependence, warn_if_solved
 from .non_finite import NonFinite, keep_batch
 from .optimizers import make_optimizer, make_schedule
 from .precision import float32_attention, precision_of
@@ -59,7 +63,7 @@ from .served.fitted_maps import fit_map
 from .training_log import GRADIENT_NORM, PADDING, TrainingLog, seed_name
 
 logger = logging.getLogger(__name__)
-NEIGHBOURS = "neighbours.json"  # of some sentences, before training
+LOOK_AT = 10  # the update of the contrastive stage whose loss is looked at
 
 
 @dataclass
@@ -137,7 +141,7 @@ class Run:
         self.data.place = place_in_stream(checkpoint, self.accelerator.process_index)
         self.log.restore(checkpoint, counters)
         if changed := changed_since(checkpoint, self.receipt):
-            logger.warning("resumed with another %s", ", ".join(changed))
+            logger.warning("resumed with %s", others(changed))
             self.log.changed = list(dict.fromkeys([*self.log.changed, *changed]))
 
 
@@ -193,8 +197,8 @@ def train(
         if checkpoint is None:
             log.begin()
             with float32_attention(built.model, recipe):
+                on_main(accelerator, partial(_begin, directory, built, recipe, [*dev, *tests], log))
                 best.evaluate(step=0, counts=False)
-                on_main(accelerator, partial(_keep_neighbours, directory, built, recipe, [*dev, *tests]))
         title = f"training ({seed_name(recipe, seed)})"
         bar = progress_bar(stages[-1].stop, title, disable=not accelerator.is_main_process)
         for stage in stages:
@@ -220,18 +224,29 @@ def train(
     }
 
 
-def _keep_neighbours(directory: Path, built: Build, recipe: Recipe, tasks: list[Task]) -> None:
-    """Keep the nearest sentences of some sentences before training, for the card."""
-    serving = built.model.serving_model().eval()
+def _begin(directory: Path, built: Build, recipe: Recipe, tasks: list[Task], log: TrainingLog) -> None:
+    """Keep the scores of the base model: as it is served, or of a bare encoder as the run reads it."""
+    if served := load_as_served(str(recipe.base_model), recipe.base_revision):
+        encoder, tokenizer, name = served.to(log.accelerator.device), served.own_tokenizer(), AS_SERVED
+    else:
+        encoder, tokenizer = built.model.serving_model().eval(), built.serving_tokenizer
+        name = f"untrained, {built.model.config.pooling}"
 
     def encode(texts: list[str]) -> np.ndarray:
-        return serving.encode(texts, built.serving_tokenizer, batch_size=recipe.eval_batch_size)
+        return encoder.encode(texts, tokenizer, batch_size=recipe.eval_batch_size)
 
-    for task in pairs_to_show(tasks):
-        write_json(directory / NEIGHBOURS, nearest_sentences(task, encode_once(encode, [task])))
+    baseline = keep_baseline(directory, name, encode, tasks, pairs_to_show(recipe, tasks))
+    if served and (dev := dev_only(baseline["results"])):
+        log.write({"step": 0, AS_SERVED: statistics.fmean(result["value"] for result in dev)})
 
 
-def pairs_to_show(tasks: list[Task]) -> list[PairTask]:
+def pairs_to_show(recipe: Recipe, tasks: Sequence[Task]) -> list[PairTask]:
+    """Return the task whose sentences the card may show: `pairs_to_draw` of those that are no files of the user."""
+    own = {"dev": recipe.dev_file, "test": recipe.test_file}
+    return pairs_to_draw([task for task in tasks if recipe.show_sentences or not own.get(task.name)])
+
+
+def pairs_to_draw(tasks: Sequence[Task]) -> list[PairTask]:
     """Return STS-B, or else the last task of pairs; transfer tasks alone have none."""
     pairs = [task for task in tasks if isinstance(task, PairTask)]
     return [task for task in pairs if task.name == "STSBenchmark"] or pairs[-1:]
@@ -316,6 +331,8 @@ def train_stage(
             with torch.no_grad():
                 trained.after_update()
         log.add(step, losses, rows)
+        if "contrastive" in losses and step == stage.start + LOOK_AT:
+            warn_if_solved(step, float(losses["contrastive"]))
         bar.update()
         last = step == stage.stop
         if step % recipe.log_steps == 0 or step % recipe.eval_steps == 0 or last:
@@ -392,10 +409,18 @@ def _parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict]
     ]
 
 
-def on_device(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """Copy the tensors of a batch to a device without waiting for it."""
-    moved = {name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
-    return batch | {name: tensor.to(device, non_blocking=True) for name, tensor in moved.items()}
+def on_device(batch: dict[str, Any], device: torch.device, mirror: bool = True) -> dict[str, Any]:
+    """Copy the tensors of a batch to a device without waiting for it.
+
+    Args:
+        mirror: whether attention masks on a GPU keep a mirror on the host, with which encoders leave out padding.
+    """
+    tensors = {name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
+    moved = {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
+    if mirror and device.type == "cuda":
+        masks = [name for name in tensors if name.endswith("attention_mask")]
+        moved |= {name: MirroredMask.of(moved[name], host=tensors[name]) for name in masks}
+    return batch | moved
 
 
 def update(
@@ -424,7 +449,7 @@ def update(
     for _ in range(batches):
         batch = next(loader)
         rows += next(len(value) for value in batch.values() if isinstance(value, torch.Tensor))
-        batch = on_device(batch, accelerator.device)
+        batch = on_device(batch, accelerator.device, mirror=not is_compiled(accelerator))
         with accelerator.accumulate(model):  # exchanges gradients once per update
             with accelerator.autocast():  # accelerate does not wrap the forward under FSDP
                 output = model(**batch)

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from safetensors.torch import load_model
 
-from ..errors import UserError
+from ..errors import UserError, others
 from ..pictures.weakened_tokens import WeakenedView
 from ..recipes import Recipe, load_recipe
 from .building import build
@@ -49,7 +49,7 @@ def weakened_tokens(run: str | Path, sentences: list[str], *, seed: int = 0) -> 
     written = read_state(checkpoint)[RECEIPT]
     receipt = build_receipt(recipe, written["seed"], built)
     if changed := [name for name, value in receipt.items() if written[name] != value]:
-        raise UserError(f"{checkpoint} was written with another {', '.join(changed)}; undo the change")
+        raise UserError(f"{checkpoint} was written with {others(changed)}; undo the change")
     load_model(model, checkpoint / "model.safetensors")
     rows = built.text_collator([{"0": sentence} for sentence in sentences])
     torch.manual_seed(seed)

@@ -18,6 +18,7 @@ from huggingface_hub.utils.sha import git_hash
 
 from ..errors import OutOfTimeError, UserError
 from ..hub import differing_files, is_hidden, sha256, within_time
+from .adapters import check_adapter, stage_adapter
 from .staging import EVAL_FILES, check_as_a_stranger, check_files, stage
 
 Operation = CommitOperationAdd | CommitOperationDelete
@@ -42,6 +43,8 @@ def publish(
     create_pr: bool = False,
     tag: str | None = None,
     message: str | None = None,
+    adapter: bool = False,
+    base: str | None = None,
     report: Callable[[str], None] = print,
 ) -> str:
     """Make a Hub repository equal to a finished model with one commit, then download it again and compare.
@@ -67,6 +70,9 @@ def publish(
         create_pr: open a pull request with the commit instead of changing the main branch.
         tag: a tag for the commit.
         message: the commit message.
+        adapter: publish what LoRA has changed, in PEFT's format, instead of the complete model. It is checked by
+            merging it with its base model.
+        base: with `adapter`, the Hub id of the base model, if the run was trained on a copy of it in a directory.
         report: called with one line for each check and for each file that changes.
 
     Returns:
@@ -81,6 +87,8 @@ def publish(
     """
     if "/" not in to:
         raise UserError(f"--to: {to!r} has no owner; give ORG/NAME")
+    if base and not adapter:
+        raise UserError("--base: only an adapter has one; give --adapter too")
     if create_pr and tag:
         raise UserError(f"--tag {tag}: a pull request cannot be tagged; tag the commit once it is merged")
     logging.set_verbosity_error()  # else the client logs retries with the signed URLs of uploads
@@ -90,8 +98,11 @@ def publish(
     # A step that is out of time may still write into it.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         staged = Path(directory, "staged")
-        stage(run, to, staged)
-        report(check_files(staged))
+        if adapter:
+            stage_adapter(run, to, staged, base)
+        else:
+            stage(run, to, staged)
+            report(check_files(staged))
         try:
             known = within_time(f"the request for {to}", lambda: _find(api, to))
             tagged = within_time(f"the request for {to}", lambda: _tagged(api, to, tag)) if known and tag else None
@@ -104,7 +115,7 @@ def publish(
             raise UserError(f"--tag {tag}: {to} has this tag on another commit; give another name")
         for line in plan:
             report(line)
-        report(check_as_a_stranger(staged))
+        report(check_adapter(staged) if adapter else check_as_a_stranger(staged))
         commit = partial(_commit, api, to, known, operations, private, create_pr, message)
         sha, revision, url = within_time(f"the commit to {to}", commit)
         unchecked = f"commit {sha} was made but not checked; publish again to finish"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -51,15 +52,16 @@ def save_card(
     summary: list[dict] | None = None,
     runs: Sequence[dict] = (),
     neighbours: Sequence[dict] = (),
+    baseline: dict[str, Any] | None = None,
 ) -> None:
     """Write the repository's card, and the pictures that explain its methods.
 
     Args:
         directory: the repository; the card shows the pictures of the run that are in it.
-        recipe, results, summary, runs, neighbours: as for `model_card`.
+        recipe, results, summary, runs, neighbours, baseline: as for `model_card`.
     """
     for picture in ideas(text_names(recipe)):
         shutil.copy(picture, directory)
     pictures = [name for name in PICTURES if (directory / name).is_file()]
-    card = model_card(recipe, results, summary, runs=runs, pictures=pictures, neighbours=neighbours)
+    card = model_card(recipe, results, summary, runs=runs, pictures=pictures, neighbours=neighbours, baseline=baseline)
     card.save(directory / "README.md")

@@ -65,11 +65,15 @@ def stage(run: str, to: str, staged: Path) -> None:
             (staged / name).parent.mkdir(parents=True, exist_ok=True)
             (staged / name).symlink_to(path.absolute())
     _rewrite(staged / "README.md", lambda card: card.replace(PLACEHOLDER, to))
-    if "recipe.yaml" in files:
-        _rewrite(staged / "recipe.yaml", _public_recipe)
-    if "results.json" in files:
-        _rewrite(staged / "results.json", _public_results)
+    hide_paths(staged)
     _write_eval_results(staged)
+
+
+def hide_paths(staged: Path) -> None:
+    """Rewrite a staged recipe and results without the paths of this machine."""
+    for name, change in (("recipe.yaml", _public_recipe), ("results.json", _public_results)):
+        if (staged / name).is_file():
+            _rewrite(staged / name, change)
 
 
 def finished_repository(run: str, needed: tuple[str, ...] = NEEDED) -> Path:

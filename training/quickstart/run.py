@@ -81,6 +81,7 @@ def _with_files(recipe: Recipe, output: Path, run: Path) -> Recipe:
     if recipe.nli_columns:
         recipe.nli_file = recipe.nli_file or str(made / "nli_triplets.csv")
     recipe.train_file = recipe.train_file or (None if recipe.dataset else str(made / "train.txt"))
+    recipe.show_sentences = recipe.show_sentences or not (recipe.dev_file or recipe.test_file)  # no one's own
     recipe.dev_file = recipe.dev_file or str(made / "dev.csv")
     recipe.test_file = recipe.test_file or str(made / "test.csv")
     return recipe

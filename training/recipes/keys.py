@@ -18,6 +18,7 @@ POLYNOMIAL_END = 1e-7  # the last learning rate of `polynomial`
 # As `dataset`: both sides of all pairs of STS-B, or of all STS data sets.
 STSB_SENTENCES = "stsb-sentences"
 STS_SENTENCES = "sts-sentences"
+BASE_TEACHER = "base"  # as `teachers`: the base model
 # What chooses the best checkpoint, see `evaluation.selection`.
 LAST = "last"
 SELECTIONS = ("sts-dev", "sts-sickr-dev", "transfer-dev", LAST)
@@ -88,12 +89,24 @@ class Recipe:
         "simcse",
         "A method of the zoo, or several joined by `+` that change different parts of training (`l2pcsr+diffcse`).",
     )
-    base_model: str | None = model_key(None, "Hub id or directory of the pre-trained encoder.")
+    base_model: str | None = model_key(
+        None,
+        "Hub id or directory of the pre-trained encoder. One with the modules of sentence-transformers also tells "
+        "`pooling`, `normalize`, `max_length` and more, where neither the recipe nor the command line sets them.",
+    )
     base_revision: str | None = model_key(None, "Pinned revision of `base_model` on the Hub.")
     generator: str | None = model_key(
         None, "Hub id or directory of the masked language model that edits sentences for DiffCSE."
     )
     generator_revision: str | None = model_key(None, "Pinned revision of `generator` on the Hub.")
+    lower_case: bool = model_key(False, "Lower-case every text in the tokenizer, whatever the base model's does.")
+    served_length: int | None = model_key(
+        None,
+        "Longest text of the served model; by default the longest that the encoder reads. `max_length` is that of "
+        "training.",
+        "[3, 1_000_000]",
+        "word pieces",
+    )
     dropout: float | None = model_key(
         None, "Probability of every dropout in the encoder; by default that of the base model.", "[0, 1)"
     )
@@ -144,7 +157,7 @@ class Recipe:
     teachers: list[str] | None = data_key(
         None,
         "Rank distillation: one or two directories with a teacher's vectors of the training sentences, as `csezoo "
-        "encode` writes them. It needs a `rank_weight`.",
+        f"encode` writes them; or `{BASE_TEACHER}`, the base model as it is served. It needs a `rank_weight`.",
     )
     teacher_share: float = data_key(0.5, "With two teachers, the weight of the first one's similarities.", "[0, 1]")
 
@@ -237,7 +250,9 @@ class Recipe:
         "hub", "STS pairs for dev and test: `hub`, a directory in SentEval's layout, or `none`."
     )
     dev_file: str | None = evaluation_key(
-        None, "CSV file (sentence1, sentence2, score) of dev pairs, instead of `eval_data`."
+        None,
+        "CSV file (sentence1, sentence2, score) of dev pairs, instead of `eval_data`. Without a `test_file`, or an "
+        "`eval_data` in a directory, half of the pairs choose the checkpoint and the others judge it.",
     )
     test_file: str | None = evaluation_key(
         None, "CSV file (sentence1, sentence2, score) of test pairs, instead of `eval_data`."
@@ -336,6 +351,11 @@ class Recipe:
     force: bool = run_key(
         False, "Resume a run although its recipe, data, models, code or launch has changed since it began."
     )
+    show_sentences: bool = run_key(
+        False,
+        "Let the card show sentences of `dev_file` and `test_file`. Without it, a card shows sentences of public test "
+        "sets only.",
+    )
     log_steps: int = run_key(25, "Updates between two logged losses.", UPDATES, "updates")
     report_to: str = run_key("tensorboard", "A tracker of accelerate, or `none`.")
     name: str = run_key("", "Name of the run, its card and its default directory; by default the recipe's name.")
@@ -345,6 +365,8 @@ class Recipe:
     # The recipe that the run was started from, by name or file name; filled in when it is read.
     recipe: str | None = None
     model: dict = field(default_factory=dict)
+    # The keys that were set, by the recipe's file or the command line: the others have defaults.
+    given: frozenset[str] = field(default=frozenset(), compare=False)
 
     def __post_init__(self):
         # os.path, because Path raises for a name that is too long.
@@ -387,6 +409,11 @@ class Recipe:
             raise UserError("teachers and rank_weight belong together; give both or neither")
         if self.teachers and len(self.teachers) > 2:
             raise UserError(f"teachers: expected one or two directories, got {len(self.teachers)}")
+        if self.teachers and BASE_TEACHER in self.teachers and (len(self.teachers) > 1 or self.num_workers):
+            raise UserError(
+                f"teachers: {BASE_TEACHER} is the only teacher, and encodes in the training process; give "
+                "no other one, and --num_workers 0"
+            )
         if self.teachers and self.streaming:
             raise UserError("streaming: the sentences of a stream cannot be matched to teachers; leave it out")
         if self.lr_scheduler == "constant" and self.warmup_ratio:
@@ -417,10 +444,16 @@ class Recipe:
         """Whether a stage of its own or a part of the loss is of labelled pairs."""
         return bool(self.nli_steps or self.nli_epochs or self.model.get("nli_weight"))
 
+    @property
+    def tells_length(self) -> bool:
+        """Whether the length of training is known: a recipe without a base model may leave it to that model."""
+        return bool(self.base_model) or "max_length" in self.given or self.recipe in QUICKSTARTS
+
     def to_dict(self) -> dict:
         """Return all keys in one flat mapping, as in `recipe.yaml`."""
         flat = asdict(self)
         model = flat.pop("model")
+        del flat["given"]
         return {**flat, **model}
 
 

@@ -163,7 +163,7 @@ def make_recipe(values: dict[Any, Any]) -> Recipe:
     for name in others:
         model[name] = coerce(name, values[name], of_method[name].hint)
         check_allowed(name, model[name], of_method[name])
-    made = Recipe(**recipe, model=model)
+    made = Recipe(**recipe, model=model, given=frozenset(values))
     refuse_unused_pairs(made, values)
     return made
 
@@ -246,6 +246,8 @@ def as_word(value: object) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
     if not isinstance(value, list):
         return str(value)
     plain = not any(mark in str(item) for item in value for mark in ",[{")
@@ -274,6 +276,8 @@ def coerce(key: str, value: Any, hint: Any) -> Any:
             value = value.strip("[]").split(",")
         items = value if isinstance(value, list) else [value]
         return [coerce(key, item.strip() if isinstance(item, str) else item, item_hint) for item in items]
+    if typing.get_origin(hint) is dict:
+        return _mapping(key, value)
     if hint is str and value == "" and key != "name":  # without a name it is the recipe's
         raise UserError(f"{key}: the value is empty; give one, or leave the key out")
     if hint is str:
@@ -296,6 +300,15 @@ def coerce(key: str, value: Any, hint: Any) -> Any:
         raise ValueError
     except (ValueError, TypeError, KeyError, OverflowError):
         raise UserError(f"{key}: {quoted(value)} is not {KINDS[hint]}") from None
+
+
+def _mapping(key: str, value: Any) -> dict[str, str]:
+    """Convert a value from YAML, or JSON from the command line, to texts by name."""
+    with suppress(json.JSONDecodeError):
+        value = json.loads(value) if isinstance(value, str) else value
+    if not isinstance(value, dict) or any(not isinstance(text, str) for pair in value.items() for text in pair):
+        raise UserError(f'{key}: {quoted(value)} is not a mapping of names to texts, such as {{"query": "query: "}}')
+    return value
 
 
 def parse_overrides(arguments: list[str]) -> dict[str, object]:

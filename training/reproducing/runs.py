@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
-import os
 import shlex
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from filelock import FileLock, Timeout
 
 from ..converting.convert import RECEIPT, convert
@@ -81,13 +80,24 @@ def train(run: Run, launcher: Sequence[str] = (), watch: Callable[[], None] | No
                 time.sleep(WATCH)
             code = process.wait()
         except BaseException:  # this process is stopped: the others must not continue alone
-            os.killpg(process.pid, signal.SIGTERM)
+            _stop(process.pid)
             process.wait()
             raise
     if not is_trained(run):  # results of fewer seeds may be there from an earlier training
         lines = log.read_bytes()[before:].decode(errors="replace").splitlines()
         errors = [line for line in lines if line.startswith("error: ")] or lines
         raise UserError(f"exit code {code}: {errors[-1].removeprefix('error: ')} ({log})")
+
+
+def _stop(launcher: int) -> None:
+    """Ask a process and all that it has started to end. On Windows no signal reaches a group of processes."""
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(launcher)
+        started = process.children(recursive=True)
+        process.terminate()
+        for each in started:
+            with suppress(psutil.NoSuchProcess):
+                each.terminate()
 
 
 def make(

@@ -12,6 +12,7 @@ from csezoo.modeling.contrastive.training_model import ContrastiveLearningOutput
 
 from ..data.collation import ViewCollator, tokenize
 from ..errors import UserError
+from ..loading.base_settings import follow_base
 from ..loop.building import Build, build
 from ..recipes import make_recipe, method_keys
 from ..recipes.reading import refuse_unknown
@@ -112,12 +113,12 @@ class TextCollator:
         return {f"nli_{name}": value for name, value in batch.items()}
 
     def _pairs(self, texts: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        built = self.built
+        built, prompt = self.built, self.built.model.config.default_prompt
         collate = ViewCollator(
             built.templates,
             cast(int, built.serving_tokenizer.pad_token_id),
             lambda columns: list(range(columns)),
-            tokenize=lambda columns: tokenize(columns, built.tokenizer, built.sentence_length),
+            tokenize=lambda columns: tokenize(columns, built.tokenizer, built.sentence_length, prompt=prompt),
         )
         return collate(texts)
 
@@ -158,7 +159,7 @@ def for_training(method: str, base_model: str, **keys: Any) -> tuple[Trained, Te
     """
     refuse_unknown([key for key in keys if key not in MODEL_KEYS], method_keys(method).keys())
     recipe = make_recipe({"name": "for_training", "method": method, "base_model": base_model, **keys})
-    built = build(recipe)
+    built = build(follow_base(recipe))
     model = built.model
     usual = type(model)
     # Its name is that of the method's class, which loads what the trainer saves.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from accelerate.utils import parse_flag_from_env
 from sentence_transformers import SentenceTransformer
 from torch import nn
 from transformers import PreTrainedModel
@@ -26,6 +28,9 @@ from .binding import ReadsModules, parts_of, plain_pooling, run_inside, training
 from .parts import Parts, Stages, changes_after_updates, draws
 
 __all__ = ["DiffAugLoss", "DiffCSELoss", "L2PCSRLoss", "PrdSimCSELoss", "SGOPTLoss", "SimCSELoss", "ZooLoss"]
+
+logger = logging.getLogger(__name__)
+SHARDED = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}  # launchers and trainers set them
 
 
 class ZooLoss(nn.Module):
@@ -121,7 +126,8 @@ class ZooLoss(nn.Module):
 
     def begin_stage(self, stage: str) -> None:
         """Begin a stage, `nli` or `contrastive`, before a trainer is made for it."""
-        self.called_back = False  # by a `TrainingCallback`, which calls `after_update`
+        self.called_back = False  # by a `TrainingCallback`, which calls `after_update` and saves the heads
+        self.begun_with: torch.Tensor | None = small_weights(self.bound[0])
         if stage == "nli" and not self.trained.config.nli_classes:
             raise UserError("stage: nli needs nli_classes: 2 (triplets) or 3 (labelled pairs)")
         self.stages.freeze(self.trained, stage)
@@ -141,6 +147,7 @@ class ZooLoss(nn.Module):
         """
         model, trained = unwrapped(self.model), self.trained
         self.refuse_misuse(model)
+        self.warn_of_new_heads(model)
         if trained.training != model.training:
             trained.train(model.training)
         batch = self.batch([*sentence_features], labels)
@@ -161,6 +168,11 @@ class ZooLoss(nn.Module):
                 "model: the trainer trains another model than the loss was made for; give it a function, "
                 f"loss=lambda model: {type(self).__name__}(model)"
             )
+        for variable, kind in SHARDED.items():
+            if parse_flag_from_env(variable):
+                raise UserError(
+                    f"{kind}: the losses cannot train a sharded model; train without it, or with csezoo.training.train"
+                )
         layers = [module for module in parts_of(model)[0].modules() if isinstance(module, GradientCheckpointingLayer)]
         checkpoints = any(layer.gradient_checkpointing for layer in layers)
         if checkpoints and not self.trained.supports_gradient_checkpointing:
@@ -168,6 +180,18 @@ class ZooLoss(nn.Module):
         if model.training and changes_after_updates(self.trained) and not self.called_back:
             raise UserError(
                 f"{self.method}: its state changes after each step; give callbacks=[TrainingCallback(loss)]"
+            )
+
+    def warn_of_new_heads(self, model: SentenceTransformer) -> None:
+        """Warn at the first step of a resumed training: the trainer has loaded the encoder since, but no heads."""
+        if self.begun_with is None or not model.training:
+            return
+        now, begun, self.begun_with = small_weights(model), self.begun_with, None
+        if self.heads() and not self.called_back and not torch.equal(begun.to(now.dtype), now):
+            logger.warning(
+                "%s: the encoder was loaded after the loss was made, and the heads of the loss are new; to resume a "
+                "training, give callbacks=[TrainingCallback(loss)] from its beginning",
+                self.method,
             )
 
     def batch(self, features: Sequence[dict[str, Any]], labels: torch.Tensor | None) -> dict[str, Any]:
@@ -300,6 +324,11 @@ class ZooLoss(nn.Module):
         """The BibTeX entries of the methods, for the card."""
         entries = method_entries()
         return "\n".join(entries[name]["citation"] for name in self.method.split("+") if name in entries)
+
+
+def small_weights(model: SentenceTransformer) -> torch.Tensor:
+    """Return a copy of a model's biases and norms, which tells whether its weights were replaced."""
+    return torch.cat([weights.detach().flatten().cpu() for weights in model.parameters() if weights.ndim < 2])
 
 
 def mean_over_processes(gradient: torch.Tensor) -> torch.Tensor:

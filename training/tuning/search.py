@@ -22,7 +22,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from ..errors import UserError
+from ..errors import UserError, others
 from ..files import locked
 from ..hub import sha256
 from ..recipes import deciding_keys, load_recipe, recipe_names
@@ -96,8 +96,7 @@ class Search:
         mine = json.loads(json.dumps(mine, default=str))
         begun_as = study.user_attrs.get("search", mine)  # one of an older version has fewer items
         if changed := [key for key in mine.keys() & begun_as.keys() if begun_as[key] != mine[key]]:
-            names = ", ".join(sorted(changed))
-            raise UserError(f"--out: {self.out} has a search with another {names}; choose another one")
+            raise UserError(f"--out: {self.out} has a search with {others(sorted(changed))}; choose another one")
         study.set_user_attr("search", mine)
         return study
 

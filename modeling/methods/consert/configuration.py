@@ -1,9 +1,9 @@
 """Configuration of ConSERT."""
 
 from random import Random
-from typing import Any
 
 from ...contrastive.configuration import POOLING_MODES, SentenceEncoderConfig
+from ...contrastive.keys import key
 
 VIEWS = ("none", "shuffle", "token_cutoff", "feature_cutoff")
 # Poolings that read one token, or look for one.
@@ -13,56 +13,55 @@ OF_A_PLACE = ("cls", "last", "prompt")
 class ConSERTConfig(SentenceEncoderConfig):
     """The configuration of a ConSERT model.
 
-    Args:
-        first_view, second_view: how each copy of a sentence is changed (paper, section 3.2). `shuffle` puts its word
-            pieces in random order, `token_cutoff` sets the embeddings of some tokens to zero, `feature_cutoff` sets
-            some features of all its embeddings to zero.
-        shuffle_special_tokens: whether `shuffle` moves [CLS] and [SEP] too, as the release does; the paper does not
-            say. If pooling reads one token, special tokens always keep their places.
-        cutoff_rate: share of the tokens or features that are cut off: 0.2 for features in the release.
-        in_view_negatives: use the other sentences of both views as negatives, as NT-Xent does (eq. 1). Otherwise only
-            those of the other view, as in SimCSE.
-        training_pooling: a pooling for training, if it is another one than at test. The release trains with the `mean`
-            of the last layer and tests with `last2_mean`; the paper names only the latter. By default it is `pooling`.
-        temperature: τ; 0.1 in the paper.
-
     Example:
         >>> ConSERTConfig(second_view="none").edit_sentence([[1, 2, 3], [1, 2, 3]], Random(0))
         [[1, 2, 3], [1, 2, 3]]
     """
 
     model_type = "consert"
-    allowed = {
-        "first_view": VIEWS,
-        "second_view": VIEWS,
-        "cutoff_rate": "[0, 1)",
-        "training_pooling": tuple(mode for mode in POOLING_MODES if mode != "prompt"),
-    }
 
-    def __init__(
-        self,
-        first_view: str = "feature_cutoff",
-        second_view: str = "shuffle",
-        cutoff_rate: float = 0.2,
-        shuffle_special_tokens: bool = True,
-        in_view_negatives: bool = True,
-        training_pooling: str | None = None,
-        temperature: float = 0.1,
-        **kwargs: Any,
-    ):
-        self.first_view = first_view
-        self.second_view = second_view
-        self.cutoff_rate = cutoff_rate
-        self.shuffle_special_tokens = shuffle_special_tokens
-        self.training_pooling = training_pooling
-        self.in_view_negatives = in_view_negatives
-        super().__init__(temperature=temperature, **kwargs)
+    first_view: str = key(
+        "feature_cutoff",
+        "How each copy of a sentence is changed (paper, section 3.2). `shuffle` puts its word pieces in random order, "
+        "`token_cutoff` sets the embeddings of some tokens to zero, `feature_cutoff` sets some features of all its "
+        "embeddings to zero.",
+        VIEWS,
+    )
+    second_view: str = key(
+        "shuffle",
+        "How each copy of a sentence is changed (paper, section 3.2). `shuffle` puts its word pieces in random order, "
+        "`token_cutoff` sets the embeddings of some tokens to zero, `feature_cutoff` sets some features of all its "
+        "embeddings to zero.",
+        VIEWS,
+    )
+    cutoff_rate: float = key(
+        0.2,
+        "Share of the tokens or features that are cut off: 0.2 for features in the release.",
+        "[0, 1)",
+    )
+    shuffle_special_tokens: bool = key(
+        True,
+        "Whether `shuffle` moves [CLS] and [SEP] too, as the release does; the paper does not say. If pooling reads "
+        "one token, special tokens always keep their places.",
+    )
+    in_view_negatives: bool = key(
+        True,
+        "Use the other sentences of both views as negatives, as NT-Xent does (eq. 1). Otherwise only those of the "
+        "other view, as in SimCSE.",
+    )
+    training_pooling: str | None = key(
+        None,
+        "a pooling for training, if it is another one than at test. The release trains with the `mean` of the last "
+        "layer and tests with `last2_mean`; the paper names only the latter. By default it is `pooling`.",
+        tuple(mode for mode in POOLING_MODES if mode != "prompt"),
+    )
+    temperature: float = key(0.1, "τ; 0.1 in the paper.")
 
     @property
     def views(self) -> tuple[str, str]:
         return self.first_view, self.second_view
 
-    def edit_sentence(self, views: list[list[int]], draw: Random) -> list[list[int]]:  # type: ignore[misc]  # a method instead of None
+    def edit_sentence(self, views: list[list[int]], draw: Random) -> list[list[int]]:
         """Put the word pieces of a view in random order, if it is `shuffle`."""
         edited = [list(pieces) for pieces in views]
         for pieces, kind in zip(edited, self.views, strict=False):

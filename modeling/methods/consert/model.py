@@ -17,7 +17,7 @@ Relations:
 
 import torch
 
-from ...contrastive.distributed import gather_rows
+from ...contrastive.distributed import gather_rows, sum_over_processes
 from ...contrastive.perturbations import perturbed
 from ...contrastive.sentence_encoder import SentenceEncoderModel
 from ...contrastive.training_model import ForContrastiveLearning
@@ -112,8 +112,14 @@ class ConSERTForContrastiveLearning(ForContrastiveLearning):
         """Compute the loss of embeddings `(B, 2, H)`, with the negatives of all processes."""
         if not self.config.in_view_negatives:
             return super().contrastive_loss(embeddings, duplicates)
-        everyone, _ = gather_rows(embeddings)
+        everyone, mine = gather_rows(embeddings)
         first, second = everyone.unbind(1)
-        return self_guided(
-            first, second[:, None], temperature=self.config.temperature, variant="base", duplicates=duplicates
+        share = self_guided(
+            first,
+            second[:, None],
+            temperature=self.config.temperature,
+            variant="base",
+            duplicates=duplicates,
+            rows=mine,
         )
+        return sum_over_processes(share)

@@ -1,8 +1,7 @@
 """Configuration of Contrastive Tension."""
 
-from typing import Any
-
 from ...contrastive.configuration import SentenceEncoderConfig
+from ...contrastive.keys import key
 
 NEGATIVE_PAIRS = ("others", "own")
 
@@ -10,33 +9,28 @@ NEGATIVE_PAIRS = ("others", "own")
 class ContrastiveTensionConfig(SentenceEncoderConfig):
     """The configuration of Contrastive Tension, with the paper's pooling. `temperature` has no effect.
 
-    Args:
-        negatives: K, negative pairs for each positive pair; fewer if a batch has fewer other sentences. 7 in the
-            paper.
-        negative_pairs: what a negative pair is. `others` pairs two sentences that are in no other pair of the batch,
-            as the release does: of 1 + 2K sentences, one makes a positive pair and the others K negative ones. `own`
-            pairs each sentence with the next K of its batch, near the paper's pairs of one sentence with K others;
-            then every sentence is in a positive pair.
-
     Example:
         >>> ContrastiveTensionConfig().pooling
         'mean'
     """
 
     model_type = "contrastive_tension"
-    allowed = {"negatives": "[1, 1_000_000]", "negative_pairs": NEGATIVE_PAIRS}
 
-    def __init__(
-        self,
-        negatives: int = 7,
-        negative_pairs: str = "others",
-        pooling: str = "mean",
-        projection: str = "none",
-        **kwargs: Any,
-    ):
-        self.negatives = negatives
-        self.negative_pairs = negative_pairs
-        super().__init__(pooling=pooling, projection=projection, **kwargs)
+    negatives: int = key(
+        7,
+        "K, negative pairs for each positive pair; fewer if a batch has fewer other sentences. 7 in the paper.",
+        "[1, 1_000_000]",
+    )
+    negative_pairs: str = key(
+        "others",
+        "What a negative pair is. `others` pairs two sentences that are in no other pair of the batch, as the release "
+        "does: of 1 + 2K sentences, one makes a positive pair and the others K negative ones. `own` pairs each "
+        "sentence with the next K of its batch, near the paper's pairs of one sentence with K others; then every "
+        "sentence is in a positive pair.",
+        NEGATIVE_PAIRS,
+    )
+    pooling: str = key("mean")
+    projection: str = key("none")
 
     def check(self) -> None:
         super().check()

@@ -7,8 +7,8 @@ dot product of the two vectors learns to tell them apart (section 3):
 .. math:: L = -\frac{1}{|P|} \sum_{(s, s') \in P} [s = s'] \log \sigma(f_1(s) \cdot f_2(s'))
           + [s \ne s'] \log \sigma(-f_1(s) \cdot f_2(s'))
 
-There is no projection and no temperature, and pooling is the mean over tokens. The second encoder is served, the first
-one is dropped.
+There is no projection and no temperature, and pooling is the mean over tokens. The encoder with the better dev score
+is served, and without dev the second one.
 
 References:
     Carlsson, Gyllensten, Gogoulou, Ylipää Hellqvist, Sahlgren 2021, "Semantic Re-tuning with Contrastive Tension",
@@ -17,7 +17,6 @@ References:
 
     * They draw the sentences of each update from the corpus, with replacement. Here they are those of a batch.
     * Each encoder encodes all sentences of the batch. That costs twice the time that the pairs of the release need.
-    * The release keeps the encoder that is better on dev. Here it is always the second one.
 
 Relations:
     It does not extend SimCSE: no setting makes the two the same.
@@ -25,9 +24,10 @@ Relations:
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 from transformers import AutoModel, PreTrainedModel
 
-from ...contrastive.distributed import gather_rows
+from ...contrastive.distributed import gather_rows, sum_over_processes, world_size
 from ...contrastive.sentence_encoder import SentenceEncoderModel
 from ...contrastive.training_model import ForContrastiveLearning
 from ...objectives import at_least_float32
@@ -73,10 +73,10 @@ def other_pairs(
 
 
 def pair_loss(scores: torch.Tensor, same: torch.Tensor, kept: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the mean cross-entropy of pairs, a scalar.
+    """Return the mean cross-entropy of the pairs of all processes, a scalar.
 
     Args:
-        scores: `(pairs,)`, the dot product of each pair.
+        scores: `(pairs,)`, the dot product of each pair of this process.
         same: `(pairs,)` of bool, whether both encoders have read the same sentence.
         kept: `(pairs,)` of bool, false for pairs that do not count; all count by default.
 
@@ -85,14 +85,15 @@ def pair_loss(scores: torch.Tensor, same: torch.Tensor, kept: torch.Tensor | Non
         >>> round(pair_loss(scores, same, torch.tensor([True, False])).item(), 4)
         0.6931
     """
-    if kept is None:
+    if kept is None and world_size() == 1:
         return F.binary_cross_entropy_with_logits(scores, same.to(scores.dtype))
     losses = F.binary_cross_entropy_with_logits(scores, same.to(scores.dtype), reduction="none")
-    return (losses * kept).sum() / kept.sum()
+    counted = torch.ones_like(losses) if kept is None else kept.to(losses.dtype)
+    return sum_over_processes((losses * counted).sum() / sum_over_processes(counted.sum()))
 
 
 class ContrastiveTensionModel(SentenceEncoderModel):
-    """The encoder that a Contrastive Tension checkpoint serves: the second one.
+    """The encoder that a Contrastive Tension checkpoint serves: the second one, or the first if dev chose it.
 
     Example:
         >>> from transformers import BertConfig
@@ -131,6 +132,10 @@ class ContrastiveTensionForContrastiveLearning(ForContrastiveLearning):
     def encoders(self) -> list[PreTrainedModel]:
         return [*super().encoders(), self.first]
 
+    def served_encoders(self) -> list[nn.Module]:
+        """Return both encoders, the second one first; with an average of weights only that, which is the second's."""
+        return [*super().served_encoders(), *([] if self.config.ema_decay > 0 else [self.first])]
+
     def recover_heads(self, lost: set[str]) -> set[str]:
         """Start the first encoder from the served one."""
         return super().recover_heads(lost) | ({"first"} & lost)
@@ -145,11 +150,14 @@ class ContrastiveTensionForContrastiveLearning(ForContrastiveLearning):
 
     def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
         """Compute the loss of embeddings `(B, 2, H)`, with the negatives of all processes."""
-        everyone, _ = gather_rows(embeddings)
+        everyone, mine = gather_rows(embeddings)
         anchors, positives = at_least_float32(everyone).unbind(1)
         choose = other_pairs if self.config.negative_pairs == "others" else own_pairs
-        left, right = choose(len(everyone), self.config.negatives, everyone.device)
-        kept = None if duplicates is None else ~duplicates[left, right]
+        left, right = choose(len(everyone), self.config.negatives)
+        # A pair is of the process that has its first sentence.
+        begin, end = torch.searchsorted(left, torch.tensor([mine.start, mine.stop])).tolist()
+        left, right = (pairs[begin:end].to(everyone.device, non_blocking=True) for pairs in (left, right))
+        kept = None if duplicates is None else ~duplicates[left - mine.start, right]
         if kept is not None and kept.device.type == "cpu":  # elsewhere the number of pairs would have to be waited for
             left, right, kept = left[kept], right[kept], None
         with torch.autocast(anchors.device.type, enabled=False):

@@ -4,6 +4,7 @@ from typing import Any
 
 from ...contrastive.allowed_values import SIZE, WEIGHT
 from ...contrastive.configuration import SentenceEncoderConfig
+from ...contrastive.keys import key
 
 VIEWS_MODULES = ("prefix", "lora", "adapter")
 VIEWS_MODES = ("different", "same")
@@ -11,21 +12,6 @@ VIEWS_MODES = ("different", "same")
 
 class DiffAugConfig(SentenceEncoderConfig):
     """The configuration of DiffAug: the modules that make the views differ, and what each stage trains.
-
-    Args:
-        views_module: `prefix` (key/value prefixes in every layer), `lora` (on the query and value projections) or
-            `adapter` (after attention and feed-forward network).
-        views_mode: `different` modules for the two views, or the `same` for both.
-        prefix_length: l, the number of slots in the prefix of each view; 0 has no prefixes and is SimCSE.
-        reparametrisation: compute the prefixes from a small table by an MLP (true), or train them directly (false).
-        prefix_dropout: dropout on the prefixes in training, different for every row; by default the backbone's (0.1).
-        bottleneck: size r of `lora` and `adapter`; the paper tries 4 (as many parameters as its prefixes) and 64.
-        lora_scale: factor s of `lora`; the paper says only that it is at least 1.
-        freeze_views: do not train the modules after the stage on labelled pairs.
-        freeze_backbone: do not train the language model in either stage.
-        denoise_length_offset: added to a sentence's length when the template's bias is looked up. The default is l, as
-            in the release, which counts the prefix as part of the sentence; 0 is exact.
-        nli_classes: as in every method; by default 2, for entailed and contradicted hypotheses.
 
     Raises:
         ValueError: a value is outside its range.
@@ -36,42 +22,43 @@ class DiffAugConfig(SentenceEncoderConfig):
     """
 
     model_type = "diffaug"
-    allowed = {
-        "views_module": VIEWS_MODULES,
-        "views_mode": VIEWS_MODES,
-        "prefix_length": "[0, 4_096]",
-        "prefix_dropout": "[0, 1)",
-        "bottleneck": SIZE,
-        "lora_scale": WEIGHT,
-        "denoise_length_offset": "[0, 100_000]",
-    }
 
-    def __init__(
-        self,
-        views_module: str = "prefix",
-        views_mode: str = "different",
-        prefix_length: int = 8,
-        reparametrisation: bool = True,
-        prefix_dropout: float | None = None,
-        bottleneck: int = 4,
-        lora_scale: float = 1.0,
-        freeze_views: bool = False,
-        freeze_backbone: bool = False,
-        denoise_length_offset: int | None = None,
-        nli_classes: int = 2,
-        **kwargs: Any,
-    ):
-        self.views_module = views_module
-        self.views_mode = views_mode
-        self.prefix_length = prefix_length
-        self.reparametrisation = reparametrisation
-        self.prefix_dropout = prefix_dropout
-        self.bottleneck = bottleneck
-        self.lora_scale = lora_scale
-        self.freeze_views = freeze_views
-        self.freeze_backbone = freeze_backbone
-        self.denoise_length_offset = denoise_length_offset
-        super().__init__(nli_classes=nli_classes, **kwargs)
+    views_module: str = key(
+        "prefix",
+        "`prefix` (key/value prefixes in every layer), `lora` (on the query and value projections) or `adapter` "
+        "(after attention and feed-forward network).",
+        VIEWS_MODULES,
+    )
+    views_mode: str = key("different", "`different` modules for the two views, or the `same` for both.", VIEWS_MODES)
+    prefix_length: int = key(
+        8,
+        "l, the number of slots in the prefix of each view; 0 has no prefixes and is SimCSE.",
+        "[0, 4_096]",
+    )
+    reparametrisation: bool = key(
+        True,
+        "Compute the prefixes from a small table by an MLP (true), or train them directly (false).",
+    )
+    prefix_dropout: float | None = key(
+        None,
+        "Dropout on the prefixes in training, different for every row; by default the backbone's (0.1).",
+        "[0, 1)",
+    )
+    bottleneck: int = key(
+        4,
+        "Size r of `lora` and `adapter`; the paper tries 4 (as many parameters as its prefixes) and 64.",
+        SIZE,
+    )
+    lora_scale: float = key(1.0, "Factor s of `lora`; the paper says only that it is at least 1.", WEIGHT)
+    freeze_views: bool = key(False, "Do not train the modules after the stage on labelled pairs.")
+    freeze_backbone: bool = key(False, "Do not train the language model in either stage.")
+    denoise_length_offset: int | None = key(
+        None,
+        "Added to a sentence's length when the template's bias is looked up. The default is l, as in the release, "
+        "which counts the prefix as part of the sentence; 0 is exact.",
+        "[0, 100_000]",
+    )
+    nli_classes: int = key(2, "As in every method; by default 2, for entailed and contradicted hypotheses.")
 
     @classmethod
     def published_keys(cls, csezoo: dict[str, Any]) -> dict[str, Any]:

@@ -6,45 +6,12 @@ from transformers import AutoConfig, PretrainedConfig
 
 from ...contrastive.allowed_values import WEIGHT
 from ...contrastive.configuration import SentenceEncoderConfig
+from ...contrastive.keys import key
 from ...objectives import REDUCTIONS
-
-CHOICES = {
-    "rtd_reduction": REDUCTIONS,
-    "condition_on": ("projection", "pooled"),
-    "generator_sampling": ("argmax", "sample"),
-    "generator_positions": ("all", "masked"),
-    "edit": ("replace", "insert", "delete", "all"),
-    "prediction": ("rtd", "masked_lm", "corrective_lm"),
-    "predicted_sentence": ("same", "next", "both"),
-    "edited_view": ("none", "positive", "negative"),
-}
 
 
 class DiffCSEConfig(SentenceEncoderConfig):
     """The configuration of DiffCSE: how sentences are edited, and what is learned from the difference.
-
-    Args:
-        projection: as in every method. The paper uses `batchnorm`; `tanh` (SimCSE's MLP) is its ablation.
-        rtd_weight: λ, the weight of the discriminator's loss; 0 is SimCSE.
-        rtd_mask_ratio: share of tokens that an edit masks or deletes, or of places where it inserts. The paper uses
-            0.30 for BERT on STS, 0.20 and 0.15 in other settings (see the recipes), 0.15 in its ablation of edits.
-        rtd_reduction: how the discriminator's loss is averaged or summed, see `objectives.replaced_token_detection`; λ
-            = 0.005 was chosen for `mean`.
-        condition_on: the sentence vector that the discriminator reads: after the `projection`, as in the contrastive
-            loss, or `pooled`, before it (the release's option `before_mlp`).
-        generator_sampling: replace tokens by the generator's best guess (`argmax`, the release) or by a `sample` (the
-            paper's abstract).
-        generator_positions: replace `all` tokens by the generator's (the release), or only the `masked` ones.
-        generator_dropout: keep the dropout of the frozen generator on in training, as in the release.
-        generator_config: configuration (or its dict) of the generator, any masked language model with the backbone's
-            vocabulary; set when a model is built, by default the backbone's.
-        edit: `replace` tokens, `insert` some, `delete` some, or `all` three (section 5, table 4).
-        prediction: what the discriminator predicts: which tokens are edited (`rtd`), the masked tokens (`masked_lm`),
-            or the original of every token (`corrective_lm`), section 5, table 3.
-        predicted_sentence: the sentence whose edit the discriminator reads: the `same` one that the vector encodes,
-            the `next` one, or `both`. `next` and `both` need two text columns, a sentence and the one after it.
-        edited_view: also use the edited sentence in the contrastive loss, as a `positive` or a hard `negative`
-            (appendix B, table 15, with λ = 0).
 
     Raises:
         ValueError: a value is outside its range, or two values contradict each other.
@@ -55,43 +22,87 @@ class DiffCSEConfig(SentenceEncoderConfig):
     """
 
     model_type = "diffcse"
-    allowed = {**CHOICES, "rtd_weight": WEIGHT, "rtd_mask_ratio": "[0, 1]"}
 
-    def __init__(
-        self,
-        projection: str = "batchnorm",
-        rtd_weight: float = 0.005,
-        rtd_mask_ratio: float = 0.30,
-        rtd_reduction: str = "mean",
-        condition_on: str = "projection",
-        generator_sampling: str = "argmax",
-        generator_positions: str = "all",
-        generator_dropout: bool = True,
-        generator_config: PretrainedConfig | dict | None = None,
-        edit: str = "replace",
-        prediction: str = "rtd",
-        predicted_sentence: str = "same",
-        edited_view: str = "none",
-        **kwargs: Any,
-    ):
-        if isinstance(generator_config, dict):
-            generator_config = AutoConfig.for_model(**generator_config)
-        self.rtd_weight = rtd_weight
-        self.rtd_mask_ratio = rtd_mask_ratio
-        self.rtd_reduction = rtd_reduction
-        self.condition_on = condition_on
-        self.generator_sampling = generator_sampling
-        self.generator_positions = generator_positions
-        self.generator_dropout = generator_dropout
-        self.generator_config = generator_config
-        self.edit = edit
-        self.prediction = prediction
-        self.predicted_sentence = predicted_sentence
-        self.edited_view = edited_view
-        super().__init__(projection=projection, **kwargs)
+    projection: str = key(
+        "batchnorm",
+        "As in every method. The paper uses `batchnorm`; `tanh` (SimCSE's MLP) is its ablation.",
+    )
+    rtd_weight: float = key(0.005, "λ, the weight of the discriminator's loss; 0 is SimCSE.", WEIGHT)
+    rtd_mask_ratio: float = key(
+        0.30,
+        "Share of tokens that an edit masks or deletes, or of places where it inserts. The paper uses 0.30 for BERT "
+        "on STS, 0.20 and 0.15 in other settings (see the recipes), 0.15 in its ablation of edits.",
+        "[0, 1]",
+    )
+    rtd_reduction: str = key(
+        "mean",
+        "How the discriminator's loss is averaged or summed, see `objectives.replaced_token_detection`; λ = 0.005 was "
+        "chosen for `mean`.",
+        REDUCTIONS,
+    )
+    condition_on: str = key(
+        "projection",
+        "The sentence vector that the discriminator reads: after the `projection`, as in the contrastive loss, or "
+        "`pooled`, before it (the release's option `before_mlp`).",
+        ("projection", "pooled"),
+    )
+    generator_sampling: str = key(
+        "argmax",
+        "Replace tokens by the generator's best guess (`argmax`, the release) or by a `sample` (the paper's "
+        "abstract).",
+        ("argmax", "sample"),
+    )
+    generator_positions: str = key(
+        "all",
+        "Replace `all` tokens by the generator's (the release), or only the `masked` ones.",
+        ("all", "masked"),
+    )
+    generator_dropout: bool = key(
+        True,
+        "Keep the dropout of the frozen generator on in training, as in the release.",
+    )
+    generator_config: PretrainedConfig | None = key(
+        None,
+        "Configuration (or its dict) of the generator, any masked language model with the backbone's vocabulary; set "
+        "when a model is built, by default the backbone's.",
+        in_recipes=False,
+    )
+    edit: str = key(
+        "replace",
+        "`replace` tokens, `insert` some, `delete` some, or `all` three (section 5, table 4).",
+        ("replace", "insert", "delete", "all"),
+    )
+    prediction: str = key(
+        "rtd",
+        "What the discriminator predicts: which tokens are edited (`rtd`), the masked tokens (`masked_lm`), or the "
+        "original of every token (`corrective_lm`), section 5, table 3.",
+        ("rtd", "masked_lm", "corrective_lm"),
+    )
+    predicted_sentence: str = key(
+        "same",
+        "The sentence whose edit the discriminator reads: the `same` one that the vector encodes, the `next` one, or "
+        "`both`. `next` and `both` need two text columns, a sentence and the one after it.",
+        ("same", "next", "both"),
+    )
+    edited_view: str = key(
+        "none",
+        "Also use the edited sentence in the contrastive loss, as a `positive` or a hard `negative` (appendix B, "
+        "table 15, with λ = 0).",
+        ("none", "positive", "negative"),
+    )
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if isinstance(self.generator_config, dict):
+            self.generator_config = AutoConfig.for_model(**self.generator_config)
+        super().__post_init__(**kwargs)
 
     def check(self) -> None:
         super().check()
+        if self.pooled_size != self.hidden_size:
+            raise ValueError(
+                f"base_model: its layers make {self.pooled_size} dimensions of {self.hidden_size}, but the "
+                "discriminator of diffcse reads as many as a token has; choose another method"
+            )
         if self.prediction != "rtd" and self.edit != "replace":
             raise ValueError(f"prediction: {self.prediction} needs edit: replace, got {self.edit}")
         # The tokenizer may be None because there are no sentences.

@@ -3,17 +3,11 @@
 from typing import Any
 
 from ...contrastive.configuration import SentenceEncoderConfig
+from ...contrastive.keys import key
 
 
 class ISBERTConfig(SentenceEncoderConfig):
     """The configuration of an IS-BERT model. `temperature` has no effect.
-
-    Args:
-        kernel_sizes: lengths of the n-grams in tokens, one convolution for each. They are odd, so that an n-gram has a
-            middle token. All convolutions together compute as many features as the encoder's vectors have dimensions.
-        activation: what follows the convolutions: `none`, as in the release, or `relu`, as in the paper (eq. 1).
-        pooling: must be `mean`: the vector of a sentence is the mean of its n-gram features.
-        projection: must be `none`.
 
     Example:
         >>> ISBERTConfig().features
@@ -21,24 +15,24 @@ class ISBERTConfig(SentenceEncoderConfig):
     """
 
     model_type = "isbert"
-    allowed = {
-        "kernel_sizes": "[1, 99]",
-        "activation": ("none", "relu"),
-        "pooling": ("mean",),
-        "projection": ("none",),
-    }
 
-    def __init__(
-        self,
-        kernel_sizes: list[int] = [1, 3, 5],  # noqa: B006  # nothing changes it
-        activation: str = "none",
-        pooling: str = "mean",
-        projection: str = "none",
-        **kwargs: Any,
-    ):
-        self.kernel_sizes = kernel_sizes
-        self.activation = activation
-        super().__init__(pooling=pooling, projection=projection, **kwargs)
+    kernel_sizes: list[int] = key(
+        [1, 3, 5],
+        "Lengths of the n-grams in tokens, one convolution for each. They are odd, so that an n-gram has a middle "
+        "token. All convolutions together compute as many features as the encoder's vectors have dimensions.",
+        "[1, 99]",
+    )
+    activation: str = key(
+        "none",
+        "What follows the convolutions: `none`, as in the release, or `relu`, as in the paper (eq. 1).",
+        ("none", "relu"),
+    )
+    pooling: str = key(
+        "mean",
+        "Must be `mean`: the vector of a sentence is the mean of its n-gram features.",
+        ("mean",),
+    )
+    projection: str = key("none", "Must be `none`.", ("none",))
 
     @classmethod
     def published_keys(cls, csezoo: dict[str, Any]) -> dict[str, Any]:
@@ -47,6 +41,11 @@ class ISBERTConfig(SentenceEncoderConfig):
 
     def check(self) -> None:
         super().check()
+        if self.pooled_size != self.hidden_size:
+            raise ValueError(
+                f"base_model: its layers make {self.pooled_size} dimensions of {self.hidden_size}, but isbert "
+                "compares sentences with tokens; choose another method"
+            )
         if any(size % 2 == 0 for size in self.kernel_sizes):
             raise ValueError(f"kernel_sizes: {self.kernel_sizes} must be odd numbers")
         if self.hard_negative_weight != 0:

@@ -32,7 +32,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ...contrastive.distributed import gather_rows
+from ...contrastive.distributed import gather_rows, sum_over_processes
 from ...contrastive.mini_batches import in_mini_batches
 from ...contrastive.packing import Packing, Parts
 from ...contrastive.sentence_encoder import SentenceEncoderModel
@@ -50,19 +50,21 @@ def jensen_shannon(
     features: torch.Tensor,
     owners: torch.Tensor,
     duplicates: torch.Tensor | None = None,
+    first: int = 0,
     real: torch.Tensor | None = None,
 ) -> torch.Tensor:
     r"""Minus the Jensen-Shannon estimate of the mutual information of sentences and their features (eq. 2).
 
     Args:
         sentences: `(B, H)`.
-        features: `(N, H)`, of the tokens of all sentences.
-        owners: `(N,)`, the sentence of each feature.
-        duplicates: `(B, B)` of bool: sentences whose features are not each other's negatives.
+        features: `(N, H)`, of the tokens of b sentences, all by default.
+        owners: `(N,)`, the sentence of each feature among the b.
+        duplicates: `(b, B)` of bool: sentences whose features are not each other's negatives.
+        first: the number of the first of the b sentences, if each process has the features of its own ones.
         real: `(N,)` of bool, false for features that do not count; all count by default.
 
     Returns:
-        A scalar of at least float32. A single sentence has no negatives.
+        A scalar of at least float32, the share of these features in the estimate. A single sentence has no negatives.
 
     Example:
         >>> sentences = torch.eye(2)
@@ -71,12 +73,13 @@ def jensen_shannon(
     """
     with torch.autocast(sentences.device.type, enabled=False):
         scores = at_least_float32(features) @ at_least_float32(sentences).T  # (N, B)
-    own = owners[:, None] == torch.arange(len(sentences), device=owners.device)
+    own = owners[:, None] + first == torch.arange(len(sentences), device=owners.device)
     others = ~own if duplicates is None else ~(own | duplicates[owners])
     if real is not None:
         own, others = own & real[:, None], others & real[:, None]
     same, different = F.softplus(-scores) * own, F.softplus(scores) * others
-    return same.sum() / own.sum() + different.sum() / others.sum().clamp(min=1)
+    pairs, other_pairs = sum_over_processes(own.sum()), sum_over_processes(others.sum())
+    return same.sum() / pairs + different.sum() / other_pairs.clamp(min=1)
 
 
 class ISBERTModel(SentenceEncoderModel):
@@ -160,7 +163,6 @@ class ISBERTForContrastiveLearning(ForContrastiveLearning):
         if embeddings.device.type == "cpu":  # elsewhere the number of real tokens would have to be waited for
             places = (features[:, 0] != PADDING).nonzero()[:, 0]
             features = features[places]
-        features, _ = gather_rows(features)
-        owners, _ = gather_rows(places // tokens + mine.start)
         real = features[:, 0] != PADDING
-        return jensen_shannon(sentences, features.masked_fill(~real[:, None], 0), owners, duplicates, real)
+        features = features.masked_fill(~real[:, None], 0)
+        return sum_over_processes(jensen_shannon(sentences, features, places // tokens, duplicates, mine.start, real))

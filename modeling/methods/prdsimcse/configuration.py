@@ -1,33 +1,16 @@
 """PrdSimCSE's configuration, and the texts of its views."""
 
 import zlib
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from ...contrastive.configuration import SentenceEncoderConfig
+from ...contrastive.keys import key
 from .prefixes import NEGATIVE_PREFIXES, POSITIVE_PREFIXES, positive_prefix
 
 
 class PrdSimCSEConfig(SentenceEncoderConfig):
     """The configuration of PrdSimCSE: text prefixes for the positive and the negative copy of each sentence.
-
-    Args:
-        positive_prefix: prefix of the positive, one of the kinds of `prefixes.positive_prefix`, or `none`.
-        negative_prefix: prefix of the negative, one of `prefixes.NEGATIVE_PREFIXES`, or `none` for no negative
-            copies.
-        negative_separator: text between negative prefix and sentence. The paper shows none; the default is a space.
-        prefix_length_unit: what a `level` counts: `words` between white space (as in the paper) or `pieces`.
-        prefix_within_max_length: truncate prefix and sentence together at the recipe's `max_length`. By default only
-            the sentence is truncated: within 32 pieces, the longest prefix would leave 7 for the sentence.
-        positive_prefix_share: share of sentences whose positive gets its prefix (table 13).
-        negative_prefix_share: share of sentences whose negative gets its prefix. Which sentences get a prefix depends
-            only on their text.
-        negative_without_prefix: what the negative is if it gets no prefix: the `sentence` itself, a false negative
-            (caption of table 14), or an `empty` text (section 6.3: "empty characters").
-        denominator: how to read eq. 2, which leaves open which vectors are negatives, see
-            `objectives.prefix_contrastive`.
-        projection_at_test: keep the projection at test (section 4.1), unlike unsupervised SimCSE.
 
     Example:
         >>> PrdSimCSEConfig(negative_prefix="prefix1").view_columns(3)
@@ -35,40 +18,49 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
     """
 
     model_type = "prdsimcse"
-    allowed = {
-        "positive_prefix": (*POSITIVE_PREFIXES, "none"),
-        "negative_prefix": (*NEGATIVE_PREFIXES, "none"),
-        "prefix_length_unit": ("words", "pieces"),
-        "positive_prefix_share": "[0, 1]",
-        "negative_prefix_share": "[0, 1]",
-        "negative_without_prefix": ("sentence", "empty"),
-        "denominator": ("batch", "own", "all"),
-    }
 
-    def __init__(
-        self,
-        positive_prefix: str = "level-um",
-        negative_prefix: str = "prefix3",
-        negative_separator: str = " ",
-        prefix_length_unit: str = "words",
-        prefix_within_max_length: bool = False,
-        positive_prefix_share: float = 1.0,
-        negative_prefix_share: float = 1.0,
-        negative_without_prefix: str = "sentence",
-        denominator: str = "batch",
-        projection_at_test: bool = True,
-        **kwargs: Any,
-    ):
-        self.positive_prefix = positive_prefix
-        self.negative_prefix = negative_prefix
-        self.negative_separator = negative_separator
-        self.prefix_length_unit = prefix_length_unit
-        self.prefix_within_max_length = prefix_within_max_length
-        self.positive_prefix_share = positive_prefix_share
-        self.negative_prefix_share = negative_prefix_share
-        self.negative_without_prefix = negative_without_prefix
-        self.denominator = denominator
-        super().__init__(projection_at_test=projection_at_test, **kwargs)
+    positive_prefix: str = key(
+        "level-um",
+        "Prefix of the positive, one of the kinds of `prefixes.positive_prefix`, or `none`.",
+        (*POSITIVE_PREFIXES, "none"),
+    )
+    negative_prefix: str = key(
+        "prefix3",
+        "Prefix of the negative, one of `prefixes.NEGATIVE_PREFIXES`, or `none` for no negative copies.",
+        (*NEGATIVE_PREFIXES, "none"),
+    )
+    negative_separator: str = key(
+        " ",
+        "Text between negative prefix and sentence. The paper shows none; the default is a space.",
+    )
+    prefix_length_unit: str = key(
+        "words",
+        "What a `level` counts: `words` between white space (as in the paper) or `pieces`.",
+        ("words", "pieces"),
+    )
+    prefix_within_max_length: bool = key(
+        False,
+        "Truncate prefix and sentence together at the recipe's `max_length`. By default only the sentence is "
+        "truncated: within 32 pieces, the longest prefix would leave 7 for the sentence.",
+    )
+    positive_prefix_share: float = key(1.0, "Share of sentences whose positive gets its prefix (table 13).", "[0, 1]")
+    negative_prefix_share: float = key(
+        1.0,
+        "Share of sentences whose negative gets its prefix. Which sentences get a prefix depends only on their text.",
+        "[0, 1]",
+    )
+    negative_without_prefix: str = key(
+        "sentence",
+        "What the negative is if it gets no prefix: the `sentence` itself, a false negative (caption of table 14), or "
+        'an `empty` text (section 6.3: "empty characters").',
+        ("sentence", "empty"),
+    )
+    denominator: str = key(
+        "batch",
+        "How to read eq. 2, which leaves open which vectors are negatives, see `objectives.prefix_contrastive`.",
+        ("batch", "own", "all"),
+    )
+    projection_at_test: bool = key(True, "Keep the projection at test (section 4.1), unlike unsupervised SimCSE.")
 
     def check(self) -> None:
         super().check()

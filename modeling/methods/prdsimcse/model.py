@@ -21,7 +21,7 @@ Relations:
 
 import torch
 
-from ...contrastive.distributed import gather_rows
+from ...contrastive.distributed import gather_rows, sum_over_processes
 from ...contrastive.sentence_encoder import SentenceEncoderModel
 from ...contrastive.training_model import ForContrastiveLearning
 from ...objectives import prefix_contrastive
@@ -65,13 +65,15 @@ class PrdSimCSEForContrastiveLearning(ForContrastiveLearning):
         """Compute the loss of embeddings `(B, 3, H)`, or `(B, 2, H)` without negative copies."""
         if self.config.denominator == "batch":
             return super().contrastive_loss(embeddings, duplicates)
-        everyone, _ = gather_rows(embeddings)
+        everyone, mine = gather_rows(embeddings)
         anchors, positives, *negatives = everyone.unbind(1)
-        return prefix_contrastive(
+        share = prefix_contrastive(
             anchors,
             positives,
             negatives[0] if negatives else None,
             temperature=self.config.temperature,
             denominator=self.config.denominator,
             duplicates=duplicates,
+            rows=mine,
         )
+        return sum_over_processes(share)

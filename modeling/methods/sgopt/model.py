@@ -25,7 +25,7 @@ import torch
 from transformers import AutoModel, PreTrainedModel
 
 from ...contrastive.backbones import embedding_layer
-from ...contrastive.distributed import gather_rows
+from ...contrastive.distributed import gather_rows, sum_over_processes
 from ...contrastive.packing import packed
 from ...contrastive.sentence_encoder import SentenceEncoderModel
 from ...contrastive.training_model import ForContrastiveLearning
@@ -125,14 +125,16 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
 
     def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
         """Compute the loss of embeddings and views `(B, 1 + K, D)`, with the other sentences of all processes."""
-        everyone, _ = gather_rows(embeddings)
-        return self_guided(
+        everyone, mine = gather_rows(embeddings)
+        share = self_guided(
             everyone[:, 0],
             everyone[:, 1:],
             temperature=self.config.temperature,
             variant=self.config.variant,
             duplicates=duplicates,
+            rows=mine,
         )
+        return sum_over_processes(share)
 
     def auxiliary_losses(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, pooled: torch.Tensor, embeddings: torch.Tensor

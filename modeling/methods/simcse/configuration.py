@@ -1,7 +1,5 @@
 """SimCSE's configuration."""
 
-from typing import Any
-
 from ...contrastive.configuration import SentenceEncoderConfig
 
 
@@ -14,6 +12,3 @@ class SimCSEConfig(SentenceEncoderConfig):
     """
 
     model_type = "simcse"
-
-    def __init__(self, **kwargs: Any):
-        super().__init__(**kwargs)

@@ -178,6 +178,40 @@ def test_ctrl_c_exits_with_130_and_says_how_to_go_on_in_every_command(files):
     assert found[0][2] == "stopped by a signal: run the same command again; it keeps what is already complete"
 
 
+@pytest.mark.parametrize("number", [2, 15])
+def test_a_signal_inside_a_finaliser_ends_the_command_too(number):
+    """Python ignores an error in `__del__` and in the callback of a weak reference, and goes on."""
+    code = f"""
+import os, time
+from csezoo.training.errors import exit_with_one_line
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run in the background, where it is ignored
+class Closed:
+    def __del__(self):
+        os.kill(os.getpid(), {number})
+        time.sleep(0)
+with exit_with_one_line():
+    Closed()
+    time.sleep(30)
+"""
+    done = run_python("-c", code, cwd=ROOT)
+    assert done.returncode == 128 + number
+    assert done.stderr == "stopped by a signal: run the same command again; it keeps what is already complete\n"
+
+
+def test_links_in_a_circle_are_one_line(files):
+    (files / "loop").symlink_to("loop")
+    commands = [
+        ["cards", "--out", files / "loop"],
+        ["encode", files / "loop", files / "texts.txt", "--to", files / "to"],
+        ["encode", files / "model", files / "texts.txt", "--to", files / "loop"],
+        ["audit", files / "loop"],
+        [*TRAINED, files / "loop"],
+    ]
+    found = answers(EACH, commands)
+    assert [answer for answer in found if answer[1] != 2 or not answer[2].startswith("error: ")] == []
+
+
 def test_ctrl_c_is_ignored_where_the_process_was_started_so():
     code = """
 import os, signal

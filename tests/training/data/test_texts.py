@@ -15,6 +15,8 @@ from csezoo.training.data.texts import load_sentences, stream_texts, streamed_fi
 from csezoo.training.errors import UserError
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES, tiny_tokenizer
+from tests.hub_server import HubServer
+from tests.interpreters import run_python
 
 TRIPLETS = [("a cat sits", "an animal", "no cat"), ('she said, "hi"', "a greeting", "silence"), ("NA", "None", "null")]
 COLUMNS = ["sent0", "sent1", "hard_neg"]
@@ -211,6 +213,50 @@ def test_more_than_three_columns_are_refused(load):
     assert "text_columns: expected one to three columns, got 4" in refusal(
         load, "a.csv", "a,b,c,d\nw,x,y,z\n", text_columns="a,b,c,d"
     )
+
+
+LOAD = """
+import sys, json
+from csezoo.training.data.texts import load_sentences
+from csezoo.training.errors import UserError
+from csezoo.training.recipes import make_recipe
+try:
+    print(json.dumps([row["0"] for row in load_sentences(make_recipe(json.loads(sys.argv[1])))]))
+except UserError as error:
+    print(json.dumps(str(error)))
+"""
+
+
+def loaded_by_a_client(hub, home, **keys):
+    done = run_python("-c", LOAD, json.dumps({"dataset": "zoo/texts", **keys}), **hub.environment(home))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [("train.csv", {"dataset_file": "train.csv"}), ("train.csv.gz", {"streaming": True, "max_steps": 1})],
+)
+def test_the_text_of_a_csv_file_on_the_hub_is_text(tmp_path, name, keys):
+    lines = "\n".join(["text", *LOOKS_LIKE_NUMBERS]).encode() + b"\n"
+    with HubServer() as hub:
+        hub.commit("zoo/texts", "texts", {name: gzip.compress(lines) if name.endswith(".gz") else lines})
+        assert loaded_by_a_client(hub, tmp_path, **keys) == LOOKS_LIKE_NUMBERS
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once_for_a_data_set_and_then_the_cache_is_read(tmp_path):
+    with HubServer() as hub:
+        hub.commit("zoo/texts", "texts", {"train.csv": b"text\n007\n"})
+        hub.cuts["/zoo/"] = "before"
+        line = loaded_by_a_client(hub, tmp_path)
+        assert hub.url in line and "does not answer, and the cache has no copy); give --train_file" in line
+        assert hub.requests == ["HEAD /datasets/zoo/texts/resolve/main/README.md"]
+        hub.cuts.clear()
+        assert loaded_by_a_client(hub, tmp_path) == ["007"]
+        hub.cuts["/zoo/"] = "before"
+        hub.requests.clear()
+        assert loaded_by_a_client(hub, tmp_path) == ["007"]
+        assert len(hub.requests) == 1
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -153,6 +153,14 @@ def _add_forty(out, name, barrier) -> None:
         file.add([{"task": f"{name} {number}", "value": 1.0, "model_sha256": "0"}])
 
 
+def test_what_a_killed_process_left_beside_the_file_is_deleted_by_the_next_one(out):
+    left, other = (out.with_name(name) for name in (f".{out.name}.123.partial", f".another-{out.name}.123.partial"))
+    for path in (left, other):
+        path.write_text("{", encoding="utf-8")
+    ResultsFile(out, "model", "0").add([{"task": "STS12", "value": 1.0}])
+    assert not left.exists() and other.exists()
+
+
 def test_two_processes_add_to_one_file_and_no_result_is_lost(out):
     barrier = CONTEXT.Barrier(2)
     processes = [CONTEXT.Process(target=_add_forty, args=(out, name, barrier)) for name in ("one", "two")]

@@ -9,10 +9,14 @@ from scipy.stats import spearmanr
 from csezoo.training.cards.tables import distance, format_rows, read_rows
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
-from csezoo.training.evaluation.significance import Similarities, compare, paired_bootstrap, spearman
+from csezoo.training.evaluation.significance import Similarities, compare, paired_bootstrap, spearman, verdict
 from csezoo.training.evaluation.tasks.retrieval import RetrievalTask
+from csezoo.training.evaluation.tasks.search import SearchTask, load_search
 from csezoo.training.evaluation.tasks.sts import PairTask
+from csezoo.training.tuning.criteria import HOW_RELIABLE
 from tests.conftest import SENTENCES
+
+PAIRS = list(zip(SENTENCES[:50], SENTENCES[30:80], strict=True))
 
 
 @pytest.fixture
@@ -88,12 +92,42 @@ def test_encoders_are_compared_on_every_task():
     pairs = list(zip(SENTENCES[:50], SENTENCES[30:80], strict=True))
     task = PairTask("toy", pairs, [float(len(a) - len(b)) for a, b in pairs], "here")
     (result,) = compare(letters, lambda texts: letters(texts) ** 2, [task], resamples=20)
-    assert result["task"] == "toy"
-    assert result["difference"] == pytest.approx(result["first"] - result["second"])
+    assert (result["task"], result["items"]) == ("toy", 50)
+    assert result["difference"] == pytest.approx(result["new"] - result["old"])
     with pytest.raises(UserError, match="compared on pairs with gold scores"):
         compare(letters, letters, [RetrievalTask(task)])
     with pytest.raises(UserError, match="toy: all similarities are equal"):
         compare(letters, lambda texts: np.ones((len(texts), 2)), [task])
+
+
+def test_several_tasks_have_an_average_of_their_own_draws():
+    pairs = list(zip(SENTENCES[:50], SENTENCES[30:80], strict=True))
+    lengths, halves = [float(len(a) - len(b)) for a, b in pairs], slice(0, 25)
+    tasks = [PairTask("all", pairs, lengths, "here"), PairTask("half", pairs[halves], lengths[halves], "here")]
+    *rows, average = compare(letters, lambda texts: letters(texts) ** 2, tasks, resamples=20)
+    assert (average["task"], average["items"]) == ("average", 75)
+    for name in ("old", "new", "difference"):
+        assert average[name] == pytest.approx(np.mean([row[name] for row in rows]))
+    assert average["low"] <= average["difference"] <= average["high"]
+
+
+def test_a_search_is_compared_by_the_ranks_of_its_queries():
+    """The new encoder finds both passages at once, the old one finds them after the others."""
+    task = SearchTask("faq", {"a": {0}, "e": {1}}, ["aa", "ee", "io", "ou"])
+    rows = compare(lambda texts: -letters(texts), letters, [task], resamples=20)
+    assert [(row["items"], row["old"], row["new"]) for row in rows] == [(2, 100.0, 100.0)], "cosines do not change"
+    swapped = {"aa": "ee", "ee": "aa"}
+    worse = lambda texts: letters([swapped.get(text, text) for text in texts])  # noqa: E731
+    (row,) = compare(worse, letters, [task], resamples=20)
+    assert (row["old"], row["new"]) == (pytest.approx(100 * (1 / 4)), 100.0), "ties with a wrong passage count against"
+    assert row["low"] == row["difference"] == row["high"] == pytest.approx(75.0), "both queries have the same change"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "better"), [(0.1, 0.9, "The new model is"), (-0.9, -0.1, "The old model is"), (-1, 1, "Neither")]
+)
+def test_the_sentence_names_the_better_model_by_the_interval(low, high, better):
+    assert verdict({"items": 9, "difference": (low + high) / 2, "low": low, "high": high}).startswith(better)
 
 
 def test_a_resample_without_a_correlation_is_left_out():
@@ -156,7 +190,59 @@ def test_distance_to_a_published_number_is_in_standard_deviations():
     assert distance(77.0, 0.0, 76.25) == np.inf
 
 
-def test_the_command_prints_a_line_for_each_task(real_data, bases, capsys):
-    options = ["--pooling", "cls", "mean", "--data", str(real_data / "data" / "senteval"), "--resamples", "20"]
-    main(["compare", str(bases["bert"]), str(bases["bert"]), "--suite", "sts-dev", *options])
-    assert capsys.readouterr().out.startswith("STSBenchmark-dev")
+def run(capsys, base, *options):
+    main(["compare", str(base), str(base), "--pooling", "cls", "mean", "--resamples", "20", *options])
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_command_prints_a_table_with_a_header_and_a_sentence(bases, tmp_path, capsys):
+    (tmp_path / "mine.csv").write_text(
+        "sentence1,sentence2,score\n" + "".join(f"{a},{b},{n % 6}\n" for n, (a, b) in enumerate(PAIRS)), "utf-8"
+    )
+    first, second, header, row, sentence = run(capsys, bases["bert"], "--pairs", str(tmp_path / "mine.csv"))
+    assert (first.split()[0], second.split()[0]) == ("old", "new")
+    assert header.split() == ["task", "old", "new", "new", "-", "old", "95", "%", "interval", "p"]
+    assert row.startswith("mine") and sentence.endswith(f"({len(PAIRS)} judged).")
+
+
+def test_the_command_compares_a_search(bases, tmp_path, capsys):
+    rows = "".join(f"{a},{b}\n" for a, b in PAIRS[:10])
+    (tmp_path / "faq.csv").write_text("query,passage\n" + rows, "utf-8")
+    (tmp_path / "more.txt").write_text("\n".join(b for _, b in PAIRS[10:]), "utf-8")
+    files = ["--queries", str(tmp_path / "faq.csv"), "--passages", str(tmp_path / "more.txt")]
+    *_, row, sentence = run(capsys, bases["bert"], *files)
+    assert row.startswith("faq") and sentence.endswith("(10 judged).")
+
+
+def test_the_command_compares_without_labels_and_says_how_weak_that_is(bases, tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("\n".join(SENTENCES[:20]), "utf-8")
+    printed = "\n".join(run(capsys, bases["bert"], "--sentences", str(tmp_path / "text.txt")))
+    assert "contrastive loss on 20 held-out sentences" in printed and HOW_RELIABLE in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--passages", "p.txt"], "--passages: they are searched for the passages of --queries"),
+        (["--sentences", "s.txt", "--pairs", "p.csv"], "--sentences: labels are the better judge"),
+        (["--queries", "none.csv"], "none.csv does not exist; give a CSV file with the columns query and passage"),
+    ],
+)
+def test_the_command_refuses_options_that_do_not_fit(options, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["compare", "a", "b", *options])
+    assert stop.value.code == 2 and message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("query,answer\na,b\n", "has no column passage; it needs query and passage"),
+        ("query,passage\na,\n", "line 2: a query or a passage is empty"),
+        ("query,passage\na,b\n", "1 queries and 1 passages; a search needs two passages"),
+    ],
+)
+def test_a_search_that_cannot_be_read_is_refused(content, message, tmp_path):
+    (tmp_path / "faq.csv").write_text(content, "utf-8")
+    with pytest.raises(UserError, match=message):
+        load_search(str(tmp_path / "faq.csv"))

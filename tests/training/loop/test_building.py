@@ -62,7 +62,6 @@ def test_a_checkpoint_with_lora_is_a_base_model_with_its_changes(base, tmp_path,
 @pytest.mark.parametrize(
     ("keys", "left"),
     [
-        ({"projection": "tanh", "projection_at_test": True}, "Dense"),
         ({"method": "diffaug", "prefix_length": 2}, "prefixes"),
         ({"method": "diffaug", "views_module": "adapter"}, "adapters"),
     ],
@@ -135,7 +134,13 @@ def test_max_length_counts_special_tokens_without_a_prompt(base):
 
 
 @pytest.mark.parametrize(
-    "keys", [{"matryoshka_dims": [8]}, {"mlm_weight": 0.1}, {"rank_weight": 1.0, "teachers": ["vectors"]}]
+    "keys",
+    [
+        {"matryoshka_dims": [8]},
+        {"mlm_weight": 0.1},
+        {"rank_weight": 1.0, "teachers": ["vectors"]},
+        {"rank_consistency_weight": 1.0},
+    ],
 )
 def test_what_only_sentences_train_is_refused_if_there_are_only_labelled_pairs(base, keys):
     recipe = {"base_model": str(base), "nli_classes": 2, "nli_steps": 1, "max_steps": 0}

@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from tokenizers.normalizers import BertNormalizer
 
-from csezoo.training.errors import UserError
+from csezoo.training.errors import UserError, others
 from csezoo.training.hub import sha256
 from csezoo.training.loading.tokenizers import load_tokenizer, tokenizer_sha256
 from csezoo.training.loop.runs import run_recipe
@@ -202,7 +202,7 @@ def test_resume_refuses_a_changed_model_unless_forced(bases, train_file, dev_fil
     run_recipe(make_recipe(recipe))
     (tmp_path / "run" / "results.json").unlink()
     change(tmp_path / model)
-    with pytest.raises(UserError, match=f"step-00000002 was written with another {name}; "):
+    with pytest.raises(UserError, match=f"step-00000002 was written with {others([name])}; "):
         run_recipe(make_recipe(recipe))
     run_recipe(make_recipe({**recipe, "force": True}))
 
@@ -220,7 +220,7 @@ def test_resume_refuses_changed_data_and_accepts_a_new_modification_time(broken,
     with open(recipe[key], "a", encoding="utf-8") as file:
         file.write(row + "\n")
     try:
-        with pytest.raises(UserError, match=f"was written with another {name}; .* or use --force"):
+        with pytest.raises(UserError, match=f"was written with {others([name])}; .* or use --force"):
             run_recipe(make_recipe(recipe))
         run_recipe(make_recipe({**recipe, "force": True}))
     finally:
@@ -259,7 +259,7 @@ def test_the_tokenizer_checksum_ignores_truncation_and_padding(bases):
 def test_resume_refuses_changed_code_or_launch_unless_forced(broken, name):
     run, recipe = broken
     change_state(run, **{name: "of another time"})
-    with pytest.raises(UserError, match=f"step-00000006 was written with another {name}; "):
+    with pytest.raises(UserError, match=f"step-00000006 was written with {others([name])}; "):
         run_recipe(make_recipe(recipe))
     run_recipe(make_recipe({**recipe, "force": True}))
     assert load_recipe(str(run / "recipe.yaml")).force is False, "--force must be given each time"
@@ -268,7 +268,9 @@ def test_resume_refuses_changed_code_or_launch_unless_forced(broken, name):
 def test_resume_refuses_a_changed_batch_size_unless_forced(broken):
     run, recipe = broken
     recipe = {**recipe, "batch_size": 8, "max_steps": 8}
-    with pytest.raises(UserError, match="another batch_size, max_steps; .*--overwrite to start again or --force"):
+    with pytest.raises(
+        UserError, match="another batch_size, other max_steps; .*--overwrite to start again or --force"
+    ):
         run_recipe(make_recipe(recipe))
     assert run_recipe(make_recipe({**recipe, "force": True}))["training"]["updates"] == 8
     assert [line["step"] for line in lines(run) if "loss" in line] == list(range(1, 9))

@@ -71,7 +71,9 @@ def test_a_gradient_that_is_not_finite_is_noticed_under_a_finite_loss(
     bases, train_file, dev_file, tmp_path, monkeypatch
 ):
     """A loss of 1e38 fits float32; the squares of its gradient do not. No allowed weight makes one so large."""
-    monkeypatch.setitem(SentenceEncoderConfig.allowed, "mlm_weight", "[0, inf)")
+    declared = SentenceEncoderConfig.__dataclass_fields__["mlm_weight"]
+    unlimited = {"key": declared.metadata["key"]._replace(allowed="[0, inf)")}
+    monkeypatch.setattr(declared, "metadata", unlimited)
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", mlm_weight=2e37)
     assert refusal(recipe).startswith("the gradient norm is inf at step 1 (sentences ")
     assert not list((tmp_path / "run").glob("checkpoints/*")), "no weights after it are kept"

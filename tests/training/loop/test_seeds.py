@@ -281,10 +281,10 @@ def test_a_recipe_of_ones_own_may_be_in_the_directory(recipe, tmp_path):
     assert read(tmp_path / "run")["seed"] == 1
 
 
-def test_a_move_that_was_interrupted_is_finished(recipe, tmp_path):
+def test_a_move_that_was_interrupted_is_finished(recipe, judging_file, tmp_path):
     """Killed between two renames, after another seed was added to a run of one."""
     run = tmp_path / "run"
-    run_recipe(make_recipe({**recipe, "seeds": [1], "test_file": recipe["dev_file"]}))
+    run_recipe(make_recipe({**recipe, "seeds": [1], "test_file": str(judging_file)}))
     recorded = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
     (run / "recipe.yaml").write_text(yaml.safe_dump({**recorded, "seeds": [1, 2]}), encoding="utf-8")
     assert seed_directory(run, [1, 2], 1) == run

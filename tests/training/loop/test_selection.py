@@ -1,14 +1,20 @@
 """What selects the best checkpoint (`select_by`)."""
 
 import statistics
+from functools import partial
 
 import pytest
+import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file
 
 from csezoo.modeling.methods.simcse.model import SimCSEModel
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.selection import dev_score, load_dev_tasks
-from csezoo.training.loop.runs import run_recipe
+from csezoo.training.loop.best_model import BestModel
+from csezoo.training.loop.building import build
+from csezoo.training.loop.runs import load_dev, run_recipe
+from csezoo.training.loop.training_log import TrainingLog
 from csezoo.training.recipes import make_recipe
 from csezoo.training.tuning.objectives import COLUMNS
 from tests.training.loop.test_train import lines, values
@@ -36,6 +42,30 @@ def test_the_mean_of_two_dev_sets_selects(bases, train_file, dev_file, real_data
     # Words that the tiny vocabulary lacks make pairs tie but for rounding, so score with the same packed batches.
     _, scored = dev_score(SimCSEModel.from_pretrained(tmp_path / "best").encode, load_dev_tasks("sts-sickr-dev", data))
     assert results["training"]["dev"] == statistics.mean(row["value"] for row in scored)
+
+
+def test_contrastive_tension_serves_the_encoder_that_is_better_on_dev(bases, train_file, dev_file, tmp_path):
+    recipe = make_recipe(values(bases["bert"], train_file, dev_file, tmp_path, method="contrastive_tension"))
+    built = build(recipe)
+    served, encoders = built.model.model, (built.model.model.backbone, built.model.first)
+    with torch.no_grad():
+        for weights in encoders[1].parameters():
+            weights.add_(torch.randn_like(weights))
+    states = [{name: tensor.clone() for name, tensor in encoder.state_dict().items()} for encoder in encoders]
+    scores = []
+    for state in states:
+        served.backbone.load_state_dict(state)
+        scores.append(dev_score(partial(served.eval().encode, tokenizer=built.serving_tokenizer), load_dev(recipe))[0])
+    better = states[scores.index(max(scores))]
+    assert scores[0] != scores[1]
+    for step, placed in enumerate((states, states[::-1])):  # each of the two places is once that of the better one
+        for encoder, state in zip(encoders, placed, strict=True):
+            encoder.load_state_dict(state)
+        log = TrainingLog(tmp_path, Accelerator(cpu=True))
+        best = BestModel(tmp_path, built, recipe, load_dev(recipe), log)
+        best.evaluate(step, counts=True)
+        assert best.best_score == max(scores)
+        assert all(best.weights.read(step)[f"backbone.{name}"].equal(tensor) for name, tensor in better.items())
 
 
 @pytest.mark.slow

@@ -78,10 +78,11 @@ def lines(run):
 
 
 @pytest.fixture(scope="session")
-def run(bases, train_file, dev_file, tmp_path_factory):
+def run(bases, train_file, dev_file, judging_file, tmp_path_factory):
     """A finished run of one process."""
     output = tmp_path_factory.mktemp("runs") / "tiny"
-    run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, output, test_file=str(dev_file))))
+    changes = {"test_file": str(judging_file), "show_sentences": True}
+    run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, output, **changes)))
     return output
 
 
@@ -123,7 +124,7 @@ def test_test_pairs_work_without_dev_pairs(bases, train_file, dev_file, tmp_path
     del recipe["dev_file"]
     results = run_recipe(make_recipe(recipe))
     assert [result["task"] for result in results["results"]] == ["test"] and results["training"]["dev"] is None
-    assert results["neighbours"], "of the test pairs"
+    assert results["neighbours"] == [], "the pairs are private"
     assert "The finished repository" in capsys.readouterr().out
 
 
@@ -183,8 +184,8 @@ def test_best_can_be_trained_on(run):
     assert model.projection.dense.weight.std().item() == pytest.approx(0.02, abs=0.005), "a fresh head"
 
 
-def test_a_finished_run_is_reused_and_another_recipe_refused(run, bases, train_file, dev_file, capsys):
-    same = values(bases["bert"], train_file, dev_file, run, test_file=str(dev_file))
+def test_a_finished_run_is_reused_and_another_recipe_refused(run, bases, train_file, dev_file, judging_file, capsys):
+    same = values(bases["bert"], train_file, dev_file, run, test_file=str(judging_file))
     before = (run / "best" / "model.safetensors").stat().st_mtime_ns
     run_recipe(make_recipe(same))
     assert (run / "best" / "model.safetensors").stat().st_mtime_ns == before

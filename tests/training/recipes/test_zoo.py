@@ -35,7 +35,7 @@ def test_the_name_of_a_recipe_is_unique():
 def test_every_recipe_loads_and_configures_its_method(name):
     recipe = load_recipe(name)
     assert (recipe.name, recipe.recipe) == (name, name)
-    prompted = {"prompt_token_ids": [[[0], [1]]] * 2} if recipe.model["pooling"] == "prompt" else {}
+    prompted = {"prompt_token_ids": [[[0], [1]]] * 2} if recipe.model.get("pooling") == "prompt" else {}
     METHODS[recipe.method][0](**recipe.model, **prompted)
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.utils import GradientAccumulationPlugin
+from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForPreTraining, Trainer, TrainingArguments
 
@@ -205,6 +206,17 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(changes, base, 
     resumed, collator = made("simcse", base, **changes)
     train(resumed, collator, tmp_path, resume=str(tmp_path / "checkpoint-2"), **options)
     assert_same(resumed, uninterrupted)
+
+
+def test_the_trainer_loads_the_checkpoint_that_was_best_by_eval_loss(base, tmp_path):
+    model, collator = made("simcse", base)
+    options = {"save_strategy": "steps", "eval_strategy": "steps", "save_steps": 1, "eval_steps": 1}
+    trainer = train(model, collator, tmp_path, load_best_model_at_end=True, learning_rate=0.1, **options)
+    losses = {row["step"]: row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row}
+    best = min(losses, key=losses.__getitem__)
+    assert len(losses) == 3 and trainer.state.best_model_checkpoint == str(tmp_path / f"checkpoint-{best}")
+    weights = load_file(tmp_path / f"checkpoint-{best}" / "model.safetensors")
+    assert all(weights[name].equal(tensor) for name, tensor in model.state_dict().items() if name in weights)
 
 
 def test_a_checkpoint_is_a_training_model_and_the_serving_model_a_published_repository(base, tmp_path):

@@ -189,6 +189,26 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(name, base, tmp
     assert_same_weights(resumed, uninterrupted.trained, atol=0)
 
 
+@pytest.mark.parametrize(("projection", "warned"), [("tanh", True), ("none", False)])
+def test_a_resumed_training_without_the_callback_warns_of_new_heads(base, tmp_path, caplog, projection, warned):
+    options = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
+    train_in_trainer(loss_of("simcse", base, base, projection=projection), tmp_path, sentences(8), **options)
+    assert "heads" not in caplog.text, "it began anew"
+    loss = loss_of("simcse", base, base, projection=projection)
+    train_in_trainer(loss, tmp_path, sentences(8), resume=str(tmp_path / "checkpoint-1"), **options)
+    lines = [record.getMessage() for record in caplog.records if "heads" in record.getMessage()]
+    assert len(lines) == warned
+    assert all("heads of the loss are new" in line and "TrainingCallback(loss)" in line for line in lines)
+
+
+@pytest.mark.parametrize("kind", ["FSDP", "DeepSpeed"])
+def test_a_sharded_model_is_refused(base, kind, monkeypatch):
+    monkeypatch.setenv(f"ACCELERATE_USE_{kind.upper()}", "true")  # as `accelerate launch` and trainers do
+    loss = loss_of("simcse", base, base)
+    with pytest.raises(UserError, match=f"{kind}: the losses cannot train a sharded model; train without it"):
+        loss([loss.model.preprocess(["the cat", "the dog"])])
+
+
 def test_a_checkpoint_without_the_heads_is_not_resumed(base, tmp_path):
     options = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
     train_in_trainer(loss_of("simcse", base, base), tmp_path, sentences(8), **options)

@@ -96,7 +96,7 @@ def test_the_winner_is_a_run_of_the_best_values_on_seeds_that_no_trial_had(grid)
 
 
 def test_another_search_in_the_same_directory_is_refused(grid):
-    with pytest.raises(UserError, match="has a search with another objective, seed, transfer_rows"):
+    with pytest.raises(UserError, match="has a search with another objective, another seed, other transfer_rows"):
         replace(grid, objective="sts-sickr-dev", seed=1, transfer_rows=1000).study()
     assert len(replace(grid, trials=9).study().trials) == 3  # more trials are no other search
 
@@ -104,7 +104,7 @@ def test_another_search_in_the_same_directory_is_refused(grid):
 def test_a_search_with_other_sentences_or_another_file_is_refused(keys, tmp_path):
     search = search_in(tmp_path / "out", keys, objective="unlabelled", sentences=("a", "b"))
     search.study()
-    with pytest.raises(UserError, match="has a search with another sentences"):
+    with pytest.raises(UserError, match="has a search with other sentences"):
         replace(search, sentences=("a", "c")).study()
     recipe = tmp_path / "mine.yaml"
     recipe.write_text("method: simcse\ntemperature: 0.1\n", encoding="utf-8")

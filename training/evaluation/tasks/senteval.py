@@ -9,12 +9,12 @@ import tempfile
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
-from huggingface_hub import cached_assets_path, hf_hub_download
+from huggingface_hub import cached_assets_path, constants, hf_hub_download
 from huggingface_hub.errors import HTTPError
 
 from ...errors import UserError, one_line
 from ...files import refuse_utf16
-from ...hub import is_inside, within_time
+from ...hub import answers, is_inside, within_time
 
 # SimCSE's copy. Every receipt contains its commit, and the rows of every task are counted: in an early commit, SUBJ
 # had only twenty of its 5,000 subjective sentences.
@@ -61,7 +61,13 @@ def _from_hub() -> SentEval:
     try:
         archive = Path(
             within_time(
-                f"the download of {REPOSITORY}", lambda: hf_hub_download(REPOSITORY, ARCHIVE, repo_type="dataset")
+                f"the download of {REPOSITORY}",
+                lambda: hf_hub_download(
+                    REPOSITORY,
+                    ARCHIVE,
+                    repo_type="dataset",
+                    local_files_only=not answers(REPOSITORY, constants.ENDPOINT, "dataset"),
+                ),
             )
         )
     except (HTTPError, OSError, ValueError) as error:

@@ -9,7 +9,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from ...errors import UserError, one_line
+from ...errors import UserError, one_line, others
+from ...evaluation.baseline import BASELINE, BASELINE_RANKS
 from ...files import in_use, locked, locked_elsewhere, read_json, remove, remove_litter
 from ...recipes import FREE_KEYS, Recipe, dump_recipe
 from ...recipes.reading import read_values
@@ -20,7 +21,7 @@ METRICS = "metrics.jsonl"
 # Files of one seed. When seeds are added to a run with one seed, these move into that seed's directory, in this order.
 # While the metrics are in the run's directory, the move is not finished.
 OF_SEED: tuple[str, ...] = ("results.json", "checkpoints", "best", "non_finite", "prefix_tuning.png")
-OF_SEED += ("training_curves.png", "similarities.png", "ranks.npz", "neighbours.json", "best_weights", METRICS)
+OF_SEED += (BASELINE, BASELINE_RANKS, "training_curves.png", "similarities.png", "ranks.npz", "best_weights", METRICS)
 # The recipe is the last, so that a deletion that was interrupted still knows whose files these are.
 RUN_FILES: tuple[str, ...] = (*OF_SEED, "tracker", "recipe.yaml")
 # This lock is held while the seeds are divided or averaged. The lock of a directory is held while a seed is trained in
@@ -95,7 +96,7 @@ def claim(output: Path, recipe: Recipe) -> list[int]:
         changed = [key for key in before | now if key in keys and before.get(key) != now.get(key)]
     if changed and trained and not (recipe.overwrite or recipe.force):
         raise UserError(
-            f"{output} has a run with another {', '.join(changed)}; choose another --output_dir, or use "
+            f"{output} has a run with {others(changed)}; choose another --output_dir, or use "
             "--overwrite to start again or --force to resume with the change"
         )
     runs = (output, *_seed_directories(output))
@@ -205,7 +206,8 @@ def _finished(file: Path) -> dict:
         UserError: the file is damaged, or of something else.
     """
     results = read_json(file)
-    missing = [key for key in ("model", "seed", "results", "training", "machine", "neighbours") if key not in results]
+    needed = ("model", "seed", "results", "baseline", "gain", "training", "machine", "neighbours")
+    missing = [key for key in needed if key not in results]
     if missing or RECEIPT not in results["training"]:
         named = ", ".join(missing) or RECEIPT
         raise UserError(

@@ -50,6 +50,8 @@ def fit_map(model: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase, rec
         UserError: there are too few different sentences for so many dimensions, or a stream of them cannot be read.
     """
     start = time.perf_counter()
+    served = model.config.normalize, model.config.truncate_dim
+    model.config.normalize, model.config.truncate_dim = False, None  # they follow the map
     rows = load_sentences(recipe)
     most = recipe.flow_sentences if recipe.flow else recipe.whitening_sentences
     with reading_stream():
@@ -73,6 +75,7 @@ def fit_map(model: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase, rec
         )
     else:
         _whiten(model, vectors, recipe, seed)
+    model.config.normalize, model.config.truncate_dim = served
     logger.info("%s fitted on %d sentences", "flow" if recipe.flow else "whitening", len(sentences))
     return time.perf_counter() - start
 
@@ -89,7 +92,7 @@ def encode_with_dropout(
         batch_size: largest number of texts in a forward pass.
         seed: of the dropout.
     """
-    token_ids = tokenize(tokenizer, sentences)
+    token_ids = tokenize(tokenizer, [model.prompt_text() + sentence for sentence in sentences])
     order, batches = read_batches(model, token_ids, tokenizer.pad_token_id, batch_size, show_progress_bar=True)
     model.train()
     with forked_rng(model.device), torch.no_grad():
@@ -101,7 +104,7 @@ def encode_with_dropout(
 
 def _whiten(model: SentenceEncoderModel, vectors: torch.Tensor, recipe: Recipe, seed: int) -> None:
     model.config.whitening_size = recipe.whitening
-    model.whitening = Whitening(model.config.hidden_size, model.config.whitening_size).to(model.device)
+    model.whitening = Whitening(model.config.pooled_size, model.config.whitening_size).to(model.device)
     try:
         model.whitening.fit(vectors, recipe.whitening_power)
     except ValueError as error:

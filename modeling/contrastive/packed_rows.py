@@ -1,0 +1,302 @@
+"""Where the real tokens of a padded batch are, and attention within its rows: one way for each kind of device."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+# Of `PaddedAttention`: the length up to which rows are not divided, and the parts by which numbers of rows and of
+# tokens are rounded. More parts compute less padding, and a compiler sees more shapes.
+SHORT, ROW_PARTS, TOKEN_PARTS = 32, 8, 32
+
+
+class Packing(ABC):
+    """Where the real tokens of a padded batch are. Rows are ordered by length.
+
+    Args:
+        attention_mask: `(R, T)`, 1 for real tokens, on the host; every row has one.
+        pooled: `(R,)`, the position of the only token of each row that the last layer computes, which is a real one;
+            all by default. It is on the device of the encoder.
+        device: of the encoder.
+    """
+
+    padding = 0  # tokens of padding that the encoder still reads
+    shape: torch.Size  # (R, T)
+    order: torch.Tensor  # (R,), the rows by length
+    places: torch.Tensor  # (N,), of each token in the flat padded batch
+    pooled_places: torch.Tensor | None = None  # (R,)
+    groups: list[tuple[int, int]]  # rows and tokens of each group whose attention is computed together
+
+    def __init__(self) -> None:
+        # In the last layer, the keys and values `(1, N, H)` of all tokens, if it computes only the pooled ones.
+        self.all_tokens: list[torch.Tensor] = []
+        self.attended = False  # set by `attend`
+
+    @property
+    def rows(self) -> torch.Tensor:
+        """The row of each token, `(N,)`."""
+        return self.places // self.shape[1]
+
+    def pack(self, padded: torch.Tensor) -> torch.Tensor:
+        """Return the real tokens of `(R, T, …)` as `(1, N, …)`."""
+        return self._take(padded.flatten(0, 1), self.places)[None]
+
+    def pack_pooled(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the pooled tokens of `(1, N, …)` as `(1, R, …)`."""
+        numbers = torch.empty(self.shape.numel(), dtype=torch.long, device=tokens.device)
+        numbers[self.places] = torch.arange(len(self.places), device=tokens.device)
+        return self._take(tokens[0], numbers[self.pooled_places])[None]
+
+    def unpack(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return all tokens `(1, N, …)`, or the pooled ones `(1, R, …)`, as `(R, T, …)`, with zeros elsewhere."""
+        places = self.places[: len(self.places) - self.padding]
+        if self.pooled_places is not None and not self.has_all(tokens.shape[1]):
+            places = self.pooled_places
+        rest = tokens.shape[2:]
+        padded = tokens.new_zeros(self.shape.numel(), *rest).index_put((places,), tokens[0, : len(places)])
+        return padded.view(*self.shape, *rest)
+
+    def has_all(self, tokens: int) -> bool:
+        """Return whether a sequence of so many tokens is that of all, and not of the pooled ones."""
+        return tokens >= len(self.places)
+
+    def split(self, tokens: torch.Tensor) -> list[torch.Tensor]:
+        """Split `(1, heads, S, d)` into groups `(rows, heads, tokens, d)`. With S < N, they are the pooled tokens.
+
+        With S > N, the first S - N are those before the sentences (DiffAug's prefixes), row by row in `order`.
+        """
+        flat = tokens.transpose(1, 2)[0]  # (S, heads, d)
+        every = self.has_all(len(flat))
+        shapes = self.groups if every else [(rows, 1) for rows, _ in self.groups]
+        tokens_of_rows = len(self.places) if every else self.shape[0]
+        before, after = flat.split([len(flat) - tokens_of_rows, tokens_of_rows])
+        after = self._laid_out(after) if every else after
+        parts = after.split([rows * length for rows, length in shapes])
+        groups = [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)]
+        if len(before):
+            prefixes = before.unflatten(0, (self.shape[0], -1)).split([rows for rows, _ in self.groups])
+            groups = [torch.cat(pair, dim=1) for pair in zip(prefixes, groups, strict=True)]
+        return [group.transpose(1, 2) for group in groups]
+
+    def attend(self, *states: torch.Tensor, dropout: float, scale: float | None) -> torch.Tensor:
+        """Return the attention of query, key and value `(1, heads, S, d)` within each row, `(1, N or R, heads, d)`."""
+        self.attended = True
+        query, *seen = states
+        for number, tokens in enumerate(self.all_tokens):
+            state = seen[number]
+            before = state[:, :, : state.shape[2] - query.shape[2]]
+            tokens = tokens.unflatten(-1, (state.shape[1], state.shape[3])).transpose(1, 2)
+            seen[number] = torch.cat([before, tokens], dim=2)
+        self.all_tokens = []
+        every = self.has_all(query.shape[2])
+        queries, keys, values = map(self.split, (query, *seen))
+        groups = [
+            F.scaled_dot_product_attention(query, key, value, mask, dropout_p=dropout, scale=scale)
+            .transpose(1, 2)
+            .flatten(0, 1)
+            for query, key, value, mask in zip(queries, keys, values, self._masks(keys), strict=True)
+        ]
+        attended = torch.cat(groups) if len(groups) > 1 else groups[0]
+        return (self._collected(attended) if every else attended)[None]
+
+    @abstractmethod
+    def _take(self, rows: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+        """Return some of the rows, each at most once."""
+
+    @abstractmethod
+    def _laid_out(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the tokens `(N, …)` as all `groups` need them, one after the other."""
+
+    @abstractmethod
+    def _collected(self, groups: torch.Tensor) -> torch.Tensor:
+        """Return the tokens `(N, …)` that `_laid_out` has put into groups."""
+
+    @abstractmethod
+    def _masks(self, keys: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
+        """Return the mask of each group, to add to the scores of its keys `(rows, heads, tokens, d)`."""
+
+
+class EqualLengths(Packing):
+    """Attention in groups of rows of equal length, without a mask: many small passes, which a CPU does fast.
+
+    Example:
+        >>> packing = EqualLengths(torch.tensor([[1, 1, 1], [1, 0, 0]]))
+        >>> tokens = torch.tensor([[5, 6, 7], [8, 0, 0]])
+        >>> packing.pack(tokens), packing.groups  # a row of one token, a row of three
+        (tensor([[8, 5, 6, 7]]), [(1, 1), (1, 3)])
+        >>> packing.unpack(packing.pack(tokens)).equal(tokens)
+        True
+    """
+
+    def __init__(self, attention_mask: torch.Tensor, pooled: torch.Tensor | None = None):
+        super().__init__()
+        real = attention_mask.bool()
+        lengths = real.sum(1)
+        self.shape = real.shape
+        self.order = lengths.argsort(stable=True)
+        self.places = torch.arange(real.numel()).view(real.shape)[self.order][real[self.order]]
+        sizes, counts = lengths[self.order].unique_consecutive(return_counts=True)
+        self.groups = list(zip(counts.tolist(), sizes.tolist(), strict=True))
+        self.pooled_places = None if pooled is None else self.order * self.shape[1] + pooled[self.order]
+
+    def _take(self, rows: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+        return rows[numbers]
+
+    def _laid_out(self, tokens: torch.Tensor) -> torch.Tensor:
+        return tokens
+
+    def _collected(self, groups: torch.Tensor) -> torch.Tensor:
+        return groups
+
+    def _masks(self, keys: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
+        return [None] * len(keys)
+
+
+class PaddedAttention(Packing):
+    """Attention on padded rows, with a mask, in as few passes as the lengths allow: one up to `SHORT` tokens.
+
+    Everything else reads packed tokens. A GPU computes a few large passes faster than many small ones. Its kernels for
+    rows of different lengths have no dropout, and not every dtype.
+
+    A group has the rows that are longer than half of its longest one, each with `round_length` slots. The numbers of
+    its rows and of all tokens are rounded up, so that a compiler sees few shapes. To round the number of tokens, some
+    of the padding is read, `padding` tokens, which no real token attends to.
+
+    The places are computed on the host, and copied without waiting for the device.
+
+    Example:
+        >>> packing = PaddedAttention(torch.tensor([[1, 1, 1], [1, 0, 0]]), device=torch.device("cpu"))
+        >>> packing.groups, packing.padding  # both rows have 16 slots; four tokens
+        ([(2, 16)], 0)
+        >>> packing.pack(torch.tensor([[5, 6, 7], [8, 0, 0]]))
+        tensor([[8, 5, 6, 7]])
+    """
+
+    def __init__(self, attention_mask: torch.Tensor, pooled: torch.Tensor | None = None, *, device: torch.device):
+        super().__init__()
+        real = attention_mask.bool()
+        lengths = real.sum(1)
+        self.shape = real.shape
+        order = lengths.argsort(stable=True)
+        lengths, real = lengths[order], real[order]
+        self.groups = cut_rows(lengths.tolist())
+        slots = sum(rows * length for rows, length in self.groups)
+        parts = lengths.split([rows for rows, _ in self.groups])
+        filled = torch.cat(
+            [
+                (torch.arange(length) < part[:, None]).flatten()
+                for part, (_, length) in zip(parts, self.groups, strict=True)
+            ]
+        )
+        tokens = int(lengths.sum())
+        unit = -(-slots // TOKEN_PARTS)
+        self.padding = min(-(-tokens // unit) * unit, real.numel(), slots) - tokens
+        numbers = torch.arange(real.numel()).view(real.shape)[order]
+        places = torch.cat([numbers[real], numbers[~real][: self.padding]])
+        self.slots = torch.cat([filled.nonzero()[:, 0], (~filled).nonzero()[: self.padding, 0]])
+        in_slots = torch.zeros(slots, dtype=torch.long)
+        in_slots[self.slots] = torch.arange(len(places))
+        on_device = to_device([order, places, self.slots, in_slots, filled], device)
+        self.order, self.places, self.slots, self.in_slots, filled = on_device
+        self.filled = filled.bool()
+        self.masks: list[torch.Tensor] = []  # of the groups, made when the dtype is known
+        if pooled is not None:
+            self.pooled_places = self.order * self.shape[1] + pooled.index_select(0, self.order)
+
+    def _take(self, rows: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+        return _Take.apply(rows, numbers)
+
+    def _laid_out(self, tokens: torch.Tensor) -> torch.Tensor:
+        return _LayOut.apply(tokens, self.in_slots, self.slots)
+
+    def _collected(self, groups: torch.Tensor) -> torch.Tensor:
+        return _Take.apply(groups, self.slots)
+
+    def _masks(self, keys: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
+        # The same in all layers.
+        if not self.masks:
+            mask = torch.zeros_like(self.filled, dtype=keys[0].dtype).masked_fill(~self.filled, -torch.inf)
+            parts = mask.split([rows * length for rows, length in self.groups])
+            self.masks = [
+                F.pad(part.view(rows, 1, 1, length), (key.shape[2] - length, 0))
+                for part, key, (rows, length) in zip(parts, keys, self.groups, strict=True)
+            ]
+        return self.masks
+
+
+def round_length(length: int) -> int:
+    """Return the next power of two, or three quarters of it if that is enough; at least 16.
+
+    Example:
+        >>> [round_length(length) for length in (3, 20, 30, 50)]
+        [16, 24, 32, 64]
+    """
+    power = max(16, 1 << (length - 1).bit_length())
+    return power * 3 // 4 if 16 < power and length <= power * 3 // 4 else power
+
+
+def cut_rows(lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """Cut rows into few groups of similar length.
+
+    Args:
+        lengths: tokens of each row, shortest first.
+
+    Returns:
+        Rows and slots of each group, see `PaddedAttention`.
+
+    Example:
+        >>> cut_rows([3, 30, 40, 60, 100])
+        [(1, 16), (2, 48), (2, 128)]
+    """
+    return list(_cut_from_the_longest(lengths))[::-1]
+
+
+def _cut_from_the_longest(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
+    unit, rest = -(-len(lengths) // ROW_PARTS), len(lengths)
+    while rest:
+        longest = lengths[rest - 1]
+        shorter = sum(length <= longest // 2 for length in lengths[:rest]) if longest > SHORT else 0
+        rows = min(rest, -(-(rest - shorter) // unit) * unit)
+        yield rows, round_length(longest)
+        rest -= rows
+
+
+def to_device(numbers: Sequence[torch.Tensor], device: torch.device) -> Sequence[torch.Tensor]:
+    """Copy vectors of whole numbers to a device, all at once and without waiting for it."""
+    joined = torch.cat([vector.long() for vector in numbers])
+    if device.type == "cuda":  # a copy from pageable memory may wait
+        joined = joined.pin_memory()
+    return joined.to(device, non_blocking=True).split([len(vector) for vector in numbers])
+
+
+class _Take(torch.autograd.Function):
+    """Rows by their numbers, each at most once. So no gradients are added up, which is slow on a GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(numbers)
+        ctx.shape = rows.shape
+        return rows.index_select(0, numbers)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (numbers,) = ctx.saved_tensors
+        return gradient.new_zeros(ctx.shape).index_copy_(0, numbers, gradient), None
+
+
+class _LayOut(torch.autograd.Function):
+    """Tokens in their slots. What is in the other slots has no effect, so nothing is added to any gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: torch.Tensor, in_slots: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(slots)
+        return tokens.index_select(0, in_slots)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (slots,) = ctx.saved_tensors
+        return gradient.index_select(0, slots), None, None

@@ -1,0 +1,253 @@
+"""A repository of sentence-transformers as a base model: what is taken over, named, written back, and refused."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm, Normalize
+from transformers import AutoModel
+
+from csezoo.training.errors import UserError
+from csezoo.training.loading.base_settings import follow_base
+from csezoo.training.loading.served_encoder import load_as_served, served_encoder
+from csezoo.training.loop.building import build
+from csezoo.training.publishing.repository import save_repository
+from csezoo.training.recipes import load_recipe, make_recipe
+from tests.conftest import SENTENCES, sentence_transformer
+
+TEXTS = [*SENTENCES[:3], "THE OLD CAT", "", "the small cat " * 40]
+
+
+def with_layers(base: Path) -> SentenceTransformer:
+    model = sentence_transformer(base, normalize=False, longest=20)
+    torch.manual_seed(1)
+    model.extend([Dense(32, 24, activation_function=torch.nn.Tanh()), LayerNorm(24), Normalize()])
+    model.prompts, model.default_prompt_name = {"query": "the old ", "document": ""}, "query"
+    model.similarity_fn_name = "dot"
+    return model
+
+
+def cut(base: Path) -> SentenceTransformer:
+    model = sentence_transformer(base, "cls")
+    model.truncate_dim = 8
+    return model
+
+
+MODELS = {
+    "mean-normalized": sentence_transformer,
+    "max": lambda base: sentence_transformer(base, "max", normalize=False),
+    "last": lambda base: sentence_transformer(base, "lasttoken", normalize=False),
+    "layers-prompts-dot": with_layers,
+    "cut": cut,
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def served(request, base, tmp_path_factory) -> Path:
+    """Each of `MODELS` in a directory."""
+    directory = tmp_path_factory.mktemp("served") / request.param
+    MODELS[request.param](base).save(str(directory))
+    return directory
+
+
+def close(first, second) -> None:
+    torch.testing.assert_close(torch.as_tensor(first), torch.as_tensor(second), atol=2e-6, rtol=0)
+
+
+def recipe_on(directory: Path, **keys):
+    """The recipe of a run that says nothing of how the base model is served."""
+    return follow_base(make_recipe({"name": "adapted", "base_model": str(directory), **keys}))
+
+
+def test_it_is_read_as_sentence_transformers_serves_it(served):
+    theirs, ours = SentenceTransformer(str(served), device="cpu"), load_as_served(str(served))
+    expected = theirs.encode(TEXTS)
+    close(ours.encode(TEXTS), expected)
+    close(ours.similarity(expected, expected), theirs.similarity(expected, expected))
+
+
+def test_what_is_published_serves_the_same_through_every_door(served, tmp_path):
+    recipe = recipe_on(served)
+    built = build(recipe)
+    save_repository(tmp_path / "best", built.model.serving_model().eval(), built.serving_tokenizer, recipe, [])
+    theirs, again = (SentenceTransformer(str(place), device="cpu") for place in (served, tmp_path / "best"))
+    ours = AutoModel.from_pretrained(tmp_path / "best", trust_remote_code=True)
+    expected = theirs.encode(TEXTS)
+    for model in (again, ours):
+        close(model.encode(TEXTS), expected)
+        close(model.encode(TEXTS, prompt="this "), theirs.encode(TEXTS, prompt="this "))
+        close(model.similarity(expected, expected), theirs.similarity(expected, expected))
+    assert again.max_seq_length == theirs.max_seq_length
+    assert again.default_prompt_name == theirs.default_prompt_name
+    assert {name: text for name, text in again.prompts.items() if text} == {
+        name: text for name, text in theirs.prompts.items() if text
+    }
+
+
+def test_it_can_be_trained_further_again(served, tmp_path):
+    recipe = recipe_on(served)
+    built = build(recipe)
+    save_repository(tmp_path / "best", built.model.serving_model().eval(), built.serving_tokenizer, recipe, [])
+    again = served_encoder(str(tmp_path / "best")).keys
+    assert again == served_encoder(str(served)).keys
+
+
+def test_training_reads_the_default_prompt_and_the_repository_s_length(bases, tmp_path):
+    with_layers(bases["bert"]).save(str(tmp_path / "served"))
+    built = build(recipe_on(tmp_path / "served"))
+    batch = built.text_collator([{"0": "cat"}, {"0": "dog " * 40}])
+    ids, longest = batch["input_ids"][:, 0], 20
+    assert built.tokenizer.convert_ids_to_tokens(ids[0])[:4] == ["[CLS]", "the", "old", "cat"]
+    assert batch["attention_mask"].sum(-1).max() == longest
+
+
+def test_lower_casing_of_the_repository_is_part_of_the_tokenizer(bases, tmp_path):
+    sentence_transformer(bases["roberta"]).save(str(tmp_path / "served"))
+    settings = tmp_path / "served" / "sentence_bert_config.json"
+    settings.write_text(json.dumps({"max_seq_length": 24, "do_lower_case": True}), encoding="utf-8")
+    theirs = SentenceTransformer(str(tmp_path / "served"), device="cpu")
+    recipe = recipe_on(tmp_path / "served")
+    built = build(recipe)
+    save_repository(tmp_path / "best", built.model.serving_model().eval(), built.serving_tokenizer, recipe, [])
+    for model in (load_as_served(str(tmp_path / "served")), SentenceTransformer(str(tmp_path / "best"), device="cpu")):
+        close(model.encode(TEXTS), theirs.encode(TEXTS))
+    close(theirs.encode("THE OLD CAT"), theirs.encode("the old cat"))
+
+
+def test_what_a_recipe_sets_against_the_repository_is_used_and_named_with_both_values(bases, tmp_path, caplog):
+    sentence_transformer(bases["bert"]).save(str(tmp_path / "served"))
+    recipe = load_recipe("simcse-bert-base-uncased", {"base_model": str(tmp_path / "served"), "normalize": "false"})
+    caplog.clear()
+    caplog.set_level(logging.WARNING)
+    followed = follow_base(recipe)
+    assert (followed.model["pooling"], followed.max_length, followed.served_length) == ("cls", 32, 24)
+    assert caplog.messages == [
+        "pooling: cls is used; served is served with mean",
+        "projection: tanh is used; served is served with none",
+        "normalize: false is used; served is served with true",
+        "max_length: 32 is used; served is served with 24",
+    ]
+    caplog.clear()
+    assert follow_base(make_recipe({**followed.to_dict(), "max_length": 24})).max_length == 24
+    assert len(caplog.messages) == 3  # a run's recipe.yaml has every key
+
+
+def test_what_the_recipe_does_not_set_is_the_repository_s(bases, tmp_path, caplog):
+    sentence_transformer(bases["bert"]).save(str(tmp_path / "served"))
+    with caplog.at_level(logging.INFO):
+        recipe_on(tmp_path / "served")
+    assert "as served is served: pooling mean, projection none, normalize true, max_length 24" in caplog.text
+
+
+def test_a_bare_encoder_tells_nothing(base):
+    recipe = make_recipe({"base_model": str(base)})
+    assert served_encoder(str(base)) is None and follow_base(recipe) == recipe and load_as_served(str(base)) is None
+
+
+def change(directory: Path, file: str, value=None, **changes) -> None:
+    content = json.loads((directory / file).read_text(encoding="utf-8"))
+    content = {**content, **changes} if value is None else value
+    (directory / file).write_text(json.dumps(content), encoding="utf-8")
+
+
+def modules(*kinds: str) -> list[dict]:
+    paths = ["", "1_Pooling", "2_Dense", "3_LayerNorm", "4_Normalize"]
+    return [{"type": f"a.{kind}", "path": path} for kind, path in zip(kinds, paths, strict=False)]
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "reason"),
+    [
+        ("modules.json", {"value": modules("Router")}, "its Router cannot be taken over (it encodes queries and"),
+        (
+            "modules.json",
+            {"value": modules("CLIPModel")},
+            "its CLIPModel cannot be taken over (it also encodes images",
+        ),
+        (
+            "modules.json",
+            {"value": modules("StaticEmbedding")},
+            "its StaticEmbedding cannot be taken over (its tokens",
+        ),
+        ("modules.json", {"value": modules("Transformer", "CNN")}, "its encoder is followed by CNN (it trains convo"),
+        ("modules.json", {"value": modules("Transformer", "SpladePooling")}, "followed by SpladePooling (its vectors"),
+        ("modules.json", {"value": modules("Transformer")}, "its encoder is followed by nothing (not by a Pooling)"),
+        ("modules.json", {"value": modules("Transformer", "Pooling", "Mine")}, "its Mine cannot be taken over (unkn"),
+        ("modules.json", {"value": [3]}, "modules.json has 3, which is no module in it"),
+        ("modules.json", {"value": [{"type": "Transformer", "path": "../x"}]}, "which is no module in it"),
+        ("modules.json", {"value": [{"type": "Transformer", "path": "0_T"}]}, "its encoder is in the folder 0_T"),
+        ("1_Pooling/config.json", {"pooling_mode": "weightedmean"}, "its pooling 'weightedmean' cannot be taken over"),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode": "cls+mean"},
+            "its pooling 'cls+mean' cannot be taken over (the zoo",
+        ),
+        (
+            "1_Pooling/config.json",
+            {"embedding_dimension": 7},
+            "1_Pooling/config.json is for 7 dimensions, its encoder",
+        ),
+        ("1_Pooling/config.json", {"include_prompt": False}, "its pooling leaves out the tokens of a prompt"),
+        ("2_Dense/config.json", {"in_features": 7}, "2_Dense is for 7 dimensions, it gets 32"),
+        ("2_Dense/config.json", {"out_features": "many"}, "2_Dense makes 'many' dimensions"),
+        (
+            "2_Dense/config.json",
+            {"activation_function": "os.system"},
+            "the activation of 2_Dense, 'os.system', is not",
+        ),
+        ("3_LayerNorm/config.json", {"dimension": 7}, "3_LayerNorm is for 7 dimensions, it gets 24"),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": {"query": 3}},
+            "named_prompts: 'query' is 3, which is no text",
+        ),
+        ("config_sentence_transformers.json", {"prompts": ["a"]}, "named_prompts: ['a'] must be texts by name"),
+        ("config_sentence_transformers.json", {"prompts": {"query": "{task}: "}}, "which depends on a task"),
+        ("config_sentence_transformers.json", {"default_prompt_name": "x"}, "default_prompt_name: 'x' is none of"),
+        (
+            "config_sentence_transformers.json",
+            {"similarity_fn_name": "x"},
+            "its similarity 'x' is none of cosine, dot",
+        ),
+        ("config_sentence_transformers.json", {"truncate_dim": "x"}, "has truncate_dim: 'x', which is no number of"),
+    ],
+)
+def test_what_cannot_be_taken_over_is_refused_with_the_reason(bases, tmp_path, file, changes, reason):
+    with_layers(bases["bert"]).save(str(tmp_path / "served"))
+    change(tmp_path / "served", file, **changes)
+    with pytest.raises(UserError) as refused:
+        recipe_on(tmp_path / "served")
+    message = str(refused.value)
+    assert message.startswith(f"base_model: {tmp_path / 'served'}: ") and reason in message
+    assert message.endswith("give another --base_model, or a copy of its encoder alone") and "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [("2_Dense/model.safetensors", "2_Dense has no model.safetensors"), ("1_Pooling/config.json", "is missing")],
+)
+def test_a_missing_file_is_refused(bases, tmp_path, file, reason):
+    with_layers(bases["bert"]).save(str(tmp_path / "served"))
+    (tmp_path / "served" / file).unlink()
+    with pytest.raises(UserError, match=reason):
+        build(recipe_on(tmp_path / "served"))
+
+
+def test_tensors_of_another_shape_are_refused(bases, tmp_path):
+    with_layers(bases["bert"]).save(str(tmp_path / "served"))
+    change(tmp_path / "served", "2_Dense/config.json", out_features=16)
+    change(tmp_path / "served", "3_LayerNorm/config.json", dimension=16)
+    with pytest.raises(UserError, match=r"2_Dense/model.safetensors has .*\(24, 32\).*, its config.json means .*\(16"):
+        build(recipe_on(tmp_path / "served"))
+
+
+@pytest.mark.parametrize(
+    ("method", "what"), [("sgopt", "the views of sgopt"), ("isbert", "compares sentences with t")]
+)
+def test_a_method_that_cannot_train_the_layers_says_so(bases, tmp_path, method, what):
+    with_layers(bases["bert"]).save(str(tmp_path / "served"))
+    with pytest.raises(UserError, match=what):
+        build(recipe_on(tmp_path / "served", method=method))

@@ -1,0 +1,162 @@
+"""What a run is compared with: its base model as it is served, or a bare encoder as the run reads it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from csezoo.training.errors import UserError
+from csezoo.training.evaluation import evaluate_tasks
+from csezoo.training.evaluation.tasks.sts import load_pairs_file
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.recipes import load_recipe, make_recipe
+from tests.conftest import SENTENCES, sentence_transformer
+from tests.training.loop.test_train import lines, values
+
+
+@pytest.fixture(scope="module")
+def served(bases, tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("served") / "served"
+    sentence_transformer(bases["bert"]).save(str(directory))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def adapted(served, train_file, dev_file, judging_file, tmp_path_factory):
+    """The directory, the results and the last lines of a run on a served encoder, with keys set against it."""
+    output = tmp_path_factory.mktemp("runs") / "adapted"
+    recipe = values(served, train_file, dev_file, output, test_file=str(judging_file), pooling="cls")
+    return output, run_recipe(make_recipe(recipe))
+
+
+def test_the_baseline_is_the_encoder_as_sentence_transformers_serves_it(adapted, served, dev_file):
+    output, results = adapted
+    theirs = SentenceTransformer(str(served), device="cpu")
+    (expected,) = evaluate_tasks(theirs.encode, [load_pairs_file(str(dev_file))])
+    assert results["baseline"]["name"] == "as served"
+    scores = {result["task"]: result["value"] for result in results["baseline"]["results"]}
+    assert scores == pytest.approx({"dev": expected["value"], "test": expected["value"]}, abs=1e-3)
+    first, second = lines(output)[:2]
+    assert first == {"step": 0, "as served": scores["dev"]}
+    assert second["step"] == 0 and abs(second["dev"] - scores["dev"]) > 0.1, "the recipe reads it by cls"
+
+
+def test_the_gain_has_the_interval_of_a_paired_bootstrap(adapted):
+    gain, results = adapted[1]["gain"], adapted[1]["results"]
+    assert (gain["name"], gain["of"]) == ("as served", "test")
+    now = next(result["value"] for result in results if result["task"] == "test")
+    assert gain["now"] == now and gain["difference"] == pytest.approx(now - gain["before"], abs=1e-6)
+    assert gain["low"] < gain["difference"] < gain["high"]
+
+
+def test_the_card_has_the_scores_before_beside_those_after(adapted):
+    output, results = adapted
+    card = (output / "best" / "README.md").read_text(encoding="utf-8")
+    before = {result["task"]: result["value"] for result in results["baseline"]["results"]}
+    now = {result["task"]: result["value"] for result in results["results"]}
+    assert "| task | pairs | as served | Spearman | data |" in card
+    assert f"| test | {len(SENTENCES) // 2} | {before['test']:.2f} | {now['test']:.2f} |" in card
+
+
+def test_sentences_of_the_user_s_files_are_in_no_card_and_no_results(adapted):
+    output, _ = adapted
+    for file in (output / "best" / "README.md", output / "results.json", output / "baseline.json"):
+        text = file.read_text(encoding="utf-8")
+        assert not [sentence for sentence in SENTENCES if sentence in text], file
+
+
+def test_a_run_that_is_not_better_says_so(served, train_file, dev_file, tmp_path, capsys):
+    recipe = values(served, train_file, dev_file, tmp_path / "run", learning_rate=1e-30, max_steps=2)
+    results = run_recipe(make_recipe(recipe))
+    captured = capsys.readouterr()
+    score = results["gain"]["before"]
+    line = f"dev, which chose the checkpoint: as served {score:.2f}, now {score:.2f}: +0.00, 95 % interval"
+    assert line in captured.out and "not better than as served" in captured.out
+    assert "a serving model that is no better need not be replaced" in captured.err
+
+
+def test_the_baseline_of_a_bare_encoder_is_named_for_what_it_is(bases, train_file, dev_file, tmp_path):
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=2, pooling="mean")
+    baseline = run_recipe(make_recipe(recipe))["baseline"]
+    first = lines(tmp_path / "run")[0]
+    assert baseline["name"] == "untrained, mean" and baseline["results"][0]["value"] == pytest.approx(first["dev"])
+
+
+def test_several_seeds_each_have_their_gain(served, train_file, dev_file, tmp_path, capsys):
+    recipe = values(served, train_file, dev_file, tmp_path / "run", max_steps=2, seeds=[1, 2])
+    results = run_recipe(make_recipe(recipe))
+    assert [run["gain"]["name"] for run in results["runs"]] == ["as served"] * 2
+    printed = capsys.readouterr().out
+    assert all(f"seed {seed}, dev, which chose the checkpoint: as served" in printed for seed in (1, 2))
+    assert "as served" in (tmp_path / "run" / "best" / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_resumed_run_keeps_its_baseline(served, train_file, dev_file, tmp_path):
+    recipe = values(served, train_file, dev_file, tmp_path / "run", max_steps=4)
+    first = run_recipe(make_recipe(recipe))
+    (tmp_path / "run" / "results.json").unlink()
+    assert run_recipe(make_recipe(recipe))["gain"] == first["gain"]
+    assert json.loads((tmp_path / "run" / "baseline.json").read_text(encoding="utf-8"))["name"] == "as served"
+
+
+@pytest.mark.parametrize("given", ["the same file", "nothing"])
+def test_pairs_that_would_choose_and_judge_are_split_and_do_not_ask_the_hub(
+    served, train_file, dev_file, tmp_path, capsys, given
+):
+    keys = values(served, train_file, dev_file, tmp_path / "run", max_steps=1, eval_data="hub")
+    results = run_recipe(make_recipe({**keys, **({"test_file": str(dev_file)} if given != "nothing" else {})}))
+    rows = {result["task"]: result["rows"] for result in results["results"]}
+    assert sum(rows.values()) == len(SENTENCES) // 2 and min(rows.values()) > len(SENTENCES) // 6
+    assert results["gain"]["of"] == "test"
+    line = f"dev_file: {rows['dev']} pairs choose the checkpoint, the other {rows['test']} judge it"
+    assert line in capsys.readouterr().err
+
+
+def test_too_few_pairs_to_choose_and_to_judge_are_refused(served, train_file, tmp_path):
+    few = tmp_path / "few.csv"
+    few.write_text("sentence1,sentence2,score\n" + "a cat,a dog,1\na bird,a cat,2\n" * 5, encoding="utf-8")
+    with pytest.raises(UserError, match="dev_file: 10 pairs are too few to choose a checkpoint and to judge it"):
+        run_recipe(make_recipe(values(served, train_file, few, tmp_path / "run", eval_data="hub")))
+
+
+def test_graded_pairs_as_labelled_pairs_explain_that_they_choose_and_do_not_train(
+    served, train_file, dev_file, tmp_path
+):
+    keys = values(served, train_file, dev_file, tmp_path / "run", nli_file=str(dev_file), nli_steps=1, nli_classes=2)
+    with pytest.raises(UserError, match="graded pairs, which choose the best checkpoint and do not train; give them"):
+        run_recipe(make_recipe(keys))
+
+
+def test_a_contrastive_loss_that_is_almost_0_from_the_start_is_worth_a_line(
+    served, train_file, dev_file, tmp_path, capsys
+):
+    keys = values(served, train_file, dev_file, tmp_path / "run", max_steps=10, temperature=1e-4, learning_rate=1e-30)
+    run_recipe(make_recipe({**keys, "train_file": str(few_sentences(tmp_path))}))
+    assert "this encoder tells the sentences of a batch apart already and learns little" in capsys.readouterr().err
+
+
+def few_sentences(directory: Path) -> Path:
+    """Sentences that a tiny random encoder tells apart in spite of its dropout."""
+    file = directory / "few.txt"
+    file.write_text("cat\nthe old river wants the small tree .\n", encoding="utf-8")
+    return file
+
+
+def test_the_base_model_as_it_is_served_can_be_the_teacher(served, bases, train_file, dev_file, tmp_path):
+    keys = values(served, train_file, dev_file, tmp_path / "run", max_steps=2, teachers=["base"], rank_weight=1.0)
+    run_recipe(make_recipe({**keys, "dropout": 0.0, "learning_rate": 1e-30, "contrastive_weight": 0.0}))
+    losses = [line["rank"] for line in lines(tmp_path / "run") if "rank" in line]
+    recipe = make_recipe({**keys, "base_model": str(bases["bert"]), "output_dir": str(tmp_path / "bare")})
+    assert len(losses) == 2 and all(loss > 0 for loss in losses)
+    with pytest.raises(UserError, match="teachers: .*bert is a bare encoder, which has no vectors to keep"):
+        run_recipe(recipe)
+
+
+def test_a_paper_s_recipe_on_a_served_encoder_names_each_difference(served, train_file, dev_file, tmp_path, capsys):
+    keys = values(served, train_file, dev_file, tmp_path / "run", max_steps=1)
+    run_recipe(load_recipe("simcse-bert-base-uncased", keys))
+    errors = capsys.readouterr().err
+    assert "pooling: cls is used; served is served with mean" in errors
+    assert "max_length: 32 is used; served is served with 24" in errors
+    assert "normalize" not in errors.replace("normalize true", "")

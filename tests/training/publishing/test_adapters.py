@@ -1,0 +1,169 @@
+"""Adapters: made of a run, loaded in three ways, merged with their base model, and published."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from peft import PeftModel
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, AutoTokenizer
+
+from csezoo.training.cli.parser import main
+from csezoo.training.errors import UserError
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.publishing.adapters import NEEDED, merge_adapter, save_adapter, stage_adapter
+from csezoo.training.publishing.fingerprints import verify_repository
+from csezoo.training.recipes import make_recipe
+from tests.conftest import SENTENCES, sentence_transformer
+from tests.interpreters import run_python
+from tests.training.loop.test_train import values
+
+# PEFT 0.21 asks transformers for a name that it will drop.
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+BASE = "sentence-transformers/all-MiniLM-L6-v2"  # in `named_models`, a tiny one
+LORA = {
+    "simcse": {"lora_rank": 2},
+    "diffaug": {"method": "diffaug", "views_module": "lora", "bottleneck": 2, "freeze_backbone": True},
+}
+
+
+@pytest.fixture
+def place(named_models, monkeypatch):
+    """The working directory in which the base model's Hub id is the name of a directory."""
+    monkeypatch.chdir(named_models)
+    return named_models
+
+
+def trained(place, train_file, dev_file, output, **keys):
+    """A run on the base model; after so high a learning rate its vectors are far from the base model's."""
+    recipe = values(BASE, train_file, dev_file, output, learning_rate=0.05, max_steps=4, select_by="last", **keys)
+    run_recipe(make_recipe({key: value for key, value in recipe.items() if key != "max_length"}), show=False)
+    return output
+
+
+@pytest.fixture
+def run(place, train_file, dev_file, tmp_path):
+    return trained(place, train_file, dev_file, tmp_path / "run", **LORA["simcse"])
+
+
+@pytest.fixture
+def adapter(run, tmp_path):
+    stage_adapter(str(run), "zoo/tiny-adapter", tmp_path / "adapter", BASE)
+    return tmp_path / "adapter"
+
+
+def vectors(directory):
+    return SentenceTransformer(str(directory), device="cpu").encode(SENTENCES[:8])
+
+
+def close(first, second):
+    np.testing.assert_allclose(first, second, atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", LORA)
+def test_the_adapter_of_a_run_and_its_base_are_the_model_of_the_run(place, train_file, dev_file, tmp_path, kind):
+    run = trained(place, train_file, dev_file, tmp_path / "run", **LORA[kind])
+    stage_adapter(str(run), "zoo/tiny-adapter", tmp_path / "adapter", BASE)
+    expected = vectors(run / "best")
+    assert np.abs(expected - vectors(BASE)).max() > 1e-3, "the run has changed the vectors"
+    # sentence-transformers
+    model = SentenceTransformer(BASE, device="cpu")
+    model.load_adapter(str(tmp_path / "adapter"))
+    close(model.encode(SENTENCES[:8]), expected)
+    # PEFT, with the base model's pooling
+    batch = AutoTokenizer.from_pretrained(BASE)(SENTENCES[:1], return_tensors="pt")
+    encoder = PeftModel.from_pretrained(AutoModel.from_pretrained(BASE), str(tmp_path / "adapter")).eval()
+    pooled = encoder(**batch).last_hidden_state.mean(1)
+    close(torch.nn.functional.normalize(pooled).detach().numpy(), expected[:1])
+    # the complete model
+    merge_adapter(str(tmp_path / "adapter"), str(tmp_path / "merged"))
+    close(vectors(tmp_path / "merged"), expected)
+    verify_repository(str(tmp_path / "merged"))
+
+
+def test_its_files_are_in_pefts_format_and_small(adapter):
+    assert {path.name for path in adapter.iterdir()} >= {*NEEDED, "README.md"}
+    config = json.loads((adapter / "adapter_config.json").read_text("utf-8"))
+    assert (config["peft_type"], config["r"], config["lora_alpha"]) == ("LORA", 2, 2)
+    assert (config["target_modules"], config["base_model_name_or_path"]) == (["query", "value"], BASE)
+    shapes = {tuple(tensor.shape) for tensor in load_file(adapter / "adapter_model.safetensors").values()}
+    assert shapes == {(2, 32), (32, 2)}
+
+
+def test_its_card_names_the_base_model_and_the_three_ways(adapter):
+    card = ModelCard.load(adapter / "README.md")
+    assert (card.data.library_name, card.data.base_model) == ("peft", BASE)
+    assert card.data["base_model_relation"] == "adapter"
+    for way in ('model.load_adapter("zoo/tiny-adapter")', "PeftModel.from_pretrained(", "csezoo merge zoo/tiny-ada"):
+        assert way in card.text
+
+
+def test_the_command_merges_and_says_what_it_checked(adapter, tmp_path, capsys):
+    main(["merge", str(adapter), "--to", str(tmp_path / "merged"), "--base", BASE])
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == f"checked   {BASE} is the base model of {adapter}" and printed[-1] == str(tmp_path / "merged")
+    assert [line.split()[1] for line in printed[1:3]] == ["token", "vectors:"]
+
+
+def test_another_base_is_one_line(adapter, bases, tmp_path):
+    sentence_transformer(bases["roberta"]).save(str(tmp_path / "other"))
+    with pytest.raises(UserError, match=f"other has other weights than {BASE}, on which .* was trained; give that"):
+        merge_adapter(str(adapter), str(tmp_path / "merged"), base=str(tmp_path / "other"))
+    with pytest.raises(UserError, match="nowhere has no model.safetensors, or cannot be reached; give --base DIR"):
+        merge_adapter(str(adapter), str(tmp_path / "merged"), base=str(tmp_path / "nowhere"))
+    assert not (tmp_path / "merged").exists()
+
+
+def test_a_changed_adapter_does_not_match_its_fingerprint(adapter, tmp_path):
+    from safetensors.torch import save_file
+
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    save_file({name: 2 * tensor for name, tensor in tensors.items()}, adapter / "adapter_model.safetensors")
+    with pytest.raises(UserError, match="does not match its fingerprint: 8 of 8 vectors differ"):
+        merge_adapter(str(adapter), str(tmp_path / "merged"))
+    assert not (tmp_path / "merged").exists()
+
+
+def test_what_is_no_adapter_is_refused(run, place, tmp_path):
+    with pytest.raises(UserError, match=r"run is no adapter of the zoo: it has no adapter_config.json, adapter_model"):
+        merge_adapter(str(run), str(tmp_path / "merged"))
+
+
+def test_a_run_that_trained_all_weights_has_no_adapter(place, train_file, dev_file, tmp_path):
+    run = trained(place, train_file, dev_file, tmp_path / "run")
+    with pytest.raises(UserError, match="has changed, and not by a low rank; train with --lora_rank, or publish the"):
+        stage_adapter(str(run), "zoo/tiny-adapter", tmp_path / "adapter", BASE)
+
+
+def test_an_equal_model_has_no_adapter(bases, tmp_path):
+    base = AutoModel.from_pretrained(bases["bert"])
+    with pytest.raises(UserError, match="no weight differs from the base model"):
+        save_adapter(tmp_path / "adapter", base, base, BASE)
+
+
+def test_a_base_model_in_a_directory_needs_its_name_on_the_hub(run, tmp_path):
+    with pytest.raises(UserError, match="is a directory; give --base with the Hub id of that encoder"):
+        stage_adapter(str(run), "zoo/tiny-adapter", tmp_path / "adapter")
+
+
+def test_it_is_published_with_its_card_and_loads_from_the_hub(run, place, hub, tmp_path):
+    """The Hub has the base model too; the same command again changes nothing."""
+    files = {path.relative_to(place / BASE).as_posix(): path for path in (place / BASE).rglob("*") if path.is_file()}
+    hub.commit(BASE, "base", {".gitattributes": b"", **{name: path.read_bytes() for name, path in files.items()}})
+    away = tmp_path / "away"  # where the id is no directory
+    away.mkdir()
+    environment = hub.environment(tmp_path / "hf")
+    recipe = (run / "recipe.yaml").read_text("utf-8").replace(f"./{BASE}", BASE)
+    (run / "recipe.yaml").write_text(recipe, "utf-8")
+    command = ["-W", "ignore", "-m", "csezoo.training.cli", "publish", run, "--adapter", "--to", "zoo/tiny-adapter"]
+    done = run_python(*command, cwd=away, **environment)
+    assert done.returncode == 0, done.stderr
+    assert "checked   token ids and vectors, merged with the base model" in done.stdout
+    commit = hub.repos["zoo/tiny-adapter"][-1]
+    assert {*NEEDED, "README.md"} <= commit.files.keys() and str(tmp_path).encode() not in commit.files["recipe.yaml"]
+    merge = ["-W", "ignore", "-m", "csezoo.training.cli", "merge", "zoo/tiny-adapter", "--to", away / "merged"]
+    assert run_python(*merge, cwd=away, **environment).returncode == 0
+    close(vectors(away / "merged"), vectors(run / "best"))

@@ -1,0 +1,266 @@
+"""How a repository of sentence-transformers serves its encoder: its pooling, the layers after it, its prompts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from csezoo.modeling.contrastive.allowed_values import check_named_prompts
+from csezoo.modeling.contrastive.backbones import longest_input
+from csezoo.modeling.contrastive.published import load_published
+from csezoo.modeling.methods.simcse import SimCSEConfig, SimCSEModel
+from csezoo.modeling.serving.encoding_csezoo import SIMILARITIES, EncodesTexts
+from csezoo.modeling.serving.modeling_csezoo import SETTINGS_NAME
+from csezoo.modeling.serving.pooling_csezoo import ACTIVATIONS, LAYERS, POOLINGS, as_words, size_after
+
+from ..errors import UserError, one_line, quoted
+from ..files import read_json
+from ..hub import is_inside, repository_file
+from .backbones import LOAD_ERRORS, load_backbone
+from .templates import serving_tokenizer, template_token_ids
+from .tokenizers import load_tokenizer
+
+# The file with the settings of the encoder, by the names that sentence-transformers has given it.
+ENCODER_SETTINGS = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+# Why a module of sentence-transformers cannot be taken over.
+OTHER_MODULES = {
+    "Router": "it encodes queries and documents by different modules",
+    "Asym": "it encodes queries and documents by different modules",
+    "CLIPModel": "it also encodes images",
+    "CNN": "it trains convolutions between the encoder and its pooling",
+    "LSTM": "it trains a recurrent network between the encoder and its pooling",
+    "BoW": "its vectors count words",
+    "StaticEmbedding": "its tokens have fixed vectors and no encoder",
+    "WordEmbeddings": "its words have fixed vectors and no encoder",
+    "MLMTransformer": "its vectors are sparse",
+    "SpladePooling": "its vectors are sparse",
+    "SparseAutoEncoder": "its vectors are sparse",
+}
+OTHER_POOLINGS = {
+    "mean_sqrt_len_tokens": "it divides by the square root of the length",
+    "weightedmean_tokens": "it weighs tokens by their position",
+    "weightedmean": "it weighs tokens by their position",
+    "mean_sqrt_len": "it divides by the square root of the length",
+}
+SERVED_POOLINGS = {"cls": "cls", "mean": "mean", "max": "max", "lasttoken": "last"}
+
+
+@dataclass(frozen=True)
+class ServedEncoder:
+    """How a repository serves its encoder.
+
+    Args:
+        name: of the repository.
+        keys: the keys of a recipe that say the same.
+        layers: the layers between the pooling and a last Normalize, as in `CsezooConfig`.
+        folders: of these layers in the repository.
+    """
+
+    name: str
+    keys: dict[str, Any]
+    layers: list[dict[str, Any]]
+    folders: list[str]
+
+    def load_layers(self, layers: nn.ModuleList, revision: str | None = None) -> None:
+        """Copy the weights of the repository's layers.
+
+        Raises:
+            UserError: a file is missing, or has other tensors.
+        """
+        from safetensors.torch import load_file
+
+        for layer, folder in zip(layers, self.folders, strict=True):
+            if not (expected := {name: tuple(tensor.shape) for name, tensor in layer.state_dict().items()}):
+                continue
+            file = repository_file(self.name, f"{folder}/model.safetensors", revision)
+            if file is None:
+                raise self.cannot(f"{folder} has no model.safetensors (a pickle is never read); save it again")
+            try:
+                tensors = load_file(file)
+            except LOAD_ERRORS as error:
+                raise self.cannot(f"{folder}/model.safetensors cannot be read ({one_line(error)})") from error
+            if (found := {name: tuple(tensor.shape) for name, tensor in tensors.items()}) != expected:
+                raise self.cannot(f"{folder}/model.safetensors has {found}, its config.json means {expected}")
+            layer.load_state_dict(tensors)
+
+    def cannot(self, reason: str) -> UserError:
+        """Return the error that says why the repository cannot be a base model."""
+        return _refused(self.name, reason)
+
+
+def _refused(name: str, reason: str) -> UserError:
+    return UserError(f"base_model: {name}: {reason}; give another --base_model, or a copy of its encoder alone")
+
+
+def served_encoder(name: str, revision: str | None = None) -> ServedEncoder | None:
+    """Read how a repository serves its encoder. This reads small files only.
+
+    Args:
+        name: directory or Hub id.
+        revision: on the Hub.
+
+    Returns:
+        None for a bare encoder, and for a repository of the zoo that more than modules of sentence-transformers serve
+        (a template, prefixes): training starts from its encoder alone.
+
+    Raises:
+        UserError: the repository cannot be taken over, with the reason.
+    """
+
+    def content(file: str, kind: type = dict) -> Any:
+        path = repository_file(name, file, revision)
+        return read_json(path, kind) if path else kind()
+
+    config = content("config.json")
+    zoo = config.get("csezoo")
+    if isinstance(zoo, dict) and ("template" in zoo or config.get("model_type") == "csezoo"):
+        return None
+    if not (modules := content("modules.json", list)):
+        return None
+    kinds, folders = [], []
+    for module in modules:
+        if not (isinstance(module, dict) and isinstance(module.get("type"), str) and is_inside_folder(module)):
+            raise _refused(name, f"modules.json has {quoted(module)}, which is no module in it")
+        if (kind := module["type"].rpartition(".")[2]) != "Dropout":  # it only acts in training
+            kinds.append(kind)
+            folders.append(module["path"])
+    if kinds[0] != "Transformer":
+        raise _refused(name, f"its {kinds[0]} cannot be taken over ({OTHER_MODULES.get(kinds[0], 'unknown here')})")
+    if folders[0]:
+        raise _refused(name, f"its encoder is in the folder {folders[0]}; load and save it with sentence-transformers")
+    pooling = None
+    if zoo and kinds[1:2] == ["WeightedLayerPooling"]:
+        pooling, kinds, folders = zoo["pooling"], kinds[:1] + kinds[2:], folders[:1] + folders[2:]
+    if kinds[1:2] != ["Pooling"]:
+        found = kinds[1] if len(kinds) > 1 else "nothing"
+        raise _refused(name, f"its encoder is followed by {found} ({OTHER_MODULES.get(found, 'not by a Pooling')})")
+    size = config.get("hidden_size")
+    settings = content(SETTINGS_NAME)
+    layers: list[dict[str, Any]] = []
+    prompts = settings.get("prompts") or {}
+    told = _pooling(name, folders[1], content(f"{folders[1]}/config.json"), size, bool(_texts(prompts)))
+    for kind, folder in zip(kinds[2:], folders[2:], strict=True):
+        layers.append(_layer(name, kind, folder, content(f"{folder}/config.json"), size_after(layers, size)))
+    normalize = bool(layers) and layers[-1]["type"] == "Normalize"
+    layers, folders = (layers[:-1], folders[2:-1]) if normalize else (layers, folders[2:])
+    encoder: dict[str, Any] = next((found for file in ENCODER_SETTINGS if (found := content(file))), {})
+    keys = {
+        "pooling": pooling or told,
+        "projection": "none",
+        "normalize": normalize,
+        "lower_case": encoder.get("do_lower_case") is True,
+        **_lengths(name, encoder, content("tokenizer_config.json"), config),
+        **_prompts(name, settings),
+        "similarity": settings.get("similarity_fn_name") or "cosine",
+        "truncate_dim": settings.get("truncate_dim"),
+    }
+    if keys["similarity"] not in SIMILARITIES:
+        raise _refused(name, f"its similarity {quoted(keys['similarity'])} is none of {', '.join(SIMILARITIES)}")
+    cut = keys["truncate_dim"]
+    if cut is not None and not (isinstance(cut, int) and cut >= 1):
+        raise _refused(name, f"{SETTINGS_NAME} has truncate_dim: {quoted(cut)}, which is no number of dimensions")
+    return ServedEncoder(name, keys, layers, folders)
+
+
+def is_inside_folder(module: dict[str, Any]) -> bool:
+    """Return whether a module is in a folder of its repository."""
+    return isinstance(module.get("path"), str) and is_inside(module["path"])
+
+
+def _pooling(name: str, folder: str, config: dict[str, Any], size: Any, has_prompts: bool) -> str:
+    if not config:
+        raise _refused(name, f"{folder}/config.json is missing")
+    words = as_words(config)
+    mode = words.get("pooling_mode")
+    if mode not in SERVED_POOLINGS:
+        why = OTHER_POOLINGS.get(str(mode), "the zoo has one of " + ", ".join(POOLINGS))
+        raise _refused(name, f"its pooling {quoted(mode)} cannot be taken over ({why})")
+    if words.get("word_embedding_dimension", size) != size:
+        wrong = words["word_embedding_dimension"]
+        raise _refused(name, f"{folder}/config.json is for {quoted(wrong)} dimensions, its encoder has {size}")
+    if config.get("include_prompt") is False and has_prompts:
+        raise _refused(name, "its pooling leaves out the tokens of a prompt, which the zoo's poolings do not")
+    return SERVED_POOLINGS[mode]
+
+
+def _layer(name: str, kind: str, folder: str, config: dict[str, Any], size: int) -> dict[str, Any]:
+    """Return the description of a layer after the pooling."""
+    if kind not in LAYERS:
+        raise _refused(name, f"its {kind} cannot be taken over ({OTHER_MODULES.get(kind, 'unknown here')})")
+    if kind == "Normalize":
+        return {"type": kind}
+    of_words = (config.get(key, "sentence_embedding") for key in ("module_input_name", "module_output_name"))
+    if set(of_words) != {"sentence_embedding"}:
+        raise _refused(name, f"its {kind} in {folder} maps other things than sentence embeddings")
+    if kind == "LayerNorm":
+        if config.get("dimension") != size:
+            raise _refused(name, f"{folder} is for {quoted(config.get('dimension'))} dimensions, it gets {size}")
+        return {"type": kind, "dimension": size}
+    described = {key: config.get(key) for key in ("in_features", "out_features", "bias", "activation_function")}
+    if described["in_features"] != size:
+        raise _refused(name, f"{folder} is for {quoted(described['in_features'])} dimensions, it gets {size}")
+    if not (isinstance(described["out_features"], int) and described["out_features"] > 0):
+        raise _refused(name, f"{folder} makes {quoted(described['out_features'])} dimensions")
+    if described["activation_function"] not in ACTIVATIONS:
+        known = ", ".join(activation.rpartition(".")[2] for activation in ACTIVATIONS)
+        raise _refused(name, f"the activation of {folder}, {quoted(described['activation_function'])}, is not {known}")
+    return {"type": kind, **described, "bias": described["bias"] is not False}
+
+
+def _lengths(
+    name: str, encoder: dict[str, Any], tokenizer: dict[str, Any], config: dict[str, Any]
+) -> dict[str, int | None]:
+    """Return the longest text in training and of the served model, in word pieces with special tokens."""
+    lengths = (encoder.get("max_seq_length"), tokenizer.get("model_max_length"), config.get("max_position_embeddings"))
+    given = [length for length in lengths if isinstance(length, int) and length < 10**6]  # a tokenizer's default
+    if not given:
+        return {}
+    if given[0] < 3:
+        raise _refused(name, f"its longest text, {given[0]} pieces, has no place for a word")
+    longest = given[0] if encoder.get("max_seq_length") else min(given)
+    return {"max_length": longest, "served_length": longest}
+
+
+def _texts(prompts: Any) -> dict[str, str]:
+    """Return the prompts that are not empty: sentence-transformers writes two empty ones for a model without any."""
+    return {name: text for name, text in prompts.items() if text} if isinstance(prompts, dict) else {}
+
+
+def _prompts(name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
+    try:
+        check_named_prompts(prompts, default)
+    except ValueError as error:
+        raise _refused(name, one_line(error)) from None
+    return {"named_prompts": prompts if _texts(prompts) else None, "default_prompt_name": default}
+
+
+@torch.no_grad()
+def load_as_served(name: str, revision: str | None = None) -> EncodesTexts | None:
+    """Load a base model as it is served, with its tokenizer; None for a bare encoder, which nobody serves.
+
+    Raises:
+        UserError: it cannot be loaded.
+    """
+    config_file = repository_file(name, "config.json", revision)
+    served = served_encoder(name, revision)
+    if served is None:
+        zoo = config_file and "csezoo" in read_json(config_file)
+        return load_published(name, revision=revision or "main").eval() if zoo else None
+    of_run = ("max_length", "served_length", "lower_case")
+    keys = {key: value for key, value in served.keys.items() if key not in of_run}
+    backbone = load_backbone(name, revision=revision or "main", dtype=torch.float32)
+    encoder = SimCSEModel(SimCSEConfig(backbone_config=backbone.config, base_layers=served.layers, **keys))
+    encoder.backbone = backbone
+    encoder.backbone.pooler = None
+    served.load_layers(encoder.base_layers, revision)
+    tokenizer = load_tokenizer(name, lower_case=served.keys["lower_case"], revision=revision or "main")
+    longest = min(longest_input(backbone), served.keys.get("served_length") or longest_input(backbone))
+    encoder.tokenizer = serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=longest)
+    return encoder.eval()

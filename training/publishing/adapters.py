@@ -1,0 +1,288 @@
+"""Adapters in PEFT's format: the low-rank change of an encoder's weights, and the repository of it and its base."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel
+from safetensors.torch import save_file
+from torch import nn
+from transformers import PreTrainedModel
+
+from csezoo.modeling.serving.fingerprint_csezoo import FINGERPRINT_NAME, verify_fingerprint
+from csezoo.modeling.serving.modeling_csezoo import CsezooModel
+
+from ..cards.listing import ADAPTER, CARDS
+from ..cards.method_texts import ideas, text_names
+from ..cards.model_card import model_card
+from ..errors import UserError, one_line
+from ..evaluation.encoders import checkpoint_tokenizer, load_checkpoint, plain_encoder
+from ..files import empty_target, new_directory, read_json
+from ..hub import local_directory, repository_file, sha256
+from ..loading.served_encoder import load_as_served
+from ..recipes import Recipe, is_hub_id, load_recipe
+from ..recipes.reading import dump_recipe
+from .fingerprints import add_checksums, read_fingerprint
+from .staging import hide_paths
+
+WEIGHTS = "adapter_model.safetensors"
+NEEDED = (ADAPTER, WEIGHTS, FINGERPRINT_NAME, "recipe.yaml", "results.json")
+BASE_WEIGHTS = "model.safetensors"
+# The rounding of merged weights adds singular values of 1e-7 of the largest one.
+SMALLEST = 1e-5
+# More than this is no low rank: the run has trained the weights themselves.
+HIGHEST_RANK = 128
+
+
+def save_adapter(directory: Path, base: PreTrainedModel, tuned: PreTrainedModel, base_name: str) -> None:
+    """Write the difference of two encoders as an adapter, if it is of low rank and in linear layers alone.
+
+    Args:
+        directory: a new directory.
+        base, tuned: of the same class. Poolers are left out, because no model of the zoo has one.
+        base_name: Hub id of the base.
+
+    Raises:
+        UserError: they are equal, or differ in more than linear layers of low rank.
+    """
+    linear = {f"{name}.weight": name for name, module in base.named_modules() if isinstance(module, nn.Linear)}
+    others = tuned.state_dict()
+    factors: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+    for name, tensor in base.state_dict().items():
+        if name.startswith("pooler.") or tensor.equal(others[name]):
+            continue
+        change = (others[name] - tensor).double()
+        if name not in linear or (found := _factors(change)) is None:
+            raise UserError(f"{name} has changed, and not by a low rank; train with --lora_rank, or publish the model")
+        factors[linear[name]] = found
+    if not factors:
+        raise UserError("no weight differs from the base model; there is no adapter to write")
+    rank = max(len(down) for down, _ in factors.values())
+    tensors = {}
+    for name, (down, up) in factors.items():  # of one rank, with rows of zeros where a layer needs fewer
+        more = rank - len(down)
+        tensors[f"base_model.model.{name}.lora_A.weight"] = nn.functional.pad(down, (0, 0, 0, more)).float()
+        tensors[f"base_model.model.{name}.lora_B.weight"] = nn.functional.pad(up, (0, more)).float()
+    config = LoraConfig(
+        task_type="FEATURE_EXTRACTION",
+        base_model_name_or_path=base_name,
+        r=rank,
+        lora_alpha=rank,  # so that nothing is scaled
+        lora_dropout=0.0,
+        target_modules=_targets(list(factors), list(linear.values())),
+        inference_mode=True,
+    )
+    directory.mkdir(parents=True)
+    # PEFT would write its set of names in another order each time.
+    content = {**config.to_dict(), "target_modules": config.target_modules and sorted(config.target_modules)}
+    (directory / ADAPTER).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, directory / WEIGHTS, {"format": "pt"})
+
+
+def _factors(change: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return A `(r, in)` and B `(out, r)` with B A = change `(out, in)`; None if its rank is not low."""
+    if change.dim() != 2:
+        return None
+    left, singular, right = torch.linalg.svd(change, full_matrices=False)
+    rank = int((singular > SMALLEST * singular[0]).sum())
+    if rank > min(HIGHEST_RANK, min(change.shape) // 2):
+        return None
+    root = singular[:rank].sqrt()
+    return root[:, None] * right[:rank], left[:, :rank] * root
+
+
+def _targets(changed: list[str], linear: list[str]) -> list[str]:
+    """Return how the names of the changed layers end, or the names themselves if other layers' names end so too.
+
+    Example:
+        >>> layers = ["0.query", "0.key", "1.query", "1.key"]
+        >>> _targets(["0.query", "1.query"], layers), _targets(["0.query"], layers)
+        (['query'], ['0.query'])
+    """
+    ends = sorted({name.rpartition(".")[2] for name in changed})
+    alike = [name for name in linear if name.rpartition(".")[2] in ends]
+    return ends if len(alike) == len(changed) else sorted(changed)
+
+
+def adapter_of_run(run: str, directory: Path, base: str | None = None) -> None:
+    """Write the adapter of a finished run: its files, its card, and a fingerprint of the model with its base.
+
+    Args:
+        run: a run directory whose recipe has a `lora_rank`.
+        directory: a new directory.
+        base: Hub id of the base model, if the recipe names a directory.
+
+    Raises:
+        UserError: the run is not finished, or its encoder is more than that of its base model and an adapter.
+    """
+    if missing := [name for name in ("best", "recipe.yaml", "results.json") if not Path(run, name).exists()]:
+        raise UserError(f"{run} has no {', '.join(missing)}; give the directory of a finished run")
+    recipe = load_recipe(str(Path(run, "recipe.yaml")))
+    trained_on = recipe.base_model or ""
+    base = base or trained_on
+    if not is_hub_id(base):
+        raise UserError(f"base_model: {base} is a directory; give --base with the Hub id of that encoder")
+    weights = base_weights(trained_on, recipe.base_revision)
+    best: Any = load_checkpoint(str(Path(run, "best")))
+    save_adapter(directory, served(trained_on, recipe).backbone, best.backbone, base)
+    fingerprint = read_fingerprint(Path(run, "best"), run)
+    recipe.base_model = base
+    write_adapter_files(directory, recipe, read_json(Path(run, "results.json")), fingerprint, sha256(weights))
+
+
+def write_adapter_files(directory: Path, recipe: Recipe, results: dict, fingerprint: dict, base_sha256: str) -> None:
+    """Add to the files of PEFT what a reader and `csezoo merge` need.
+
+    Args:
+        directory: of the adapter.
+        recipe, results: of the run; the recipe's base model is on the Hub.
+        fingerprint: of the model with the adapter, as in its repository.
+        base_sha256: checksum of the base model's weights.
+    """
+    vectors = {name: fingerprint[name] for name in ("sentences", "token_ids", "embeddings")}
+    content = {**vectors, "base": {"model": recipe.base_model, "file": BASE_WEIGHTS, "sha256": base_sha256}}
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in content.items())
+    (directory / FINGERPRINT_NAME).write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+    dump_recipe(recipe, directory / "recipe.yaml")
+    (directory / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+
+
+def write_card(directory: Path, adapter: str | None = None) -> None:
+    """Write the card of a directory with `recipe.yaml` and `results.json`, and the pictures that explain its methods.
+
+    Args:
+        directory: of an adapter, or of a complete repository.
+        adapter: Hub id of the adapter, or nothing for a complete repository.
+    """
+    recipe, results = load_recipe(str(directory / "recipe.yaml")), read_json(directory / "results.json")
+    if adapter:  # whatever directory is here
+        recipe.base_model = read_json(directory / FINGERPRINT_NAME)["base"]["model"]
+    for picture in ideas(text_names(recipe)):
+        shutil.copy(picture, directory)
+    summary, chosen = results.get("summary"), results["results"]
+    if summary:  # of several seeds, the best one
+        chosen = [result for result in chosen if result["seed"] == results["best_seed"]]
+    runs = results.get("runs", [results] if "training" in results else [])
+    baseline, note = results.get("baseline"), results.get("note", "")
+    card = model_card(recipe, chosen, summary, runs=runs, baseline=baseline, adapter=adapter, note=note)
+    card.save(directory / "README.md")
+
+
+def stage_adapter(run: str, to: str, staged: Path, base: str | None = None) -> None:
+    """Write the files of an adapter as they will be published.
+
+    Args:
+        run: the directory of a run, whose adapter is then made, or of an adapter.
+        to: `ORG/NAME`, for the card.
+        staged: a new directory.
+        base: see `adapter_of_run`.
+    """
+    if not Path(run, ADAPTER).is_file():
+        adapter_of_run(run, staged, base)
+    else:
+        staged.mkdir()
+        for name in NEEDED:
+            shutil.copy(find_adapter(run) / name, staged)
+    hide_paths(staged)
+    write_card(staged, to)
+
+
+def check_adapter(staged: Path) -> str:
+    """Merge a staged adapter with its base model, and compare the model with the fingerprint.
+
+    Returns:
+        One line that says what was checked.
+    """
+    with TemporaryDirectory() as merged:
+        merge_adapter(str(staged), str(Path(merged, "model")))
+    return "checked   token ids and vectors, merged with the base model"
+
+
+def find_adapter(name: str) -> Path:
+    """Return the directory of an adapter: one of the zoo by its name, a directory, or one of the Hub.
+
+    Raises:
+        UserError: there is none, or a file is missing.
+    """
+    directory = CARDS / name if (CARDS / name / ADAPTER).is_file() else local_directory(name)
+    if missing := [file for file in NEEDED if not (directory / file).is_file()]:
+        known = ", ".join(sorted(file.parent.name for file in CARDS.glob(f"*/{ADAPTER}"))) or "none"
+        raise UserError(f"{name} is no adapter of the zoo: it has no {', '.join(missing)}; those here are: {known}")
+    return directory
+
+
+def base_weights(base: str, revision: str | None = None) -> Path:
+    """Return the file with a base model's weights.
+
+    Raises:
+        UserError: it cannot be found.
+    """
+    file = repository_file(base, BASE_WEIGHTS, revision)
+    if file is None:
+        raise UserError(f"{base} has no {BASE_WEIGHTS}, or cannot be reached; give --base DIR with a copy of it")
+    return file
+
+
+def served(base: str, recipe: Recipe) -> Any:
+    """Load a base model with its tokenizer, as its repository serves it; a bare one with the pooling of the recipe."""
+    if model := load_as_served(base, recipe.base_revision):
+        return model
+    encoder, tokenizer = plain_encoder(base, str(recipe.model["pooling"]))
+    encoder.tokenizer = tokenizer
+    return encoder
+
+
+def merge_adapter(
+    adapter: str, to: str, *, base: str | None = None, report: Callable[[str], None] = lambda line: None
+) -> None:
+    """Write the complete repository of an adapter and its base model, and compare it with the adapter's fingerprint.
+
+    Args:
+        adapter: name of an adapter of the zoo, a directory, or a Hub id.
+        to: a new or empty directory.
+        base: directory or Hub id of the base model, by default the one that the adapter names.
+        report: called with a line for each check.
+
+    Raises:
+        UserError: the base is another one than the adapter was trained on, or the fingerprint does not match.
+
+    Example:
+        `merge_adapter("simcse-sup-all-minilm-l6", "merged")`
+    """
+    directory = find_adapter(adapter)
+    fingerprint = read_fingerprint(directory, adapter)
+    expected = fingerprint.get("base", {})
+    target = empty_target(to)
+    base = base or expected.get("model")
+    if not base:
+        raise UserError(f"{adapter} does not name its base model; give --base")
+    if sha256(base_weights(base)) != expected.get("sha256"):
+        raise UserError(
+            f"--base: {base} has other weights than {expected.get('model')}, on which {adapter} was trained; give that"
+        )
+    report(f"checked   {base} is the base model of {adapter}")
+    recipe = load_recipe(str(directory / "recipe.yaml"))
+    model = served(base, recipe)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # PEFT 0.21 asks transformers for a name that it will drop
+        model.backbone = PeftModel.from_pretrained(model.backbone, str(directory)).merge_and_unload()
+    with new_directory(target) as partial:
+        model.save_pretrained(partial)
+        add_checksums(partial)
+        merged: CsezooModel = load_checkpoint(str(partial))
+        try:
+            lines = verify_fingerprint(merged, checkpoint_tokenizer(merged, str(partial)), fingerprint)
+        except ValueError as error:
+            raise UserError(f"{adapter} on {base} does not match its fingerprint: {one_line(error)}") from None
+        for name in ("recipe.yaml", "results.json"):
+            shutil.copy(directory / name, partial)
+        write_card(partial)
+    for line in lines:
+        report(f"checked   {line}")
