@@ -37,9 +37,9 @@ def test_the_baseline_is_the_encoder_as_sentence_transformers_serves_it(adapted,
     assert results["baseline"]["name"] == "as served"
     scores = {result["task"]: result["value"] for result in results["baseline"]["results"]}
     assert scores == pytest.approx({"dev": expected["value"], "test": expected["value"]}, abs=1e-3)
-    first, second = lines(output)[:2]
-    assert first == {"step": 0, "as served": scores["dev"]}
-    assert second["step"] == 0 and abs(second["dev"] - scores["dev"]) > 0.1, "the recipe reads it by cls"
+    read, as_served = lines(output)[:2]
+    assert as_served == {"step": 0, "as served": scores["dev"]}
+    assert read["step"] == 0 and abs(read["dev"] - scores["dev"]) > 0.1, "the recipe reads it by cls"
 
 
 def test_the_gain_has_the_interval_of_a_paired_bootstrap(adapted):
