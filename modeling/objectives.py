@@ -64,6 +64,25 @@ def _cross_entropy(logits: torch.Tensor, targets: torch.Tensor, total: int) -> t
     return F.cross_entropy(logits, targets, reduction="sum") / total
 
 
+def _hash(tokens: torch.Tensor) -> torch.Tensor:
+    """Return a number of 64 bits for each row of token ids `(…, T)`.
+
+    Rows of a batch that differ have the same number with a probability of about 10⁻¹⁹ for each pair. To number the
+    distinct rows instead, as `torch.unique` does, would wait for the device.
+    """
+    # SplitMix64 (Steele, Lea, Flood 2014) of a number for each token and place. Products wrap around.
+    places = torch.arange(1, tokens.shape[-1] + 1, device=tokens.device)
+    mixed = tokens.long() * -0x61C8864680B583EB + places * -0x4B47D0C5A63CF4C9
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
+        mixed = (mixed ^ _shifted(mixed, shift)) * factor
+    return (mixed ^ _shifted(mixed, 31)).sum(-1)
+
+
+def _shifted(numbers: torch.Tensor, bits: int) -> torch.Tensor:
+    """Shift 64 bits to the right, and fill with zeros: torch fills with the sign."""
+    return (numbers >> bits) & ((1 << (64 - bits)) - 1)
+
+
 def duplicate_rows(input_ids: torch.Tensor, rows: slice = EVERY) -> torch.Tensor:
     """Find rows of a batch with the same sentence: equal token ids as anchor or positive.
 
@@ -80,9 +99,7 @@ def duplicate_rows(input_ids: torch.Tensor, rows: slice = EVERY) -> torch.Tensor
                 [0, 0, 0],
                 [1, 0, 0]], dtype=torch.int32)
     """
-    pairs = input_ids[:, :2]
-    _, texts = torch.unique(pairs.flatten(0, 1), dim=0, return_inverse=True)
-    texts = texts.view(pairs.shape[:2])  # (B, 1 or 2): a number for each distinct text
+    texts = _hash(input_ids[:, :2])  # (B, 1 or 2)
     same = (texts[rows, None, :, None] == texts[None, :, None, :]).flatten(2).any(2)
     same[:, rows].fill_diagonal_(False)
     return same
@@ -306,8 +323,10 @@ def parameter_distance(tuned: nn.Module, fixed: nn.Module) -> torch.Tensor:
     def complete(tensor: torch.Tensor) -> torch.Tensor:
         return at_least_float32(full_tensor(tensor))
 
-    squares = (F.mse_loss(complete(value), complete(reference), reduction="sum") for value, reference in shared)
-    return cast(torch.Tensor, sum(squares))
+    values, fixed_values = zip(*((complete(value), complete(reference)) for value, reference in shared), strict=True)
+    differences = torch._foreach_sub(values, fixed_values)
+    squares = torch._foreach_mul(differences, differences)
+    return cast(torch.Tensor, sum(square.sum() for square in squares))
 
 
 def replaced_token_detection(

@@ -1,11 +1,14 @@
 """Pool token vectors to a sentence vector, and project it, in training."""
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from .contrastive.configuration import SentenceEncoderConfig
-from .contrastive.distributed import gather_rows
+from .contrastive.distributed import number_of_each, sum_of_all, world_size
+from .objectives import at_least_float32
 from .serving import pooling_csezoo
 from .serving.own_form_csezoo import wk_pool
 from .serving.pooling_csezoo import OTHER_LAYER, last_place
@@ -78,13 +81,29 @@ class TanhProjection(nn.Module):
 
 
 class _BatchNorm(nn.BatchNorm1d):
-    """Batch norm with statistics over all processes, so that two processes train like one."""
+    """Batch norm with statistics over all processes, so that two processes train like one.
+
+    Processes exchange sums over their rows, not the rows.
+    """
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        if not self.training:
+        if not self.training or world_size() == 1:
             return super().forward(rows)
-        everyone, local = gather_rows(rows)
-        return super().forward(everyone)[local]
+        count = sum(number_of_each(len(rows)))
+        values = at_least_float32(rows)
+        mean = sum_of_all(values.sum(0)) / count
+        centred = values - mean
+        variance = sum_of_all(centred.square().sum(0)) / count
+        statistics = {"running_mean": mean, "running_var": variance * count / max(count - 1, 1)}
+        with torch.no_grad():
+            self.get_buffer("num_batches_tracked").add_(1)
+            for name, statistic in statistics.items():
+                so_far = self.get_buffer(name)
+                so_far.lerp_(statistic.to(so_far), cast(float, self.momentum))
+        normalised = centred * torch.rsqrt(variance + self.eps)
+        if self.affine:
+            normalised = normalised * self.weight + self.bias
+        return normalised.to(rows.dtype)
 
 
 class BatchNormProjection(nn.Module):

@@ -15,10 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 from tqdm import tqdm
+
+if TYPE_CHECKING:
+    import torch
 
 # Options of glibc's `mallopt`, numbered as in its malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
@@ -35,11 +38,20 @@ def _version(name: str) -> str:
     return importlib.metadata.version(name)  # reads a file
 
 
-def device() -> str:
-    """Return the name of the GPU, or the processor's architecture without one."""
+def default_device() -> torch.device:
+    """Return the device of models outside of training: the GPU if there is one. A run has a device of its own."""
     import torch
 
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def device_name(device: torch.device) -> str:
+    """Return the name of a GPU, the processor's architecture for the CPU, or the kind of another device."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return platform.machine() if device.type == "cpu" else device.type
 
 
 def processor() -> str:
@@ -105,11 +117,11 @@ def writable_cache() -> Iterator[None]:
         yield
 
 
-def peak_device_bytes() -> int | None:
-    """Return the peak GPU memory of this process, `None` on CPU."""
+def peak_device_bytes(device: torch.device) -> int | None:
+    """Return the peak memory of this process on a GPU, `None` on another device."""
     import torch
 
-    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
 
 def quiet_transformers() -> None:

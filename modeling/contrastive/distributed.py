@@ -1,13 +1,23 @@
-"""Gather rows of all processes in one tensor, with the exact gradient."""
+"""Gather rows of all processes in one tensor, or sum them, with the exact gradient.
+
+Devices exchange vectors. Hosts exchange what only they need, such as the number of rows of each process: to read it
+from a device would wait for all that the device has still to do.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import timedelta
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 
+# How long a host waits for another. The main process evaluates and fits maps alone, which can take hours. Devices wait
+# for each other as long as their backend does by default, ten minutes with NCCL: what they do together is short.
+HOST_TIMEOUT = timedelta(days=1)
+_HOSTS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # the group of the hosts, by that of all processes
 _APART: ContextVar[bool] = ContextVar("apart", default=False)
 
 
@@ -27,18 +37,31 @@ def apart() -> Iterator[None]:
         _APART.reset(token)
 
 
-def largest(number: int, device: torch.device) -> int:
-    """Return the largest number over all processes, so that all can pad to it.
+def host_group() -> Any:
+    """Return the group in which the hosts exchange numbers and wait for each other, None without other processes.
+
+    All processes must call this together for the first time.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    world = dist.group.WORLD
+    if world not in _HOSTS:
+        _HOSTS[world] = dist.new_group(backend="gloo", timeout=HOST_TIMEOUT)
+    return _HOSTS[world]
+
+
+def number_of_each(number: int) -> list[int]:
+    """Return the number that each process has, in rank order. All processes must call this together.
 
     Example:
-        >>> largest(7, torch.device("cpu"))  # one process
-        7
+        >>> number_of_each(7)  # one process
+        [7]
     """
     if world_size() == 1:
-        return number
-    numbers = torch.tensor(number, device=device)
-    dist.all_reduce(numbers, op=dist.ReduceOp.MAX)
-    return int(numbers)
+        return [number]
+    numbers = [torch.zeros((), dtype=torch.long) for _ in range(world_size())]
+    dist.all_gather(numbers, torch.tensor(number), group=host_group())
+    return [int(one) for one in numbers]
 
 
 class _SumOverProcesses(torch.autograd.Function):
@@ -85,8 +108,7 @@ class _AllGatherRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
-        rank = dist.get_rank()
-        ctx.local = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
+        ctx.counts = counts
         # Collectives need equal shapes: pad every process to the largest share, and truncate again afterwards.
         padded = rows.new_zeros(max(counts), *rows.shape[1:])
         padded[: rows.shape[0]] = rows
@@ -96,9 +118,56 @@ class _AllGatherRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        gradient = gradient.contiguous()
-        dist.all_reduce(gradient)
-        return gradient[ctx.local], None
+        return own_share_of_sum(gradient, ctx.counts), None
+
+
+def own_share_of_sum(rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
+    """Return this process's rows of the sum of a tensor over all processes.
+
+    Args:
+        rows: `(sum of counts, ...)`.
+        counts: rows of each process.
+    """
+    if dist.get_backend() == "gloo":  # its reduce-scatter is made of all-reduces
+        rows = rows.contiguous().clone()
+        dist.all_reduce(rows)
+        return rows.split(counts)[dist.get_rank()]
+    return _scattered_sum(rows, counts)
+
+
+def _scattered_sum(rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
+    parts = [rows.new_zeros(max(counts), *rows.shape[1:]) for _ in counts]
+    for part, own in zip(parts, rows.split(counts), strict=True):
+        part[: len(own)] = own
+    received = torch.empty_like(parts[0])
+    dist.reduce_scatter(received, parts)
+    return received[: counts[dist.get_rank()]]
+
+
+class _Sum(torch.autograd.Function):
+    """Adds a tensor over all processes. Backward adds their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
+        total = values.contiguous().clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        total = gradient.contiguous().clone()
+        dist.all_reduce(total)
+        return total
+
+
+def sum_of_all(values: torch.Tensor) -> torch.Tensor:
+    """Add a tensor over all processes, of which each computes further with the sum; a loss needs `sum_over_processes`.
+
+    Example:
+        >>> sum_of_all(torch.ones(2))  # one process
+        tensor([1., 1.])
+    """
+    return values if world_size() == 1 else _Sum.apply(values)
 
 
 def gather_rows(rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
@@ -120,8 +189,6 @@ def gather_rows(rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
     """
     if world_size() == 1:
         return rows, slice(0, rows.shape[0])
-    gathered = [torch.zeros((), dtype=torch.long, device=rows.device) for _ in range(world_size())]
-    dist.all_gather(gathered, torch.tensor(rows.shape[0], device=rows.device))
-    counts = [int(count) for count in gathered]
+    counts = number_of_each(len(rows))
     rank = dist.get_rank()
     return _AllGatherRows.apply(rows, counts), slice(sum(counts[:rank]), sum(counts[: rank + 1]))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ..serving.pooling_csezoo import BackboneOutput, pool_mask_token
+from .devices import tensor_on
 
 
 def template_bias(
@@ -40,7 +41,7 @@ def template_bias(
     """
     before, after = token_ids
     lengths = torch.arange(longest + 1, device=device)[:, None]  # (K, 1)
-    input_ids = torch.tensor(before + after, device=device).expand(longest + 1, -1)  # (K, L)
+    input_ids = tensor_on(device, before + after).expand(longest + 1, -1)  # (K, L)
     slot = torch.arange(len(before) + len(after), device=device)  # (L,)
     position_ids = position_offset + slot + lengths * (slot >= len(before))  # (K, L)
     hidden = backbone(

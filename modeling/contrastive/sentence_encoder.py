@@ -87,7 +87,13 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
         return self.config.embedding_size
 
     def embed_batch(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        return self(**batch, pooled_only=True, return_dict=True).pooler_output
+        return self(**batch, pooled_only=True, checked=True, return_dict=True).pooler_output
+
+    def check_tokens(self, input_ids: torch.Tensor | None, attention_mask: torch.Tensor) -> None:
+        if not self.causal:
+            require_right_padding(attention_mask)
+        if self.pooling == "prompt" and input_ids is not None:
+            require_mask_token(input_ids, self.config.mask_token_id)
 
     def save_pretrained(  # type: ignore[override]  # further positional options depend on the version
         self, save_directory: Any, is_main_process: bool = True, state_dict: dict | None = None, **kwargs: Any
@@ -114,6 +120,7 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
         pooled_only: bool = False,
+        checked: bool = False,
     ) -> BaseModelOutputWithPooling | tuple:
         """Encode a batch.
 
@@ -122,7 +129,7 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
                 padded on the right. A causal model may also be padded on the left.
             inputs_embeds: `(B, T, H)`, instead of `input_ids`; not with `prompt` pooling.
             output_hidden_states, output_attentions, return_dict: as in every transformers encoder.
-            pooled_only: see `encode_tokens`.
+            pooled_only, checked: see `encode_tokens`.
 
         Returns:
             `pooler_output` `(B, D)`, the sentence embeddings; `last_hidden_state` `(B, T, H)`; `hidden_states` and
@@ -145,6 +152,7 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
             output_hidden_states=output_hidden_states,
             output_attentions=output_attentions,
             pooled_only=pooled_only,
+            checked=checked,
         )
         if self.config.denoise == "always":
             # `encode_tokens` refuses `inputs_embeds`.
@@ -230,6 +238,7 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
         attention_mask: torch.Tensor | None = None,
         output_hidden_states: bool | None = None,
         pooled_only: bool = False,
+        checked: bool = False,
         **inputs: Any,
     ) -> tuple[BackboneOutput, torch.Tensor]:
         """Return the backbone's outputs and the pooled vectors `(B, H)`, before any bias or projection.
@@ -242,18 +251,19 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
             output_hidden_states: whether to return those of all layers.
             pooled_only: nothing but the pooled vectors is read. If pooling reads one token of each row, the last layer
                 may then leave out the others. The last hidden state has zeros there.
+            checked: `check_tokens` has seen them on the host; reading them from a device would wait for it. Batches
+                of training are not checked, because the zoo's collator makes them.
             inputs: further arguments of `run_backbone`.
         """
         rows = input_ids if input_ids is not None else inputs["inputs_embeds"]
         if attention_mask is None:
             attention_mask = torch.ones(rows.shape[:2], dtype=torch.long, device=rows.device)
-        checked = not self.training and not torch.compiler.is_compiling()  # a traced graph cannot raise an error
+        if not (checked or self.training or torch.compiler.is_compiling()):  # a traced graph cannot raise an error
+            self.check_tokens(input_ids, attention_mask)
         if self.causal:  # either side may be padded, if positions count from the first real token
             if inputs.get("position_ids") is None:
                 positions = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
                 inputs["position_ids"] = positions + self.config.prefix_positions
-        elif checked:
-            require_right_padding(attention_mask)
         pooling = self.pooling
         # Attentions and a cache are of padded rows; `wk` divides by the norms of token vectors, at padding too.
         whole = bool(inputs.get("output_attentions")) or "cache" in inputs or pooling == "wk"
@@ -265,8 +275,6 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
             output_hidden_states=output_hidden_states or pooling in ALL_LAYERS,
             **{name: value for name, value in inputs.items() if value is not None},
         )
-        if pooling == "prompt" and input_ids is not None and checked:
-            require_mask_token(input_ids, self.config.mask_token_id)
         pooled = self.pool_outputs(outputs, input_ids, attention_mask)
         for layer in self.base_layers:
             pooled = layer(pooled)

@@ -16,7 +16,8 @@ from ..pooling import build_projection
 from ..serving.modeling_csezoo import CsezooModel
 from ..serving.pooling_csezoo import BackboneOutput
 from .configuration import SentenceEncoderConfig
-from .distributed import gather_rows, largest, sum_over_processes
+from .devices import tensor_on
+from .distributed import gather_rows, number_of_each, sum_over_processes
 from .masked_language_modeling import MaskedLMHead, MaskedLMTransform, mask_tokens, masked_lm_loss
 from .matryoshka import matryoshka_losses
 from .mini_batches import in_mini_batches
@@ -333,7 +334,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         """
         if not self.config.mask_duplicates:
             return None
-        more = largest(input_ids.shape[-1], input_ids.device) - input_ids.shape[-1]
+        more = max(number_of_each(input_ids.shape[-1])) - input_ids.shape[-1]
         padding = self.config.backbone_config.pad_token_id
         everyone, mine = gather_rows(F.pad(input_ids, (0, more), value=padding))
         return duplicate_rows(everyone, mine)
@@ -404,7 +405,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         """Return which tokens may be masked, in the shape of `input_ids`: real tokens that are not special."""
         if self.config.special_token_ids is None or self.config.mask_token_id is None:
             raise ValueError("special_token_ids, mask_token_id: not set; give the configuration the tokenizer's ids")
-        special = torch.tensor(self.config.special_token_ids, device=input_ids.device)
+        special = tensor_on(input_ids.device, self.config.special_token_ids)
         return attention_mask.bool() & ~torch.isin(input_ids, special)
 
     def auxiliary_losses(

@@ -1,5 +1,6 @@
 """An exponential moving average of weights."""
 
+import torch
 from torch import nn
 
 
@@ -11,7 +12,6 @@ def update_average(average: nn.Module, module: nn.Module, decay: float) -> None:
             batch norm's statistics are averages already.
         module: the module to average.
     """
-    for mean, weight in zip(average.parameters(), module.parameters(), strict=True):
-        mean.lerp_(weight, 1 - decay)
-    for copy, statistic in zip(average.buffers(), module.buffers(), strict=True):
-        copy.copy_(statistic)
+    torch._foreach_lerp_(list(average.parameters()), list(module.parameters()), 1 - decay)
+    if statistics := list(module.buffers()):
+        torch._foreach_copy_(list(average.buffers()), statistics)

@@ -124,13 +124,13 @@ class EncodesTexts(PreTrainedModel):
         if device is not None:
             self.to(device)  # type: ignore[arg-type]  # a decorator hides `self`
         own = self._tokenizer_for_encoding(tokenizer or self.own_tokenizer())
-        order, batches = read_batches(self, checked, own, batch_size, show_progress_bar)
+        token_ids = tokenize(own, checked)
         if of_tokens:
-            tokens = self._token_vectors(order, batches)
+            tokens = self._token_vectors(token_ids, own.pad_token_id, batch_size, show_progress_bar)
             return tokens[0] if single else tokens
-        embeddings = self._sentence_vectors(order, batches, truncate_dim)
-        if not (finite := embeddings.isfinite().all(1)).all():
-            raise ValueError(f"texts: the vector of item {finite.int().argmin()} is not finite; check the weights")
+        embeddings = self.encode_token_ids(
+            token_ids, own.pad_token_id, batch_size, truncate_dim=truncate_dim, show_progress_bar=show_progress_bar
+        )
         embeddings = F.normalize(embeddings, dim=-1) if normalize_embeddings else embeddings
         embeddings = quantize_embeddings(embeddings, precision) if precision != "float32" else embeddings
         embeddings = embeddings[0] if single else embeddings
@@ -187,28 +187,64 @@ class EncodesTexts(PreTrainedModel):
         """D, the length of a sentence embedding."""
         raise NotImplementedError
 
-    def embed_batch(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Return the sentence embeddings `(B, D)` of tokens `(B, T)`."""
-        return self(**batch, return_dict=True).pooler_output
+    def check_tokens(self, input_ids: torch.Tensor | None, attention_mask: torch.Tensor) -> None:
+        """Refuse tokens `(B, T)` whose vectors would be wrong.
 
-    def _sentence_vectors(self, order: list[int], batches: Batches, dimensions: int | None) -> torch.Tensor:
-        """Return `(n, dimensions)` on the model's device, in the order of the texts."""
-        width = min(dimensions or self.embedding_size, self.embedding_size)
+        Raises:
+            ValueError: a row is padded on the wrong side, or lacks a token that the pooling needs.
+        """
+        raise NotImplementedError
+
+    def embed_batch(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Return the sentence embeddings `(B, D)` of tokens `(B, T)` from `read_batches`, which has checked them."""
+        return self(**batch, checked=True, return_dict=True).pooler_output
+
+    def encode_token_ids(
+        self,
+        token_ids: list[torch.Tensor],
+        padding: int,
+        batch_size: int,
+        *,
+        truncate_dim: int | None = None,
+        show_progress_bar: bool = False,
+    ) -> torch.Tensor:
+        """Embed texts that were tokenised before, as `encode` does.
+
+        Args:
+            token_ids: of each text, from `tokenize`.
+            padding: the id that pads.
+            batch_size, truncate_dim, show_progress_bar: as in `encode`.
+
+        Returns:
+            `(n, D)` on the model's device, in the order of the texts.
+
+        Raises:
+            ValueError: a vector is not finite.
+        """
+        order, batches = read_batches(self, token_ids, padding, batch_size, show_progress_bar)
+        width = min(truncate_dim or self.embedding_size, self.embedding_size)
         # The vectors stay on the model's device, longest text first, and are copied to the host once, at the end.
         embeddings = torch.empty(len(order), width, dtype=self.dtype, device=self.device)
         with self.evaluating(), torch.inference_mode():
             for rows, batch in batches:
-                embeddings[rows] = self.embed_batch(batch)[:, :dimensions]
-        return embeddings[torch.tensor(order, dtype=torch.long).argsort().to(self.device)]
+                embeddings[rows] = self.embed_batch(batch)[:, :width]
+        places = torch.tensor(order, dtype=torch.long).argsort()
+        embeddings = embeddings[places.to(self.device, non_blocking=True)]
+        if not (finite := embeddings.isfinite().all(1)).all():
+            raise ValueError(f"texts: the vector of item {finite.int().argmin()} is not finite; check the weights")
+        return embeddings
 
-    def _token_vectors(self, order: list[int], batches: Batches) -> list[torch.Tensor]:
+    def _token_vectors(
+        self, token_ids: list[torch.Tensor], padding: int, batch_size: int, show_progress_bar: bool
+    ) -> list[torch.Tensor]:
         """Return the vectors of each text's tokens, `(tokens, H)` with special tokens, on the model's device."""
+        order, batches = read_batches(self, token_ids, padding, batch_size, show_progress_bar)
         vectors: list[torch.Tensor] = [torch.empty(0)] * len(order)
         with self.evaluating(), torch.no_grad():
             for rows, batch in batches:
-                states = self(**batch, return_dict=True).last_hidden_state
-                for text, states_of_text, mask in zip(order[rows], states, batch["attention_mask"], strict=True):
-                    vectors[text] = states_of_text[mask.bool()]
+                states = self(**batch, checked=True, return_dict=True).last_hidden_state
+                for text, states_of_text in zip(order[rows], states, strict=True):
+                    vectors[text] = states_of_text[: len(token_ids[text])]
         return vectors
 
     @contextmanager
@@ -229,26 +265,36 @@ class EncodesTexts(PreTrainedModel):
 
 
 def read_batches(
-    model: PreTrainedModel,
-    texts: list[str],
-    tokenizer: PreTrainedTokenizerBase,
-    batch_size: int,
-    show_progress_bar: bool,
+    model: EncodesTexts, token_ids: list[torch.Tensor], padding: int, batch_size: int, show_progress_bar: bool
 ) -> tuple[list[int], Batches]:
-    """Cut texts into batches of similar length.
+    """Cut texts into batches of similar length, and check them before they go to the model's device.
+
+    Args:
+        model: that will read them.
+        token_ids: of each text, from `tokenize`.
+        padding: the id that pads.
+        batch_size: largest number of texts in a batch.
+        show_progress_bar: whether to count the batches.
 
     Returns:
         The numbers of the texts in the order of the batches, longest first, so that an input too large for the memory
         fails at once; and for each batch its part of that order and the model's inputs.
     """
-    token_ids = tokenize(tokenizer, texts)
-    order = sorted(range(len(texts)), key=lambda i: -len(token_ids[i]))
+    order = sorted(range(len(token_ids)), key=lambda i: -len(token_ids[i]))
     most_tokens = CPU_BATCH_TOKENS if model.device.type == "cpu" else TOKENS_PER_TEXT * batch_size
     slices = cut_batches([len(token_ids[i]) for i in order], batch_size, most_tokens)
     # `leave=None`: a bar below another one leaves no line behind.
     bar = logging.tqdm(slices, desc="Encoding", leave=None, disable=not show_progress_bar)
-    padding = tokenizer.pad_token_id
-    return order, ((rows, pad_batch([token_ids[i] for i in order[rows]], padding, model.device)) for rows in bar)
+
+    def batches() -> Batches:
+        for rows in bar:
+            batch = pad_batch([token_ids[i] for i in order[rows]], padding)
+            model.check_tokens(**batch)
+            if model.device.type == "cuda":  # only a copy from pinned memory overlaps with computation
+                batch = {name: tensor.pin_memory() for name, tensor in batch.items()}
+            yield rows, {name: tensor.to(model.device, non_blocking=True) for name, tensor in batch.items()}
+
+    return order, batches()
 
 
 def checked_texts(texts: Iterable[str]) -> list[str]:
@@ -309,12 +355,9 @@ def cut_batches(lengths: list[int], most_texts: int, most_tokens: int) -> list[s
     return batches
 
 
-def pad_batch(token_ids: list[torch.Tensor], padding: int, device: torch.device) -> dict[str, torch.Tensor]:
-    """Return `input_ids` and `attention_mask`, `(B, T)`, without waiting for the copy to the device."""
+def pad_batch(token_ids: list[torch.Tensor], padding: int) -> dict[str, torch.Tensor]:
+    """Return `input_ids` and `attention_mask`, `(B, T)`, padded on the right."""
     lengths = torch.tensor([len(ids) for ids in token_ids])
     input_ids = pad_sequence(token_ids, batch_first=True, padding_value=padding)
     attention_mask = (torch.arange(input_ids.shape[1]) < lengths[:, None]).long()
-    batch = {"input_ids": input_ids, "attention_mask": attention_mask}
-    if device.type == "cuda":  # only a copy from pinned memory overlaps with computation
-        batch = {name: tensor.pin_memory() for name, tensor in batch.items()}
-    return {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+    return {"input_ids": input_ids, "attention_mask": attention_mask}

@@ -123,6 +123,7 @@ class CsezooModel(EncodesTexts):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
+        checked: bool = False,
     ) -> BaseModelOutputWithPooling | tuple:
         """Encode a batch.
 
@@ -131,6 +132,7 @@ class CsezooModel(EncodesTexts):
                 padded on the right. A causal model may also be padded on the left.
             inputs_embeds: `(B, T, H)`, instead of `input_ids`; not with `prompt` pooling.
             output_hidden_states, output_attentions, return_dict: as in every transformers encoder.
+            checked: the tokens were checked before, on the host. To read them from a device would wait for it.
 
         Returns:
             `pooler_output` `(B, D)`, the sentence embeddings; `last_hidden_state` `(B, T, H)`; `hidden_states` and
@@ -148,14 +150,12 @@ class CsezooModel(EncodesTexts):
         if attention_mask is None:
             attention_mask = torch.ones(rows.shape[:2], dtype=torch.long, device=rows.device)
         traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # a graph cannot raise an error
+        if not (checked or traced):
+            self.check_tokens(input_ids, attention_mask)
         if self.causal and position_ids is None:  # either side may be padded, if positions count from the first token
             position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0) + self.first_position
-        elif not self.causal and not traced:
-            require_right_padding(attention_mask)
         if pooling == "prompt" and input_ids is None:
             raise ValueError("inputs_embeds: prompt pooling needs the mask token; pass input_ids")
-        if pooling == "prompt" and not traced:
-            require_mask_token(input_ids, config.csezoo["mask_token_id"])  # type: ignore[arg-type]  # checked above
         inputs = {
             "input_ids": input_ids,
             "token_type_ids": token_type_ids,
@@ -179,6 +179,12 @@ class CsezooModel(EncodesTexts):
             attentions=outputs.attentions,
         )
         return result.to_tuple() if return_dict is False else result
+
+    def check_tokens(self, input_ids: torch.Tensor | None, attention_mask: torch.Tensor) -> None:
+        if not self.causal:
+            require_right_padding(attention_mask)
+        if self.config.csezoo["pooling"] == "prompt" and input_ids is not None:
+            require_mask_token(input_ids, self.config.csezoo["mask_token_id"])
 
     first_position = 0  # of a text, in a causal model
 

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
 from csezoo.modeling import method
-from csezoo.modeling.contrastive.distributed import gather_rows
+from csezoo.modeling.contrastive.distributed import _scattered_sum, gather_rows, own_share_of_sum
 from csezoo.training.data.batches import process_share
 from tests.conftest import tiny_config
 from tests.interpreters import free_port
@@ -166,6 +166,17 @@ def test_two_processes_give_the_gradient_of_one(two_processes, sentences, views,
     for name, expected in alone.state_dict().items():
         torch.testing.assert_close(state[name], expected, atol=1e-10, rtol=1e-8, msg=name)
     assert gathered.flatten().tolist() == [0.0] * -(-sentences // 2) + [1.0] * (sentences // 2)
+
+
+def both_sums(rank):
+    """This process's share of a sum, by all-reduce and by reduce-scatter."""
+    rows, counts = torch.arange(10.0).view(5, 2) + rank, [3, 2]
+    return own_share_of_sum(rows, counts), _scattered_sum(rows, counts), rows[:3] + rows[:3] + 1
+
+
+def test_devices_and_hosts_add_the_gradient_of_a_process_alike(two_processes):
+    reduced, scattered, expected = two_processes(both_sums)
+    assert torch.equal(reduced, expected) and torch.equal(scattered, expected)
 
 
 def operations_of_the_loss(rank, processes, changes):

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from csezoo.modeling import METHODS
+from csezoo.modeling.methods.contrastive_tension.model import own_pairs, pair_loss
 from csezoo.modeling.objectives import duplicate_rows, info_nce, prefix_contrastive, self_guided
 from tests.modeling.test_methods import CONFIGS, batch, configure
 from tests.modeling.test_objectives import naive_softmax_loss, unit
@@ -120,3 +122,27 @@ def test_labelled_triplets_have_the_option():
     twice = {key: torch.cat([value, value[1:2]]) for key, value in different.items()}
     assert loss(different, mask_duplicates=True) == loss(different)
     assert loss(twice, mask_duplicates=True) < loss(twice)
+
+
+def test_contrastive_tension_leaves_pairs_of_duplicates_out():
+    model = METHODS["contrastive_tension"][2](configure("contrastive_tension-own", "bert"))
+    embeddings = torch.randn(5, 2, 8)
+    duplicates = duplicate_rows(torch.tensor([1, 2, 3, 4, 3])[:, None, None])
+    left, right = own_pairs(5, model.config.negatives)
+    kept = [pair for pair in zip(left.tolist(), right.tolist(), strict=True) if set(pair) != {2, 4}]
+    assert 0 < len(kept) < len(left)
+    scores = torch.stack([embeddings[one, 0] @ embeddings[other, 1] for one, other in kept])
+    same = torch.tensor([float(one == other) for one, other in kept])
+    expected = F.binary_cross_entropy_with_logits(scores, same)
+    torch.testing.assert_close(model.contrastive_loss(embeddings, duplicates), expected)
+    every = (embeddings[left, 0] * embeddings[right, 1]).sum(1)
+    torch.testing.assert_close(pair_loss(every, left == right, ~duplicates[left, right]), expected)
+
+
+def test_rows_are_equal_only_if_every_token_is():
+    rows = torch.randint(30_000, (300, 1, 9))
+    rows[150:] = rows[:150]
+    rows[150:200, 0, 4] += 1
+    rows[200:250] = rows[200:250].flip(2)
+    expected = (rows[:, None, 0] == rows[None, :, 0]).all(2).fill_diagonal_(False)
+    assert torch.equal(duplicate_rows(rows), expected) and expected.sum() == 100

@@ -130,3 +130,13 @@ def test_what_the_method_does_not_have_is_refused(keys, message):
     assert ISBERTConfig().view_columns(1) == [0]
     with pytest.raises(ValueError, match="one text column, not 2"):
         ISBERTConfig().view_columns(2)
+
+
+def test_features_that_do_not_count_change_nothing():
+    """On a device, features of padding stay in the batch, because their number would have to be waited for."""
+    torch.manual_seed(0)
+    sentences, features = torch.randn(3, 4), torch.randn(7, 4)
+    owners, real = torch.tensor([0, 0, 1, 1, 2, 2, 2]), torch.tensor([1, 0, 1, 1, 1, 0, 0]).bool()
+    duplicates = torch.eye(3).flip(0).bool()
+    loss = jensen_shannon(sentences, features, owners, duplicates, real=real)
+    torch.testing.assert_close(loss, jensen_shannon(sentences, features[real], owners[real], duplicates))

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Timer
 
 from csezoo.training.train import main
 from tests.interpreters import CONTEXT
@@ -53,6 +54,25 @@ def terminate() -> None:
 def fill_disk() -> None:
     """From here on the file system lets no file grow beyond 50 kB."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
+
+
+@dataclass
+class KilledAfter:
+    """Killed (SIGKILL) some seconds after the training process logs a line with `text` for the n-th time."""
+
+    text: str
+    occurrence: int
+    seconds: float
+
+    def install(self) -> None:
+        handler = logging.Handler()
+        handler.emit = self.emit
+        logging.getLogger("csezoo").addHandler(handler)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.occurrence -= self.text in record.getMessage()
+        if self.occurrence == 0:
+            Timer(self.seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
 
 
 @dataclass

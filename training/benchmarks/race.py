@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from ..environment import device, processor, versions
+from ..environment import default_device, device_name, processor, versions
 from ..errors import UserError
 
 
@@ -53,7 +53,8 @@ def race(ours: Callable[[], object], usual: Callable[[], object], *, repeats: in
 
 def machine() -> dict[str, object]:
     """Return device, processor, system, number of processors, threads and library versions, for the report."""
-    hardware = {"device": device(), "processor": processor(), "system": platform.platform(), "cpus": os.cpu_count()}
+    hardware: dict[str, object] = {"device": device_name(default_device()), "processor": processor()}
+    hardware |= {"system": platform.platform(), "cpus": os.cpu_count()}
     return {**hardware, "threads": torch.get_num_threads(), "versions": versions()}
 
 

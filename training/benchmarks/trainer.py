@@ -13,7 +13,7 @@ import datasets
 import torch
 
 from ..data.texts import load_sentences
-from ..environment import peak_device_bytes, peak_rss_bytes, quiet_transformers
+from ..environment import default_device, peak_device_bytes, peak_rss_bytes, quiet_transformers
 from ..errors import UserError
 from ..loop.precision import choose_precision
 from ..recipes import Recipe
@@ -133,4 +133,4 @@ def peak_of(name: str, recipe: Recipe, steps: int) -> int:
 def _train_and_measure(name: str, recipe: Recipe, steps: int) -> int:
     quiet_transformers()
     CONTENDERS[name](recipe, steps)()
-    return peak_device_bytes() or peak_rss_bytes()
+    return peak_device_bytes(default_device()) or peak_rss_bytes()

@@ -22,7 +22,7 @@ from csezoo.modeling.contrastive.pretrained import SentenceEncoderPreTrainedMode
 from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 from csezoo.modeling.serving.layers_csezoo import PrefixCache
 
-from ..environment import peak_device_bytes, peak_rss_bytes
+from ..environment import default_device, peak_device_bytes, peak_rss_bytes
 from ..errors import UserError
 from ..loop.building import build, choose_layout
 from ..loop.precision import choose_precision, product_seconds
@@ -265,7 +265,7 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
     run_passes = partial(updates.run_passes, passes)
     updates.run()  # the first run is the slowest
     padding = updates.padding_tokens
-    peak = peak_device_bytes() or peak_rss_bytes()
+    peak = peak_device_bytes(default_device()) or peak_rss_bytes()
     counted = operations(updates.run)
     floor = counted / operations(run_passes)
     figures = race(updates.run, run_passes, repeats=repeats)

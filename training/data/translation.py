@@ -10,6 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from csezoo.modeling.contrastive.weight_files import weight_files
 
+from ..environment import default_device
 from ..errors import UserError, one_line
 from ..loading.backbones import LOAD_ERRORS, SAFELY
 from ..loading.sizes import refuse_oversized_checkpoint
@@ -45,7 +46,7 @@ def translator(
     positions = model.config.to_dict().get("max_position_embeddings")  # T5 has no limit
     if positions and max_length > positions:
         raise UserError(f"max_length: {name!r} has {positions} positions; give --max_length {positions} or less")
-    model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    model = model.to(default_device()).eval()
     options: dict[str, Any] = {"num_beams": beams, "max_new_tokens": max_length, "do_sample": False}
     if languages:
         ids = {language: tokenizer.convert_tokens_to_ids(language) for language in languages}

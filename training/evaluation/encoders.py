@@ -24,7 +24,7 @@ from csezoo.modeling.serving.configuration_csezoo import CsezooConfig
 from csezoo.modeling.serving.encoding_csezoo import EncodesTexts
 from csezoo.modeling.serving.modeling_csezoo import CsezooModel
 
-from ..environment import device
+from ..environment import default_device, device_name
 from ..errors import UserError, one_line, quoted
 from ..files import read_json
 from ..hub import is_inside, repository_file
@@ -45,7 +45,13 @@ PLAIN_POOLINGS = tuple(mode for mode in POOLING_MODES if mode != "prompt")  # on
 
 
 def load_encoder(
-    model: str, *, pooling: str | None = None, batch_size: int = 128, dtype: str = "float32", progress: bool = False
+    model: str,
+    *,
+    pooling: str | None = None,
+    batch_size: int = 128,
+    dtype: str = "float32",
+    progress: bool = False,
+    device: torch.device | None = None,
 ) -> tuple[CountingEncoder, dict[str, Any]]:
     """Load a model as a function from texts to vectors, with its receipt.
 
@@ -55,6 +61,7 @@ def load_encoder(
         batch_size: maximum number of texts per forward pass.
         dtype: of the weights.
         progress: show a bar.
+        device: of the model, by default the GPU if there is one.
 
     Raises:
         UserError: the model cannot be loaded, its pooling is missing, or one is given to a model that defines it.
@@ -62,24 +69,26 @@ def load_encoder(
     if model == BAG_OF_WORDS or os.path.isfile(model):
         _refuse_pooling(model, pooling)
         return load_bag_of_words() if model == BAG_OF_WORDS else load_word_vectors(model)
+    device = device or default_device()
     if is_published(model):
         _refuse_pooling(model, pooling)
         published = load_checkpoint(model, dtype)
-        encode = _counting_encoder(model, published, checkpoint_tokenizer(published, model), batch_size, progress)
-        return encode, _encoder_receipt(model, published.config.csezoo["pooling"], dtype, batch_size, "csezoo")
+        tokenizer = checkpoint_tokenizer(published, model)
+        encode = _counting_encoder(model, published, tokenizer, batch_size, progress, device)
+        return encode, _encoder_receipt(model, published.config.csezoo["pooling"], dtype, batch_size, "csezoo", device)
     if repository_file(model, "modules.json"):
         _refuse_pooling(model, pooling)
-        return _sentence_transformer(model, batch_size, dtype, progress)
+        return _sentence_transformer(model, batch_size, dtype, progress, device)
     if pooling is None:
         raise UserError(
             f"{model} is a plain encoder, which needs a pooling: give --pooling with one of "
             f"{', '.join(PLAIN_POOLINGS)}"
         )
     encoder, tokenizer = plain_encoder(model, pooling, dtype)
-    encode = _counting_encoder(model, encoder, tokenizer, batch_size, progress)
+    encode = _counting_encoder(model, encoder, tokenizer, batch_size, progress, device)
     if batch_size > 1:
         _refuse_padding_dependence(model, encoder, tokenizer)
-    return encode, _encoder_receipt(model, pooling, dtype, batch_size, "transformers")
+    return encode, _encoder_receipt(model, pooling, dtype, batch_size, "transformers", device)
 
 
 def load_checkpoint(model: str, dtype: str = "float32") -> CsezooModel:
@@ -149,9 +158,14 @@ def _refuse_padding_dependence(model: str, encoder: SentenceEncoderModel, tokeni
 
 
 def _counting_encoder(
-    model: str, encoder: EncodesTexts, tokenizer: PreTrainedTokenizerBase, batch_size: int, progress: bool
+    model: str,
+    encoder: EncodesTexts,
+    tokenizer: PreTrainedTokenizerBase,
+    batch_size: int,
+    progress: bool,
+    device: torch.device,
 ) -> CountingEncoder:
-    encoder.to("cuda" if torch.cuda.is_available() else "cpu").eval()  # type: ignore[arg-type]  # a decorator hides `self`
+    encoder.to(device).eval()  # type: ignore[arg-type]  # a decorator hides `self`
     run_once(model, lambda: encoder.encode(UNKNOWN, tokenizer))
 
     def encode(texts: list[str]) -> np.ndarray:
@@ -169,7 +183,7 @@ def _count_tokens(tokenizer: Any, texts: list[str]) -> int:
 
 
 def _sentence_transformer(
-    model: str, batch_size: int, dtype: str, progress: bool
+    model: str, batch_size: int, dtype: str, progress: bool, device: torch.device
 ) -> tuple[CountingEncoder, dict[str, Any]]:
     try:
         from sentence_transformers import SentenceTransformer, __version__
@@ -191,14 +205,14 @@ def _sentence_transformer(
             if config := repository_file(model, Path(folder, "config.json").as_posix()):
                 _refuse_oversized_module(model, config)
         options = {"dtype": dtype, "use_safetensors": True}
-        encoder = SentenceTransformer(model, model_kwargs=options, trust_remote_code=False)
+        encoder = SentenceTransformer(model, device=str(device), model_kwargs=options, trust_remote_code=False)
     except LOAD_ERRORS as error:
         raise UserError(f"{model} could not be loaded ({one_line(error)})") from error
 
     def encode(texts: list[str]) -> np.ndarray:
         return encoder.encode(texts, batch_size=batch_size, show_progress_bar=progress)
 
-    receipt = _encoder_receipt(model, "its own", dtype, batch_size, "sentence-transformers")
+    receipt = _encoder_receipt(model, "its own", dtype, batch_size, "sentence-transformers", device)
     receipt["sentence_transformers"] = __version__
     return CountingEncoder(encode, partial(_count_tokens, encoder.tokenizer)), receipt
 
@@ -212,9 +226,11 @@ def _refuse_oversized_module(model: str, config: Path) -> None:
         refuse_oversized(model, content, lambda: torch.nn.Linear(content["in_features"], content["out_features"]))
 
 
-def _encoder_receipt(model: str, pooling: str, dtype: str, batch_size: int, kind: str) -> dict[str, Any]:
-    settings = {"pooling": pooling, "dtype": dtype, "batch_size": batch_size, "kind": kind, "device": device()}
-    return {**settings, **model_receipt(model)}
+def _encoder_receipt(
+    model: str, pooling: str, dtype: str, batch_size: int, kind: str, device: torch.device
+) -> dict[str, Any]:
+    settings = {"pooling": pooling, "dtype": dtype, "batch_size": batch_size, "kind": kind}
+    return {**settings, "device": device_name(device), **model_receipt(model)}
 
 
 def model_receipt(model: str) -> dict[str, str | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import platform
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from ..environment import device
 from ..errors import UserError, one_line
 from ..files import UNREADABLE
 from .sentence_vectors import CountingEncoder, Encode
@@ -89,7 +89,7 @@ def load_bag_of_words() -> tuple[CountingEncoder, dict[str, Any]]:
 def _with_receipt(
     encode: Encode, split: Callable[[str], list[str]], kind: str, pooling: str, digest: str | None
 ) -> tuple[CountingEncoder, dict[str, Any]]:
-    receipt = {"pooling": pooling, "dtype": "float32", "batch_size": None, "kind": kind, "device": device()}
+    receipt = {"pooling": pooling, "dtype": "float32", "batch_size": None, "kind": kind, "device": platform.machine()}
     receipt |= {"model_sha256": digest, "model_revision": None}
     return CountingEncoder(encode, lambda texts: sum(len(split(text)) for text in texts)), receipt
 

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from csezoo.modeling.contrastive.backbones import dropout_fields
+from csezoo.modeling.contrastive.devices import forked_rng
 from csezoo.modeling.contrastive.published import load_published
 from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
 from csezoo.modeling.contrastive.weight_files import weight_files
@@ -132,8 +133,7 @@ def padding_moves(serving: SentenceEncoderModel, tokenizer: PreTrainedTokenizerB
     padded = torch.nn.functional.pad(ids, (0, min(PADDING, room)), value=tokenizer.pad_token_id)
     mask = torch.nn.functional.pad(torch.ones_like(ids), (0, padded.shape[1] - ids.shape[1]))
     was_training, computed = serving.training, serving.computes_padding
-    devices = [serving.device] if serving.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.no_grad():
+    with forked_rng(serving.device), torch.no_grad():
         serving.eval()
         serving.compute_padding()
         alone = serving.encode_tokens(ids)[0].last_hidden_state

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from accelerate.utils import broadcast_object_list
+import torch
 from torch import nn
 
 from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.serving.encoding_csezoo import tokenize
 
 from ..errors import UserError
 from ..evaluation.selection import dev_score
 from ..evaluation.suites import Task
 from ..recipes import Recipe
 from ..recipes.keys import LAST
+from .background import BackgroundWriter, host_copies
 from .building import Build
+from .distributed.hosts import from_main, wait_for_all
 from .distributed.launch import on_main
 from .health import warnings
 from .served.best_weights import BestWeights
@@ -35,10 +39,20 @@ class BestModel:
         run: the run's directory.
         dev: tasks whose mean score selects the best model. Without them, the last model is the best.
         log: gets the scores.
+        writer: writes the weights while the run trains on.
     """
 
-    def __init__(self, run: Path, built: Build, recipe: Recipe, dev: Sequence[Task], log: TrainingLog):
-        self.built, self.recipe, self.dev, self.log = built, recipe, dev, log
+    def __init__(
+        self,
+        run: Path,
+        built: Build,
+        recipe: Recipe,
+        dev: Sequence[Task],
+        log: TrainingLog,
+        writer: BackgroundWriter,
+    ):
+        self.built, self.recipe, self.dev, self.log, self.writer = built, recipe, dev, log, writer
+        self.token_ids: dict[str, torch.Tensor] = {}  # of the dev texts
         self.accelerator = log.accelerator
         self.best_step: int | None = None
         self.best_score: float | None = None
@@ -51,8 +65,9 @@ class BestModel:
     COUNTERS: tuple[str, ...] = ("best_step", "best_score", "last_score", "times_lower", "times_not_best")
 
     def counters(self) -> dict:
+        """Return what a checkpoint keeps. The checksums of `best_weights` are known when these have been written."""
         kept = {name: getattr(self, name) for name in self.COUNTERS}
-        return {**kept, "soup": self.soup.ranked, "best_weights": self.weights.checksums}
+        return {**kept, "soup": list(self.soup.ranked), "best_weights": dict.fromkeys(self.weights.needed)}
 
     def restore(self, counters: dict) -> None:
         """Continue with a checkpoint's counters.
@@ -138,10 +153,9 @@ class BestModel:
         score: Any = None
         encoder = self.built.model.served_encoders()[0]
         if self.dev:
-            scored: list[Any] = [None]
             if self.accelerator.is_main_process:
-                scored[0], encoder = self._best_encoder()
-            score = broadcast_object_list(scored)[0]
+                score, encoder = self._best_encoder()
+            score = from_main(score)
             self.log.write({"step": step, "dev": score})
             self.soup.rank(score, step)
             if counts:
@@ -153,9 +167,10 @@ class BestModel:
             needed = self._needed_steps()
             if step in needed:
                 with self.built.model.serving_model().read_with(encoder):
-                    self.weights.write(step, self._serving())
+                    weights = host_copies(self._serving().state_dict())
+                self.writer.submit(partial(self.weights.write, step, weights))
             self.weights.need(needed)
-        self.accelerator.wait_for_everyone()
+        wait_for_all()
 
     def served(self) -> tuple[SentenceEncoderModel, list[int]]:
         """Load the best weights of the run, or their average, into the serving model.
@@ -193,7 +208,14 @@ class BestModel:
 
     def _dev_score(self, serving: SentenceEncoderModel) -> float:
         def encode(texts: list[str]) -> np.ndarray:
-            vectors = serving.encode(texts, self.built.serving_tokenizer, batch_size=self.recipe.eval_batch_size)
+            tokenizer = self.built.serving_tokenizer
+            new = [text for text in texts if text not in self.token_ids]
+            self.token_ids |= zip(
+                new, tokenize(tokenizer, [serving.prompt_text() + text for text in new]), strict=True
+            )
+            ids = [self.token_ids[text] for text in texts]
+            encoded = serving.encode_token_ids(ids, tokenizer.pad_token_id, self.recipe.eval_batch_size)
+            vectors = encoded.float().cpu().numpy()
             for line in warnings(vectors, self.built.model):
                 logger.warning("step %d: %s", self.log.step, line)
             return vectors

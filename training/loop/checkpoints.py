@@ -1,26 +1,29 @@
-"""Checkpoints in safetensors and JSON: complete or absent, and resumed bit for bit."""
+"""Checkpoints in safetensors and JSON: complete or absent, and on a CPU resumed bit for bit."""
 
 from __future__ import annotations
 
 import json
 import logging
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.utils import DistributedType
 from safetensors import SafetensorError
-from safetensors.torch import load_file, load_model, save_file, save_model
+from safetensors.torch import load_file, save_file
 from torch.optim.lr_scheduler import LambdaLR
 
 from ..data.streams import Place
 from ..errors import UserError, one_line, others
 from ..files import flush, remove, write_json
 from ..hub import differing_files, sha256
+from .background import host_copies
 from .distributed import fsdp, zero
+from .distributed.hosts import gather_on_main
 from .run_receipt import SAME_RUN
 
 KEEP = 2
@@ -29,6 +32,50 @@ CHECKSUMS = "checksums.json"
 # Keys in `state.json`: the run's receipt, and what must be the same to load the checkpoint.
 RECEIPT, FITS = "origin", "fits"
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Snapshot:
+    """The state of a run at an update, in the host's memory.
+
+    Args:
+        tensors: of each safetensors file, by its name without the ending.
+        places: of each process in a stream, by the name of a JSON file.
+        state: what else `TrainingState.load` needs.
+    """
+
+    tensors: dict[str, dict[str, torch.Tensor]]
+    places: dict[str, dict[str, object]]
+    state: dict[str, object]
+
+    def write(self, directory: Path, step: int, counters: dict, metrics: tuple[str, bytes]) -> None:
+        """Write `directory/step-…` under another name, rename it when it is complete, and delete the oldest ones.
+
+        Args:
+            directory: of the run's checkpoints.
+            step: updates so far.
+            counters: of the run's progress, with `step`.
+            metrics: name and content of the run's metrics so far; the checkpoint gets a copy.
+        """
+        target, partial = directory / f"step-{step:08d}", directory / f"partial-{step:08d}"
+        remove(partial)
+        partial.mkdir(parents=True)
+        for name, tensors in self.tensors.items():
+            save_file(tensors, partial / f"{name}.safetensors")
+        for name, place in self.places.items():
+            write_json(partial / f"{name}.json", place)
+        name, content = metrics
+        (partial / name).write_bytes(content)
+        files = {path.name: path.stat().st_size for path in partial.iterdir()}
+        text = json.dumps({**self.state, "files": files, **counters})
+        (partial / STATE).write_text(text, encoding="utf-8")
+        write_json(partial / CHECKSUMS, {path.name: sha256(path) for path in sorted(partial.iterdir())})
+        flush(partial)
+        if target.exists():
+            discard(target)
+        partial.rename(target)
+        for old in checkpoints(directory, cast(dict, self.state[RECEIPT]))[:-KEEP]:
+            discard(old)
 
 
 class TrainingState:
@@ -58,46 +105,31 @@ class TrainingState:
         self.scheduler = scheduler
         self.receipt = receipt
 
-    def save(self, directory: Path, step: int, counters: dict, metrics: Path, place: Place | None) -> None:
-        """Write `directory/step-…` under another name, and rename it when every process has written its part.
+    def snapshot(self, place: Place | None) -> Snapshot | None:
+        """Copy the state into the host's memory. All processes must call this together.
 
         Args:
-            directory: of the run's checkpoints.
-            step: updates so far.
-            counters: of the run's progress, with `step`.
-            metrics: the run's metrics so far; the checkpoint gets a copy.
             place: of this process in a stream of training data.
+
+        Returns:
+            The copy on the main process, None on the others.
         """
-        target = directory / f"step-{step:08d}"
-        partial = directory / f"partial-{step:08d}"
         accelerator = self.accelerator
-        if accelerator.is_main_process:
-            remove(partial)
-            partial.mkdir(parents=True)
-        accelerator.wait_for_everyone()
-        save_file(_random_state(), partial / f"random-{accelerator.process_index}.safetensors")
-        if place:
-            write_json(partial / f"stream-{accelerator.process_index}.json", asdict(place))
         moments = self.shards.gather_moments(self.optimizer)
-        if accelerator.is_main_process:
-            save_model(self.model, str(partial / "model.safetensors"))  # writes tied tensors once
-            save_file(moments, partial / "optimizer.safetensors")
-            shutil.copy(metrics, partial)
-        accelerator.wait_for_everyone()
-        if accelerator.is_main_process:
-            files = {path.name: path.stat().st_size for path in partial.iterdir()}
-            scaler = accelerator.scaler.state_dict() if accelerator.scaler else None
-            state = {RECEIPT: self.receipt, "files": files, "scheduler": _plain(self.scheduler), "scaler": scaler}
-            state[FITS] = self._fits()
-            (partial / STATE).write_text(json.dumps({**state, **counters}), encoding="utf-8")
-            write_json(partial / CHECKSUMS, {path.name: sha256(path) for path in sorted(partial.iterdir())})
-            flush(partial)
-            if target.exists():
-                discard(target)
-            partial.rename(target)
-            for old in checkpoints(directory, self.receipt)[:-KEEP]:
-                discard(old)
-        accelerator.wait_for_everyone()
+        of_processes = gather_on_main((_random_state(accelerator.device), place))
+        if of_processes is None:
+            return None
+        state_dict = self.model.state_dict()
+        saved = dict.fromkeys(_saved_names(self.model).values())
+        tensors = {
+            "model": host_copies({name: state_dict[name] for name in saved}),
+            "optimizer": host_copies(moments),
+        }
+        tensors |= {f"random-{number}": random for number, (random, _) in enumerate(of_processes)}
+        places = {f"stream-{number}": asdict(place) for number, (_, place) in enumerate(of_processes) if place}
+        scaler = accelerator.scaler.state_dict() if accelerator.scaler else None
+        state = {RECEIPT: self.receipt, "scheduler": _plain(self.scheduler), "scaler": scaler, FITS: self._fits()}
+        return Snapshot(tensors, places, state)
 
     def _fits(self) -> dict[str, object]:
         return {
@@ -129,11 +161,12 @@ class TrainingState:
         """
         try:
             state = read_state(checkpoint)
-            load_model(self.model, checkpoint / "model.safetensors")
+            saved = load_file(checkpoint / "model.safetensors")
+            self.model.load_state_dict({name: saved[first] for name, first in _saved_names(self.model).items()})
             slots = load_file(checkpoint / "optimizer.safetensors")
             random_state = checkpoint / f"random-{self.accelerator.process_index}.safetensors"
             if random_state.is_file():  # a process that the run did not have before keeps its new random state
-                _restore_random_state(load_file(random_state))
+                _restore_random_state(load_file(random_state), self.accelerator.device)
         except (OSError, SafetensorError, RuntimeError) as error:
             raise UserError(
                 f"{checkpoint} could not be read ({one_line(error)}); delete it, and the same command resumes from "
@@ -305,21 +338,31 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
+def _saved_names(model: torch.nn.Module) -> dict[str, str]:
+    """Return for each tensor of a model the name under which it is saved: tied tensors have several, and one file."""
+    names: dict[int, list[str]] = {}
+    tensors = model.state_dict(keep_vars=True)  # as variables, tied tensors are one object
+    for name, tensor in tensors.items():
+        names.setdefault(id(tensor), []).append(name)
+    return {name: min(names[id(tensor)]) for name, tensor in tensors.items()}
+
+
 def _plain(scheduler: LambdaLR) -> dict:
     return {name: value for name, value in scheduler.state_dict().items() if name != "lr_lambdas"} | {
         "lr_lambdas": [None for _ in scheduler.base_lrs]
     }
 
 
-def _random_state() -> dict[str, torch.Tensor]:
+def _random_state(device: torch.device) -> dict[str, torch.Tensor]:
     """Return torch's random state. Dropout and masks depend on it; the order of the data depends only on the seed."""
     states = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        states["cuda"] = torch.cuda.get_rng_state()
+    if device.type != "cpu":
+        states[device.type] = torch.get_device_module(device).get_rng_state(device)
     return states
 
 
-def _restore_random_state(states: dict[str, torch.Tensor]) -> None:
+def _restore_random_state(states: dict[str, torch.Tensor], device: torch.device) -> None:
+    """Restore the random state. That of another kind of device is left out: `receipt` has told of the change."""
     torch.set_rng_state(states["cpu"])
-    if "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"])
+    if device.type != "cpu" and device.type in states:
+        torch.get_device_module(device).set_rng_state(states[device.type], device)

@@ -39,8 +39,8 @@ def keep_batch(
         found: the first update that is not finite.
         batches: this process's share of the update's batches.
         rows: row numbers of all processes, in the training data and in the labelled data.
-        checkpoint: the newest of the run, from before the update. Resuming from it is bit-exact, so it repeats the
-            update.
+        checkpoint: the newest of the run, from before the update. On a CPU, resuming from it is bit-exact and repeats
+            the update. On a GPU, sums in another order can round it differently.
         process: rank of this process.
     """
     name, value = next((name, value) for name, value in found.values.items() if not abs(value) < float("inf"))

@@ -49,7 +49,7 @@ class Transformers4AdamW(torch.optim.AdamW):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
-        fused: bool = False,
+        fused: bool | None = None,
     ):
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=fused)
 
@@ -170,5 +170,6 @@ def make_optimizer(
         kind = Transformers4AdamW if recipe.optimizer == "adamw-transformers4" else UncorrectedAdamW
         # On a GPU, a fused optimizer counts its steps there, and reading them would wait for it.
         on_cpu = all(weight.device.type == "cpu" for group in groups for weight in group["params"])
-        return kind(groups, fused=on_cpu and not fp16, **options)
-    return torch.optim.AdamW(groups, fused=not fp16, **options)  # fused: a fifth of the time on CPU
+        return kind(groups, fused=(on_cpu and not fp16) or None, **options)
+    # Fused: a fifth of the time on CPU. None lets torch update many tensors at once on a GPU; False would not.
+    return torch.optim.AdamW(groups, fused=None if fp16 else True, **options)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from accelerate import Accelerator, PartialState
-from accelerate.utils import DistributedType, broadcast_object_list
+from accelerate.utils import DistributedType
+from transformers import PreTrainedModel
+
+from ..recipes import Recipe
+from .distributed.hosts import from_main
 
 logger = logging.getLogger(__name__)
+TAKE_FLOAT32 = (None, "eager", "sdpa", "flex_attention")  # attentions of transformers
 
 
 def choose_precision(name: str | None) -> str | None:
@@ -21,7 +28,7 @@ def choose_precision(name: str | None) -> str | None:
         return name
     state = PartialState()
     ratio = bf16_speed(state.device) if state.is_main_process else 0.0  # the other processes receive it below
-    ratio = broadcast_object_list([ratio])[0] if state.num_processes > 1 else ratio
+    ratio = from_main(ratio)
     chosen = "bf16" if ratio > 1 else "no"
     logger.info("bf16 is %.2f times as fast as float32 on this device: using precision %s", ratio, chosen)
     return chosen
@@ -32,6 +39,23 @@ def precision_of(accelerator: Accelerator) -> str:
     if accelerator.distributed_type == DistributedType.DEEPSPEED:
         return "bf16" if accelerator.deepspeed_plugin.get_value("torch_autocast.enabled") else "no"
     return accelerator.mixed_precision
+
+
+@contextmanager
+def float32_attention(model: PreTrainedModel, recipe: Recipe) -> Iterator[None]:
+    """Let a model run without autocast inside the context, as for dev scores and checks, whatever its attention is.
+
+    Flash attention and many kernels of the Hub take only half precision. `sdpa` takes their place.
+    """
+    name = recipe.attn_implementation
+    if name in TAKE_FLOAT32:
+        yield
+        return
+    model.set_attn_implementation("sdpa")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(name)
 
 
 def bf16_speed(device: torch.device, *, repeats: int = 5) -> float:

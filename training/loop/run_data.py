@@ -26,10 +26,13 @@ from ..loading.served_encoder import load_as_served
 from ..recipes import Recipe
 from ..recipes.keys import BASE_TEACHER
 from .building import Build
+from .distributed.hosts import first_of_each_node
 
 ROWS_AT_ONCE = 100_000
 # Labelled rows on which a method computes its diagnostics.
 PROBE = 256
+# Workers of a run on a GPU: while one collates a batch, that of the other is ready.
+DEVICE_WORKERS = 2
 logger = logging.getLogger(__name__)
 
 
@@ -58,7 +61,12 @@ class RunData:
         # The loader has its own generator, so that iterating does not draw from the generator of dropout.
         self.options: dict[str, Any] = {"pin_memory": accelerator.device.type == "cuda", "batch_size": None}
         self.options["generator"] = torch.Generator()
-        if recipe.num_workers:  # a worker is a fork, which the threads of tokenizers do not survive
+        if recipe.num_workers is None:
+            on_device = 1 if recipe.streaming else DEVICE_WORKERS
+            self.options["num_workers"] = 0 if accelerator.device.type == "cpu" else on_device
+        else:
+            self.options["num_workers"] = recipe.num_workers
+        if self.options["num_workers"]:  # a worker is a fork, which the threads of tokenizers do not survive
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.collation = (built.templates, built.serving_tokenizer.pad_token_id)
         cut = {"tokenizer": built.tokenizer, "length": built.sentence_length, "prompt": config.default_prompt}
@@ -81,7 +89,7 @@ class RunData:
             self._stream(built.text_collator, **share)
             return
         teachers: Teachers | BaseTeacher | None = None
-        with accelerator.main_process_first():
+        with first_of_each_node():
             sentences = load_sentences(self.recipe)
             if self.recipe.teachers:
                 teachers = self._teachers(list(sentences["0"]), accelerator.device)
@@ -135,7 +143,7 @@ class RunData:
             raise UserError(
                 "nli_classes: training on labelled pairs needs --nli_classes 2 (triplets) or 3 (labelled pairs)"
             )
-        with accelerator.main_process_first():
+        with first_of_each_node():
             rows = tokenize_once(load_labelled(self.recipe, classes), **cut)
         collate = ViewCollator(*self.collation, lambda columns: list(range(columns)))
         batches = Batches(rows, collate, batch_size=self.recipe.nli_batch_size, **self.share)
@@ -156,7 +164,7 @@ class RunData:
         return {keys[kind]: rows_sha256(rows[kind]) for kind in rows if not files[kind]}
 
     def _loader(self, batches: Dataset, **options: Any) -> DataLoader:
-        return DataLoader(batches, num_workers=self.recipe.num_workers, **self.options, **options)
+        return DataLoader(batches, **self.options, **options)
 
     def batches(self, stage: str, start: int, stop: int, before: int) -> Iterator[dict[str, Any]]:
         """Yield the arguments of the model's forward, for the batches from `start` to `stop` of a stage.

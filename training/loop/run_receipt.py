@@ -60,6 +60,7 @@ def run_receipt(
     return {
         **build_receipt(recipe, seed, built),
         "processes": accelerator.num_processes,
+        "device": accelerator.device.type,
         "precision": precision_of(accelerator),
         "layout": "padded" if built.model.computes_padding else "packed",
         "code": code_sha256(),

@@ -18,7 +18,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
-from ..environment import device, processor, versions
+from ..environment import device_name, processor, versions
 from ..errors import Terminated, UserError, others
 from ..evaluation.baseline import gain, gain_line, is_better, read_baseline
 from ..evaluation.encoders import load_encoder
@@ -44,9 +44,11 @@ from ..pictures.captions import PICTURES
 from ..pictures.vectors import draw_similarities
 from ..publishing.repository import save_card
 from ..recipes import Recipe, load_recipe, origin
+from .background import BackgroundWriter
 from .best_model import BestModel
 from .building import build
 from .checkpoints import RECEIPT, newest, read_state, step_of
+from .distributed.hosts import wait_for_all
 from .distributed.launch import make_accelerator, on_main, start_tracker
 from .distributed.seeds import (
     best_directory,
@@ -117,7 +119,7 @@ def _run_seeds(recipe: Recipe, output: Path, accelerator: Accelerator) -> dict:
                 finished = receipts(on_main(accelerator, partial(finished_seeds, output, seeds)))
                 run_seed(replace(recipe, seeds=seeds), seed, run, accelerator, dev, tests, finished)
     results = on_main(accelerator, partial(conclude, recipe, output))
-    accelerator.wait_for_everyone()  # no process may leave while another still talks to it
+    wait_for_all()  # no process may leave while another still talks to it
     return results
 
 
@@ -182,21 +184,30 @@ def run_seed(
     accelerator.free_memory()  # the next seed needs the memory
     if accelerator.is_main_process:
         logger.info("evaluating %s", run / "best")
-        write_json(results_file, evaluate_best(recipe, seed, run, training, dev, tests))
-    accelerator.wait_for_everyone()
+        write_json(results_file, evaluate_best(recipe, seed, run, training, dev, tests, accelerator.device))
+    wait_for_all()
 
 
 def evaluate_best(
-    recipe: Recipe, seed: int, run: Path, training: dict, dev: list[Task], tests: list[PairTask]
+    recipe: Recipe,
+    seed: int,
+    run: Path,
+    training: dict,
+    dev: list[Task],
+    tests: list[PairTask],
+    device: torch.device,
 ) -> dict:
     """Load `best/` as a user would, score it, draw its similarities and rewrite its card.
 
     The card also shows the nearest sentences of some sentences, before and after training.
+
+    Args:
+        device: of the run.
     """
     results, nearest, figures = [], [], {}
     tasks, baseline = [*dev, *tests], read_baseline(run)
     if tasks:
-        encode, receipt = load_encoder(str(run / "best"), batch_size=recipe.eval_batch_size)
+        encode, receipt = load_encoder(str(run / "best"), batch_size=recipe.eval_batch_size, device=device)
         vectors = encode_once(encode, tasks)
         results = score(tasks, vectors, {**receipt, "seed": seed})
         if tests:
@@ -219,7 +230,7 @@ def evaluate_best(
         "neighbours": nearest,
         "training": training,
         "machine": {
-            "device": device(),
+            "device": device_name(device),
             "processor": processor(),
             "cpus": os.cpu_count(),
             "threads": torch.get_num_threads(),
@@ -261,9 +272,10 @@ def write_unfinished(run: Path) -> int:
             raise UserError(f"{checkpoint} was written with {others(changed)}; undo the change")
         built.model.to(accelerator.device)
         log = TrainingLog(run, accelerator)
-        best = BestModel(run, built, recipe, load_dev(recipe) if recipe.soup else [], log)
-        best.restore(counters)
-        write_best(run, built, recipe, seed, best, log)
+        with BackgroundWriter() as writer:
+            best = BestModel(run, built, recipe, load_dev(recipe) if recipe.soup else [], log, writer)
+            best.restore(counters)
+            write_best(run, built, recipe, seed, best, log)
         return step_of(checkpoint)
 
 

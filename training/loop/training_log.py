@@ -14,6 +14,7 @@ from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 from ..environment import peak_device_bytes, peak_rss_bytes
 from ..files import replace_file
 from ..recipes import Recipe
+from .distributed.hosts import wait_for_all
 from .non_finite import NonFinite
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class TrainingLog:
             "update_seconds": round(self.update_seconds, 3),
             "rows_per_second": round(rows / self.update_seconds, 1) if rows else None,
             "peak_rss_bytes": peak_rss_bytes(),
-            "peak_device_bytes": peak_device_bytes(),
+            "peak_device_bytes": peak_device_bytes(self.accelerator.device),
         }
 
     def begin(self) -> None:
@@ -114,7 +115,7 @@ class TrainingLog:
             NonFinite: a loss or gradient since then is not finite.
         """
         steps = torch.stack([torch.stack([*losses.values()]) for losses in self.losses])  # (updates, losses)
-        steps = self.accelerator.reduce(steps, reduction="mean")
+        steps = self.accelerator.reduce(steps, reduction="mean").cpu()  # the one wait for the device
         *means, _ = steps.mean(0).tolist()
         *names, _ = self.losses[0]
         first, self.losses = self.step - len(self.losses) + 1, []
@@ -131,7 +132,7 @@ class TrainingLog:
             values = model.eval().diagnostics(**{name: tensor.to(model.device) for name, tensor in probe.items()})
             if values:
                 self.write({"step": self.step, **values})
-        self.accelerator.wait_for_everyone()
+        wait_for_all()
 
     def write(self, line: dict) -> None:
         """Log numbers.

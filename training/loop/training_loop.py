@@ -37,6 +37,7 @@ from ..loading.served_encoder import load_as_served
 from ..pictures.curves import draw_prefix_tuning, draw_training_curves
 from ..publishing.repository import save_repository
 from ..recipes import Recipe
+from .background import BackgroundWriter
 from .best_model import BestModel
 from .building import Build, build, choose_layout, is_compiled
 from .checkpoints import (
@@ -55,7 +56,7 @@ from .distributed.launch import on_main
 from .health import refuse_equal_views, refuse_lone_sentence, refuse_padding_dependence, warn_if_solved
 from .non_finite import NonFinite, keep_batch
 from .optimizers import make_optimizer, make_schedule
-from .precision import precision_of
+from .precision import float32_attention, precision_of
 from .run_data import RunData
 from .run_receipt import refuse_mixed_seeds, run_receipt
 from .served.fitted_maps import fit_map
@@ -95,6 +96,7 @@ class Run:
     Args:
         directory: for `metrics.jsonl`, `checkpoints/` and `best/`.
         receipt: see `run_receipt.run_receipt`.
+        writer: writes checkpoints while the run trains on.
     """
 
     directory: Path
@@ -106,19 +108,29 @@ class Run:
     receipt: dict[str, object]
     log: TrainingLog
     best: BestModel
+    writer: BackgroundWriter
 
     def save(self, state: TrainingState) -> None:
-        """Write a checkpoint, and delete the weights that no checkpoint needs any more.
+        """Copy the state, and write a checkpoint of it while the run trains on.
 
-        The metrics that were logged before reach the disk first.
+        The metrics that were logged before, and the weights that the checkpoint names, reach the disk first. The
+        weights that no checkpoint needs any more are deleted.
         """
-        log, counters = self.log, {**self.log.counters(), **self.best.counters()}
-        if self.accelerator.is_main_process:
+        log, weights = self.log, self.best.weights
+        snapshot = state.snapshot(self.data.place)
+        if snapshot is None:
+            return
+        directory, step = self.directory / "checkpoints", log.step
+        counters = {**log.counters(), **self.best.counters()}
+        metrics = log.metrics.name, log.metrics.read_bytes()
+
+        def write() -> None:
             flush(log.metrics)
-        directory = self.directory / "checkpoints"
-        state.save(directory, log.step, counters, log.metrics, self.data.place)
-        if self.accelerator.is_main_process:
+            counters["best_weights"] = weights.checksums_of(counters["best_weights"])
+            snapshot.write(directory, step, counters, metrics)
             self.best.delete_weights(map(read_state, checkpoints(directory, {})))
+
+        self.writer.submit(write)
 
     def restore(self, state: TrainingState, checkpoint: Path) -> None:
         """Continue where a checkpoint was written."""
@@ -176,20 +188,23 @@ def train(
             "another --output_dir"
         )
     log = TrainingLog(directory, accelerator)
-    best = BestModel(directory, built, recipe, dev, log)
-    run = Run(directory, recipe, seed, built, data, accelerator, receipt, log, best)
     trainable = [parameter for parameter in built.model.parameters() if parameter.requires_grad]
-    refuse_padding_dependence(built, recipe)
-    if checkpoint is None:
-        log.begin()
-        on_main(accelerator, partial(_begin, directory, built, recipe, [*dev, *tests], log))
-        best.evaluate(step=0, counts=False)
-    title = f"training ({seed_name(recipe, seed)})"
-    bar = progress_bar(stages[-1].stop, title, disable=not accelerator.is_main_process)
-    for stage in stages:
-        if not best.stopped:
-            train_stage(stage, run, trainable, bar, checkpoint)
-    bar.close()
+    with float32_attention(built.model, recipe):
+        refuse_padding_dependence(built, recipe)
+    with BackgroundWriter() as writer:
+        best = BestModel(directory, built, recipe, dev, log, writer)
+        run = Run(directory, recipe, seed, built, data, accelerator, receipt, log, best, writer)
+        if checkpoint is None:
+            log.begin()
+            with float32_attention(built.model, recipe):
+                best.evaluate(step=0, counts=False)  # it warns of a collapsed encoder, which has no score
+                on_main(accelerator, partial(_score_base_model, directory, built, recipe, [*dev, *tests], log))
+        title = f"training ({seed_name(recipe, seed)})"
+        bar = progress_bar(stages[-1].stop, title, disable=not accelerator.is_main_process)
+        for stage in stages:
+            if not best.stopped:
+                train_stage(stage, run, trainable, bar, checkpoint)
+        bar.close()
     soup = on_main(accelerator, partial(write_best, directory, built, recipe, seed, best, log))
     if accelerator.is_main_process:  # a run that resumes has restored its metrics now
         draw_prefix_tuning(log.metrics)
@@ -209,7 +224,7 @@ def train(
     }
 
 
-def _begin(directory: Path, built: Build, recipe: Recipe, tasks: list[Task], log: TrainingLog) -> None:
+def _score_base_model(directory: Path, built: Build, recipe: Recipe, tasks: list[Task], log: TrainingLog) -> None:
     """Keep the scores of the base model: as it is served, or of a bare encoder as the run reads it."""
     if served := load_as_served(str(recipe.base_model), recipe.base_revision):
         encoder, tokenizer, name = served.to(log.accelerator.device), served.own_tokenizer(), AS_SERVED
@@ -241,10 +256,11 @@ def write_best(
     directory: Path, built: Build, recipe: Recipe, seed: int, best: BestModel, log: TrainingLog
 ) -> list[int]:
     """Write `best/`, and return the updates that its weights are an average of."""
-    serving, steps = best.served()
-    if recipe.whitening or recipe.flow:
-        log.seconds += fit_map(serving, built.serving_tokenizer, recipe, seed)
-    save_repository(directory / "best", serving, built.serving_tokenizer, recipe, [])
+    with float32_attention(built.model, recipe):
+        serving, steps = best.served()
+        if recipe.whitening or recipe.flow:
+            log.seconds += fit_map(serving, built.serving_tokenizer, recipe, seed)
+        save_repository(directory / "best", serving, built.serving_tokenizer, recipe, [])
     return steps
 
 
@@ -325,16 +341,20 @@ def train_stage(
             except NonFinite as error:
                 raise _stopped_at(error, stage, run) from None
         if step % recipe.eval_steps == 0 or last:
-            log.update_seconds += time.perf_counter() - started  # logging has waited for the device
-            gather_weights(trained, model)
-            run.best.evaluate(step, counts=stage.name == "contrastive")
-            if stage.name == "nli":
-                log.diagnose(model, run.data.probe())
-            log.seconds += time.perf_counter() - started
+            seconds = time.perf_counter() - started  # logging has waited for the device
+            log.update_seconds += seconds
+            run.writer.wait()  # for the checkpoint before: one at a time, because each is a copy of everything
             started = time.perf_counter()
+            gather_weights(trained, model)
+            with float32_attention(model, recipe):
+                run.best.evaluate(step, counts=stage.name == "contrastive")
+                if stage.name == "nli":
+                    log.diagnose(model, run.data.probe())
+            log.seconds += seconds + time.perf_counter() - started
             run.save(state)
             return_freed_memory()
             wrapped.train()
+            started = time.perf_counter()
     accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
     accelerator.free_memory()  # the next stage trains other parameters and wraps the model again
 
@@ -358,6 +378,7 @@ def _stopped_at(error: NonFinite, stage: Stage, run: Run) -> UserError:
     first = (error.step - 1 - stage.start) * batches
     place = (stage.name, first, first + batches)
     before = stage.start * batches
+    run.writer.wait()
     written = checkpoints(run.directory / "checkpoints", run.receipt)
     return keep_batch(
         run.directory / "non_finite" / f"step-{error.step:08d}",

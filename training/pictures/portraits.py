@@ -9,6 +9,7 @@ import torch
 
 from csezoo.modeling.pooling import pool
 
+from ..environment import default_device
 from ..errors import UserError
 from ..evaluation.encoders import load_encoder, plain_encoder
 from ..evaluation.significance import spearman
@@ -58,7 +59,7 @@ def layer_scores(model: str, task: PairTask, *, batch_size: int = 128) -> np.nda
         batch_size: maximum number of texts per forward pass.
     """
     encoder, tokenizer = plain_encoder(model, "cls")
-    encoder.to("cuda" if torch.cuda.is_available() else "cpu")  # type: ignore[arg-type]  # a decorator hides `self`
+    encoder.to(default_device())  # type: ignore[arg-type]  # a decorator hides `self`
     sentences = sorted(task.sentences(), key=lambda sentence: (len(sentence), sentence))
     rows = {sentence: number for number, sentence in enumerate(sentences)}
     batches = []

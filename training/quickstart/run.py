@@ -16,6 +16,7 @@ from csezoo.modeling.contrastive import masked_language_modeling
 from ..environment import quiet_transformers
 from ..errors import UserError
 from ..files import locked, remove, replace_directory
+from ..loop.distributed.hosts import wait_for_all
 from ..loop.distributed.launch import join_processes
 from ..loop.distributed.seeds import best_directory, claim, clear, is_begun, seeds_locked
 from ..loop.runs import run_recipe
@@ -59,7 +60,7 @@ def quickstart(name: str, overrides: dict[str, object], **sizes: int) -> None:
     with locked(output) if main else nullcontext():
         if main:
             _prepare(recipe, output, sizes)
-        state.wait_for_everyone()
+        wait_for_all()
         trained: list[Trained] = []
         for one in recipes:
             logger.info("training %s in %s", one.method, one.output_dir)

@@ -144,8 +144,11 @@ class Recipe:
     stream_shards: bool = data_key(
         False, "Each process reads only its share of the files of a stream, not the complete stream."
     )
-    num_workers: int = data_key(
-        0, "Processes that prepare batches while the model trains on others. A stream has at most 1.", "[0, 64]"
+    num_workers: int | None = data_key(
+        None,
+        "Processes that prepare batches while the model trains on others. A stream has at most 1. By default 2 for "
+        "each GPU (1 for a stream), and none on a CPU, where they would take cores from training.",
+        "[0, 64]",
     )
     max_length: int = data_key(
         32, "Longest sentence. Special tokens count; a prompt's template does not.", "[1, 1_000_000]", "word pieces"
@@ -392,7 +395,7 @@ class Recipe:
             raise UserError("stream_shards: the first rows are of the first shards; leave out max_train_sentences")
         if self.streaming and self.dataset in (STSB_SENTENCES, STS_SENTENCES) and not self.train_file:
             raise UserError(f"streaming: {self.dataset} cannot be streamed; leave it out")
-        if self.streaming and self.num_workers > 1:  # each would read the complete stream
+        if self.streaming and (self.num_workers or 0) > 1:  # each would read the complete stream
             raise UserError("num_workers: one process reads a stream; give 0 or 1")
         if self.streaming and self.train_fraction < 1:
             raise UserError("train_fraction: a stream cannot be sampled; give --max_train_sentences instead")

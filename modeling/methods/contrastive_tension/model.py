@@ -72,6 +72,26 @@ def other_pairs(
     return left, torch.cat([rows[:positive], rows[positive + half : positive + 2 * half]])
 
 
+def pair_loss(scores: torch.Tensor, same: torch.Tensor, kept: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the mean cross-entropy of the pairs of all processes, a scalar.
+
+    Args:
+        scores: `(pairs,)`, the dot product of each pair of this process.
+        same: `(pairs,)` of bool, whether both encoders have read the same sentence.
+        kept: `(pairs,)` of bool, false for pairs that do not count; all count by default.
+
+    Example:
+        >>> scores, same = torch.tensor([0.0, 9.0]), torch.tensor([True, False])
+        >>> round(pair_loss(scores, same, torch.tensor([True, False])).item(), 4)
+        0.6931
+    """
+    if kept is None and world_size() == 1:
+        return F.binary_cross_entropy_with_logits(scores, same.to(scores.dtype))
+    losses = F.binary_cross_entropy_with_logits(scores, same.to(scores.dtype), reduction="none")
+    counted = torch.ones_like(losses) if kept is None else kept.to(losses.dtype)
+    return sum_over_processes((losses * counted).sum() / sum_over_processes(counted.sum()))
+
+
 class ContrastiveTensionModel(SentenceEncoderModel):
     """The encoder that a Contrastive Tension checkpoint serves: the second one, or the first if dev chose it.
 
@@ -137,13 +157,9 @@ class ContrastiveTensionForContrastiveLearning(ForContrastiveLearning):
         # A pair is of the process that has its first sentence.
         begin, end = torch.searchsorted(left, torch.tensor([mine.start, mine.stop])).tolist()
         left, right = (pairs[begin:end].to(everyone.device, non_blocking=True) for pairs in (left, right))
-        if duplicates is not None:
-            kept = ~duplicates[left - mine.start, right]
-            left, right = left[kept], right[kept]
+        kept = None if duplicates is None else ~duplicates[left - mine.start, right]
+        if kept is not None and kept.device.type == "cpu":  # elsewhere the number of pairs would have to be waited for
+            left, right, kept = left[kept], right[kept], None
         with torch.autocast(anchors.device.type, enabled=False):
             scores = (anchors[left] * positives[right]).sum(1)
-        same = (left == right).to(scores.dtype)
-        if world_size() == 1:
-            return F.binary_cross_entropy_with_logits(scores, same)
-        pairs = sum_over_processes(scores.new_full((), len(scores)))
-        return sum_over_processes(F.binary_cross_entropy_with_logits(scores, same, reduction="sum") / pairs)
+        return pair_loss(scores, left == right, kept)

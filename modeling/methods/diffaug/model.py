@@ -40,6 +40,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from ...contrastive.backbones import hidden_dropout
+from ...contrastive.devices import forked_rng
 from ...contrastive.packing import Packing, Parts, can_pack
 from ...contrastive.sentence_encoder import SentenceEncoderModel
 from ...contrastive.training_model import ForContrastiveLearning
@@ -303,7 +304,7 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         for view in range(min(input_ids.shape[1], alike + 1)):
             same = slice(view, None if view == alike else view + 1)
             ids, mask = input_ids[:, same], attention_mask[:, same]
-            inputs = self.view_inputs(torch.tensor([view], device=ids.device))
+            inputs = self.view_inputs(torch.full((1,), view, device=ids.device))
             bias = self.model.prompt_bias(ids.flatten(0, 1), mask.flatten(0, 1), min(view, last), **inputs)
             biases.append(bias.unflatten(0, ids.shape[:2]))
         return torch.cat(biases, dim=1)
@@ -383,7 +384,7 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         serving, training = self.model, self.model.backbone.training
         ids, mask = input_ids.repeat(2, 1), attention_mask.repeat(2, 1)
         serving.backbone.train()
-        with torch.random.fork_rng([ids.device] if ids.is_cuda else []):
+        with forked_rng(ids.device):
             outputs = SentenceEncoderModel.run_backbone(serving, mask, input_ids=ids, output_hidden_states=True)
         serving.backbone.train(training)
         first, second = serving.pool_outputs(outputs, ids, mask).chunk(2)

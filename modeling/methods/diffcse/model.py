@@ -29,7 +29,7 @@ from torch import nn
 from transformers import AutoModel, AutoModelForMaskedLM, PreTrainedModel
 
 from ...contrastive.backbones import embedding_output
-from ...contrastive.distributed import gather_rows, largest
+from ...contrastive.distributed import gather_rows, number_of_each
 from ...contrastive.masked_language_modeling import MaskedLMHead, MaskedLMTransform, mask_tokens, masked_lm_loss
 from ...contrastive.mini_batches import in_mini_batches
 from ...contrastive.packing import packed
@@ -196,7 +196,7 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
             rows: how many leading rows count.
         """
         edited, mask, labels = self.edit(edit, input_ids, attention_mask)
-        longest = largest(edited.shape[1], edited.device)
+        longest = max(number_of_each(edited.shape[1]))
         edited, mask, labels = _widen(edited, longest), _widen(mask, longest), _widen(labels, longest)
         scores = self.discriminator_head(self.discriminate(edited, mask, vectors))  # (N, T, 2 x edits)
         scores = scores[..., 2 * number : 2 * number + 2]

@@ -51,6 +51,7 @@ def jensen_shannon(
     owners: torch.Tensor,
     duplicates: torch.Tensor | None = None,
     first: int = 0,
+    real: torch.Tensor | None = None,
 ) -> torch.Tensor:
     r"""Minus the Jensen-Shannon estimate of the mutual information of sentences and their features (eq. 2).
 
@@ -60,6 +61,7 @@ def jensen_shannon(
         owners: `(N,)`, the sentence of each feature among the b.
         duplicates: `(b, B)` of bool: sentences whose features are not each other's negatives.
         first: the number of the first of the b sentences, if each process has the features of its own ones.
+        real: `(N,)` of bool, false for features that do not count; all count by default.
 
     Returns:
         A scalar of at least float32, the share of these features in the estimate. A single sentence has no negatives.
@@ -73,6 +75,8 @@ def jensen_shannon(
         scores = at_least_float32(features) @ at_least_float32(sentences).T  # (N, B)
     own = owners[:, None] + first == torch.arange(len(sentences), device=owners.device)
     others = ~own if duplicates is None else ~(own | duplicates[owners])
+    if real is not None:
+        own, others = own & real[:, None], others & real[:, None]
     same, different = F.softplus(-scores) * own, F.softplus(scores) * others
     pairs, other_pairs = sum_over_processes(own.sum()), sum_over_processes(others.sum())
     return same.sum() / pairs + different.sum() / other_pairs.clamp(min=1)
@@ -154,6 +158,11 @@ class ISBERTForContrastiveLearning(ForContrastiveLearning):
     def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
         """Compute the loss of vectors and features `(B, 1 + T, H)`, with the sentences of all processes."""
         sentences, mine = gather_rows(embeddings[:, 0])
-        real = embeddings[:, 1:, 0] != PADDING  # (B, T)
-        share = jensen_shannon(sentences, embeddings[:, 1:][real], real.nonzero()[:, 0], duplicates, mine.start)
-        return sum_over_processes(share)
+        features, tokens = embeddings[:, 1:].flatten(0, 1), embeddings.shape[1] - 1  # (B · T, H)
+        places = torch.arange(len(embeddings) * tokens, device=embeddings.device)
+        if embeddings.device.type == "cpu":  # elsewhere the number of real tokens would have to be waited for
+            places = (features[:, 0] != PADDING).nonzero()[:, 0]
+            features = features[places]
+        real = features[:, 0] != PADDING
+        features = features.masked_fill(~real[:, None], 0)
+        return sum_over_processes(jensen_shannon(sentences, features, places // tokens, duplicates, mine.start, real))

@@ -33,7 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from ...contrastive.distributed import gather_rows, largest
+from ...contrastive.distributed import gather_rows, number_of_each
 from ...contrastive.packing import Packing
 from ...contrastive.perturbations import Perturbation, perturbed
 from ...contrastive.sentence_encoder import SentenceEncoderModel
@@ -178,7 +178,7 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
         if not self.training:
             return super().pool_views(input_ids, attention_mask, rows)
         if self.config.attend_padding:  # pad to the same length on every process, so that the masks have one size
-            more = largest(input_ids.shape[-1], input_ids.device) - input_ids.shape[-1]
+            more = max(number_of_each(input_ids.shape[-1])) - input_ids.shape[-1]
             input_ids = F.pad(input_ids, (0, more), value=self.config.backbone_config.pad_token_id)
             attention_mask = F.pad(attention_mask, (0, more))
         learned = self.learn_weakening(input_ids, attention_mask, rows)

@@ -255,7 +255,7 @@ def test_the_tokenizer_checksum_ignores_truncation_and_padding(bases):
     assert tokenizer_sha256(tokenizer) != before
 
 
-@pytest.mark.parametrize("name", ["code", "tokenizer", "torch", "processes", "dev pairs", "test pairs"])
+@pytest.mark.parametrize("name", ["code", "device", "tokenizer", "torch", "processes", "dev pairs", "test pairs"])
 def test_resume_refuses_changed_code_or_launch_unless_forced(broken, name):
     run, recipe = broken
     change_state(run, **{name: "of another time"})

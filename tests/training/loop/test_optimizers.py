@@ -127,3 +127,14 @@ def test_a_recipe_names_its_optimizer(name, kind):
 def test_an_unknown_optimizer_is_refused():
     with pytest.raises(UserError, match=f"^optimizer: 'sgd' must be one of {', '.join(OPTIMIZERS)}$"):
         make_recipe({"optimizer": "sgd"})
+
+
+@pytest.mark.parametrize("name", ["adamw", "adamw-transformers4", "adamw-uncorrected"])
+@pytest.mark.parametrize("fp16", [False, True])
+def test_no_optimizer_turns_off_the_updates_of_many_tensors_at_once(name, fp16):
+    """`fused=False` would also turn off `foreach`, which torch chooses on a GPU if neither is set."""
+    recipe = make_recipe({"name": "tiny", "optimizer": name, "method": "simcse", "base_model": "x", "train_file": "x"})
+    weight = torch.nn.Parameter(torch.ones(1))
+    (group,) = make_optimizer(recipe, [{"params": [weight]}], 0.1, fp16=fp16).param_groups
+    assert group["foreach"] is None
+    assert group["fused"] is (None if fp16 else True)

@@ -1,5 +1,6 @@
 """A run stopped anywhere and by anything resumes, and ends like the uninterrupted run."""
 
+import random
 import signal
 
 import pytest
@@ -7,12 +8,13 @@ import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
 
+from csezoo.training.loop.checkpoints import step_of
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.loop.training_log import TrainingLog
 from csezoo.training.recipes import make_recipe
 from tests.interpreters import run_two
 from tests.methods import RUNS, run_keys
-from tests.training.faults import AtRecord, KilledAtFile, fill_disk, terminate, train_in_child
+from tests.training.faults import AtRecord, KilledAfter, KilledAtFile, fill_disk, terminate, train_in_child
 from tests.training.loop.test_train import LAUNCH_TWO, command_line, finish, lines, start, values
 
 
@@ -93,6 +95,27 @@ def test_a_run_killed_many_times_ends_like_the_uninterrupted_one(bases, train_fi
         kills += 1
     assert code == 0, err
     assert kills > 5
+    same_run(tmp_path / "whole", tmp_path / "broken")
+
+
+@pytest.mark.slow
+def test_a_run_killed_while_checkpoints_are_written_ends_like_the_uninterrupted_one(
+    bases, train_file, dev_file, tmp_path
+):
+    """SIGKILLs at random moments after an evaluation: its checkpoint is written while the run trains on."""
+    changes = {"max_steps": 120, "eval_steps": 1, "soup": 2}
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", **changes)
+    run_recipe(make_recipe(recipe))
+    broken = {**recipe, "output_dir": str(tmp_path / "broken")}
+    draw, code, steps = random.Random(0), -signal.SIGKILL, []
+    while code == -signal.SIGKILL and len(steps) < 50:
+        fault = KilledAfter("  dev ", draw.randint(1, 4), draw.uniform(0, 0.1))
+        code, err = train_in_child(command_line(broken), tmp_path, fault)
+        steps.append(max((step_of(path) for path in tmp_path.glob("broken/checkpoints/step-*")), default=0))
+    assert steps == sorted(steps) and len({*steps}) > 10, "few checkpoints were complete"
+    if code != 0:
+        code, err = train_in_child(command_line(broken), tmp_path)
+    assert code == 0, err
     same_run(tmp_path / "whole", tmp_path / "broken")
 
 

@@ -233,13 +233,13 @@ def test_stsb_sentences_need_evaluation_data():
 
 def test_endurance_counts_drops_between_evaluations(tmp_path):
     log = TrainingLog(tmp_path, Accelerator(cpu=True))
-    best = BestModel(tmp_path, None, make_recipe({"endurance": 3}), None, log)
+    best = BestModel(tmp_path, None, make_recipe({"endurance": 3}), None, log, None)
     for score, falls in ((50, 0), (60, 0), (59, 1), (59, 1), (61, 1), (60, 2), (80, 2)):
         best.count(score)
         assert best.times_lower == falls and not best.stopped, "never set back by a rise, never moved by a tie"
     best.count(79)
     assert best.stopped
-    unlimited = BestModel(tmp_path, None, make_recipe({}), None, log)
+    unlimited = BestModel(tmp_path, None, make_recipe({}), None, log, None)
     for score in range(100, 0, -1):
         unlimited.count(score)
     assert not unlimited.stopped
@@ -247,21 +247,21 @@ def test_endurance_counts_drops_between_evaluations(tmp_path):
 
 def test_patience_counts_evaluations_in_a_row_that_are_no_better_than_the_best(tmp_path):
     log = TrainingLog(tmp_path, Accelerator(cpu=True))
-    best = BestModel(tmp_path, None, make_recipe({"patience": 3}), None, log)
+    best = BestModel(tmp_path, None, make_recipe({"patience": 3}), None, log, None)
     for score, without in ((50, 0), (60, 0), (59, 1), (60, 2), (61, 0), (60, 1), (59, 2)):
         best.count(score)
         best.best_score = max(score, best.best_score or 0)
         assert best.times_not_best == without and not best.stopped, "a tie is not better"
     best.count(61)
     assert best.stopped
-    again = BestModel(tmp_path, None, make_recipe({"patience": 3}), None, log)
+    again = BestModel(tmp_path, None, make_recipe({"patience": 3}), None, log, None)
     again.restore(best.counters())
     assert again.stopped, "a run that has stopped stays stopped"
 
 
 def test_a_checkpoint_of_a_version_without_patience_can_be_resumed(tmp_path):
     log = TrainingLog(tmp_path, Accelerator(cpu=True))
-    best = BestModel(tmp_path, None, make_recipe({}), None, log)
+    best = BestModel(tmp_path, None, make_recipe({}), None, log, None)
     older = {name: value for name, value in best.counters().items() if name != "times_not_best"}
     best.restore(older)
     assert best.times_not_best == 0

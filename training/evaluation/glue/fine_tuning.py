@@ -36,7 +36,7 @@ from transformers import (
 
 from csezoo.modeling.contrastive.backbones import longest_input
 
-from ...environment import versions
+from ...environment import default_device, versions
 from ...errors import UserError
 from ...loading.backbones import load_backbone
 from ...loading.tokenizers import load_tokenizer
@@ -219,7 +219,7 @@ def finetune(model: str, task: GlueTask, seed: int, settings: FineTuning, *, pro
                 eval_strategy=when,
                 save_strategy=when,
                 save_only_model=True,
-                dataloader_pin_memory=torch.cuda.is_available(),
+                dataloader_pin_memory=default_device().type == "cuda",
                 save_total_limit=1,
                 load_best_model_at_end=bool(chooser_rows),
                 metric_for_best_model=TASKS[task.name].metrics[0],

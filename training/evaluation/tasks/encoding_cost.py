@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...environment import peak_device_bytes, peak_rss_bytes
+from ...environment import default_device, peak_device_bytes, peak_rss_bytes
 from ..sentence_vectors import CountingEncoder, SentenceVectors
 from .sts import PairTask, load_task
 
@@ -48,7 +48,7 @@ class CostTask:
         if isinstance(encode, CountingEncoder):
             values["tokens per second"] = encode.count_tokens(texts) / median
         values["peak RSS, GiB"] = peak_rss_bytes() / 2**30
-        if (peak := peak_device_bytes()) is not None:
+        if (peak := peak_device_bytes(default_device())) is not None:
             values["peak GPU memory, GiB"] = peak / 2**30
         return [{"task": self.name, "metric": name, "value": value} for name, value in values.items()]
 

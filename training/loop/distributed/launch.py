@@ -6,7 +6,6 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,41 +14,42 @@ from accelerate import Accelerator, PartialState
 from accelerate.utils import (
     DistributedDataParallelKwargs,
     GradientAccumulationPlugin,
-    broadcast_object_list,
     parse_flag_from_env,
 )
 from transformers.utils import logging as transformers_logging
+
+from csezoo.modeling.contrastive.distributed import host_group
 
 from ...errors import UserError
 from ...recipes import Recipe
 from ..precision import choose_precision, precision_of
 from .fsdp import fsdp_plugin
+from .hosts import from_main
 from .zero import deepspeed_plugin
 
 logger = logging.getLogger(__name__)
-# How long a process waits for another. The main one evaluates and fits maps alone, which can take hours: longer than
-# torch's limit of 10 (NCCL) or 30 minutes. If a process ends, the launcher ends those that wait for it.
-TIMEOUT = timedelta(days=1)
 Result = TypeVar("Result")
 
 
 def on_main(accelerator: Accelerator, call: Callable[[], Result]) -> Result:
     """Call a function on the main process, and return its result, or raise its `UserError`, on every process."""
-    answer: list[Any] = [None]
+    answer: Any = None
     if accelerator.is_main_process:
         try:
-            answer = [call()]
+            answer = call()
         except UserError as error:
-            answer = [error]
-    (result,) = broadcast_object_list(answer)
+            answer = error
+    result = from_main(answer)
     if isinstance(result, UserError):
         raise result
     return result
 
 
 def join_processes() -> PartialState:
-    """Join the group of the processes of this launch, before anything else that does so with torch's short limit."""
-    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=TIMEOUT)
+    """Join the group of the processes of this launch, and that of their hosts."""
+    state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
+    host_group()
+    return state
 
 
 def check_launch(processes: int) -> None:
@@ -76,7 +76,10 @@ def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
     tracker = None if recipe.report_to == "none" else recipe.report_to
     # The heads of one stage have no gradients in the other. Without a contrastive loss, a projection may have none.
     unused = recipe.model.get("nli_classes", 0) > 0 or recipe.model.get("contrastive_weight", 1) == 0
-    data_parallel = DistributedDataParallelKwargs(find_unused_parameters=unused)
+    # Buffers are the same in every process, see `ForContrastiveLearning`.
+    data_parallel = DistributedDataParallelKwargs(
+        find_unused_parameters=unused, gradient_as_bucket_view=True, broadcast_buffers=False
+    )
     join_processes()
     precision = choose_precision(recipe.mixed_precision)
     try:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-import torch
 from safetensors.torch import load_file, save_file
 
 from ...files import remove
@@ -22,24 +21,30 @@ class BestWeights:
 
     Args:
         directory: of the files.
-        checksums: SHA-256 of the files that the run needs now, by update. A checkpoint's counters include it.
+        checksums: SHA-256 of the files, by update.
+        needed: the updates whose weights the run needs now. A checkpoint's counters include their checksums.
     """
 
     def __init__(self, directory: Path):
         self.directory = directory
         self.checksums: dict[int, str] = {}
+        self.needed: list[int] = []
 
-    def write(self, step: int, model: torch.nn.Module) -> None:
-        """Write the weights of a serving model after an update."""
+    def write(self, step: int, weights: Weights) -> None:
+        """Write the weights after an update."""
         self.directory.mkdir(exist_ok=True)
         partial = self.directory / f".{step}.partial"
-        save_file({name: tensor.cpu().clone() for name, tensor in model.state_dict().items()}, partial)
+        save_file(weights, partial)
         os.replace(partial, self.file(step))
         self.checksums[step] = sha256(self.file(step))
 
     def need(self, steps: Iterable[int]) -> None:
         """Forget the weights after all other updates. Their files remain until `delete_others`."""
-        self.checksums = {step: self.checksums[step] for step in sorted(steps) if step in self.checksums}
+        self.needed = sorted(steps)
+
+    def checksums_of(self, steps: Iterable[int]) -> dict[int, str]:
+        """Return the checksums of the weights after some updates, which have been written."""
+        return {step: self.checksums[step] for step in steps}
 
     def read(self, step: int) -> Weights:
         return load_file(self.file(step))

@@ -11,11 +11,12 @@ import torch
 from tqdm.auto import trange
 from transformers import PreTrainedTokenizerBase
 
+from csezoo.modeling.contrastive.devices import forked_rng
 from csezoo.modeling.contrastive.flow import WIDTH, draw_flow, flow_loss, start_flow
 from csezoo.modeling.contrastive.rank_distillation import rank_distillation
 from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
 from csezoo.modeling.contrastive.whitening import Whitening, principal_directions
-from csezoo.modeling.serving.encoding_csezoo import read_batches
+from csezoo.modeling.serving.encoding_csezoo import read_batches, tokenize
 from csezoo.modeling.serving.own_form_csezoo import Flow
 
 from ...data.streams import reading_stream
@@ -91,10 +92,10 @@ def encode_with_dropout(
         batch_size: largest number of texts in a forward pass.
         seed: of the dropout.
     """
-    sentences = [model.prompt_text() + sentence for sentence in sentences]
-    order, batches = read_batches(model, sentences, tokenizer, batch_size, show_progress_bar=True)
+    token_ids = tokenize(tokenizer, [model.prompt_text() + sentence for sentence in sentences])
+    order, batches = read_batches(model, token_ids, tokenizer.pad_token_id, batch_size, show_progress_bar=True)
     model.train()
-    with torch.random.fork_rng(), torch.no_grad():
+    with forked_rng(model.device), torch.no_grad():
         torch.manual_seed(seed)
         vectors = torch.cat([model.embed_batch(batch) for _, batch in batches])
     model.eval()
@@ -194,7 +195,7 @@ def fit_flow(
     """
     if len(vectors) < FLOW_BATCH:
         raise UserError(f"flow: {len(vectors)} sentences are too few; give at least {FLOW_BATCH}")
-    with torch.random.fork_rng(), torch.enable_grad():
+    with forked_rng(vectors.device), torch.enable_grad():
         torch.manual_seed(seed)
         flow = Flow(vectors.shape[1], WIDTH).to(vectors.device, vectors.dtype)
         if start == "random":

@@ -1,0 +1,32 @@
+"""An attention that takes only half precision trains under autocast; what runs outside of it uses `sdpa`."""
+
+import json
+
+import pytest
+import torch
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.recipes import make_recipe
+from tests.methods import run_keys
+from tests.training.loop.test_train import values
+
+NAME = "half_only"  # transformers looks for a package if a name has "flash" in it
+
+
+def half_only(module, query, *others, **options):
+    if query.dtype not in (torch.float16, torch.bfloat16):
+        raise RuntimeError("FlashAttention only support fp16 and bf16 data type")
+    return ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, *others, **options)
+
+
+ALL_ATTENTION_FUNCTIONS.register(NAME, half_only)
+ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+
+
+@pytest.mark.parametrize("method", ["simcse", pytest.param("diffaug", marks=pytest.mark.slow)])
+def test_flash_attention_trains_and_is_evaluated(method, bases, train_file, dev_file, tmp_path, triplets):
+    keys = run_keys(method, bases["bert"], triplets) | {"attn_implementation": NAME, "mixed_precision": "bf16"}
+    run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, tmp_path / "run", **keys)), show=False)
+    assert json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))["training"]["dev"] is not None
