@@ -19,7 +19,6 @@ from .configuration import SentenceEncoderConfig
 from .devices import tensor_on
 from .distributed import gather_rows, number_of_each, sum_over_processes
 from .masked_language_modeling import MaskedLMHead, MaskedLMTransform, mask_tokens, masked_lm_loss
-from .matryoshka import matryoshka_losses
 from .mini_batches import in_mini_batches
 from .natural_language_inference import NLIClassifier, nli_loss
 from .pretrained import SentenceEncoderPreTrainedModel
@@ -408,6 +407,52 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         special = tensor_on(input_ids.device, self.config.special_token_ids)
         return attention_mask.bool() & ~torch.isin(input_ids, special)
 
+    def matryoshka_losses(
+        self, input_ids: torch.Tensor, pooled: torch.Tensor, embeddings: torch.Tensor
+    ) -> dict[str, tuple[float, torch.Tensor]]:
+        r"""Return the method's contrastive loss on the first dimensions of the served vectors, with its weight.
+
+        With the served vectors :math:`F`, the widths m of `matryoshka_dims` and their weights c, these losses add
+
+        .. math:: \sum_m c_m L(W^{(m)} F_{1:m})
+
+        to the loss of the complete vectors (eq. 1 of the paper, whose L is a classifier's). W is the projection that
+        is dropped at test. It is shared by all widths, and :math:`W^{(m)}` is its part for the first m dimensions
+        (MRL-E in the paper). If the projection is served, or there is none, the loss compares :math:`F_{1:m}` directly.
+
+        Args:
+            input_ids: `(B, V, T)`, of this process's sentences that count.
+            pooled, embeddings: `(B, V, H)`, their vectors before and after the projection.
+
+        Returns:
+            A loss and its weight for each width, by the names `matryoshka_64`, ...; empty without `matryoshka_dims`.
+
+        References:
+            Kusupati et al. 2022, "Matryoshka Representation Learning", section 3.
+
+        Relations:
+            `MatryoshkaLoss` of sentence-transformers also lists the complete width. Here it has `contrastive_weight`.
+
+        Example:
+            >>> from transformers import BertConfig
+            >>> from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning
+            >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
+            >>> config = SimCSEConfig(backbone_config=tiny, matryoshka_dims=[2, 4], matryoshka_weights=[0.5, 1.0])
+            >>> ids = torch.randint(9, (3, 2, 6))
+            >>> list(SimCSEForContrastiveLearning(config)(input_ids=ids).losses)
+            ['contrastive', 'matryoshka_2', 'matryoshka_4']
+        """
+        dims = self.config.matryoshka_dims or []
+        duplicates = self.duplicates(input_ids) if dims else None
+        losses = {}
+        for dim, weight in zip(dims, self.config.matryoshka_weights or [1.0] * len(dims), strict=True):
+            if self.config.projection_at_test:
+                short = embeddings[..., :dim]
+            else:
+                short = self.project(F.pad(pooled[..., :dim], (0, pooled.shape[-1] - dim)))
+            losses[f"matryoshka_{dim}"] = (weight, self.contrastive_loss(short, duplicates))
+        return losses
+
     def auxiliary_losses(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, pooled: torch.Tensor, embeddings: torch.Tensor
     ) -> dict[str, tuple[float, torch.Tensor]]:
@@ -417,7 +462,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             input_ids, attention_mask: `(B, V, T)`, with the views beyond `encoded_views` of the configuration.
             pooled, embeddings: the vectors before and after the projection, only of the sentences that count.
         """
-        losses = matryoshka_losses(self, input_ids[: len(pooled)], pooled, embeddings)
+        losses = self.matryoshka_losses(input_ids[: len(pooled)], pooled, embeddings)
         if self.config.mlm_weight == 0:
             return losses
         maskable = self.maskable(input_ids, attention_mask)
