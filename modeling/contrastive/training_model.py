@@ -418,7 +418,8 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
         to the loss of the complete vectors (eq. 1 of the paper, whose L is a classifier's). W is the projection that
         is dropped at test. It is shared by all widths, and :math:`W^{(m)}` is its part for the first m dimensions
-        (MRL-E in the paper). If the projection is served, or there is none, the loss compares :math:`F_{1:m}` directly.
+        (MRL-E in the paper). If the projection is served, or there is none, the loss compares :math:`F_{1:m}`
+        directly.
 
         Args:
             input_ids: `(B, V, T)`, of this process's sentences that count.
