@@ -12,8 +12,9 @@ SPEED = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
 REPORTS = sorted((ROOT / "model_cards" / "benchmarks").glob("*.json"))
 MEMORY = [path for path in REPORTS if path.stem.startswith("memory-")]
 STARTS = [path for path in REPORTS if path.stem.startswith("start")]
+EPOCHS = [path for path in REPORTS if path.stem.startswith("epoch-")]
 OTHERS = ("scaling", "short", "short-refined", "soak", "encode-long")
-RACES = [path for path in REPORTS if path.stem not in OTHERS and path not in MEMORY + STARTS]
+RACES = [path for path in REPORTS if path.stem not in OTHERS and path not in MEMORY + STARTS + EPOCHS]
 
 
 @pytest.mark.parametrize("report", RACES, ids=lambda path: path.stem)
@@ -39,6 +40,15 @@ def test_the_page_of_speed_quotes_the_memory_of_updates(report):
     ours, usual = (size / 1e6 for size in measured["peak bytes"].values())
     quoted = f"{measured['memory ratio']:.3f} | {ours:,.0f} MB against {usual:,.0f} MB | {measured['floor']:.3f} |"
     assert row.endswith(f"| {quoted}")
+
+
+@pytest.mark.parametrize("report", EPOCHS, ids=lambda path: path.stem)
+def test_the_page_of_speed_quotes_the_parts_of_an_update(report):
+    (row,) = (line for line in SPEED.splitlines() if f"(../model_cards/benchmarks/{report.name})" in line)
+    measured = json.loads(report.read_text(encoding="utf-8"))
+    shares = {part: seconds / measured["update"] for part, seconds in measured["parts"].items()}
+    cells = [f"{shares[part]:.1%}" for part in ("products", "elementwise", "host", "data", "checkpoint")]
+    assert row.endswith(f"| {' | '.join(cells)} | {measured['floor'] / measured['update']:.1%} |")
 
 
 @pytest.mark.parametrize(("report", "lines"), [("short.json", 12), ("short-refined.json", 9)])

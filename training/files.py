@@ -35,11 +35,15 @@ def replace_file(path: Path, content: str | bytes) -> None:
         [('results.json', '{}')]
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with partial.open("wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    try:
+        with partial.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:  # a signal, too, leaves nothing
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def replace_directory(partial: Path, target: Path) -> None:

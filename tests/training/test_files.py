@@ -1,6 +1,7 @@
 """Two processes share a directory or a cache: one lock holder, and readers find the old content or the new."""
 
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from csezoo.training.files import (
 from csezoo.training.loading.tokenizers import load_tokenizer
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
-from tests.interpreters import CONTEXT
+from tests.interpreters import CONTEXT, run_python
 from tests.training.faults import train_in_child
 from tests.training.loop.test_train import command_line, values
 
@@ -171,3 +172,19 @@ def test_what_a_killed_process_left_is_deleted_by_the_next_and_not_what_a_runnin
     with new_directory(target):
         assert not left.exists()
     assert {path.name for path in tmp_path.iterdir()} == {"out", "other", ".out.mine.partial"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_file_is_replaced_leaves_nothing_beside_it(tmp_path, number):
+    code = f"""
+import os, signal, sys
+from pathlib import Path
+from csezoo.training.errors import exit_with_one_line
+from csezoo.training.files import replace_file
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run in the background, where it is ignored
+sys.addaudithook(lambda event, _: os.kill(os.getpid(), {int(number)}) if event == "os.rename" else None)
+with exit_with_one_line():
+    replace_file(Path({str(tmp_path / "results.json")!r}), "new")
+"""
+    assert run_python("-c", code).returncode == 128 + number
+    assert {path.name for path in tmp_path.iterdir()} <= {"results.json"}

@@ -52,7 +52,7 @@ def hold_out(task: PairTask) -> tuple[PairTask, PairTask]:
     Example:
         >>> pairs = [(f"a {number}", "b") for number in range(40)]
         >>> [len(half.pairs) for half in hold_out(PairTask("toy", pairs, [1.0] * 40, "example"))]
-        [17, 23]
+        [19, 21]
     """
     halves = []
     for half, name in enumerate(("dev", "test")):

@@ -17,6 +17,7 @@ from csezoo.modeling.contrastive.allowed_values import check_prompt
 from csezoo.modeling.contrastive.backbones import longest_input
 from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 from csezoo.modeling.serving.own_form_csezoo import LEVELS
+from csezoo.modeling.serving.pooling_csezoo import size_after
 
 from ..data.collation import ViewCollator, tokenize
 from ..errors import UserError
@@ -83,14 +84,12 @@ def build(recipe: Recipe) -> Build:
         dtype=torch.float32,
         attn_implementation=recipe.attn_implementation,
     )
-    if recipe.whitening and recipe.whitening > backbone.config.hidden_size:
+    size = size_after(served.layers if served else [], backbone.config.hidden_size)
+    if recipe.whitening and recipe.whitening > size:
+        raise UserError(f"whitening: {recipe.whitening} must be at most {size}, the dimensions of {recipe.base_model}")
+    if recipe.flow and size % 2**LEVELS:
         raise UserError(
-            f"whitening: {recipe.whitening} must be at most {backbone.config.hidden_size}, the dimensions of "
-            f"{recipe.base_model}"
-        )
-    if recipe.flow and backbone.config.hidden_size % 2**LEVELS:
-        raise UserError(
-            f"flow: the {backbone.config.hidden_size} dimensions of {recipe.base_model} must be a multiple of "
+            f"flow: the {size} dimensions of {recipe.base_model} must be a multiple of "
             f"{2**LEVELS}; give another --base_model, or leave flow out"
         )
     if Path(recipe.base_model).is_dir():

@@ -197,8 +197,8 @@ def train(
         if checkpoint is None:
             log.begin()
             with float32_attention(built.model, recipe):
-                on_main(accelerator, partial(_begin, directory, built, recipe, [*dev, *tests], log))
-                best.evaluate(step=0, counts=False)
+                best.evaluate(step=0, counts=False)  # it warns of a collapsed encoder, which has no score
+                on_main(accelerator, partial(_score_base_model, directory, built, recipe, [*dev, *tests], log))
         title = f"training ({seed_name(recipe, seed)})"
         bar = progress_bar(stages[-1].stop, title, disable=not accelerator.is_main_process)
         for stage in stages:
@@ -224,7 +224,7 @@ def train(
     }
 
 
-def _begin(directory: Path, built: Build, recipe: Recipe, tasks: list[Task], log: TrainingLog) -> None:
+def _score_base_model(directory: Path, built: Build, recipe: Recipe, tasks: list[Task], log: TrainingLog) -> None:
     """Keep the scores of the base model: as it is served, or of a bare encoder as the run reads it."""
     if served := load_as_served(str(recipe.base_model), recipe.base_revision):
         encoder, tokenizer, name = served.to(log.accelerator.device), served.own_tokenizer(), AS_SERVED

@@ -14,6 +14,7 @@ from csezoo.training.errors import UserError
 from csezoo.training.loading.base_settings import follow_base
 from csezoo.training.loading.served_encoder import load_as_served, served_encoder
 from csezoo.training.loop.building import build
+from csezoo.training.loop.served.fitted_maps import fit_map
 from csezoo.training.publishing.repository import save_repository
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES, sentence_transformer
@@ -251,3 +252,19 @@ def test_a_method_that_cannot_train_the_layers_says_so(bases, tmp_path, method, 
     with_layers(bases["bert"]).save(str(tmp_path / "served"))
     with pytest.raises(UserError, match=what):
         build(recipe_on(tmp_path / "served", method=method))
+
+
+def test_a_whitening_goes_between_the_layers_and_normalize(bases, train_file, tmp_path):
+    with_layers(bases["bert"]).save(str(tmp_path / "served"))
+    recipe = recipe_on(tmp_path / "served", whitening=8, train_file=str(train_file))
+    built = build(recipe)
+    serving = built.model.serving_model().eval()
+    fit_map(serving, built.serving_tokenizer, recipe, seed=0)
+    expected = serving.encode(SENTENCES, built.serving_tokenizer)
+    save_repository(tmp_path / "best", serving, built.serving_tokenizer, recipe, [])
+    vectors = SentenceTransformer(str(tmp_path / "best"), device="cpu").encode(SENTENCES)
+    assert vectors.shape == (len(SENTENCES), 8)
+    close(vectors, expected)
+    close(torch.as_tensor(vectors).norm(dim=1), torch.ones(len(SENTENCES)))
+    with pytest.raises(UserError, match="whitening: 25 must be at most 24, the dimensions of"):
+        build(recipe_on(tmp_path / "served", whitening=25, train_file=str(train_file)))
