@@ -48,7 +48,7 @@ REFUSED = {
     "ema_decay": "a SentenceTransformer saves the trained weights, not their average; train with csezoo.for_training",
     "lora_rank": "add an adapter to the SentenceTransformer (model.add_adapter), and leave the key out",
     "lora_dropout": "add an adapter to the SentenceTransformer (model.add_adapter), and leave the key out",
-    "rank_weight": "a batch has no vectors of a teacher; train with csezoo.for_training, or leave the key out",
+    "rank_weight": "a batch has no vectors of a teacher; train with csezoo train, or leave the key out",
 }
 
 
