@@ -13,7 +13,7 @@ REPORTS = sorted((ROOT / "model_cards" / "benchmarks").glob("*.json"))
 MEMORY = [path for path in REPORTS if path.stem.startswith("memory-")]
 STARTS = [path for path in REPORTS if path.stem.startswith("start")]
 EPOCHS = [path for path in REPORTS if path.stem.startswith("epoch-")]
-OTHERS = ("scaling", "short", "short-refined", "soak", "encode-long")
+OTHERS = ("scaling", "short", "short-refined", "soak", "encode-long", "device-h100")
 RACES = [path for path in REPORTS if path.stem not in OTHERS and path not in MEMORY + STARTS + EPOCHS]
 
 
@@ -49,6 +49,19 @@ def test_the_page_of_speed_quotes_the_parts_of_an_update(report):
     shares = {part: seconds / measured["update"] for part, seconds in measured["parts"].items()}
     cells = [f"{shares[part]:.1%}" for part in ("products", "elementwise", "host", "data", "checkpoint")]
     assert row.endswith(f"| {' | '.join(cells)} | {measured['floor'] / measured['update']:.1%} |")
+
+
+def test_the_page_of_speed_quotes_the_h100():
+    updates = json.loads((CARDS / "benchmarks" / "device-h100.json").read_text(encoding="utf-8"))["updates"]
+    made = {(row["method"], row["batch_size"], row["layout"]): row for row in updates if not row["compiled"]}
+    for method, sentences, layout in made:
+        if layout == "packed":
+            both = [made[method, sentences, each] for each in ("padded", "packed")]
+            times = [f"{1000 / row['updates per second']:.0f} ms" for row in both]
+            fastest = min(row["seconds for 10^6 sentences"] for row in both)
+            memory = [f"{row['peak bytes'] / 1e9:.1f} GB" for row in both]
+            cells = [method, sentences, *times, f"{fastest:.0f} s", *memory]
+            assert f"| {' | '.join(map(str, cells))} |" in SPEED
 
 
 @pytest.mark.parametrize(("report", "lines"), [("short.json", 12), ("short-refined.json", 9)])
