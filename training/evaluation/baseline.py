@@ -61,10 +61,11 @@ def gain(directory: Path, tasks: Sequence[Task], vectors: Any, results: list[dic
 
     Returns:
         `name` of the base model, `of` what, the scores `before` and `now`, and of pairs the figures of
-        `paired_bootstrap`; empty without a baseline or without tasks.
+        `paired_bootstrap`; empty without a baseline, without tasks, or if a resumed run has other tasks.
     """
     baseline = read_baseline(directory)
-    if not baseline or not results:
+    scored = {result["task"] for result in baseline.get("results", [])}
+    if not results or not {result["task"] for result in results} <= scored:
         return {}
     before, now = average(baseline["results"]), average(results)
     judging = tests_only(results)
