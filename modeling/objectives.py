@@ -323,10 +323,9 @@ def parameter_distance(tuned: nn.Module, fixed: nn.Module) -> torch.Tensor:
     def complete(tensor: torch.Tensor) -> torch.Tensor:
         return at_least_float32(full_tensor(tensor))
 
-    values, fixed_values = zip(*((complete(value), complete(reference)) for value, reference in shared), strict=True)
-    differences = torch._foreach_sub(values, fixed_values)
-    squares = torch._foreach_mul(differences, differences)
-    return cast(torch.Tensor, sum(square.sum() for square in squares))
+    # It keeps no differences for the backward pass, which would be as large as the encoder.
+    squares = (F.mse_loss(complete(value), complete(reference), reduction="sum") for value, reference in shared)
+    return cast(torch.Tensor, sum(squares))
 
 
 def replaced_token_detection(

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from csezoo.modeling.methods.simcse.model import SimCSEModel
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.selection import dev_score, load_dev_tasks
+from csezoo.training.loop.background import BackgroundWriter
 from csezoo.training.loop.best_model import BestModel
 from csezoo.training.loop.building import build
 from csezoo.training.loop.runs import load_dev, run_recipe
@@ -62,8 +63,9 @@ def test_contrastive_tension_serves_the_encoder_that_is_better_on_dev(bases, tra
         for encoder, state in zip(encoders, placed, strict=True):
             encoder.load_state_dict(state)
         log = TrainingLog(tmp_path, Accelerator(cpu=True))
-        best = BestModel(tmp_path, built, recipe, load_dev(recipe), log)
-        best.evaluate(step, counts=True)
+        with BackgroundWriter() as writer:
+            best = BestModel(tmp_path, built, recipe, load_dev(recipe), log, writer)
+            best.evaluate(step, counts=True)
         assert best.best_score == max(scores)
         assert all(best.weights.read(step)[f"backbone.{name}"].equal(tensor) for name, tensor in better.items())
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 
+from csezoo.modeling.contrastive.distributed import host_group
 from csezoo.training.errors import UserError
 from csezoo.training.loop.distributed.launch import make_accelerator
 from csezoo.training.recipes import make_recipe
@@ -42,7 +43,7 @@ def test_processes_wait_for_what_the_main_one_does_alone(tmp_path, monkeypatch, 
         monkeypatch.setenv(name, value)
     make_accelerator(make_recipe({"report_to": "none", "mixed_precision": mixed_precision}), tmp_path)
     try:
-        gloo = torch.distributed.group.WORLD._get_backend(torch.device("cpu"))
+        gloo = host_group()._get_backend(torch.device("cpu"))
         assert gloo.options._timeout >= timedelta(hours=24)
     finally:
         torch.distributed.destroy_process_group()
