@@ -19,6 +19,7 @@ Then `--method esimcse` trains it from any recipe, alone or as `esimcse+l2pcsr` 
     TESTED = Tested(
         {"batch_size": 4},
         neutral={"repetition_rate": 0.0, "queue_factor": 0.0},
+        exact={"temperature": 0.2},
         passes=(PASS, ("BertModel", "nothing", 8)),
         combinations=("esimcse+l2pcsr", "esimcse+diffaug"),
     )

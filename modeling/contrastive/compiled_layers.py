@@ -12,7 +12,8 @@ from .packed_rows import Packing
 def compile_layers(encoder: PreTrainedModel, backend: str = "inductor") -> None:
     """Compile the parts of each layer of an encoder (attention, feed-forward network), in place.
 
-    One graph serves all layers and all numbers of tokens. Hooks on the layers, with which methods change them, and the
+    One graph serves all layers and all numbers of tokens, except with LoRA (DiffAug, `lora_rank`), whose parts are
+    compiled again for some. Hooks on the layers, with which methods change them, and the
     attention of packed tokens stay outside of the graphs. Call this after a first pass with packed tokens, which puts
     hooks into a layer.
 

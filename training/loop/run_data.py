@@ -145,7 +145,7 @@ class RunData:
             )
         with first_of_each_node():
             rows = tokenize_once(load_labelled(self.recipe, classes), **cut)
-        collate = ViewCollator(*self.collation, lambda columns: list(range(columns)))
+        collate = ViewCollator(*self.collation, every_column)
         batches = Batches(rows, collate, batch_size=self.recipe.nli_batch_size, **self.share)
         self.nli_batches_per_epoch = batches.batches_per_epoch
         self.numbered["labelled"] = batches
@@ -201,6 +201,11 @@ class RunData:
             for kind, numbers in batches.items()
             if kind in self.numbered
         }
+
+
+def every_column(columns: int) -> list[int]:
+    """Return all columns as views. It has a name, because worker processes receive it."""
+    return list(range(columns))
 
 
 def rows_sha256(rows: datasets.Dataset) -> str:
