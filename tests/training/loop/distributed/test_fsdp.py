@@ -41,9 +41,9 @@ def test_shards_train_like_one_process_and_resume(
 
     Weights are compared after the smaller batch, losses to the end: batch norms make rounding grow with each update.
     L2P-CSR's masks jump where rounding decides a gradient's sign. Before DiffCSE's batch norm that is often the case,
-    so their combination has another projection. With PrdSimCSE's three views it is too, so theirs has another
-    temperature. ESimCSE begins with equal similarities (its first loss is the logarithm of 25). Its gradient is a small
-    difference of nearly equal vectors, and rounding is a large part of it.
+    so their combination has another projection. With PrdSimCSE's three views it is too: theirs has another
+    temperature. ESimCSE begins with equal similarities (its first loss is the logarithm of 25). Its gradient is a
+    small difference of nearly equal vectors, and rounding is a large part of it.
     """
     changes = {**run_keys(name, bases["bert"], triplets), **exact(name)}
     changes |= {"batch_size": 25, "adam_epsilon": 1e-3}
