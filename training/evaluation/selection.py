@@ -55,8 +55,8 @@ def hold_out(task: PairTask) -> tuple[PairTask, PairTask]:
         [19, 21]
     """
     halves = []
+    digests = [hashlib.sha256("\t".join(pair).encode()).digest()[0] % 2 for pair in task.pairs]
     for half, name in enumerate(("dev", "test")):
-        digests = [hashlib.sha256("\t".join(pair).encode()).digest()[0] % 2 for pair in task.pairs]
         rows = [row for row, digest in enumerate(digests) if digest == half]
         if len(rows) < FEWEST_PAIRS:
             raise UserError(

@@ -13,12 +13,12 @@ from csezoo.modeling.contrastive.backbones import longest_input
 from csezoo.modeling.contrastive.published import load_published
 from csezoo.modeling.methods.simcse import SimCSEConfig, SimCSEModel
 from csezoo.modeling.serving.encoding_csezoo import SIMILARITIES, EncodesTexts
-from csezoo.modeling.serving.modeling_csezoo import SETTINGS_NAME
+from csezoo.modeling.serving.modeling_csezoo import SETTINGS_NAME, is_inside
 from csezoo.modeling.serving.pooling_csezoo import ACTIVATIONS, LAYERS, POOLINGS, as_words, size_after
 
 from ..errors import UserError, one_line, quoted
 from ..files import read_json
-from ..hub import is_inside, repository_file
+from ..hub import repository_file
 from .backbones import LOAD_ERRORS, load_backbone
 from .templates import serving_tokenizer, template_token_ids
 from .tokenizers import load_tokenizer
@@ -125,7 +125,7 @@ def served_encoder(name: str, revision: str | None = None) -> ServedEncoder | No
         return None
     kinds, folders = [], []
     for module in modules:
-        if not (isinstance(module, dict) and isinstance(module.get("type"), str) and is_inside_folder(module)):
+        if not (isinstance(module, dict) and isinstance(module.get("type"), str) and is_inside(module.get("path"))):
             raise _refused(name, f"modules.json has {quoted(module)}, which is no module in it")
         if (kind := module["type"].rpartition(".")[2]) != "Dropout":  # it only acts in training
             kinds.append(kind)
@@ -166,11 +166,6 @@ def served_encoder(name: str, revision: str | None = None) -> ServedEncoder | No
     if cut is not None and not (isinstance(cut, int) and cut >= 1):
         raise _refused(name, f"{SETTINGS_NAME} has truncate_dim: {quoted(cut)}, which is no number of dimensions")
     return ServedEncoder(name, keys, layers, folders)
-
-
-def is_inside_folder(module: dict[str, Any]) -> bool:
-    """Return whether a module is in a folder of its repository."""
-    return isinstance(module.get("path"), str) and is_inside(module["path"])
 
 
 def _pooling(name: str, folder: str, config: dict[str, Any], size: Any, has_prompts: bool) -> str:

@@ -24,12 +24,12 @@ from ..cards.method_texts import ideas, text_names
 from ..cards.model_card import model_card
 from ..errors import UserError, one_line
 from ..evaluation.encoders import checkpoint_tokenizer, load_checkpoint, plain_encoder
-from ..files import empty_target, new_directory, read_json
+from ..files import empty_target, new_directory, read_json, write_json
 from ..hub import local_directory, repository_file, sha256
 from ..loading.served_encoder import load_as_served
 from ..recipes import Recipe, is_hub_id, load_recipe
 from ..recipes.reading import dump_recipe
-from .fingerprints import add_checksums, read_fingerprint
+from .fingerprints import add_checksums, read_fingerprint, write_fingerprint
 from .staging import hide_paths
 
 WEIGHTS = "adapter_model.safetensors"
@@ -147,11 +147,10 @@ def write_adapter_files(directory: Path, recipe: Recipe, results: dict, fingerpr
         base_sha256: checksum of the base model's weights.
     """
     vectors = {name: fingerprint[name] for name in ("sentences", "token_ids", "embeddings")}
-    content = {**vectors, "base": {"model": recipe.base_model, "file": BASE_WEIGHTS, "sha256": base_sha256}}
-    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in content.items())
-    (directory / FINGERPRINT_NAME).write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+    trained_on = {"model": recipe.base_model, "file": BASE_WEIGHTS, "sha256": base_sha256}
+    write_fingerprint(directory, {**vectors, "base": trained_on})
     dump_recipe(recipe, directory / "recipe.yaml")
-    (directory / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    write_json(directory / "results.json", results)
 
 
 def write_card(directory: Path, adapter: str | None = None) -> None:

@@ -29,13 +29,16 @@ def add_checksums(directory: Path) -> None:
     Args:
         directory: the repository, complete except for its card, which has no checksum.
     """
-    path = directory / FINGERPRINT_NAME
-    saved = json.loads(path.read_text(encoding="utf-8"))
+    saved = json.loads((directory / FINGERPRINT_NAME).read_text(encoding="utf-8"))
     paths = {file.relative_to(directory).as_posix(): file for file in sorted(directory.rglob("*")) if file.is_file()}
     files = {name: sha256(file) for name, file in paths.items() if name not in WITHOUT_CHECKSUM}
-    fingerprint = {**saved, "versions": versions(), "files": files}
+    write_fingerprint(directory, {**saved, "versions": versions(), "files": files})
+
+
+def write_fingerprint(directory: Path, fingerprint: dict) -> None:
+    """Write the fingerprint of a repository, one key on each line."""
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in fingerprint.items())
-    path.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+    (directory / FINGERPRINT_NAME).write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
 
 
 def verify_repository(repository: str, revision: str | None = None) -> list[str]:

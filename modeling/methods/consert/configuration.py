@@ -8,6 +8,11 @@ from ...contrastive.keys import key
 VIEWS = ("none", "shuffle", "token_cutoff", "feature_cutoff")
 # Poolings that read one token, or look for one.
 OF_A_PLACE = ("cls", "last", "prompt")
+CHANGES = (
+    "How each copy of a sentence is changed (paper, section 3.2). `shuffle` puts its word pieces in random order, "
+    "`token_cutoff` sets the embeddings of some tokens to zero, `feature_cutoff` sets some features of all its "
+    "embeddings to zero."
+)
 
 
 class ConSERTConfig(SentenceEncoderConfig):
@@ -22,16 +27,12 @@ class ConSERTConfig(SentenceEncoderConfig):
 
     first_view: str = key(
         "feature_cutoff",
-        "How each copy of a sentence is changed (paper, section 3.2). `shuffle` puts its word pieces in random order, "
-        "`token_cutoff` sets the embeddings of some tokens to zero, `feature_cutoff` sets some features of all its "
-        "embeddings to zero.",
+        CHANGES,
         VIEWS,
     )
     second_view: str = key(
         "shuffle",
-        "How each copy of a sentence is changed (paper, section 3.2). `shuffle` puts its word pieces in random order, "
-        "`token_cutoff` sets the embeddings of some tokens to zero, `feature_cutoff` sets some features of all its "
-        "embeddings to zero.",
+        CHANGES,
         VIEWS,
     )
     cutoff_rate: float = key(

@@ -34,7 +34,7 @@ from ...objectives import at_least_float32
 from .configuration import ContrastiveTensionConfig
 
 
-def own_pairs(sentences: int, negatives: int, device: torch.device | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+def own_pairs(sentences: int, negatives: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Pair each sentence with itself and with the next `negatives` ones, round the batch.
 
     Returns:
@@ -44,15 +44,13 @@ def own_pairs(sentences: int, negatives: int, device: torch.device | None = None
         >>> torch.stack(own_pairs(3, 1)).tolist()
         [[0, 0, 1, 1, 2, 2], [0, 1, 1, 2, 2, 0]]
     """
-    rows = torch.arange(sentences, device=device)
-    distance = torch.arange(min(negatives + 1, sentences), device=device)
+    rows = torch.arange(sentences)
+    distance = torch.arange(min(negatives + 1, sentences))
     right = (rows[:, None] + distance) % sentences
     return rows.repeat_interleave(len(distance)), right.flatten()
 
 
-def other_pairs(
-    sentences: int, negatives: int, device: torch.device | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
+def other_pairs(sentences: int, negatives: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Pair the first sentences with themselves, and the others, two by two, with each other.
 
     Of 1 + 2 `negatives` sentences, one is paired with itself. If the number is odd, the last of the others is in no
@@ -67,7 +65,7 @@ def other_pairs(
     """
     positive = max(1, round(sentences / (1 + 2 * negatives)))
     half = (sentences - positive) // 2
-    rows = torch.arange(sentences, device=device)
+    rows = torch.arange(sentences)
     left = rows[: positive + half]
     return left, torch.cat([rows[:positive], rows[positive + half : positive + 2 * half]])
 

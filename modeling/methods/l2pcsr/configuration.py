@@ -7,6 +7,11 @@ from ...contrastive.keys import key
 WEAKENINGS = ("binary", "continuous", "noise")
 TOKEN_UPDATES = ("l2", "sign")
 FEATURE_MASK_SCOPES = ("row", "shared")
+STEP_SIZE = "Step size β of eq. 5 and 6; 0.5 in the paper, 0.1 in the release."
+MASK = (
+    "Whether to use this mask (ablations, table 3). The paper does not define the average of eq. 2 with a single "
+    "mask. Here the missing mask is all ones, so the other one still halves what it weakens."
+)
 
 
 class L2PCSRConfig(SentenceEncoderConfig):
@@ -30,8 +35,8 @@ class L2PCSRConfig(SentenceEncoderConfig):
         "SimCSE.",
         "[0, 1]",
     )
-    token_step_size: float = key(0.5, "Step size β of eq. 5 and 6; 0.5 in the paper, 0.1 in the release.", WEIGHT)
-    feature_step_size: float = key(0.5, "Step size β of eq. 5 and 6; 0.5 in the paper, 0.1 in the release.", WEIGHT)
+    token_step_size: float = key(0.5, STEP_SIZE, WEIGHT)
+    feature_step_size: float = key(0.5, STEP_SIZE, WEIGHT)
     token_update: str = key(
         "l2",
         "`l2` divides the gradient over a row's tokens by its norm (eq. 5). `sign` moves every token by the full "
@@ -62,13 +67,11 @@ class L2PCSRConfig(SentenceEncoderConfig):
     )
     token_mask: bool = key(
         True,
-        "Whether to use this mask (ablations, table 3). The paper does not define the average of eq. 2 with a single "
-        "mask. Here the missing mask is all ones, so the other one still halves what it weakens.",
+        MASK,
     )
     feature_mask: bool = key(
         True,
-        "Whether to use this mask (ablations, table 3). The paper does not define the average of eq. 2 with a single "
-        "mask. Here the missing mask is all ones, so the other one still halves what it weakens.",
+        MASK,
     )
     weakening: str = key(
         "binary",

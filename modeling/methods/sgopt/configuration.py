@@ -4,6 +4,8 @@ from ...contrastive.allowed_values import WEIGHT
 from ...contrastive.configuration import SentenceEncoderConfig
 from ...contrastive.keys import key
 
+VIEW_LAYERS = "First and last of the layers that make views, by default all; 0 is the embedding layer's output."
+
 
 class SGOPTConfig(SentenceEncoderConfig):
     """The configuration of SG-OPT: guidance by the layers of a frozen twin.
@@ -34,12 +36,12 @@ class SGOPTConfig(SentenceEncoderConfig):
     )
     first_view_layer: int = key(
         0,
-        "First and last of the layers that make views, by default all; 0 is the embedding layer's output.",
+        VIEW_LAYERS,
         "[0, 1_000]",
     )
     last_view_layer: int | None = key(
         None,
-        "First and last of the layers that make views, by default all; 0 is the embedding layer's output.",
+        VIEW_LAYERS,
         "[0, 1_000]",
     )
     twin_dropout: bool = key(
