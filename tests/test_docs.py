@@ -213,15 +213,18 @@ def test_every_file_that_a_page_names_exists(page):
         assert (ROOT / name).exists(), name
 
 
-MADE = sorted((ROOT / "docs" / "stand-in").glob("*/results.json"))
+def stand_in(name):
+    """The results of a table that was made on a stand-in."""
+    return json.loads((ROOT / "docs" / "stand-in" / f"{name}.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize(
-    "made", [path for path in MADE if not path.parent.name.startswith("zoo-")], ids=lambda p: p.parent.name
-)
-def test_the_page_on_tables_quotes_those_made_on_a_stand_in(made):
+PAPERS_TABLES = sorted(path.stem for path in (ROOT / "docs" / "stand-in").glob("*-table-*.json"))
+
+
+@pytest.mark.parametrize("name", PAPERS_TABLES)
+def test_the_page_on_tables_quotes_those_made_on_a_stand_in(name):
     page = (ROOT / "docs" / "reproducing.md").read_text(encoding="utf-8")
-    table = json.loads(made.read_text(encoding="utf-8"))
+    table = stand_in(name)
     number = table["item"].rpartition("-")[2]
     for row in table["rows"]:
         if not row["runs"]:
@@ -233,7 +236,7 @@ def test_the_page_on_tables_quotes_those_made_on_a_stand_in(made):
 
 def test_the_page_of_results_quotes_the_learning_rates():
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    made = json.loads((ROOT / "docs/stand-in/zoo-learning-rates/results.json").read_text(encoding="utf-8"))
+    made = stand_in("zoo-learning-rates")
     scores: dict[str, list[float]] = {}
     for row in made["rows"]:
         scores.setdefault(row["name"].rpartition(", ")[0], []).append(row["cells"]["STS-B dev."]["mean"])
@@ -262,7 +265,7 @@ def compared(row):
 def test_the_page_of_results_quotes_the_methods_on_one_base():
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     rows = {row.label: row for row in load_item("zoo/methods").rows}
-    made = json.loads((ROOT / "docs/stand-in/zoo-methods/results.json").read_text(encoding="utf-8"))
+    made = stand_in("zoo-methods")
     for row in made["rows"]:
         keys = rows[row["name"]].set
         updates = keys["max_steps"] + keys.get("nli_steps", 0)
@@ -286,13 +289,12 @@ def test_the_page_of_results_quotes_the_runs_on_a_public_encoder():
 
 def test_the_page_of_results_quotes_the_explanations_that_were_tried():
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    for file, base, updates in (("longer", "B", "1,600"), ("earlier", "A", "400")):
-        made = json.loads((ROOT / f"docs/stand-in/zoo-methods/{file}.json").read_text(encoding="utf-8"))
-        for row in made["rows"]:
+    for made, base, updates in (("longer", "B", "1,600"), ("earlier", "A", "400")):
+        for row in stand_in("zoo-methods-promptbert")[made]["rows"]:
             name = row["name"].rpartition(", ")[2]
             dev, average = (f"{row['cells'][column]['mean']:.2f}" for column in ("STS-B dev.", "Avg."))
             assert re.search(rf"\| {name} \| {base} \| {updates} \| [\d.]+ \| {dev} \| {average} \|", page)
-    made = json.loads((ROOT / "docs/stand-in/zoo-methods/results.json").read_text(encoding="utf-8"))
+    made = stand_in("zoo-methods")
     for name in ("SimCSE", "PromptBERT"):
         run = next(row for row in made["rows"] if row["name"] == f"400 updates, {name}")["runs"][0]
         scores = {result["task"]: result["value"] for result in run["results"]}
@@ -303,26 +305,24 @@ def test_the_page_of_results_quotes_the_explanations_that_were_tried():
 def test_the_page_of_results_quotes_the_dev_scores_before_and_after_training():
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     rows = re.findall(r"\| (\w+) \| ([AB]) \| ([\d,]+) \| ([\d.]+) \| ([\d.]+) \|", page)
-    logs = ROOT / "docs" / "stand-in" / "zoo-methods" / "logs"
-    assert len(rows) == len(list(logs.iterdir())) == 5
+    logs = stand_in("zoo-methods-promptbert")["dev"]
+    assert len(rows) == len(logs) == 5
     for name, base, updates, *quoted in rows:
-        log = logs / f"{name.lower()}-{base.lower()}-{updates.replace(',', '')}.jsonl"
-        lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-        scores = [line["dev"] for line in lines if "dev" in line]
-        assert lines[0] == {"step": 0, "dev": scores[0]}
+        steps, scores = zip(*logs[f"{name.lower()}-{base.lower()}-{updates.replace(',', '')}"], strict=True)
+        assert steps[0] == 0
         assert quoted == [f"{scores[0]:.2f}", f"{max(scores):.2f}"]
 
 
 def test_the_page_of_results_quotes_the_recipe_of_the_zoo():
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    made = json.loads((ROOT / "docs/stand-in/zoo-nli-then-wiki/results.json").read_text(encoding="utf-8"))
+    made = stand_in("zoo-nli-then-wiki")
     for row in made["rows"]:
         assert f"| {row['name']} | {compared(row)} |" in page
 
 
 def test_the_page_of_results_quotes_the_baselines_before_and_after_they_train_as_their_authors_did():
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    made = json.loads((ROOT / "docs/stand-in/baselines.json").read_text(encoding="utf-8"))
+    made = stand_in("baselines")
     assert made["rows"]
     for row in made["rows"]:
         for side in ("before", "after"):
@@ -338,12 +338,9 @@ def test_the_page_of_results_quotes_the_baselines_before_and_after_they_train_as
 
 def test_the_page_of_results_quotes_the_seven_seeds_of_the_recipe_of_the_zoo():
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    directory = ROOT / "docs/stand-in/zoo-nli-then-wiki"
-    for row in json.loads((directory / "results.json").read_text(encoding="utf-8"))["rows"][:2]:
-        results = [run["results"] for run in row["runs"]]
-        name = Path(row["runs"][0]["run"]).parent.name
-        files = sorted((directory / "runs" / name).glob("seed-*/results.json"))
-        results += [json.loads(file.read_text(encoding="utf-8"))["results"] for file in files]
+    made = stand_in("zoo-nli-then-wiki")
+    for row, more in zip(made["rows"], made["more_seeds"]["rows"], strict=False):
+        results = [run["results"] for run in (*row["runs"], *more["runs"])]
         averages = [mean(each["value"] for each in run if each["task"] in STS_TASKS) for run in results]
         quoted = [f"{average:.2f}" for average in averages]
         assert f"| {row['name']} | {' | '.join(quoted)} | {mean(averages):.2f} ± {stdev(averages):.2f} |" in page

@@ -25,6 +25,12 @@ def read_results(run: Run) -> list[dict]:
     return results + run_costs(run)
 
 
+def run_training(directory: Path) -> dict:
+    """Return how a run was trained, on what data and machine, without its results and its sentences."""
+    content = _read(directory / "results.json")
+    return {key: content[key] for key in ("recipe", "changed", "training", "machine") if key in content}
+
+
 def write_complete(run: Run, suites: Sequence[str], results: list[dict]) -> None:
     """Write that all tasks of suites are measured, with their results. A suite that was begun does not count."""
     content = _read(run.directory / run.evaluation)

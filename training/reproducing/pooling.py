@@ -11,7 +11,7 @@ from pathlib import Path
 from ..files import read_json
 from ..loop.checkpoints import RECEIPT
 from .columns import Column
-from .measuring import read_results
+from .measuring import read_results, run_training
 from .plan import Planned
 
 
@@ -106,7 +106,7 @@ def pool(planned: Planned, columns: Sequence[Column], source: str, failed: dict[
     reasons += dict.fromkeys(f"a run failed: {reason}" for run, reason in failed.items() if run in results)
     if planned.runs and not any(results.values()) and not any(run in failed for run in results):
         reasons.append("not made yet")
-    receipts = [{"run": str(directory), "results": found} for directory, found in results.items()]
+    receipts = [{"run": str(path), **run_training(path), "results": found} for path, found in results.items()]
     return Line(row.label, cells, row.source or source, reasons, receipts, row.x, row.group)
 
 

@@ -1,10 +1,7 @@
 """One declaration per key: what it allows is what is accepted, and everything else is one line."""
 
-import hashlib
-import json
 import math
 import typing
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +11,10 @@ from hypothesis import strategies as st
 
 from csezoo.modeling import METHODS
 from csezoo.training.errors import UserError
-from csezoo.training.recipes import deciding_keys, dump_recipe, load_recipe, make_recipe, method_keys, recipe_keys
+from csezoo.training.recipes import dump_recipe, load_recipe, make_recipe, method_keys, recipe_keys
 from csezoo.training.recipes.reading import optional
 from tests.training.recipes.test_reading import refusal
 
-ROOT = Path(__file__).parents[3]
 # Every key once, with a method that has it.
 ALL = [("simcse", name, key) for name, key in {**recipe_keys(), **method_keys("simcse")}.items()]
 ALL += [(method, name, key) for method in METHODS for name, key in method_keys(method).items() if key.group == method]
@@ -193,30 +189,3 @@ def test_any_recipe_written_and_read_again_is_the_same(tmp_path_factory, data, m
 def test_a_name_written_and_read_again_is_the_same(name, tmp_path):
     dump_recipe(make_recipe({"name": name}), tmp_path / "recipe.yaml")
     assert load_recipe(str(tmp_path / "recipe.yaml")).name == name
-
-
-@pytest.mark.parametrize("file", sorted(ROOT.glob("model_cards/*/recipe.yaml")), ids=lambda file: file.parent.name)
-def test_a_run_begun_before_has_the_recipe_it_wrote(file):
-    """Its values decide its numbers as they are written there; keys added since then had their defaults."""
-    written = yaml.safe_load(file.read_text(encoding="utf-8"))
-    deciding = deciding_keys(load_recipe(str(file)))
-    assert {name: value for name, value in deciding.items() if name in written} == {
-        name: value for name, value in written.items() if name in deciding
-    }
-    assert all(deciding[name] == recipe_keys()[name].default for name in deciding.keys() - written.keys())
-
-
-@pytest.mark.parametrize(
-    ("recipe", "sha256"),
-    [
-        ("diffaug-bert-base-uncased-semi", "b7a7eaa8ee0e13e2b52b211cb0103396bd5c7d3390c79bea5f330a790a0aa079"),
-        (
-            str(ROOT / "docs/stand-in/similar-lengths/sgopt-minilm/recipe.yaml"),
-            "ebcc8e0f5679ba181fe6bccaa9da4b0271faf7351e07bd92b47541e9e79a9c79",
-        ),
-    ],
-)
-def test_checkpoints_know_the_recipe_by_a_checksum_that_new_keys_do_not_change(recipe, sha256):
-    """As recorded before keys were declared in one place: a key added later goes into `LATER_KEYS`."""
-    keys = json.dumps(deciding_keys(load_recipe(recipe)), sort_keys=True)
-    assert hashlib.sha256(keys.encode()).hexdigest() == sha256
