@@ -32,8 +32,8 @@ from csezoo.training.loop.training_loop import start_stage, update
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
 from tests.methods import CONFIGS, TESTED, run_keys
-from tests.modeling.test_methods import configure
 from tests.pretend_device import GPU, WAITS, PretendGPU
+from tests.tiny import configure
 from tests.training.faults import AtRecord, Stopped, stop
 from tests.training.loop.test_train import values
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from tests.conftest import tiny_config
-from tests.modeling.test_methods import batch
-from tests.modeling.test_objectives import numpy_info_nce, unit
+from tests.formulas import numpy_info_nce, unit
+from tests.tiny import batch
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

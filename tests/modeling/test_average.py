@@ -4,7 +4,7 @@ import torch
 
 from csezoo.modeling import method
 from tests.conftest import tiny_config
-from tests.modeling.test_methods import batch
+from tests.tiny import batch
 
 
 def model(name="simcse", **changes):

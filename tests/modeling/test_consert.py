@@ -10,7 +10,7 @@ from csezoo.modeling import ConSERTConfig, ConSERTForContrastiveLearning
 from csezoo.modeling.methods.consert.model import feature_cutoff, token_cutoff
 from csezoo.training.data.collation import ViewCollator
 from tests.conftest import tiny_config
-from tests.modeling.test_methods import batch
+from tests.tiny import batch
 
 QUIET = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 

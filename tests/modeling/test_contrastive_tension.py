@@ -7,7 +7,7 @@ import torch
 from csezoo.modeling import ContrastiveTensionConfig, ContrastiveTensionForContrastiveLearning
 from csezoo.modeling.methods.contrastive_tension.model import other_pairs
 from tests.conftest import tiny_config
-from tests.modeling.test_methods import batch
+from tests.tiny import batch
 
 
 def model_of(**keys) -> ContrastiveTensionForContrastiveLearning:

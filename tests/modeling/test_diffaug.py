@@ -13,8 +13,8 @@ from csezoo.training.errors import UserError
 from csezoo.training.loop.building import build
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import tiny_config
-from tests.modeling.test_methods import batch, one_view
-from tests.modeling.test_objectives import numpy_info_nce
+from tests.formulas import numpy_info_nce
+from tests.tiny import batch, one_view
 
 L = 4  # slots of a view's prefix
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

@@ -10,7 +10,7 @@ from csezoo.modeling import DiffAugConfig, DiffAugForContrastiveLearning
 from csezoo.modeling.methods.diffaug.model import representation_divergence, weight_convergence
 from tests.conftest import tiny_config
 from tests.modeling.test_diffaug import array, diffaug, numpy_prefixes
-from tests.modeling.test_methods import batch
+from tests.tiny import batch
 
 
 def test_delta_and_kappa_equal_the_papers_equations():

@@ -12,9 +12,9 @@ from csezoo.modeling import DiffCSEConfig, DiffCSEForContrastiveLearning, SimCSE
 from csezoo.modeling.methods.diffcse.model import corrective_log_probabilities
 from csezoo.modeling.objectives import replaced_token_detection
 from tests.conftest import tiny_config
+from tests.formulas import numpy_info_nce
 from tests.methods.diffcse import DISTILLED
-from tests.modeling.test_methods import batch
-from tests.modeling.test_objectives import numpy_info_nce
+from tests.tiny import batch
 
 MASK, SPECIAL = 4, [0, 1, 2, 3, 4]
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

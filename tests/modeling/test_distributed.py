@@ -18,7 +18,7 @@ from csezoo.training.data.batches import process_share
 from tests.conftest import tiny_config
 from tests.interpreters import free_port
 from tests.methods import RUNS, TESTED, exact
-from tests.modeling.test_methods import batch
+from tests.tiny import batch
 
 
 def model(changes, stage="contrastive"):

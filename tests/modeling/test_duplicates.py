@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from csezoo.modeling import METHODS
 from csezoo.modeling.methods.contrastive_tension.model import own_pairs, pair_loss
 from csezoo.modeling.objectives import duplicate_rows, info_nce, prefix_contrastive, self_guided
-from tests.modeling.test_methods import CONFIGS, batch, configure
-from tests.modeling.test_objectives import naive_softmax_loss, unit
+from tests.formulas import naive_softmax_loss, unit
+from tests.methods import CONFIGS
+from tests.tiny import batch, configure
 
 # Rows 0, 2 and 4 of five are one sentence, 1 and 3 are others.
 SAME = torch.tensor([[i != j and i % 2 == 0 and j % 2 == 0 for j in range(5)] for i in range(5)])

@@ -7,7 +7,7 @@ import torch
 from csezoo.modeling import ISBERTConfig, ISBERTForContrastiveLearning, ISBERTModel
 from csezoo.modeling.methods.isbert.model import jensen_shannon
 from tests.conftest import tiny_config
-from tests.modeling.test_methods import batch
+from tests.tiny import batch
 
 QUIET = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 

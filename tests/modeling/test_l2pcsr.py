@@ -11,7 +11,7 @@ from csezoo.modeling import (
 )
 from csezoo.modeling.methods.l2pcsr.model import ascend, weakening_mask
 from tests.conftest import tiny_config
-from tests.modeling.test_methods import batch
+from tests.tiny import batch
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 RELEASED = {

@@ -17,8 +17,8 @@ from csezoo.modeling.contrastive.perturbations import perturbed
 from csezoo.training.recipes import load_recipe
 from tests.conftest import tiny_config
 from tests.modeling.test_l2pcsr import RELEASED, gradients, l2pcsr
-from tests.modeling.test_methods import batch
 from tests.modeling.test_prompts import PROMPTS
+from tests.tiny import batch
 
 # --- neutral, and what stays untouched
 

@@ -7,7 +7,7 @@ import torch
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEForContrastiveLearning, method
 from tests.conftest import tiny_config
 from tests.methods import COMBINATIONS, TESTED
-from tests.modeling.test_methods import batch
+from tests.tiny import batch
 
 DIMS, WEIGHTS = [4, 16], [0.5, 2.0]
 

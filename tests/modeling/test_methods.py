@@ -16,19 +16,9 @@ from csezoo.modeling import METHODS
 from csezoo.modeling.contrastive.published import load_published
 from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
 from tests.clean_interpreter import run_without_csezoo
-from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
+from tests.conftest import SENTENCES, tiny_tokenizer
 from tests.methods import CONFIGS
-
-
-def configure(name: str, kind: str, **changes):
-    config_class = METHODS[name.split("-")[0]][0]
-    tokenizer = tiny_tokenizer(kind)
-    return config_class(
-        backbone_config=tiny_config(kind),
-        mask_token_id=tokenizer.mask_token_id,
-        special_token_ids=tokenizer.all_special_ids,
-        **{**CONFIGS[name], **changes},
-    )
+from tests.tiny import batch, configure, one_view
 
 
 def train_one_step(config):
@@ -50,18 +40,6 @@ def name(request) -> str:
 @pytest.fixture
 def trained(name, kind):
     return train_one_step(configure(name, kind))
-
-
-def batch(sentences=4, views=2, tokens=7):
-    torch.manual_seed(1)
-    input_ids = torch.randint(10, 40, (sentences, views, tokens))
-    attention_mask = torch.ones_like(input_ids)
-    attention_mask[0, :, 5:] = 0
-    return {"input_ids": input_ids, "attention_mask": attention_mask}
-
-
-def one_view(rows):
-    return {key: value[:, 0] for key, value in rows.items()}
 
 
 def test_the_training_output_has_loss_parts_and_views(trained):

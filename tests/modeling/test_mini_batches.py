@@ -5,7 +5,8 @@ import torch
 
 from csezoo.modeling import METHODS
 from csezoo.modeling.contrastive import mini_batches
-from tests.modeling.test_methods import CONFIGS, batch, configure
+from tests.methods import CONFIGS
+from tests.tiny import batch, configure
 
 # L2P-CSR and masked language modelling take the complete batch: `test_building` has their refusals.
 ALLOWED = [name for name in CONFIGS if configure(name, "bert").needs_whole_batch is None]

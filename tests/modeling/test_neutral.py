@@ -6,7 +6,7 @@ import torch
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEForContrastiveLearning, method
 from tests.conftest import tiny_config
 from tests.methods import COMBINATIONS, TESTED
-from tests.modeling.test_methods import batch
+from tests.tiny import batch
 
 SIMCSE = {"projection": "tanh", "projection_at_test": False, "temperature": 0.05}
 NEUTRAL = {name: tested.neutral for name, tested in TESTED.items() if tested.neutral is not None}

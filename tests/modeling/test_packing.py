@@ -27,7 +27,7 @@ from csezoo.modeling.contrastive.packing import can_pack, packing_of
 from csezoo.modeling.serving.layers_csezoo import hidden_layers
 from tests.conftest import tiny_config, tiny_tokenizer
 from tests.methods import COMBINATIONS, CONFIGS
-from tests.modeling.test_methods import configure
+from tests.tiny import configure
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from csezoo.training.errors import UserError
 from csezoo.training.loop.building import build
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
-from tests.modeling.test_methods import batch
+from tests.tiny import batch
 
 
 @pytest.mark.parametrize(

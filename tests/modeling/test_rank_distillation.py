@@ -9,7 +9,7 @@ import torch
 from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning, method
 from csezoo.modeling.contrastive.rank_distillation import list_mle, list_net, rank_consistency, rank_distillation
 from tests.conftest import tiny_config
-from tests.modeling.test_methods import batch
+from tests.tiny import batch
 
 
 def cosines(left, right):

@@ -7,8 +7,8 @@ import torch
 from csezoo.modeling import SGOPTConfig, SGOPTForContrastiveLearning
 from csezoo.training.recipes import load_recipe
 from tests.conftest import tiny_config
-from tests.modeling.test_methods import batch
-from tests.modeling.test_objectives import numpy_self_guided
+from tests.formulas import numpy_self_guided
+from tests.tiny import batch
 
 
 def sgopt(**changes):

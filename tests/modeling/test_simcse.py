@@ -8,8 +8,8 @@ from safetensors.torch import load_file, save_file
 from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning, SimCSEModel
 from csezoo.modeling.contrastive.masked_language_modeling import mask_tokens, masked_lm_loss
 from tests.conftest import tiny_config
-from tests.modeling.test_methods import batch
-from tests.modeling.test_objectives import numpy_info_nce
+from tests.formulas import numpy_info_nce
+from tests.tiny import batch
 
 
 def simcse(**changes):

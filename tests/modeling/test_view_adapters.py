@@ -8,7 +8,7 @@ from torch import nn
 from transformers import AutoModel
 
 from tests.modeling.test_diffaug import diffaug
-from tests.modeling.test_methods import batch, one_view
+from tests.tiny import batch, one_view
 
 
 class Adapted(nn.Module):

@@ -1,0 +1,36 @@
+"""Tiny models of every method, and batches for them."""
+
+import torch
+
+from csezoo.modeling import METHODS
+from tests.conftest import tiny_config, tiny_tokenizer
+from tests.methods import CONFIGS
+
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+def configure(name: str, kind: str, **changes):
+    config_class = METHODS[name.split("-")[0]][0]
+    tokenizer = tiny_tokenizer(kind)
+    return config_class(
+        backbone_config=tiny_config(kind),
+        mask_token_id=tokenizer.mask_token_id,
+        special_token_ids=tokenizer.all_special_ids,
+        **{**CONFIGS[name], **changes},
+    )
+
+
+def batch(sentences=4, views=2, tokens=7):
+    torch.manual_seed(1)
+    input_ids = torch.randint(10, 40, (sentences, views, tokens))
+    attention_mask = torch.ones_like(input_ids)
+    attention_mask[0, :, 5:] = 0
+    return {"input_ids": input_ids, "attention_mask": attention_mask}
+
+
+def one_view(rows):
+    return {key: value[:, 0] for key, value in rows.items()}
+
+
+def gradients(model):
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
