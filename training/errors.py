@@ -26,6 +26,15 @@ class OutOfTimeError(UserError):
     """A step took too long and cannot be stopped. The command ends the process without waiting for it."""
 
 
+@contextmanager
+def as_user_error() -> Iterator[None]:
+    """Raise the ValueError that the modeling side gives for a wrong value as a `UserError`."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
 def one_line(error: BaseException) -> str:
     r"""Return a message on one line, cut to 400 characters.
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from csezoo.modeling import SentenceEncoderConfig
 
-from ..errors import UserError
+from ..errors import UserError, as_user_error
 from ..loading.templates import Template
 from ..loading.tokenizers import tokenizer_sha256
 
@@ -124,10 +124,8 @@ class ViewCollator:
         labels = columns.pop("label", None)
         if self.tokenize:
             columns = self.tokenize(columns)
-        try:
+        with as_user_error():  # the method may need another number of columns
             views = [columns[str(column)] for column in self.view_columns(len(columns))]
-        except ValueError as error:  # the method needs another number of columns
-            raise UserError(str(error)) from error
         sentences = [list(sentence) for sentence in zip(*views, strict=True)]
         if not self.edits_special_tokens:
             sentences = self._edited(sentences, draws)

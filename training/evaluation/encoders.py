@@ -31,7 +31,7 @@ from ..hub import is_inside, repository_file
 from ..loading.backbones import LOAD_ERRORS, PADDING_MOVES, load_backbone, padding_moves, run_once
 from ..loading.sizes import refuse_oversized
 from ..loading.templates import serving_tokenizer, template_token_ids
-from ..loading.tokenizers import UNKNOWN, check_vocabulary, load_tokenizer, reading_tokenizer
+from ..loading.tokenizers import UNKNOWN, load_tokenizer, reading_tokenizer, refuse_missing_embeddings
 from ..recipes import Recipe, load_recipe
 from .sentence_vectors import CountingEncoder
 from .word_vectors import BAG_OF_WORDS, load_bag_of_words, load_word_vectors
@@ -117,7 +117,7 @@ def checkpoint_tokenizer(encoder: CsezooModel, model: str) -> PreTrainedTokenize
         raise UserError(f"{model}: it has no tokenizer; put its tokenizer.json beside the weights")
     with reading_tokenizer(model):
         encoder.tokenizer(UNKNOWN)
-    check_vocabulary(model, encoder.tokenizer, encoder.config.vocab_size)
+    refuse_missing_embeddings(model, encoder.tokenizer, encoder.config.vocab_size)
     return encoder.tokenizer
 
 
@@ -133,7 +133,7 @@ def plain_encoder(
         raise UserError(f"pooling: {pooling!r} must be one of {', '.join(PLAIN_POOLINGS)}")
     backbone = load_backbone(model, dtype=dtype)
     tokenizer = load_tokenizer(model)
-    check_vocabulary(model, tokenizer, backbone.config.vocab_size)
+    refuse_missing_embeddings(model, tokenizer, backbone.config.vocab_size)
     try:
         config = SimCSEConfig(backbone_config=backbone.config, pooling=pooling)
     except ValueError as error:

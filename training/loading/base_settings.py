@@ -7,23 +7,23 @@ from typing import Any
 
 from ..recipes import Recipe, file_name, make_recipe
 from ..recipes.reading import as_word
-from .served_encoder import served_encoder
+from .served_encoder import ServedEncoder, served_encoder
 
 logger = logging.getLogger(__name__)
 
 
-def follow_base(recipe: Recipe) -> Recipe:
-    """Return a recipe with the keys that the repository of its base model tells, and name those set against it.
+def follow_base(recipe: Recipe) -> tuple[Recipe, ServedEncoder | None]:
+    """Return a recipe with the keys that the repository of its base model tells, and what else it tells.
 
-    A key that the recipe's file or the command line sets is stronger than the repository, whatever it is for. A key
-    that neither sets is the repository's. A bare encoder tells nothing.
+    A key that the recipe's file or the command line sets is stronger than the repository, whatever it is for, and is
+    named. A key that neither sets is the repository's. A bare encoder tells nothing.
 
     Raises:
         UserError: the repository cannot be taken over, with the reason.
     """
     served = served_encoder(recipe.base_model, recipe.base_revision) if recipe.base_model else None
     if served is None:
-        return recipe
+        return recipe, None
     own = {**recipe.to_dict(), "name": recipe.name}
     name = file_name(served.name)
     taken = {key: value for key, value in served.keys.items() if key not in recipe.given}
@@ -33,7 +33,7 @@ def follow_base(recipe: Recipe) -> Recipe:
     told = [f"{key} {_shown(value)}" for key, value in taken.items() if value not in (None, False)]
     if told:
         logger.info("as %s is served: %s", name, ", ".join(told))
-    return make_recipe({**own, **taken})
+    return make_recipe({**own, **taken}), served
 
 
 def _shown(value: Any) -> str:

@@ -237,15 +237,17 @@ def _prompts(name: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def load_as_served(name: str, revision: str | None = None) -> EncodesTexts | None:
+def load_as_served(name: str, revision: str | None, served: ServedEncoder | None) -> EncodesTexts | None:
     """Load a base model as it is served, with its tokenizer; None for a bare encoder, which nobody serves.
+
+    Args:
+        served: from `served_encoder`.
 
     Raises:
         UserError: it cannot be loaded.
     """
-    config_file = repository_file(name, "config.json", revision)
-    served = served_encoder(name, revision)
     if served is None:
+        config_file = repository_file(name, "config.json", revision)
         zoo = config_file and "csezoo" in read_json(config_file)
         return load_published(name, revision=revision or "main").eval() if zoo else None
     of_run = ("max_length", "served_length", "lower_case")

@@ -67,8 +67,8 @@ def load_tokenizer(model: str, *, lower_case: bool = False, **options: Any) -> P
     return tokenizer
 
 
-def check_vocabulary(model: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
-    """Check that a model has an embedding for each token of its tokenizer.
+def refuse_missing_embeddings(model: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
+    """Refuse a tokenizer with a token for which the model has no embedding.
 
     Raises:
         UserError: a token has no embedding, or the tokenizer has no token for padding.
@@ -85,8 +85,8 @@ def check_vocabulary(model: str, tokenizer: PreTrainedTokenizerBase, vocab_size:
         )
 
 
-def require_mask_token(model: str, tokenizer: PreTrainedTokenizerBase, key: str) -> None:
-    """Check that a tokenizer has a mask token, which a key of the recipe needs.
+def refuse_without_mask_token(model: str, tokenizer: PreTrainedTokenizerBase, key: str) -> None:
+    """Refuse a tokenizer without a mask token, which a key of the recipe needs.
 
     Raises:
         UserError: it has none.

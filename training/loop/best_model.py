@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from .background import BackgroundWriter, host_copies
 from .building import Build
 from .distributed.hosts import from_main, wait_for_all
 from .distributed.launch import on_main
-from .health import warnings
+from .health import collapse_signs
 from .served.best_weights import BestWeights
 from .served.soup import Soup, Weights
 from .training_log import TrainingLog
@@ -52,7 +52,7 @@ class BestModel:
         writer: BackgroundWriter,
     ):
         self.built, self.recipe, self.dev, self.log, self.writer = built, recipe, dev, log, writer
-        self.token_ids: dict[str, torch.Tensor] = {}  # of the dev texts
+        self.token_ids: dict[str, torch.Tensor] = {}  # of the texts encoded so far
         self.accelerator = log.accelerator
         self.best_step: int | None = None
         self.best_score: float | None = None
@@ -79,7 +79,7 @@ class BestModel:
             UserError: the weights are missing, or were changed.
         """
         for name in self.COUNTERS:
-            setattr(self, name, counters.get(name, 0))  # an older version did not count `times_not_best`
+            setattr(self, name, counters[name])
         self.soup.ranked = [(score, step) for score, step in counters["soup"]][: self.recipe.soup]
         self.weights.checksums = {int(step): checksum for step, checksum in counters["best_weights"].items()}
         restored = on_main(self.accelerator, self._check_weights)
@@ -106,7 +106,7 @@ class BestModel:
         scores = {}
         for step in sorted(self._needed_steps()):
             serving.load_state_dict(self.weights.read(step))
-            scores[step] = self._dev_score(serving)
+            scores[step] = self._dev_score()
         self.soup.ranked = []
         for step, score in scores.items() if self.recipe.soup else ():
             self.soup.rank(score, step)
@@ -140,7 +140,7 @@ class BestModel:
         better = self.best_score is None or score > self.best_score
         self.times_not_best = 0 if better else self.times_not_best + 1
 
-    def evaluate(self, step: int, *, counts: bool) -> None:
+    def evaluate(self, step: int, *, counts: bool, score: float | None = None) -> None:
         """Score the serving model on dev, and keep its weights if it is better.
 
         If the method may serve one of several encoders, each is scored and the best one counts. Without dev, or if the
@@ -149,19 +149,19 @@ class BestModel:
         Args:
             step: updates so far.
             counts: whether it counts for `endurance` and `patience`. Scores before training and of stage `nli` do not.
+            score: of the model on dev, if it is known.
         """
-        score: Any = None
         encoder = self.built.model.served_encoders()[0]
         if self.dev:
-            if self.accelerator.is_main_process:
+            if score is None and self.accelerator.is_main_process:
                 score, encoder = self._best_encoder()
-            score = from_main(score)
+            score = cast(float, from_main(score))
             self.log.write({"step": step, "dev": score})
             self.soup.rank(score, step)
             if counts:
                 self.count(score)
         always = not self.dev or self.best_score is None or self.recipe.select_by == LAST
-        if always or score > self.best_score:
+        if always or cast(float, score) > cast(float, self.best_score):
             self.best_step, self.best_score = step, score
         if self.accelerator.is_main_process:
             needed = self._needed_steps()
@@ -185,7 +185,7 @@ class BestModel:
 
             def evaluate(weights: Weights) -> float:
                 serving.load_state_dict(weights)
-                return self._dev_score(serving)
+                return self._dev_score()
 
             weights, steps, self.best_score = self.soup.average(self.weights.read, evaluate)
             serving.load_state_dict(weights)
@@ -200,25 +200,24 @@ class BestModel:
         scores = []
         for encoder in self.built.model.served_encoders():
             with self.built.model.serving_model().read_with(encoder):
-                scores.append((self._dev_score(self._serving()), encoder))
+                scores.append((self._dev_score(), encoder))
         return max(scores, key=lambda scored: scored[0])
 
     def _serving(self) -> SentenceEncoderModel:
         return self.built.model.serving_model().eval()
 
-    def _dev_score(self, serving: SentenceEncoderModel) -> float:
-        def encode(texts: list[str]) -> np.ndarray:
-            tokenizer = self.built.serving_tokenizer
-            new = [text for text in texts if text not in self.token_ids]
-            self.token_ids |= zip(
-                new, tokenize(tokenizer, [serving.prompt_text() + text for text in new]), strict=True
-            )
-            ids = [self.token_ids[text] for text in texts]
-            encoded = serving.encode_token_ids(ids, tokenizer.pad_token_id, self.recipe.eval_batch_size)
-            vectors = encoded.float().cpu().numpy()
-            for line in warnings(vectors, self.built.model):
-                logger.warning("step %d: %s", self.log.step, line)
-            return vectors
+    def encode(self, texts: list[str]) -> np.ndarray:
+        """Return the vectors of texts as the serving model is now, and warn if they have collapsed."""
+        serving, tokenizer = self._serving(), self.built.serving_tokenizer
+        new = [text for text in texts if text not in self.token_ids]
+        self.token_ids |= zip(new, tokenize(tokenizer, [serving.prompt_text() + text for text in new]), strict=True)
+        ids = [self.token_ids[text] for text in texts]
+        encoded = serving.encode_token_ids(ids, tokenizer.pad_token_id, self.recipe.eval_batch_size)
+        vectors = encoded.float().cpu().numpy()
+        for line in collapse_signs(vectors, self.built.model):
+            logger.warning("step %d: %s", self.log.step, line)
+        return vectors
 
-        score, _ = dev_score(encode, self.dev)
+    def _dev_score(self) -> float:
+        score, _ = dev_score(self.encode, self.dev)
         return score

@@ -10,7 +10,7 @@ from typing import cast
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DynamoBackend
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from csezoo.modeling import SentenceEncoderConfig, method
 from csezoo.modeling.contrastive.allowed_values import check_prompt
@@ -20,13 +20,19 @@ from csezoo.modeling.serving.own_form_csezoo import LEVELS
 from csezoo.modeling.serving.pooling_csezoo import size_after
 
 from ..data.collation import ViewCollator, tokenize
-from ..errors import UserError
+from ..errors import UserError, as_user_error
 from ..loading.backbones import load_backbone, run_once, set_dropout, set_module_dropout
 from ..loading.masked_lm import load_generator, load_masked_lm_head
-from ..loading.served_encoder import served_encoder
+from ..loading.served_encoder import ServedEncoder, served_encoder
 from ..loading.sizes import refuse_oversized
 from ..loading.templates import Template, serving_tokenizer, template_token_ids
-from ..loading.tokenizers import UNKNOWN, check_vocabulary, load_tokenizer, reading_tokenizer, require_mask_token
+from ..loading.tokenizers import (
+    UNKNOWN,
+    load_tokenizer,
+    reading_tokenizer,
+    refuse_missing_embeddings,
+    refuse_without_mask_token,
+)
 from ..recipes import Recipe
 
 logger = logging.getLogger(__name__)
@@ -42,6 +48,7 @@ class Build:
         serving_tokenizer: the published one, which adds the template.
         templates: ids before and after the sentence, one pair per view (the last for all further views).
         sentence_length: most word pieces of a sentence in training, without `templates`.
+        served: how the base model is served, None for a bare encoder.
     """
 
     model: ForContrastiveLearning
@@ -49,6 +56,7 @@ class Build:
     serving_tokenizer: PreTrainedTokenizerBase
     templates: list[Template]
     sentence_length: int
+    served: ServedEncoder | None
 
     @property
     def text_collator(self) -> ViewCollator:
@@ -70,21 +78,58 @@ class Build:
 
 
 def build(recipe: Recipe) -> Build:
+    """Read how the base model of a recipe is served, and `build_on` it."""
+    served = served_encoder(recipe.base_model, recipe.base_revision) if recipe.base_model else None
+    return build_on(recipe, served)
+
+
+def build_on(recipe: Recipe, served: ServedEncoder | None) -> Build:
     """Build the training model of a recipe, with the weights of the base model and new heads.
+
+    Args:
+        served: how the base model is served, see `follow_base`; None for a bare encoder.
 
     Raises:
         UserError: the base model or the generator cannot be used, or it does not fit the recipe.
     """
     if not recipe.base_model:
         raise UserError("base_model: not given; give --base_model a Hub id or a directory")
-    served = served_encoder(recipe.base_model, recipe.base_revision)
+    backbone = _backbone(recipe)
+    _refuse_map_size(recipe, size_after(served.layers if served else [], backbone.config.hidden_size))
+    tokenizer = _tokenizer(recipe, backbone)
+    templates = _templates(recipe, tokenizer)
+    config = _configuration(recipe, backbone, tokenizer, templates, served)
+    generator = _generator(recipe, config, tokenizer)
+    model = _training_model(recipe, config, backbone, generator, served)
+    sentence_length, served_length = _lengths(recipe, config, backbone, generator, tokenizer, templates)
+    first_prompt = (recipe.model.get("prompts") or [""])[0]
+    with reading_tokenizer(recipe.base_model):
+        serving = serving_tokenizer(
+            tokenizer,
+            templates[0],
+            max_length=served_length,
+            leading_space="{mask}" in first_prompt or " {sentence}" in first_prompt,
+            full_stop=config.full_stop,
+        )
+    return Build(model, tokenizer, serving, templates, sentence_length, served)
+
+
+def _backbone(recipe: Recipe) -> PreTrainedModel:
     backbone = load_backbone(
-        recipe.base_model,
+        str(recipe.base_model),
         revision=recipe.base_revision or "main",
         dtype=torch.float32,
         attn_implementation=recipe.attn_implementation,
     )
-    size = size_after(served.layers if served else [], backbone.config.hidden_size)
+    if Path(str(recipe.base_model)).is_dir():
+        backbone.config.name_or_path = ""  # do not publish a path of this machine
+    if recipe.dropout is not None:
+        set_dropout(backbone.config, recipe.dropout)
+    return backbone
+
+
+def _refuse_map_size(recipe: Recipe, size: int) -> None:
+    """Refuse a whitening or a flow that does not fit the dimensions of the base model's vectors."""
     if recipe.whitening and recipe.whitening > size:
         raise UserError(f"whitening: {recipe.whitening} must be at most {size}, the dimensions of {recipe.base_model}")
     if recipe.flow and size % 2**LEVELS:
@@ -92,106 +137,142 @@ def build(recipe: Recipe) -> Build:
             f"flow: the {size} dimensions of {recipe.base_model} must be a multiple of "
             f"{2**LEVELS}; give another --base_model, or leave flow out"
         )
-    if Path(recipe.base_model).is_dir():
-        backbone.config.name_or_path = ""  # do not publish a path of this machine
-    if recipe.dropout is not None:
-        set_dropout(backbone.config, recipe.dropout)
-    revision = recipe.base_revision or "main"
-    tokenizer = load_tokenizer(recipe.base_model, lower_case=recipe.lower_case, revision=revision)
-    check_vocabulary(recipe.base_model, tokenizer, backbone.config.vocab_size)
+
+
+def _tokenizer(recipe: Recipe, backbone: PreTrainedModel) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a backbone, and show that the two work together."""
+    name = str(recipe.base_model)
+    tokenizer = load_tokenizer(name, lower_case=recipe.lower_case, revision=recipe.base_revision or "main")
+    refuse_missing_embeddings(name, tokenizer, backbone.config.vocab_size)
     if backbone.config.pad_token_id is None:
         backbone.config.pad_token_id = tokenizer.pad_token_id
     if not recipe.attn_implementation:  # one that needs a GPU cannot run here yet
-        run_once(recipe.base_model, lambda: backbone(input_ids=torch.tensor([tokenizer(UNKNOWN).input_ids])))
-    prompts = recipe.model.get("prompts") or [None]
-    config_class, _, training_class = method(recipe.method)
-    try:
-        if prompts != [None]:
-            pooling = str(recipe.model.get("pooling"))
-            if pooling != "last":
-                require_mask_token(recipe.base_model, tokenizer, "prompts")
-            for prompt in prompts:
-                check_prompt(prompt, pooling)
-        templates = [template_token_ids(tokenizer, prompt) for prompt in prompts]
-        config = config_class(
+        run_once(name, lambda: backbone(input_ids=torch.tensor([tokenizer(UNKNOWN).input_ids])))
+    return tokenizer
+
+
+def _templates(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> list[Template]:
+    """Return the ids around a sentence for each prompt of the recipe, or the special tokens alone."""
+    prompts, pooling = recipe.model.get("prompts"), str(recipe.model.get("pooling"))
+    if prompts and pooling != "last":
+        refuse_without_mask_token(str(recipe.base_model), tokenizer, "prompts")
+    for prompt in prompts or []:
+        with as_user_error():
+            check_prompt(prompt, pooling)
+    return [template_token_ids(tokenizer, prompt) for prompt in prompts or [None]]
+
+
+def _configuration(
+    recipe: Recipe,
+    backbone: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    templates: list[Template],
+    served: ServedEncoder | None,
+) -> SentenceEncoderConfig:
+    with as_user_error():
+        config = method(recipe.method)[0](
             **recipe.model,
             backbone_config=backbone.config,
-            prompt_token_ids=templates if prompts != [None] else None,
+            prompt_token_ids=templates if recipe.model.get("prompts") else None,
             mask_token_id=tokenizer.mask_token_id,
             special_token_ids=sorted(tokenizer.all_special_ids),
             batch_size=recipe.batch_size,
             base_layers=served.layers if served else None,
         )
-        if config.needs_labelled_pairs and not (recipe.nli_steps or recipe.nli_epochs):
-            raise UserError(f"{config.needs_labelled_pairs}; give --nli_steps or --nli_epochs too")
-        labelled_pairs_alone = recipe.max_steps == 0 and (recipe.nli_steps or recipe.nli_epochs)
-        for key in ("matryoshka_dims", "mlm_weight", "rank_weight", "rank_consistency_weight"):
-            if labelled_pairs_alone and recipe.model.get(key):
-                raise UserError(f"{key}: only the sentences train it, and max_steps: 0 trains on none; leave it out")
-        if config.mlm_weight > 0:
-            require_mask_token(recipe.base_model, tokenizer, "mlm_weight")
-        if config.needs_generator:
-            require_mask_token(recipe.base_model, tokenizer, "rtd_weight")
-            generator = load_generator(recipe, tokenizer, config)
-            config.generator_config = generator.config
+    trains_on_pairs = recipe.nli_steps or recipe.nli_epochs
+    if config.needs_labelled_pairs and not trains_on_pairs:
+        raise UserError(f"{config.needs_labelled_pairs}; give --nli_steps or --nli_epochs too")
+    for key in ("matryoshka_dims", "mlm_weight", "rank_weight", "rank_consistency_weight"):
+        if recipe.max_steps == 0 and trains_on_pairs and recipe.model.get(key):
+            raise UserError(f"{key}: only the sentences train it, and max_steps: 0 trains on none; leave it out")
+    if config.mlm_weight > 0:
+        refuse_without_mask_token(str(recipe.base_model), tokenizer, "mlm_weight")
+    if recipe.mini_batch_size and config.needs_whole_batch:
+        raise UserError(f"mini_batch_size: {config.needs_whole_batch}; leave it out")
+    return config
+
+
+def _generator(
+    recipe: Recipe, config: SentenceEncoderConfig, tokenizer: PreTrainedTokenizerBase
+) -> PreTrainedModel | None:
+    """Load the generator that a method edits sentences with, and tell the configuration its size."""
+    if not config.needs_generator:
+        return None
+    refuse_without_mask_token(str(recipe.base_model), tokenizer, "rtd_weight")
+    generator = load_generator(recipe, tokenizer, config)
+    config.generator_config = generator.config
+    return generator
+
+
+def _training_model(
+    recipe: Recipe,
+    config: SentenceEncoderConfig,
+    backbone: PreTrainedModel,
+    generator: PreTrainedModel | None,
+    served: ServedEncoder | None,
+) -> ForContrastiveLearning:
+    training_class = method(recipe.method)[2]
+    with as_user_error():
         refuse_oversized(recipe.method, config.to_dict(), lambda: training_class(config))
         model = training_class(config)
-        model.mini_batch_size = recipe.mini_batch_size
-        if recipe.mini_batch_size and config.needs_whole_batch:
-            raise UserError(f"mini_batch_size: {config.needs_whole_batch}; leave it out")
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    if config.needs_generator:
+    model.mini_batch_size = recipe.mini_batch_size
+    if generator:
         model.get_submodule("generator").load_state_dict(generator.state_dict())
     if recipe.attn_implementation:
         model.set_attn_implementation(recipe.attn_implementation)
     for key, head in model.masked_lm_heads().items():
-        load_masked_lm_head(key, head, backbone.config, recipe.base_model, recipe.base_revision or "main")
+        load_masked_lm_head(key, head, backbone.config, str(recipe.base_model), recipe.base_revision or "main")
     if served:
         served.load_layers(model.model.base_layers, recipe.base_revision)
     model.start_from(backbone)  # after the heads, because an average of the weights starts here
     if recipe.dropout is not None:
         for encoder in model.encoders():
             set_module_dropout(encoder, recipe.dropout)
+    return model
+
+
+def _lengths(
+    recipe: Recipe,
+    config: SentenceEncoderConfig,
+    backbone: PreTrainedModel,
+    generator: PreTrainedModel | None,
+    tokenizer: PreTrainedTokenizerBase,
+    templates: list[Template],
+) -> tuple[int, int]:
+    """Return the most word pieces of a sentence in training, and of a served text with its template.
+
+    Raises:
+        UserError: the backbone, the generator or the bias of a template has too few positions.
+    """
     # In the releases, max_length counts special tokens, but not a template.
-    sentence_length = recipe.max_length - (template_length(templates[0]) if prompts == [None] else 0)
+    special = 0 if recipe.model.get("prompts") else template_length(templates[0])
+    sentence_length = recipe.max_length - special
+    if sentence_length < 1:
+        raise UserError(
+            f"max_length: {recipe.max_length} must be at least {special + 1}, because it counts the special tokens"
+        )
     longest = longest_input(backbone) - config.prefix_positions
     text = sentence_length + max(map(template_length, templates)) + config.most_added_pieces(sentence_length)
     needed = text + config.longest_prefix(tokenizer)
     needed += config.bias_length_offset if config.denoise != "none" else 0
-    if sentence_length < 1:
-        raise UserError(
-            f"max_length: {recipe.max_length} must be at least {recipe.max_length + 1 - sentence_length}, because it "
-            "counts the special tokens"
-        )
     if needed > longest:
         raise UserError(
             f"max_length: {recipe.max_length} needs {needed} positions, {recipe.base_model} has {longest}; lower it"
         )
     # The bias counts from its offset, also where RoBERTa's texts never are: in the first rows of its positions.
-    of_bias = backbone.config.max_position_embeddings - config.prefix_positions - config.denoise_position_offset
-    if config.denoise != "none" and needed > of_bias:
+    bias = backbone.config.max_position_embeddings - config.prefix_positions - config.denoise_position_offset
+    if config.denoise != "none" and needed > bias:
         raise UserError(
-            f"denoise_position_offset: {config.denoise_position_offset} leaves {max(of_bias, 0)} positions of "
+            f"denoise_position_offset: {config.denoise_position_offset} leaves {max(bias, 0)} positions of "
             f"{recipe.base_model} for the template's bias, which needs {needed}; lower it"
         )
-    if config.needs_generator and text > (most := longest_input(generator)):
+    if generator and text > (most := longest_input(generator)):
         raise UserError(
             f"max_length: {recipe.max_length} needs {text} positions, the generator {recipe.generator} has "
             f"{most}; lower it"
         )
-    with reading_tokenizer(recipe.base_model):
-        serving = serving_tokenizer(
-            tokenizer,
-            templates[0],
-            # A served text has its bias.
-            max_length=min(
-                longest, recipe.served_length or longest, of_bias if config.denoise == "always" else longest
-            ),
-            leading_space=prompts != [None] and ("{mask}" in prompts[0] or " {sentence}" in prompts[0]),
-            full_stop=config.full_stop,
-        )
-    return Build(model, tokenizer, serving, templates, sentence_length)
+    served_length = min(longest, recipe.served_length or longest)
+    return sentence_length, min(served_length, bias) if config.denoise == "always" else served_length
 
 
 def choose_layout(recipe: Recipe, model: ForContrastiveLearning, accelerator: Accelerator, begun: str | None) -> str:

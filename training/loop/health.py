@@ -160,7 +160,7 @@ def dead_channels(model: torch.nn.Module) -> dict[str, tuple[int, int]]:
     return {name: count for name, count in counts.items() if count[0]}
 
 
-def warnings(vectors: np.ndarray, model: torch.nn.Module) -> list[str]:
+def collapse_signs(vectors: np.ndarray, model: torch.nn.Module) -> list[str]:
     """Return one line for each sign of collapse.
 
     Args:

@@ -22,7 +22,7 @@ from ..data.streams import Place, StreamedBatches, reading_stream
 from ..data.teachers import BaseTeacher, Teachers
 from ..data.texts import load_labelled, load_sentences, streamed_files
 from ..errors import UserError
-from ..loading.served_encoder import load_as_served
+from ..loading.served_encoder import ServedEncoder, load_as_served
 from ..recipes import Recipe
 from ..recipes.keys import BASE_TEACHER
 from .building import Build
@@ -92,7 +92,7 @@ class RunData:
         with first_of_each_node():
             sentences = load_sentences(self.recipe)
             if self.recipe.teachers:
-                teachers = self._teachers(list(sentences["0"]), accelerator.device)
+                teachers = self._teachers(list(sentences["0"]), built.served, accelerator.device)
             rows = tokenize_once(sentences, **cut, config=config)
         edits = {"edit_sentence": config.edit_sentence, "edits_special_tokens": config.edits_special_tokens}
         collate = ViewCollator(*self.collation, config.view_columns, **edits)
@@ -104,12 +104,14 @@ class RunData:
         logger.info("%d sentences, %d batches per epoch", len(rows), batches.batches_per_epoch)
         self.sentences = lambda start, stop: self._loader(batches, sampler=range(start, stop))
 
-    def _teachers(self, sentences: list[str], device: torch.device) -> Teachers | BaseTeacher:
+    def _teachers(
+        self, sentences: list[str], base: ServedEncoder | None, device: torch.device
+    ) -> Teachers | BaseTeacher:
         """Return the teachers of rank distillation: vectors on disk, or the base model as it is served."""
         recipe = self.recipe
         if recipe.teachers != [BASE_TEACHER]:
             return Teachers(cast(list[str], recipe.teachers), sentences, recipe.teacher_share)
-        served = load_as_served(str(recipe.base_model), recipe.base_revision)
+        served = load_as_served(str(recipe.base_model), recipe.base_revision, base)
         if served is None:
             raise UserError(
                 f"teachers: {recipe.base_model} is a bare encoder, which has no vectors to keep; give a base_model "

@@ -40,6 +40,7 @@ from ..files import (
     write_json,
 )
 from ..loading.base_settings import follow_base
+from ..loading.served_encoder import ServedEncoder
 from ..pictures.captions import PICTURES
 from ..pictures.vectors import draw_similarities
 from ..publishing.repository import save_card
@@ -85,9 +86,9 @@ def run_recipe(recipe: Recipe, *, show: bool = True, another: bool = False) -> d
     output = Path(recipe.output_dir or f"runs/{recipe.name}")
     refuse_inputs(recipe, output)
     accelerator = make_accelerator(recipe, output)
-    recipe = on_main(accelerator, partial(follow_base, recipe))
+    recipe, served = on_main(accelerator, partial(follow_base, recipe))
     with report_full_disk(output):
-        results = _run_seeds(recipe, output, accelerator)
+        results = _run_seeds(recipe, served, output, accelerator)
     if another:
         for tracker in accelerator.trackers:
             tracker.finish()
@@ -107,7 +108,7 @@ def refuse_inputs(recipe: Recipe, output: Path) -> None:
             raise UserError(f"output_dir: {output} has the {key} {name}; give another --output_dir")
 
 
-def _run_seeds(recipe: Recipe, output: Path, accelerator: Accelerator) -> dict:
+def _run_seeds(recipe: Recipe, served: ServedEncoder | None, output: Path, accelerator: Accelerator) -> dict:
     on_main(accelerator, partial(refuse_busy, output, recipe))
     dev, tests = load_evaluation(recipe)
     for number, seed in enumerate(recipe.seeds):
@@ -117,7 +118,7 @@ def _run_seeds(recipe: Recipe, output: Path, accelerator: Accelerator) -> dict:
                 start_tracker(accelerator, recipe)
             if run:
                 finished = receipts(on_main(accelerator, partial(finished_seeds, output, seeds)))
-                run_seed(replace(recipe, seeds=seeds), seed, run, accelerator, dev, tests, finished)
+                run_seed(replace(recipe, seeds=seeds), served, seed, run, accelerator, dev, tests, finished)
     results = on_main(accelerator, partial(conclude, recipe, output))
     wait_for_all()  # no process may leave while another still talks to it
     return results
@@ -157,6 +158,7 @@ def load_dev(recipe: Recipe) -> list[Task]:
 
 def run_seed(
     recipe: Recipe,
+    served: ServedEncoder | None,
     seed: int,
     run: Path,
     accelerator: Accelerator,
@@ -167,6 +169,7 @@ def run_seed(
     """Train and evaluate one seed, unless it is finished.
 
     Args:
+        served: how the base model is served, see `follow_base`.
         run: the seed's directory.
         finished: the receipts of the finished seeds of the run, by seed.
     """
@@ -175,7 +178,7 @@ def run_seed(
         logger.info("%s is finished", run)
         return
     try:
-        training = train(recipe, seed, run, accelerator, dev, tests, finished)
+        training = train(recipe, served, seed, run, accelerator, dev, tests, finished)
     except Terminated as stopped:
         written = sorted(run.glob("checkpoints/step-*"))
         where = f"resumes from {written[-1]}" if written else "starts again, because there was no checkpoint yet"

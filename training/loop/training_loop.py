@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
@@ -33,13 +32,13 @@ from ..evaluation.report import dev_only
 from ..evaluation.suites import Task
 from ..evaluation.tasks.sts import PairTask
 from ..files import flush
-from ..loading.served_encoder import load_as_served
+from ..loading.served_encoder import ServedEncoder, load_as_served
 from ..pictures.curves import draw_prefix_tuning, draw_training_curves
 from ..publishing.repository import save_repository
 from ..recipes import Recipe
 from .background import BackgroundWriter
 from .best_model import BestModel
-from .building import Build, build, choose_layout, is_compiled
+from .building import Build, build_on, choose_layout, is_compiled
 from .checkpoints import (
     RECEIPT,
     TrainingState,
@@ -147,6 +146,7 @@ class Run:
 
 def train(
     recipe: Recipe,
+    served: ServedEncoder | None,
     seed: int,
     directory: Path,
     accelerator: Accelerator,
@@ -157,6 +157,7 @@ def train(
     """Train one seed to the end, from the newest complete checkpoint if there is one.
 
     Args:
+        served: how the base model is served, see `follow_base`.
         directory: for `metrics.jsonl`, `checkpoints/` and `best/`.
         dev: tasks to select the best model with. Without them, the last model is the best.
         tests: tasks that score the best model in the end.
@@ -171,7 +172,7 @@ def train(
     set_seed(seed)
     if accelerator.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(accelerator.device)
-    built = build(recipe)
+    built = build_on(recipe, served)
     if recipe.gradient_checkpointing:
         _checkpoint_gradients(built.model)
     built.model.to(accelerator.device)
@@ -197,8 +198,10 @@ def train(
         if checkpoint is None:
             log.begin()
             with float32_attention(built.model, recipe):
-                best.evaluate(step=0, counts=False)  # it warns of a collapsed encoder, which has no score
-                on_main(accelerator, partial(_score_base_model, directory, built, recipe, [*dev, *tests], log))
+                score = on_main(
+                    accelerator, partial(_score_base_model, directory, built, recipe, [*dev, *tests], best)
+                )
+                best.evaluate(step=0, counts=False, score=score)
         title = f"training ({seed_name(recipe, seed)})"
         bar = progress_bar(stages[-1].stop, title, disable=not accelerator.is_main_process)
         for stage in stages:
@@ -224,20 +227,29 @@ def train(
     }
 
 
-def _score_base_model(directory: Path, built: Build, recipe: Recipe, tasks: list[Task], log: TrainingLog) -> None:
-    """Keep the scores of the base model: as it is served, or of a bare encoder as the run reads it."""
-    if served := load_as_served(str(recipe.base_model), recipe.base_revision):
-        encoder, tokenizer, name = served.to(log.accelerator.device), served.own_tokenizer(), AS_SERVED
+def _score_base_model(
+    directory: Path, built: Build, recipe: Recipe, tasks: list[Task], best: BestModel
+) -> float | None:
+    """Keep the scores of the base model: as it is served, or of a bare encoder as the run reads it.
+
+    Returns:
+        The dev score of a bare encoder: the run begins with it.
+    """
+    shown = pairs_to_show(recipe, tasks)
+    served = load_as_served(str(recipe.base_model), recipe.base_revision, built.served)
+    if served:
+        encoder, tokenizer = served.to(best.accelerator.device), served.own_tokenizer()
+        encode = partial(encoder.encode, tokenizer=tokenizer, batch_size=recipe.eval_batch_size)
+        baseline = keep_baseline(directory, AS_SERVED, encode, tasks, shown)
     else:
-        encoder, tokenizer = built.model.serving_model().eval(), built.serving_tokenizer
-        name = f"untrained, {built.model.config.pooling}"
-
-    def encode(texts: list[str]) -> np.ndarray:
-        return encoder.encode(texts, tokenizer, batch_size=recipe.eval_batch_size)
-
-    baseline = keep_baseline(directory, name, encode, tasks, pairs_to_show(recipe, tasks))
-    if served and (dev := dev_only(baseline["results"])):
-        log.write({"step": 0, AS_SERVED: statistics.fmean(result["value"] for result in dev)})
+        baseline = keep_baseline(directory, f"untrained, {built.model.config.pooling}", best.encode, tasks, shown)
+    scores = [result["value"] for result in dev_only(baseline["results"])]
+    score = statistics.mean(scores) if scores else None
+    if not served:
+        return score
+    if score is not None:
+        best.log.write({"step": 0, AS_SERVED: score})
+    return None
 
 
 def pairs_to_show(recipe: Recipe, tasks: Sequence[Task]) -> list[PairTask]:

@@ -26,7 +26,7 @@ from ..errors import UserError, one_line
 from ..evaluation.encoders import checkpoint_tokenizer, load_checkpoint, plain_encoder
 from ..files import empty_target, new_directory, read_json, write_json
 from ..hub import local_directory, repository_file, sha256
-from ..loading.served_encoder import load_as_served
+from ..loading.served_encoder import load_as_served, served_encoder
 from ..recipes import Recipe, is_hub_id, load_recipe
 from ..recipes.reading import dump_recipe
 from .fingerprints import add_checksums, read_fingerprint, write_fingerprint
@@ -231,7 +231,7 @@ def base_weights(base: str, revision: str | None = None) -> Path:
 
 def served(base: str, recipe: Recipe) -> Any:
     """Load a base model with its tokenizer, as its repository serves it; a bare one with the pooling of the recipe."""
-    if model := load_as_served(base, recipe.base_revision):
+    if model := load_as_served(base, recipe.base_revision, served_encoder(base, recipe.base_revision)):
         return model
     encoder, tokenizer = plain_encoder(base, str(recipe.model["pooling"]))
     encoder.tokenizer = tokenizer

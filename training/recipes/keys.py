@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from ..errors import UserError
+from ..errors import UserError, as_user_error
 
 OPTIMIZERS = ("adamw", "adamw-transformers4", "adamw-uncorrected", "rmsprop")
 # The schedulers of transformers that need nothing but the number of updates, and steps of the recipe's own.
@@ -467,12 +467,10 @@ def check_allowed(name: str, value: object, declared: Key) -> None:
         check_value,  # the package imports torch, which --help can do without
     )
 
-    try:
+    with as_user_error():
         for item in value if isinstance(value, list) else [value]:
             if declared.allowed and item is not None:
                 check_value(name, item, declared.allowed)
-    except ValueError as error:
-        raise UserError(str(error)) from None
 
 
 @cache

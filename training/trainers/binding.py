@@ -29,7 +29,7 @@ from csezoo.modeling.serving.pooling_csezoo import BackboneOutput
 
 from ..errors import UserError
 from ..loading.masked_lm import load_generator, load_masked_lm_head
-from ..loading.tokenizers import require_mask_token
+from ..loading.tokenizers import refuse_without_mask_token
 from ..recipes import make_recipe, method_keys
 from ..recipes.reading import refuse_unknown
 
@@ -140,9 +140,9 @@ def training_model(
             + ("" if "auxiliary" in seams(training_class) else ", or give projection='none'")
         )
     if config.mlm_weight > 0:
-        require_mask_token(base, tokenizer, "mlm_weight")
+        refuse_without_mask_token(base, tokenizer, "mlm_weight")
     if config.needs_generator:
-        require_mask_token(base, tokenizer, "rtd_weight")
+        refuse_without_mask_token(base, tokenizer, "rtd_weight")
         if isinstance(generator, PreTrainedModel):
             if generator.config.vocab_size != config.vocab_size:
                 raise UserError(

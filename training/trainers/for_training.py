@@ -13,7 +13,7 @@ from csezoo.modeling.contrastive.training_model import ContrastiveLearningOutput
 from ..data.collation import ViewCollator, tokenize
 from ..errors import UserError
 from ..loading.base_settings import follow_base
-from ..loop.building import Build, build
+from ..loop.building import Build, build_on
 from ..recipes import make_recipe, method_keys
 from ..recipes.reading import refuse_unknown
 from .parts import Parts, Stages, draws, refuse_without_callback
@@ -159,7 +159,7 @@ def for_training(method: str, base_model: str, **keys: Any) -> tuple[Trained, Te
     """
     refuse_unknown([key for key in keys if key not in MODEL_KEYS], method_keys(method).keys())
     recipe = make_recipe({"name": "for_training", "method": method, "base_model": base_model, **keys})
-    built = build(follow_base(recipe))
+    built = build_on(*follow_base(recipe))
     model = built.model
     usual = type(model)
     # Its name is that of the method's class, which loads what the trainer saves.

@@ -22,7 +22,7 @@ from csezoo.modeling.contrastive.distributed import apart, world_size
 
 from ..cards.method_texts import method_entries
 from ..data.collation import ViewCollator, tokenize
-from ..errors import UserError
+from ..errors import UserError, as_user_error
 from ..loading.templates import serving_tokenizer, special_ends
 from .binding import ReadsModules, parts_of, plain_pooling, run_inside, training_model, unwrapped
 from .parts import Parts, Stages, changes_after_updates, draws
@@ -219,10 +219,8 @@ class ZooLoss(nn.Module):
             if len(features) == 2 and labels is None:
                 raise UserError("label: stage nli needs a column of labels for pairs; add it, or give triplets")
             return {"nli_input_ids": ids, "nli_attention_mask": mask, "nli_labels": labels}
-        try:
+        with as_user_error():
             views = config.view_columns(len(features)) if not self._rewrites(len(features)) else None
-        except ValueError as error:
-            raise UserError(str(error)) from error
         if views is None:
             return self._rewritten(ids, mask)
         return {"input_ids": ids[:, views], "attention_mask": mask[:, views]}

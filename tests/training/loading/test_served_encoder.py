@@ -60,11 +60,15 @@ def close(first, second) -> None:
 
 def recipe_on(directory: Path, **keys):
     """The recipe of a run that says nothing of how the base model is served."""
-    return follow_base(make_recipe({"name": "adapted", "base_model": str(directory), **keys}))
+    return follow_base(make_recipe({"name": "adapted", "base_model": str(directory), **keys}))[0]
+
+
+def as_served(directory):
+    return load_as_served(str(directory), None, served_encoder(str(directory)))
 
 
 def test_it_is_read_as_sentence_transformers_serves_it(served):
-    theirs, ours = SentenceTransformer(str(served), device="cpu"), load_as_served(str(served))
+    theirs, ours = SentenceTransformer(str(served), device="cpu"), as_served(served)
     expected = theirs.encode(TEXTS)
     close(ours.encode(TEXTS), expected)
     close(ours.similarity(expected, expected), theirs.similarity(expected, expected))
@@ -113,7 +117,7 @@ def test_lower_casing_of_the_repository_is_part_of_the_tokenizer(bases, tmp_path
     recipe = recipe_on(tmp_path / "served")
     built = build(recipe)
     save_repository(tmp_path / "best", built.model.serving_model().eval(), built.serving_tokenizer, recipe, [])
-    for model in (load_as_served(str(tmp_path / "served")), SentenceTransformer(str(tmp_path / "best"), device="cpu")):
+    for model in (as_served(tmp_path / "served"), SentenceTransformer(str(tmp_path / "best"), device="cpu")):
         close(model.encode(TEXTS), theirs.encode(TEXTS))
     close(theirs.encode("THE OLD CAT"), theirs.encode("the old cat"))
 
@@ -123,7 +127,7 @@ def test_what_a_recipe_sets_against_the_repository_is_used_and_named_with_both_v
     recipe = load_recipe("simcse-bert-base-uncased", {"base_model": str(tmp_path / "served"), "normalize": "false"})
     caplog.clear()
     caplog.set_level(logging.WARNING)
-    followed = follow_base(recipe)
+    followed, _ = follow_base(recipe)
     assert (followed.model["pooling"], followed.max_length, followed.served_length) == ("cls", 32, 24)
     assert caplog.messages == [
         "pooling: cls is used; served is served with mean",
@@ -132,7 +136,7 @@ def test_what_a_recipe_sets_against_the_repository_is_used_and_named_with_both_v
         "max_length: 32 is used; served is served with 24",
     ]
     caplog.clear()
-    assert follow_base(make_recipe({**followed.to_dict(), "max_length": 24})).max_length == 24
+    assert follow_base(make_recipe({**followed.to_dict(), "max_length": 24}))[0].max_length == 24
     assert len(caplog.messages) == 3  # a run's recipe.yaml has every key
 
 
@@ -145,7 +149,7 @@ def test_what_the_recipe_does_not_set_is_the_repository_s(bases, tmp_path, caplo
 
 def test_a_bare_encoder_tells_nothing(base):
     recipe = make_recipe({"base_model": str(base)})
-    assert served_encoder(str(base)) is None and follow_base(recipe) == recipe and load_as_served(str(base)) is None
+    assert follow_base(recipe) == (recipe, None) and as_served(base) is None
 
 
 def change(directory: Path, file: str, value=None, **changes) -> None:
