@@ -175,24 +175,6 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-LITTER = (
-    ".*.partial",
-    "best_weights/.*.partial",
-    "non_finite/*/.*.partial",
-    "best.partial",
-    "best.old",
-    "checkpoints/partial-*",
-)
-
-
-def remove_litter(run: Path) -> None:
-    """Delete what a killed process left half-written in a run's directory. Call this while the directory is locked."""
-    recover_directory(run / "best")
-    for pattern in LITTER:
-        for path in run.glob(pattern):
-            remove(path)
-
-
 @contextmanager
 def report_full_disk(directory: Path) -> Iterator[None]:
     """Turn the error of a full disk or an exceeded quota into one line.
@@ -231,7 +213,7 @@ def locked(directory: Path, name: str = LOCK, *, wait: bool = False) -> Iterator
         directory.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=-1 if wait else 0)
     except Timeout:
-        raise in_use(directory) from None
+        raise in_use_error(directory) from None
     except OSError as error:
         raise UserError(
             f"output_dir: {directory} cannot be written ({one_line(error)}); choose another --output_dir"
@@ -271,7 +253,7 @@ def refuse_links_out(directory: Path, *paths: Path, root: Path | None = None) ->
             )
 
 
-def in_use(directory: Path) -> UserError:
+def in_use_error(directory: Path) -> UserError:
     """Return the error that another process is training in a directory."""
     return UserError(
         f"output_dir: another process is training in {directory}; wait for it, or choose another --output_dir"

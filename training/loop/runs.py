@@ -30,7 +30,7 @@ from ..evaluation.tasks.names import STS_TASKS
 from ..evaluation.tasks.neighbours import nearest_sentences, side_by_side
 from ..evaluation.tasks.sts import PairTask, load_pairs_file, load_task
 from ..files import (
-    in_use,
+    in_use_error,
     locked,
     locked_elsewhere,
     read_json,
@@ -51,8 +51,9 @@ from .building import build
 from .checkpoints import RECEIPT, newest, read_state, step_of
 from .distributed.hosts import wait_for_all
 from .distributed.launch import make_accelerator, on_main, start_tracker
-from .distributed.seeds import (
+from .run_directories import (
     best_directory,
+    claim_seed,
     finished_seeds,
     is_in_run,
     move_to_seed,
@@ -60,7 +61,6 @@ from .distributed.seeds import (
     refuse_busy,
     seed_directory,
     seeds_locked,
-    take,
 )
 from .run_receipt import build_receipt, refuse_mixed_seeds
 from .training_log import TrainingLog
@@ -113,7 +113,7 @@ def _run_seeds(recipe: Recipe, served: ServedEncoder | None, output: Path, accel
     dev, tests = load_evaluation(recipe)
     for number, seed in enumerate(recipe.seeds):
         with ExitStack() as held:
-            seeds, run = on_main(accelerator, partial(take, output, recipe, seed, held))
+            seeds, run = on_main(accelerator, partial(claim_seed, output, recipe, seed, held))
             if number == 0:
                 start_tracker(accelerator, recipe)
             if run:
@@ -307,7 +307,7 @@ def conclude(recipe: Recipe, output: Path) -> dict:
             logger.info("not finished yet: seed %s", ", ".join(unfinished))
         own = [finished[seed] for seed in recipe.seeds if seed in finished]
         if not own:
-            raise in_use(seed_directory(output, seeds, recipe.seeds[0]))
+            raise in_use_error(seed_directory(output, seeds, recipe.seeds[0]))
         alone = seed_directory(output, seeds, seeds[0]) == output
         if len(finished) == 1 or (alone and locked_elsewhere(output)):
             return own[0]

@@ -13,7 +13,7 @@ from ..pictures.weakened_tokens import WeakenedView
 from ..recipes import Recipe, load_recipe
 from .building import build
 from .checkpoints import RECEIPT, checkpoints, read_state
-from .distributed.seeds import seed_directory
+from .run_directories import seed_directory
 from .run_receipt import build_receipt
 
 

@@ -18,7 +18,7 @@ from ..errors import UserError
 from ..files import locked, remove, replace_directory
 from ..loop.distributed.hosts import wait_for_all
 from ..loop.distributed.launch import join_processes
-from ..loop.distributed.seeds import best_directory, claim, clear, is_begun, seeds_locked
+from ..loop.run_directories import best_directory, claim_run, clear, is_begun, seeds_locked
 from ..loop.runs import run_recipe
 from ..recipes import FREE_KEYS, QUICKSTARTS, Recipe, load_recipe
 from . import base, words, world
@@ -96,7 +96,7 @@ def _prepare(recipe: Recipe, output: Path, sizes: dict[str, int]) -> None:
     if (output / "simcse").exists() and not (output / "recipe.yaml").is_file():
         raise _foreign(output / "simcse")
     with seeds_locked(output):
-        seed = claim(output, recipe)[0]
+        seed = claim_run(output, recipe)[0]
     of_world: dict[str, object] = {"seed": seed, "code": _code(words, world), **sizes}
     of_base = {**of_world, "code": _code(words, world, base, masked_language_modeling)}
     has_world, has_base = _is_made(output / "world", of_world), _is_made(output / "base", of_base)

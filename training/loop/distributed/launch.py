@@ -127,7 +127,7 @@ def _refuse_ignored(recipe: Recipe, accelerator: Accelerator) -> None:
 
 
 def start_tracker(accelerator: Accelerator, recipe: Recipe) -> None:
-    """Start the tracker. Call this only after `claim`, because the tracker writes into the run's directory."""
+    """Start the tracker. Call this only after `claim_run`, because the tracker writes into the run's directory."""
     if accelerator.log_with:
         plain = {key: value for key, value in recipe.to_dict().items() if isinstance(value, bool | int | float | str)}
         accelerator.init_trackers("tracker", config=plain)

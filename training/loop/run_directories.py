@@ -1,4 +1,4 @@
-"""The seeds of a run: where each is trained, and how processes that share a disk divide them."""
+"""The directories of a run: its files, where each seed is trained, and how processes divide the seeds."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from ...errors import UserError, one_line, others
-from ...evaluation.baseline import BASELINE, BASELINE_RANKS
-from ...files import in_use, locked, locked_elsewhere, read_json, remove, remove_litter
-from ...recipes import FREE_KEYS, Recipe, dump_recipe
-from ...recipes.reading import read_values
-from ..checkpoints import RECEIPT
+from ..errors import UserError, one_line, others
+from ..evaluation.baseline import BASELINE, BASELINE_RANKS
+from ..files import in_use_error, locked, locked_elsewhere, read_json, recover_directory, remove
+from ..recipes import FREE_KEYS, Recipe, dump_recipe
+from ..recipes.reading import read_values
+from .checkpoints import RECEIPT
 
 logger = logging.getLogger(__name__)
 METRICS = "metrics.jsonl"
@@ -24,6 +24,15 @@ OF_SEED: tuple[str, ...] = ("results.json", "checkpoints", "best", "non_finite",
 OF_SEED += (BASELINE, BASELINE_RANKS, "training_curves.png", "similarities.png", "ranks.npz", "best_weights", METRICS)
 # The recipe is the last, so that a deletion that was interrupted still knows whose files these are.
 RUN_FILES: tuple[str, ...] = (*OF_SEED, "tracker", "recipe.yaml")
+# What a killed process leaves half-written.
+LITTER: tuple[str, ...] = (
+    ".*.partial",
+    "best_weights/.*.partial",
+    "non_finite/*/.*.partial",
+    "best.partial",
+    "best.old",
+)
+LITTER += ("checkpoints/partial-*",)
 # This lock is held while the seeds are divided or averaged. The lock of a directory is held while a seed is trained in
 # it.
 SEEDS_LOCK = ".seeds.lock"
@@ -76,7 +85,7 @@ def recorded_keys(output: Path) -> dict:
     return {**values, "seeds": seeds if isinstance(seeds, list) else [seeds]}
 
 
-def claim(output: Path, recipe: Recipe) -> list[int]:
+def claim_run(output: Path, recipe: Recipe) -> list[int]:
     """Claim a directory for a recipe: a new directory, or one with a run of the same recipe to resume.
 
     Returns:
@@ -90,10 +99,8 @@ def claim(output: Path, recipe: Recipe) -> list[int]:
     seeds = written["seeds"]
     trained, changed = is_begun(output), []
     if file.is_file():
-        # Keys that did not exist then had their defaults.
-        before, now = Recipe().to_dict() | written, recipe.to_dict()
-        keys = (before | now).keys() - FREE_KEYS - {"seeds"}
-        changed = [key for key in before | now if key in keys and before.get(key) != now.get(key)]
+        now, free = recipe.to_dict(), FREE_KEYS | {"seeds"}
+        changed = [key for key in written | now if key not in free and written.get(key) != now.get(key)]
     if changed and trained and not (recipe.overwrite or recipe.force):
         raise UserError(
             f"{output} has a run with {others(changed)}; choose another --output_dir, or use "
@@ -102,7 +109,7 @@ def claim(output: Path, recipe: Recipe) -> list[int]:
     runs = (output, *_seed_directories(output))
     busy = [run for run in runs if locked_elsewhere(run)]
     if changed and busy:
-        raise in_use(busy[0])
+        raise in_use_error(busy[0])
     if changed and recipe.force and not recipe.overwrite:
         for run in runs:
             remove(run / "results.json")  # the run is no longer finished
@@ -158,17 +165,17 @@ def refuse_busy(output: Path, recipe: Recipe) -> None:
     seeds = seeds + [seed for seed in recipe.seeds if seed not in seeds]
     runs = [seed_directory(output, seeds, seed) for seed in recipe.seeds]
     if all(map(locked_elsewhere, runs)):
-        raise in_use(runs[0])
+        raise in_use_error(runs[0])
 
 
-def take(output: Path, recipe: Recipe, seed: int, held: ExitStack) -> tuple[list[int], Path | None]:
+def claim_seed(output: Path, recipe: Recipe, seed: int, held: ExitStack) -> tuple[list[int], Path | None]:
     """Claim the run, and lock the directory of a seed until `held` closes.
 
     Returns:
         The seeds of the run, and the seed's directory: None if another process is training it.
     """
     with seeds_locked(output):
-        seeds = claim(output, recipe)
+        seeds = claim_run(output, recipe)
         if not locked_elsewhere(output):
             remove_litter(output)
         run = seed_directory(output, seeds, seed)
@@ -187,6 +194,14 @@ def move_to_seed(output: Path, seed: int) -> None:
     for name in OF_SEED:
         if (output / name).exists():
             (output / name).rename(target / name)
+
+
+def remove_litter(run: Path) -> None:
+    """Delete what a killed process left half-written in a run's directory. Call this while the directory is locked."""
+    recover_directory(run / "best")
+    for pattern in LITTER:
+        for path in run.glob(pattern):
+            remove(path)
 
 
 def finished_seeds(output: Path, seeds: list[int]) -> dict[int, dict]:

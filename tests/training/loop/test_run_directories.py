@@ -10,7 +10,7 @@ import yaml
 
 from csezoo.training.errors import UserError
 from csezoo.training.files import locked
-from csezoo.training.loop.distributed.seeds import OF_SEED, RUN_FILES, claim, seed_directory, seeds_locked
+from csezoo.training.loop.run_directories import OF_SEED, RUN_FILES, claim_run, seed_directory, seeds_locked
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES
@@ -182,20 +182,20 @@ def test_a_command_whose_seeds_are_all_taken_is_refused_and_changes_nothing(reci
 
 def test_a_forced_change_keeps_the_seeds_of_a_run_and_overwriting_starts_again(tmp_path):
     run = tmp_path / "run"
-    assert claim(run, make_recipe({"seeds": [1, 2]})) == [1, 2]
+    assert claim_run(run, make_recipe({"seeds": [1, 2]})) == [1, 2]
     (run / "seed-1" / "checkpoints" / "step-1").mkdir(parents=True)
-    assert claim(run, make_recipe({"seeds": [3], "batch_size": 8, "force": True})) == [1, 2, 3]
+    assert claim_run(run, make_recipe({"seeds": [3], "batch_size": 8, "force": True})) == [1, 2, 3]
     assert (run / "seed-1").is_dir()
-    assert claim(run, make_recipe({"seeds": [3], "batch_size": 4, "overwrite": True})) == [3]
+    assert claim_run(run, make_recipe({"seeds": [3], "batch_size": 4, "overwrite": True})) == [3]
     assert not (run / "seed-1").exists()
 
 
 def test_a_finished_run_without_checkpoints_is_refused_to_another_recipe(tmp_path):
-    claim(tmp_path, make_recipe({"seeds": [1]}))
+    claim_run(tmp_path, make_recipe({"seeds": [1]}))
     (tmp_path / "best").mkdir()
     (tmp_path / "results.json").write_text("{}", encoding="utf-8")
     with pytest.raises(UserError, match="has a run with another batch_size; .* --overwrite to start again"):
-        claim(tmp_path, make_recipe({"seeds": [1], "batch_size": 8}))
+        claim_run(tmp_path, make_recipe({"seeds": [1], "batch_size": 8}))
     assert (tmp_path / "best").is_dir() and (tmp_path / "results.json").is_file()
 
 
@@ -203,18 +203,18 @@ def test_a_finished_run_without_checkpoints_is_refused_to_another_recipe(tmp_pat
 def test_files_that_no_run_wrote_are_deleted_only_by_overwrite(tmp_path, name):
     (tmp_path / name).mkdir()
     with pytest.raises(UserError, match=f"{tmp_path} has {name} without the recipe of its run; choose another"):
-        claim(tmp_path, make_recipe({}))
+        claim_run(tmp_path, make_recipe({}))
     assert [path.name for path in tmp_path.iterdir()] == [name]
-    claim(tmp_path, make_recipe({"overwrite": True}))
+    claim_run(tmp_path, make_recipe({"overwrite": True}))
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
 
 
 def test_files_whose_names_only_begin_as_those_of_seeds_are_kept(tmp_path):
-    claim(tmp_path, make_recipe({"seeds": [1, 2]}))
+    claim_run(tmp_path, make_recipe({"seeds": [1, 2]}))
     for name in ("seed-1", "seed-plots"):
         (tmp_path / name).mkdir()
     (tmp_path / "seed-notes.txt").touch()
-    claim(tmp_path, make_recipe({"seeds": [3], "batch_size": 8, "overwrite": True}))
+    claim_run(tmp_path, make_recipe({"seeds": [3], "batch_size": 8, "overwrite": True}))
     assert {path.name for path in tmp_path.iterdir()} == {"recipe.yaml", "seed-plots", "seed-notes.txt"}
 
 
