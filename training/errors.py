@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -33,6 +34,34 @@ def as_user_error() -> Iterator[None]:
         yield
     except ValueError as error:
         raise UserError(str(error)) from error
+
+
+# What a mistake in this package raises. Libraries raise the same, and any other type, for files that they cannot use.
+DEFECTS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError)
+
+
+@contextmanager
+def library_errors(message: str) -> Iterator[None]:
+    """Turn what a library raises for a broken file into one line. A defect of this package keeps its traceback.
+
+    Args:
+        message: of the `UserError`, with `{error}` for that of the library.
+
+    Example:
+        >>> with library_errors("config.json cannot be read ({error})"):
+        ...     int("eight")
+        Traceback (most recent call last):
+        csezoo.training.errors.UserError: config.json cannot be read (invalid literal for int() with base 10: 'eight')
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        if isinstance(error, DEFECTS) and frame.f_globals["__name__"].startswith("csezoo."):
+            raise
+        raise UserError(message.replace("{error}", one_line(error))) from error
 
 
 def one_line(error: BaseException) -> str:

@@ -18,8 +18,7 @@ from csezoo.modeling.methods.simcse import SimCSEConfig, SimCSEModel
 from ..cards.entries import entries
 from ..cards.serving import Shape
 from ..environment import processor, progress_bar
-from ..errors import UserError
-from ..loading.backbones import LOAD_ERRORS
+from ..errors import library_errors
 from ..recipes import file_name
 from .race import machine
 
@@ -87,12 +86,8 @@ def benchmark_serving(cards: str, bases: Sequence[str] = (), *, repeats: int = 5
 
 
 def _configuration(base: str) -> PretrainedConfig:
-    try:
+    with library_errors(f"bases: {base} has no configuration that can be read; give the directory of a model"):
         return AutoConfig.from_pretrained(base, trust_remote_code=False)
-    except LOAD_ERRORS as error:
-        raise UserError(
-            f"bases: {base} has no configuration that can be read; give the directory of a model"
-        ) from error
 
 
 def serving_model(shape: Shape, base: PretrainedConfig) -> SentenceEncoderModel:

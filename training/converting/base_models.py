@@ -8,9 +8,8 @@ import torch
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from ..environment import quiet_transformers, versions
-from ..errors import UserError, one_line
+from ..errors import UserError, library_errors
 from ..files import empty_target, new_directory, write_json
-from ..loading.backbones import LOAD_ERRORS
 from ..loading.sizes import refuse_oversized
 from .convert import RECEIPT
 from .source import Source, find_source, read_backbone_config, read_tokenizer, read_weights
@@ -68,12 +67,10 @@ def _load(source: Source) -> tuple[PreTrainedModel, list[str]]:
     new_names = {name: _new_name(name) for name in read}
     check_new_names(new_names)
     tensors = {new_names[name]: tensor for name, tensor in read.items()}
-    try:
+    with library_errors(f"{source.name}: its weights do not fit its config.json ({{error}})"):
         refuse_oversized(source.name, config.to_dict(), lambda: AutoModelForMaskedLM.from_config(config))
         model = AutoModelForMaskedLM.from_config(config)
         missing, dropped = model.load_state_dict(tensors, strict=False)
-    except LOAD_ERRORS as error:
-        raise UserError(f"{source.name}: its weights do not fit its config.json ({one_line(error)})") from error
     check_positions(tensors, dropped)
     state = model.state_dict()
     # Tied tensors share their memory, and a file has only one of them.

@@ -17,9 +17,8 @@ from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
 
 from ..cards.released_card import Conversion, released_card
 from ..environment import quiet_transformers, versions
-from ..errors import UserError, one_line
+from ..errors import UserError, library_errors
 from ..files import empty_target, new_directory, write_json
-from ..loading.backbones import LOAD_ERRORS
 from ..loading.masked_lm import load_masked_lm_head
 from ..loading.sizes import refuse_oversized
 from ..loading.templates import serving_tokenizer, template_token_ids
@@ -135,11 +134,9 @@ def _write(directory: Path, source: Source, rules: Kind, keys: dict[str, Any]) -
     if transform_from:
         state |= _transform_of(transform_from, backbone_config)
     model_class = METHODS[rules.method][1]
-    try:
+    with library_errors(f"{source.name}: its config.json does not describe an encoder ({{error}})"):
         config, serving = _serving(source, rules, keys, backbone_config, tokenizer)
         refuse_oversized(source.name, config.to_dict(), lambda: model_class(config))
-    except LOAD_ERRORS as error:
-        raise UserError(f"{source.name}: its config.json does not describe an encoder ({one_line(error)})") from error
     encoder = _model(model_class, config, state)
     encoder.tokenizer = serving
     encoder.save_pretrained(directory)

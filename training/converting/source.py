@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from huggingface_hub import ModelCard
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
 
-from ..errors import UserError, one_line, quoted
+from ..errors import UserError, library_errors, one_line, quoted
 from ..files import read_json
 from ..hub import is_inside, local_directory, sha256
-from ..loading.backbones import ABOUT_THE_FILE, LOAD_ERRORS
+from ..loading.backbones import ABOUT_THE_FILE
 from ..loading.tokenizers import load_tokenizer
 from .pickles import read_pickle
 
@@ -104,8 +103,9 @@ def find_source(model: str, revision: str | None, *, modules: bool, authors_pick
 def _license(top: Path) -> str | None:
     readme = top / "README.md"
     try:
-        name = ModelCard.load(readme).data.get("license") if readme.is_file() else None
-    except (*LOAD_ERRORS, yaml.YAMLError):
+        with library_errors("{error}"):
+            name = ModelCard.load(readme).data.get("license") if readme.is_file() else None
+    except UserError:
         return None  # metadata that is not valid says nothing
     return name if isinstance(name, str) else None
 
@@ -153,10 +153,8 @@ def read_backbone_config(source: Source) -> tuple[PretrainedConfig, list[str]]:
         kind = raw["position_embedding_type"]
         raise UserError(f"{source.name}: position_embedding_type must be absolute, got {kind!r}")
     known = AutoConfig.for_model(family).to_dict().keys() - ABOUT_THE_FILE
-    try:
+    with library_errors(f"{source.name}: its config.json is not valid ({{error}})"):
         config = AutoConfig.for_model(**{key: value for key, value in raw.items() if key in known})
-    except LOAD_ERRORS as error:
-        raise UserError(f"{source.name}: its config.json is not valid ({one_line(error)})") from error
     config.output_hidden_states = False
     return config, sorted(raw.keys() - known)
 

@@ -11,8 +11,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from csezoo.modeling.contrastive.weight_files import weight_files
 
 from ..environment import default_device
-from ..errors import UserError, one_line
-from ..loading.backbones import LOAD_ERRORS, SAFELY
+from ..errors import UserError, library_errors
+from ..loading.backbones import SAFELY
 from ..loading.sizes import refuse_oversized_checkpoint
 
 Translate = Callable[[Sequence[str]], list[str]]
@@ -33,16 +33,14 @@ def translator(
     Raises:
         UserError: the model cannot be loaded, is too large or has fewer positions, or does not know a language.
     """
-    try:
+    with library_errors(
+        f"{name!r} could not be loaded as a sequence-to-sequence model ({{error}}); give the directory or Hub id of "
+        "one"
+    ):
         weight_files(name)
         refuse_oversized_checkpoint(name, AutoModelForSeq2SeqLM)
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         model = AutoModelForSeq2SeqLM.from_pretrained(name, **SAFELY)
-    except LOAD_ERRORS as error:
-        raise UserError(
-            f"{name!r} could not be loaded as a sequence-to-sequence model ({one_line(error)}); give the directory or "
-            "Hub id of one"
-        ) from error
     positions = model.config.to_dict().get("max_position_embeddings")  # T5 has no limit
     if positions and max_length > positions:
         raise UserError(f"max_length: {name!r} has {positions} positions; give --max_length {positions} or less")

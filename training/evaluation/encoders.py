@@ -25,10 +25,10 @@ from csezoo.modeling.serving.encoding_csezoo import EncodesTexts
 from csezoo.modeling.serving.modeling_csezoo import CsezooModel
 
 from ..environment import default_device, device_name
-from ..errors import UserError, one_line, quoted
+from ..errors import UserError, as_user_error, library_errors, quoted
 from ..files import read_json
 from ..hub import is_inside, repository_file
-from ..loading.backbones import LOAD_ERRORS, PADDING_MOVES, load_backbone, padding_moves, run_once
+from ..loading.backbones import PADDING_MOVES, load_backbone, padding_moves, run_once
 from ..loading.sizes import refuse_oversized
 from ..loading.templates import serving_tokenizer, template_token_ids
 from ..loading.tokenizers import UNKNOWN, load_tokenizer, reading_tokenizer, refuse_missing_embeddings
@@ -97,14 +97,10 @@ def load_checkpoint(model: str, dtype: str = "float32") -> CsezooModel:
     Raises:
         UserError: the model cannot be loaded.
     """
-    try:
+    with library_errors(f"{model} could not be loaded ({{error}})"):
         config = CsezooConfig.from_pretrained(model)
         refuse_oversized(model, config.to_dict(), lambda: published_class(model)(config))
         return load_published(model, dtype=dtype)
-    except Exception as error:
-        if not (isinstance(error, LOAD_ERRORS) or type(error) is Exception):  # tokenizers raises the latter
-            raise
-        raise UserError(f"{model} could not be loaded ({one_line(error)})") from error
 
 
 def checkpoint_tokenizer(encoder: CsezooModel, model: str) -> PreTrainedTokenizerBase:
@@ -134,10 +130,8 @@ def plain_encoder(
     backbone = load_backbone(model, dtype=dtype)
     tokenizer = load_tokenizer(model)
     refuse_missing_embeddings(model, tokenizer, backbone.config.vocab_size)
-    try:
+    with as_user_error():
         config = SimCSEConfig(backbone_config=backbone.config, pooling=pooling)
-    except ValueError as error:
-        raise UserError(str(error)) from error
     encoder = SimCSEModel(config).eval()
     # As it was loaded: casting a model to half precision would round the frequencies of its rotary positions too.
     encoder.backbone = backbone
@@ -199,15 +193,13 @@ def _sentence_transformer(
         pickle = Path(folder, "pytorch_model.bin").as_posix()
         if repository_file(model, pickle) and not repository_file(model, Path(folder, "model.safetensors").as_posix()):
             raise UserError(f"{model}: {pickle} is a pickle, which is never read; save the module as safetensors")
-    try:
+    with library_errors(f"{model} could not be loaded ({{error}})"):
         for folder in ("", *folders):
             weight_files(model, folder)
             if config := repository_file(model, Path(folder, "config.json").as_posix()):
                 _refuse_oversized_module(model, config)
         options = {"dtype": dtype, "use_safetensors": True}
         encoder = SentenceTransformer(model, device=str(device), model_kwargs=options, trust_remote_code=False)
-    except LOAD_ERRORS as error:
-        raise UserError(f"{model} could not be loaded ({one_line(error)})") from error
 
     def encode(texts: list[str]) -> np.ndarray:
         return encoder.encode(texts, batch_size=batch_size, show_progress_bar=progress)

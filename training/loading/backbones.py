@@ -7,8 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from csezoo.modeling.contrastive.backbones import dropout_fields
@@ -18,7 +16,7 @@ from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
 from csezoo.modeling.contrastive.weight_files import weight_files
 from csezoo.modeling.serving.modeling_csezoo import CsezooModel, is_causal
 
-from ..errors import UserError, one_line
+from ..errors import UserError, library_errors
 from .sizes import refuse_oversized_checkpoint
 
 logger = logging.getLogger(__name__)
@@ -33,21 +31,6 @@ PADDING_MOVES = 1e-3
 PADDING = 8
 KEYS_OF_THE_ZOO = {"auto_map", "csezoo", "output_hidden_states"}  # in the configuration of a repository's encoder
 SENTENCE = "A small cat sees the old house near the river."
-# What transformers, tokenizers and torch raise where a repository's configuration or tokenizer has values that they
-# do not expect: a size of 0 or in words, an unknown activation, a list in the place of an object.
-LOAD_ERRORS = (
-    OSError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    LookupError,
-    ArithmeticError,
-    AssertionError,
-    ImportError,
-    RuntimeError,
-    SafetensorError,
-    StrictDataclassError,
-)
 
 
 def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
@@ -63,7 +46,10 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
     Raises:
         UserError: the model cannot be found, is larger than memory, lacks tensors or is not an encoder.
     """
-    try:
+    with library_errors(
+        f"base_model: {base_model!r} could not be loaded ({{error}}); give a directory, or a Hub id with the network "
+        "on; `csezoo convert MODEL --as base --to DIR` makes safetensors of a pickle"
+    ):
         refuse_oversized_checkpoint(base_model, revision=options.get("revision"))
         content, _ = PretrainedConfig.get_config_dict(base_model, revision=options.get("revision"))
         if "csezoo" in content:
@@ -72,11 +58,6 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
             weight_files(base_model, revision=options.get("revision"))
             backbone, info = AutoModel.from_pretrained(base_model, output_loading_info=True, **SAFELY, **options)
             missing = [name for name in info["missing_keys"] if not name.startswith("pooler.")]
-    except LOAD_ERRORS as error:
-        raise UserError(
-            f"base_model: {base_model!r} could not be loaded ({one_line(error)}); give a directory, or a Hub id with "
-            "the network on; `csezoo convert MODEL --as base --to DIR` makes safetensors of a pickle"
-        ) from error
     if missing:
         raise UserError(
             f"base_model: {base_model!r} lacks {len(missing)} tensors ({', '.join(sorted(missing)[:5])}); give a "
@@ -115,11 +96,8 @@ def run_once(name: str, run: Callable[[], object]) -> None:
     Raises:
         UserError: it cannot be run.
     """
-    try:
-        with torch.no_grad():
-            run()
-    except LOAD_ERRORS as error:
-        raise UserError(f"{name} could not be run ({one_line(error)}); check its config.json") from error
+    with library_errors(f"{name} could not be run ({{error}}); check its config.json"), torch.no_grad():
+        run()
 
 
 def padding_moves(serving: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase) -> float:

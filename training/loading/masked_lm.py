@@ -16,9 +16,9 @@ from csezoo.modeling import SentenceEncoderConfig
 from csezoo.modeling.contrastive.masked_language_modeling import MaskedLMHead, MaskedLMTransform
 from csezoo.modeling.contrastive.weight_files import weight_files
 
-from ..errors import UserError, one_line
+from ..errors import UserError, library_errors
 from ..recipes import Recipe
-from .backbones import LOAD_ERRORS, SAFELY
+from .backbones import SAFELY
 from .sizes import refuse_oversized_checkpoint
 from .tokenizers import load_tokenizer, special_tokens
 
@@ -38,7 +38,11 @@ def load_generator(
             "id or a directory (distilbert/distilbert-base-uncased for BERT, distilbert/distilroberta-base for "
             "RoBERTa), or --rtd_weight 0"
         )
-    try:
+    with library_errors(
+        f"generator: {name!r} could not be loaded as a masked language model ({{error}}); give --generator a "
+        "directory, or a Hub id with the network on; `csezoo convert MODEL --as base --to DIR` makes safetensors of a "
+        "pickle"
+    ):
         refuse_oversized_checkpoint(name, AutoModelForMaskedLM, revision=revision)
         weight_files(name, revision=revision)
         generator, info = AutoModelForMaskedLM.from_pretrained(
@@ -49,12 +53,6 @@ def load_generator(
             output_loading_info=True,
             **SAFELY,
         )
-    except LOAD_ERRORS as error:
-        raise UserError(
-            f"generator: {name!r} could not be loaded as a masked language model ({one_line(error)}); "
-            "give --generator a directory, or a Hub id with the network on; `csezoo convert MODEL --as base --to DIR` "
-            "makes safetensors of a pickle"
-        ) from error
     if missing := sorted(info["missing_keys"]):
         raise UserError(
             f"generator: {name!r} is not a complete masked language model, it lacks {', '.join(missing[:5])}; give "
@@ -89,13 +87,9 @@ def load_masked_lm_head(
     Raises:
         UserError: the base model has no masked-LM head, one of other parts, or is of another family.
     """
-    try:
+    with library_errors(f"{key}: {base_model} has no masked-LM head ({{error}}); give another --base_model"):
         options = {"revision": revision, "output_loading_info": True, **SAFELY}
         source, info = AutoModelForMaskedLM.from_pretrained(base_model, **options)
-    except LOAD_ERRORS as error:
-        raise UserError(
-            f"{key}: {base_model} has no masked-LM head ({one_line(error)}); give another --base_model"
-        ) from error
     kind = backbone_config.model_type
     if source.config.model_type != kind:
         raise UserError(f"{key}: the masked-LM transform of {base_model} does not fit this encoder ({kind})")

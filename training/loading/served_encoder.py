@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import nn
 
 from csezoo.modeling.contrastive.allowed_values import check_named_prompts
@@ -19,7 +21,7 @@ from csezoo.modeling.serving.pooling_csezoo import ACTIVATIONS, LAYERS, POOLINGS
 from ..errors import UserError, one_line, quoted
 from ..files import read_json
 from ..hub import repository_file
-from .backbones import LOAD_ERRORS, load_backbone
+from .backbones import load_backbone
 from .templates import serving_tokenizer, template_token_ids
 from .tokenizers import load_tokenizer
 
@@ -73,8 +75,6 @@ class ServedEncoder:
         Raises:
             UserError: a file is missing, or has other tensors.
         """
-        from safetensors.torch import load_file
-
         for layer, folder in zip(layers, self.folders, strict=True):
             if not (expected := {name: tuple(tensor.shape) for name, tensor in layer.state_dict().items()}):
                 continue
@@ -83,7 +83,7 @@ class ServedEncoder:
                 raise self.cannot(f"{folder} has no model.safetensors (a pickle is never read); save it again")
             try:
                 tensors = load_file(file)
-            except LOAD_ERRORS as error:
+            except (OSError, SafetensorError) as error:
                 raise self.cannot(f"{folder}/model.safetensors cannot be read ({one_line(error)})") from error
             if (found := {name: tuple(tensor.shape) for name, tensor in tensors.items()}) != expected:
                 raise self.cannot(f"{folder}/model.safetensors has {found}, its config.json means {expected}")

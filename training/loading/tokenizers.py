@@ -4,36 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from tokenizers.normalizers import Lowercase, Sequence
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ..errors import UserError, one_line
-from .backbones import LOAD_ERRORS
+from ..errors import UserError, library_errors
 from .templates import remove_full_stop
 
 # A character without a word piece: some damaged tokenizers load, and fail only here.
 UNKNOWN = "☃"
 
 
-@contextmanager
-def reading_tokenizer(model: str) -> Iterator[None]:
-    """Turn the errors of damaged tokenizer files into one line.
-
-    Raises:
-        UserError: the tokenizer of the model could not be read.
-    """
-    try:
-        yield
-    except Exception as error:
-        if not (isinstance(error, LOAD_ERRORS) or type(error) is Exception):  # tokenizers raises the latter
-            raise
-        raise UserError(
-            f"{model}: its tokenizer could not be loaded ({one_line(error)}); put tokenizer.json beside the weights"
-        ) from error
+def reading_tokenizer(model: str) -> AbstractContextManager[None]:
+    """Turn the errors of damaged tokenizer files into one line, see `library_errors`."""
+    return library_errors(
+        f"{model}: its tokenizer could not be loaded ({{error}}); put tokenizer.json beside the weights"
+    )
 
 
 def load_tokenizer(model: str, *, lower_case: bool = False, **options: Any) -> PreTrainedTokenizerBase:

@@ -9,11 +9,10 @@ from csezoo.modeling.serving.fingerprint_csezoo import FINGERPRINT_NAME
 
 from ..cards.method_texts import all_ideas
 from ..environment import versions
-from ..errors import UserError, one_line
+from ..errors import UserError, library_errors
 from ..evaluation.encoders import checkpoint_tokenizer, is_published, load_checkpoint
 from ..files import read_json
 from ..hub import added_files, differing_files, local_directory, sha256, unreadable_directories
-from ..loading.backbones import LOAD_ERRORS
 from ..pictures.captions import PICTURES
 
 # Files without a checksum: what a card and a run add to a saved model, and what no library loads.
@@ -74,11 +73,10 @@ def verify_repository(repository: str, revision: str | None = None) -> list[str]
         if not is_published(str(directory)):
             raise UserError("it is not a model of the zoo")
         model = load_checkpoint(str(directory))
-        lines += model.verify(checkpoint_tokenizer(model, repository))
+        with library_errors("{error}"):
+            lines += model.verify(checkpoint_tokenizer(model, repository))
     except UserError as error:
         problems.append(str(error))
-    except LOAD_ERRORS as error:
-        problems.append(one_line(error))
     if problems:
         raise UserError(f"{repository} does not match its fingerprint: {'; '.join(problems)}")
     return lines

@@ -12,10 +12,11 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
 
 from csezoo.modeling.contrastive.published import load_published
+from csezoo.modeling.pooling import pool
 from csezoo.training.data.translation import translator
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import load_encoder, model_receipt
-from csezoo.training.loading.backbones import load_backbone
+from csezoo.training.loading.backbones import load_backbone, run_once
 from csezoo.training.loading.sizes import refuse_oversized
 from csezoo.training.loop.building import build
 from csezoo.training.loop.runs import run_recipe
@@ -86,6 +87,7 @@ def test_a_hub_repository_with_a_pickle_alone_is_refused_without_asking_a_conver
     hub.commit("zoo/pickled", "initial commit", {file.name: file.read_bytes() for file in base.iterdir()})
     code = f"""
 from csezoo.training.errors import UserError
+from csezoo.modeling.pooling import pool
 from csezoo.training.data.translation import translator
 from csezoo.training.evaluation.encoders import load_encoder, model_receipt
 from csezoo.training.loading.backbones import load_backbone
@@ -247,6 +249,31 @@ def test_a_sentence_transformers_model_larger_than_memory_is_refused(bases, tmp_
     edit_json(tmp_path / "model" / modules[module]["path"] / "config.json", **changes)
     with pytest.raises(UserError, match="needs .* GiB for parameters"):
         load_encoder(str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config.json", '{"model_type": "bert", "hidden_size": 0}'),
+        ("config.json", '{"model_type": "bert", "num_attention_heads": 0}'),
+        ("config.json", '{"model_type": "bert", "hidden_act": "unheard of"}'),
+        ("config.json", '{"model_type": "bert", "hidden_size": "many"}'),
+        ("config.json", "[]"),
+        ("tokenizer.json", "[]"),
+        ("tokenizer_config.json", '"x"'),
+        ("tokenizer_config.json", '{"added_tokens_decoder": "x"}'),
+    ],
+)
+def test_whatever_a_library_raises_for_a_broken_file_is_one_line(bases, tmp_path, file, content):
+    base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
+    (base / file).write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match="base.*(could not be|expected a JSON object)"):
+        build(make_recipe({"base_model": str(base)}))
+
+
+def test_a_defect_of_the_package_itself_keeps_its_traceback():
+    with pytest.raises(TypeError, match="NoneType"):
+        run_once("a model", lambda: pool(None, None, "cls"))
 
 
 def test_a_recipe_cannot_run_code(tmp_path):
