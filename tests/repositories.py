@@ -61,7 +61,7 @@ def tiny_encoder(method: str = "simcse", kind: str = "bert", **changes) -> Sente
 def save_encoder(directory: Path, encoder: SentenceEncoderModel) -> Path:
     """Save an encoder with its tokenizer as a run does at its end."""
     recipe = make_recipe({"name": "tiny", "method": encoder.config.model_type, "base_model": "zoo/tiny"})
-    save_repository(directory, encoder, encoder.tokenizer, recipe, [])
+    save_repository(directory, encoder, encoder.tokenizer, recipe)
     return directory
 
 

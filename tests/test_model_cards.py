@@ -168,7 +168,7 @@ def test_a_card_says_when_the_labelled_data_are_used():
 
 def test_the_card_of_an_ablation_does_not_say_that_it_was_trained_on_labelled_pairs():
     for changes, expected in (({}, True), ({"nli_steps": 0}, False)):
-        card = model_card(load_recipe("diffaug-bert-base-uncased-semi", changes), [])
+        card = model_card(load_recipe("diffaug-bert-base-uncased-semi", changes), {})
         assert ("labelled data" in card.text, NLI in card.text) == (expected, expected)
 
 
@@ -178,7 +178,7 @@ def test_a_card_names_a_local_data_set_without_its_path_and_not_as_one_of_the_hu
     shards.mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     recipe = load_recipe("simcse-bert-base-uncased", {"dataset": str(shards) if absolute else "private/shards"})
-    card = model_card(replace(recipe, dataset_file=None), [])
+    card = model_card(replace(recipe, dataset_file=None), {})
     assert card.data.datasets is None and "private" not in str(card)
     assert "--dataset shards" in card.text and "| data | shards |" in card.text
 
@@ -202,6 +202,20 @@ def test_a_card_says_which_scores_are_of_sentences_that_the_model_was_trained_on
     assert limit not in recipe_card(of_a_file, ideas_at="../ideas/").text
 
 
+@pytest.mark.parametrize(
+    ("keys", "pooled"),
+    [
+        ({"base_model": "all-MiniLM-L6-v2", "pooling": "mean"}, "the mean of the last layer's vectors"),
+        ({"pooling": "last2_mean"}, "the mean over the tokens of the average of the last two layers"),
+        ({}, None),
+    ],
+)
+def test_a_card_says_how_its_encoder_pools_and_not_how_the_paper_s_does(keys, pooled):
+    card = model_card(load_recipe("adapt", {"method": "consert", **keys}), {}, adapter="here").text
+    assert ("last two layers" in card) == ("last2_mean" in keys.values())
+    assert f"The pooling takes {pooled}" in card if pooled else "The pooling takes" not in card
+
+
 def test_a_card_cites_the_paper_of_two_methods_once():
     card = recipe_card(load_recipe("simcse-nli-then-wiki-bert-base-uncased"), ideas_at="../ideas/")
     assert card.text.count("@inproceedings{gao2021simcse,") == 1
@@ -221,7 +235,15 @@ def test_the_hub_can_read_the_results_of_a_card(run):
     }
 
 
-def measured(rows=ROWS, base_model="google-bert/bert-base-uncased", seeds="1 2", mixed_precision=None, **options):
+def measured(
+    rows=ROWS,
+    base_model="google-bert/bert-base-uncased",
+    seeds="1 2",
+    mixed_precision=None,
+    runs=None,
+    neighbours=None,
+    **options,
+):
     """The card of an invented run of the SG-OPT recipe."""
     recipe = load_recipe(
         "sgopt-bert-base-uncased",
@@ -231,8 +253,12 @@ def measured(rows=ROWS, base_model="google-bert/bert-base-uncased", seeds="1 2",
         {"task": task, "metric": "spearman", "value": 70.0, "dataset": "d", "revision": None, "rows": rows[task]}
         for task in STS_TASKS
     ]
-    summary = [{"task": task, "mean": 75.0, "sd": 0.5, "n": 2} for task in (*STS_TASKS, AVERAGE)]
-    return model_card(recipe, results, summary if " " in seeds else None, **options).text
+    report = {"results": [{**result, "seed": 1} for result in results], "neighbours": neighbours}
+    report |= {"runs": runs} if runs else {}
+    if " " in seeds:
+        summary = [{"task": task, "mean": 75.0, "sd": 0.5, "n": 2} for task in (*STS_TASKS, AVERAGE)]
+        report |= {"summary": summary, "best_seed": 1}
+    return model_card(recipe, report, **options).text
 
 
 def test_a_run_on_the_base_model_of_the_paper_is_compared_with_it():
@@ -283,7 +309,7 @@ def test_the_command_on_a_card_sets_what_the_reader_s_own_configuration_would_ch
 
 def test_a_run_of_a_user_s_own_recipe_is_trained_again_from_its_recipe_yaml(tmp_path):
     (tmp_path / "mine.yaml").write_text("base_model: base\n", encoding="utf-8")
-    card = model_card(load_recipe(str(tmp_path / "mine.yaml")), []).text
+    card = model_card(load_recipe(str(tmp_path / "mine.yaml")), {}).text
     assert "-m csezoo.training.train recipe.yaml" in card
 
 

@@ -16,7 +16,7 @@ TRAINING = Path(csezoo.training.__file__).parent
 WINGS = ["recipes", "loading", "evaluation", "data", "pictures", "cards", "publishing", "converting", "embedding"]
 WINGS += ["loop", "trainers", "machines", "reproducing", "tuning", "quickstart", "benchmarks", "cli"]
 # What is imported from everywhere, and imports no wing.
-FOUNDATION = {"errors", "files", "hub", "environment"}
+FOUNDATION = {"errors", "files", "hub", "environment", "tables"}
 ENTRY = {"train"}  # what `accelerate launch -m` starts
 
 

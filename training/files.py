@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ def replace_file(path: Path, content: str | bytes) -> None:
         >>> [(file.name, file.read_text()) for file in path.parent.iterdir()]
         [('results.json', '{}')]
     """
+    refuse_looping_link(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:
@@ -44,6 +45,17 @@ def replace_file(path: Path, content: str | bytes) -> None:
     except BaseException:  # a signal, too, leaves nothing
         partial.unlink(missing_ok=True)
         raise
+
+
+def refuse_looping_link(path: Path) -> None:
+    """Raise the system's error for a link that leads in a circle: there is no such file, and it is not one to replace.
+
+    Raises:
+        OSError: it is one.
+    """
+    if path.is_symlink():
+        with suppress(FileNotFoundError):
+            os.stat(path)
 
 
 def replace_directory(partial: Path, target: Path) -> None:

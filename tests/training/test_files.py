@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from csezoo.training.cli.options import check_out
 from csezoo.training.data.collation import tokenize_once
 from csezoo.training.data.texts import load_sentences
 from csezoo.training.errors import UserError
@@ -35,6 +36,20 @@ def test_a_second_run_in_the_same_directory_is_refused(bases, train_file, dev_fi
     assert code == 2 and "Traceback" not in err
     assert f"error: output_dir: another process is training in {tmp_path / 'run'}; wait for it" in err
     assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"], "the refused run changed nothing"
+
+
+def test_a_link_in_a_circle_is_refused_and_stays(tmp_path):
+    link = tmp_path / "results.json"
+    link.symlink_to(link)
+    with pytest.raises(OSError, match="symbolic links"):
+        replace_file(link, "{}")
+    with pytest.raises(UserError, match="out: .* cannot be written"):
+        check_out(str(link))
+    assert link.is_symlink() and len(list(tmp_path.iterdir())) == 1
+    other = tmp_path / "other.json"
+    other.symlink_to(tmp_path / "not yet")
+    replace_file(other, "{}")
+    assert other.read_text() == "{}"
 
 
 def test_a_process_may_lock_its_directory_again(tmp_path):

@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 
 from ..environment import default_device, device_name, processor, versions
 from ..errors import UserError
+from ..tables import text_table
 
 
 def race(ours: Callable[[], object], usual: Callable[[], object], *, repeats: int = 5) -> dict[str, Any]:
@@ -114,9 +115,8 @@ def format_benchmark(report: dict) -> str:
 def _format_epoch(report: dict) -> str:
     update = report["update"]
     lines = [f"10^6 sentences: {report['epoch']:,.0f} s; an update of {report['batch_size']}: {1000 * update:.1f} ms"]
-    lines += [
-        f"  {part:<12}{1000 * seconds:>10.1f} ms {seconds / update:>6.1%}" for part, seconds in report["parts"].items()
-    ]
+    parts = [[part, f"{1000 * each:.1f} ms", f"{each / update:.1%}"] for part, each in report["parts"].items()]
+    lines += [text_table(parts)]
     lines += [f"floor by operations: {1000 * report['floor']:.1f} ms; writing a checkpoint: {report['writing']:.2f} s"]
     return "\n".join(lines)
 
@@ -137,10 +137,7 @@ def _format_device(report: dict) -> str:
         )
         for one in report["updates"]
     ]
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]
-    ]
+    lines = [text_table([head, *rows], left=(0, 2, 3))]
     lines += [f"encode in {dtype}: {rate:,.0f} sentences a second" for dtype, rate in report["encoding"].items()]
     lines += [f"an evaluation: {report['evaluation']:.2f} s"] if report["evaluation"] else []
     lines += [f"failed: {setting}: {error}" for setting, error in report["failed"].items()]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import LoraConfig, inject_adapter_in_model
 from transformers import AutoConfig, BertConfig, PretrainedConfig, RobertaConfig
 
 from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
@@ -35,6 +36,7 @@ BASES: dict[str, PretrainedConfig] = {
     "bert-large-nli-mean-tokens": BertConfig(**LARGE),
     "roberta-base": RobertaConfig(**ROBERTA),
     "roberta-large": RobertaConfig(**ROBERTA, **LARGE),
+    "all-MiniLM-L6-v2": BertConfig(hidden_size=384, num_hidden_layers=6, intermediate_size=1536),
 }
 
 
@@ -43,7 +45,8 @@ def benchmark_serving(cards: str, bases: Sequence[str] = (), *, repeats: int = 5
 
     A sentence has 16 word pieces and the template of its prompt. Sentences are encoded on one thread in float32, 8 in
     a batch. Their word pieces and the weights are random: neither changes the time. The tokenizer is not timed. Models
-    whose layers have the same sizes are timed once.
+    whose layers have the same sizes are timed once. All are timed in turns, so that a busy machine slows down all.
+    An adapter is timed beside its base model, as PEFT loads it; merged, it costs what the base model costs.
 
     Args:
         cards: the directory of the cards.
@@ -61,19 +64,23 @@ def benchmark_serving(cards: str, bases: Sequence[str] = (), *, repeats: int = 5
     known = {**BASES, **{file_name(base): _configuration(base) for base in bases}}
     shapes = sorted({entry.shape for entry in entries(Path(cards)) if entry.shape.base in known})
     layers = {shape: _layers(shape, known[shape.base]) for shape in shapes}
-    times: dict[tuple, float] = {}
+    different = {of_layers: shape for shape, of_layers in layers.items()}
+    times: dict[tuple, list[float]] = {of_layers: [] for of_layers in different}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with progress_bar(len({*layers.values()}), "timing") as bar:
-            for shape in shapes:
-                if layers[shape] not in times:
-                    times[layers[shape]] = _milliseconds(shape, known[shape.base], repeats)
+        with progress_bar(repeats * len(different), "timing") as bar:
+            for _ in range(repeats):
+                for of_layers, shape in different.items():
+                    times[of_layers].append(_milliseconds(shape, known[shape.base]))
                     bar.update()
     finally:
         torch.set_num_threads(threads)
     measured = {
-        shape.name: {**_size(shape, known[shape.base]), "cpu_ms_per_sentence": times[layers[shape]]}
+        shape.name: {
+            **_size(shape, known[shape.base]),
+            "cpu_ms_per_sentence": round(statistics.median(times[layers[shape]]), 3),
+        }
         for shape in shapes
     }
     protocol = {"pieces": PIECES, "sentences": ROWS, "threads": 1, "repeats": repeats}
@@ -97,7 +104,10 @@ def serving_model(shape: Shape, base: PretrainedConfig) -> SentenceEncoderModel:
         settings |= {"projection": shape.projection, "projection_at_test": True}
     if shape.prefix:
         return DiffAugModel(DiffAugConfig(prefix_length=shape.prefix, **settings)).eval()
-    return SimCSEModel(SimCSEConfig(**settings)).eval()
+    model = SimCSEModel(SimCSEConfig(**settings)).eval()
+    if shape.adapter:
+        inject_adapter_in_model(LoraConfig(r=shape.adapter, target_modules=["query", "value"]), model.backbone)
+    return model
 
 
 def _size(shape: Shape, base: PretrainedConfig) -> dict[str, int]:
@@ -114,13 +124,11 @@ def _layers(shape: Shape, base: PretrainedConfig) -> tuple:
 
 
 @torch.no_grad()
-def _milliseconds(shape: Shape, base: PretrainedConfig, repeats: int) -> float:
+def _milliseconds(shape: Shape, base: PretrainedConfig) -> float:
     few = type(base).from_dict({**base.to_dict(), "vocab_size": WORDS})
     model = serving_model(shape, few)
     ids = torch.randint(10, WORDS, (ROWS, PIECES + shape.template))
-    seconds = []
-    for _ in range(repeats + 1):  # the first one warms up
+    for _ in range(2):  # the first one warms up
         started = time.process_time()
         model(input_ids=ids, attention_mask=torch.ones_like(ids))
-        seconds.append(time.process_time() - started)
-    return round(1000 * statistics.median(seconds[1:]) / ROWS, 3)
+    return 1000 * (time.process_time() - started) / ROWS

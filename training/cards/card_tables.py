@@ -11,11 +11,11 @@ from urllib.parse import quote
 from ..evaluation.report import AVERAGE, average, tests_only
 from ..recipes import FREE_KEYS, QUICKSTARTS, Recipe, changes, file_name, is_hub_id, load_recipe, recipe_names
 from ..recipes.reading import as_word
-from .escaping import code, plain
+from ..tables import code, markdown_table, plain
 from .listing import STS_AVERAGE, Model, shown_score
 from .method_texts import trained
 from .published import TRANSFER_AVERAGE, PublishedRow, comparable, published, same_pairs
-from .tables import distance, markdown_table
+from .results_files import distance
 
 PROTOCOL = "Spearman correlation (× 100) of cosine similarity and gold score, over all pairs of a task"
 SIDES = ("before", "after")
@@ -197,7 +197,7 @@ def _source(recipe: Recipe, file: str | None, dataset: str | None, columns: list
     return f"a file with the columns {', '.join(columns)}" if columns else "none"
 
 
-def command(recipe: Recipe, runs: list[dict]) -> str:
+def command(recipe: Recipe, runs: Sequence[dict]) -> str:
     """Return the training command: the recipe, and the keys that differ from it. Files have no paths.
 
     Args:
@@ -257,7 +257,7 @@ def neighbours_table(neighbours: Sequence[dict], before: str = "before training"
     return f"{about}\n\n{markdown_table(['sentence', *SIDES], *rows)}"
 
 
-def cost_table(runs: list[dict]) -> str:
+def cost_table(runs: Sequence[dict]) -> str:
     """Return the table of time, speed, memory and machine. Time and speed are means over the seeds.
 
     Args:

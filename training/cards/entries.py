@@ -21,8 +21,8 @@ from .method_texts import text_names, trained
 from .model_card import model_card, recipe_card
 from .published import TRANSFER_AVERAGE, PublishedRow, published, published_rows
 from .released_card import released_card
+from .results_files import column, newest
 from .serving import Shape, read_serving, shape_of
-from .tables import column, newest
 
 IDEAS_AT = "../ideas/"
 # The names of the averages in the index and in `results.csv`.
@@ -110,28 +110,14 @@ def _measured(run: Path) -> Entry:
     report = read_json(run / "results.json")
     adapter = (run / ADAPTER).is_file()
     try:
-        results, summary = report["results"], report.get("summary")
-        if summary:
-            results = [result for result in results if result["seed"] == report["best_seed"]]
-        runs = report.get("runs", [report] if "training" in report else [])
         pictures = [name for name in PICTURES if (run / name).is_file()]
-        near = report.get("neighbours", [])
-        card = model_card(
-            recipe,
-            results,
-            summary,
-            runs=runs,
-            pictures=pictures,
-            ideas_at=IDEAS_AT,
-            neighbours=near,
-            baseline=report.get("baseline"),
-            published=False,
-            adapter=f"model_cards/{run.name}" if adapter else None,
-            note=report.get("note", ""),
-        )
+        where = f"model_cards/{run.name}" if adapter else None
+        card = model_card(recipe, report, pictures=pictures, ideas_at=IDEAS_AT, published=False, adapter=where)
         status = LOADABLE if adapter else MEASURED
         model = _described(recipe, run.name, status, trained=trained(recipe))
-        return Entry(model, _shape(recipe), card, _lines(report["results"]), recipe.recipe)
+        rank = read_json(run / ADAPTER)["r"] if adapter else 0
+        shape = Shape(model.base_model, adapter=rank) if adapter else _shape(recipe)
+        return Entry(model, shape, card, _lines(report["results"]), recipe.recipe)
     except (KeyError, TypeError) as error:
         raise UserError(f"{run / 'results.json'} is not a results file ({one_line(error)})") from error
 

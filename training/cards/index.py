@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import shutil
 from pathlib import Path
 from urllib.parse import quote
 
 from ..errors import UserError, one_line
 from ..files import refuse_links_out, refuse_other_file
+from ..tables import csv_table, markdown_table, plain
 from .entries import Entry, Score, entries
-from .escaping import plain, spreadsheet
 from .listing import FILE, OF_MODEL, OF_SCORE, STS_AVERAGE, Model, shown_megabytes, shown_milliseconds, shown_score
 from .method_texts import all_ideas
-from .tables import markdown_table
 
 COLUMNS = ("name", "method", "base model", "data", "MB", "CPU ms", STS_AVERAGE, "status")
 TITLE = "# Model cards"
@@ -35,7 +32,8 @@ Every recipe, every run in this directory and every checkpoint that the papers' 
 * *recipe only*: no weights. The scores are those of the paper, if it reports this setting.
 
 MB is the size of the weights in float32. CPU ms is the processor time for one sentence of 16 word pieces, on one
-thread, measured by `csezoo benchmark serving` on random weights of the same shape. All scores are in
+thread, measured by `csezoo benchmark serving` on random weights of the same shape. Both are of an adapter and its
+encoder, as PEFT loads them; merged, they are those of the encoder alone. All scores are in
 [`{FILE}`]({FILE}), which `csezoo models` reads."""
 
 
@@ -86,22 +84,17 @@ def cells(model: Model) -> dict[str, str]:
 
 def results_csv(index: list[Entry]) -> str:
     """Return a line for each model, task and seed. A model without any score has one line without a task."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*OF_MODEL, *OF_SCORE])
+    rows: list[list[object]] = []
     for entry in index:
         model = entry.model
-        texts = [model.name, model.card, model.status, str(model.trained).lower(), model.method]
-        texts += [model.base_model, model.data]
-        size, time = model.bytes, model.cpu_ms_per_sentence
-        first = [*map(spreadsheet, texts), "" if size is None else size, "" if time is None else f"{time:.4g}"]
-        without: list[object] = [""] * len(OF_SCORE)
-        for line in [_cells(score) for score in entry.lines] or [without]:
-            writer.writerow([*first, *line])
-    return out.getvalue()
+        time = model.cpu_ms_per_sentence
+        texts = {"model": model.name, "trained": str(model.trained).lower()}
+        of_model = {**vars(model), **texts, "cpu_ms_per_sentence": time and f"{time:.4g}"}
+        first = [of_model[name] for name in OF_MODEL]
+        rows += [[*first, *line] for line in map(_cells, entry.lines)] or [[*first, *[None] * len(OF_SCORE)]]
+    return csv_table([*OF_MODEL, *OF_SCORE], *rows)
 
 
 def _cells(line: Score) -> list[object]:
     value = f"{line.value:.4f}" if line.source == "csezoo" else f"{line.value:.2f}"
-    others = ["" if item is None else item for item in (line.seed, value, line.deviation)]
-    return [spreadsheet(line.task), spreadsheet(line.metric), *others, spreadsheet(line.source)]
+    return [line.task, line.metric, line.seed, value, line.deviation, line.source]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import UserError, one_line
+from ..tables import text_table
 
 # Beside the package, in a checkout and in an installation.
 CARDS = Path(__file__).parents[2] / "model_cards"
@@ -134,15 +135,7 @@ def format_models(models: list[Model]) -> str:
     for model in models:
         numbers = [shown_score(model), shown_megabytes(model.bytes), shown_milliseconds(model.cpu_ms_per_sentence)]
         table.append([model.name, model.method, model.base_model, *(text or "-" for text in numbers), model.status])
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = []
-    for row in table:
-        padded = [
-            cell.rjust(width) if 3 <= number <= 5 else cell.ljust(width)  # numbers end in one line
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines)
+    return text_table(table, left=(0, 1, 2, 6))
 
 
 def shown_score(model: Model, task: str = STS_AVERAGE) -> str:

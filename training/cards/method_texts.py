@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from ..recipes import METHOD_FOLDERS, QUICKSTARTS, Recipe, file_name
-from .escaping import code
+from ..tables import code
 
 NLI = (
     "Much of the NLI data is SNLI: captions of photographs, and sentences that crowd workers wrote about them. They "
@@ -46,6 +46,18 @@ WORLD = (
 
 BIASES = "The vectors also contain the biases about people and groups that the base model learned."
 UNCASED = "The model does not distinguish upper and lower case."
+
+# What becomes the vector of a text, or enters the layers that follow.
+POOLED = {
+    "cls": "the last layer's vector of the first token",
+    "mean": "the mean of the last layer's vectors over the tokens",
+    "max": "the maximum of the last layer's vectors over the tokens",
+    "last": "the last layer's vector of the last token",
+    "first_last_mean": "the mean over the tokens of the average of the first and the last layer",
+    "embeddings_last_mean": "the mean over the tokens of the average of the embeddings and the last layer",
+    "last2_mean": "the mean over the tokens of the average of the last two layers",
+    "prompt": "the last layer's vector of the mask token in the prompt",
+}
 
 
 @functools.cache
@@ -101,10 +113,11 @@ def variant(name: str, recipe: Recipe) -> str:
 
 
 def description(recipe: Recipe) -> str:
-    """Return a paragraph for each method, after that of the recipe if it has one."""
+    """Return a paragraph for each method, after that of the recipe if it has one, and what its pooling is."""
     of_recipes = [entry.get("recipes", {}).get(recipe.recipe) for entry in method_entries().values()]
     of_methods = [method_entries()[name]["description"] for name in text_names(recipe)]
-    return "\n\n".join([*filter(None, of_recipes), *of_methods])
+    pooled = POOLED.get(str(recipe.model.get("pooling")))  # by the base model or the recipe, whatever the method
+    return "\n\n".join([*filter(None, of_recipes), *of_methods, *([f"The pooling takes {pooled}."] if pooled else [])])
 
 
 def citations(recipe: Recipe) -> str:
@@ -121,15 +134,6 @@ def all_ideas() -> dict[str, Path]:
 def ideas(names: Iterable[str]) -> list[Path]:
     """Return the pictures that explain the ideas of these texts."""
     return [all_ideas()[name] for name in names if name in all_ideas()]
-
-
-def show_ideas(names: Iterable[str], at: str) -> list[str]:
-    """Return Markdown that shows these pictures.
-
-    Args:
-        at: path from the card to them, with a slash at its end.
-    """
-    return [f"![The idea of {picture.stem}]({at}{picture.name})" for picture in ideas(names)]
 
 
 def limits(recipe: Recipe) -> list[str]:

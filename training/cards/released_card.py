@@ -9,11 +9,11 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData
 
 from ..recipes.released import STATUS, Kind, Released
+from ..tables import markdown_table
 from .card_tables import score_tables
-from .method_texts import BIASES, DATA_LIMITS, UNCASED, method_entries, show_ideas
-from .model_card import no_plain_form, use_section
+from .method_texts import BIASES, DATA_LIMITS, UNCASED, ideas, method_entries
+from .model_card import TAGS, fill_card, no_plain_form
 from .published import published_rows
-from .tables import markdown_table
 
 
 @dataclass
@@ -43,52 +43,63 @@ def released_card(
         conversion: None for a checkpoint that was not converted.
         ideas_at: path from the card to the pictures of the methods' ideas; without it, the card shows none.
     """
-    title = name.rpartition("/")[2] if conversion else name
-    obstacle = _no_plain_form(kind, conversion)
-    license = (conversion and conversion.license) or kind.license
-    sections = [f"# {title}", *([f"Status: {STATUS}."] if entry else [])]
-    sections += show_ideas(kind.texts, ideas_at) if ideas_at else []
-    sections += [method_entries()[text]["description"] for text in kind.texts]
-    if conversion:
-        sections += [
-            _origin(name, conversion),
-            use_section("REPOSITORY", obstacle=obstacle),
-            _conversion(conversion),
-        ]
-    else:
-        where = f"The weights are on the Hub: [{name}](https://huggingface.co/{name})."
-        sections += [where, _how_to_convert(name, kind, obstacle)]
+    title = name.rpartition("/")[2]
     repository, commit = kind.release.split("@")
-    sections.append(
-        f"The rules by which csezoo reads and serves it follow the authors' code, "
-        f"[{repository}](https://github.com/{repository}) at commit `{commit}`."
+    text = conversion.license if conversion else None
+    rows = published_rows(entry.scores) if entry else []
+    results = "Not evaluated. The authors report no score for this file."
+    if rows:
+        notes = [f"{_capitalised(entry.notes)}."] if entry and entry.notes else []
+        about = "csezoo did not measure these scores. The authors of the checkpoint report:"
+        results = "\n\n".join([about, *score_tables(rows), *notes])
+    return fill_card(
+        ModelCardData(
+            language="en",
+            license=text or kind.license or "unknown",
+            library_name="transformers",
+            pipeline_tag="sentence-similarity",
+            tags=[*TAGS, kind.method],
+            base_model=(name if conversion else entry.base_model) if entry else None,
+        ),
+        title=title if conversion else name,
+        status=f"{STATUS}." if entry else None,
+        pictures=ideas(kind.texts) if ideas_at else [],
+        ideas_at=ideas_at,
+        description="\n\n".join(method_entries()[text]["description"] for text in kind.texts),
+        origin=_origin(name, conversion),
+        convert=None if conversion else name,
+        servings=", ".join(kind.servings),
+        path="REPOSITORY" if conversion else title,
+        obstacle=_no_plain_form(kind, conversion),
+        conversion=conversion and _conversion(conversion.receipt),
+        conversion_notes=list(map(_capitalised, conversion.receipt["notes"])) if conversion else [],
+        release=repository,
+        commit=commit,
+        results=results,
+        license_note=kind.license_note.strip() + (f" The card of the original states `{text}`." if text else ""),
+        limits=_limits(kind, entry),
+        citations="\n\n".join(method_entries()[text]["citation"] for text in kind.texts),
     )
-    sections += [_scores(entry), _license_section(kind, conversion), _limits(kind, entry)]
-    citations = "\n\n".join(method_entries()[text]["citation"] for text in kind.texts)
-    sections.append(f"## Citation\n\n```bibtex\n{citations}\n```")
-    data = ModelCardData(
-        language="en",
-        license=license or "unknown",
-        library_name="transformers",
-        pipeline_tag="sentence-similarity",
-        tags=["sentence-transformers", "sentence-embeddings", "feature-extraction", kind.method],
-        base_model=(name if conversion else entry.base_model) if entry else None,
-    )
-    return ModelCard("\n\n".join([f"---\n{data.to_yaml()}\n---", *sections]) + "\n")
 
 
-def _origin(name: str, conversion: Conversion) -> str:
-    receipt = conversion.receipt
-    where = f"[{name}](https://huggingface.co/{name})" if receipt["revision"] else f"`{name}`"
-    commit = f" at commit `{receipt['revision']}`" if receipt["revision"] else ""
+def _capitalised(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def _origin(name: str, conversion: Conversion | None) -> str:
+    link = f"[{name}](https://huggingface.co/{name})"
+    if not conversion:
+        return f"The weights are on the Hub: {link}."
+    commit = conversion.receipt["revision"]
+    where = f"{link} at commit `{commit}`" if commit else f"`{name}`"
     return (
-        f"This is a copy of {where}{commit}, made with csezoo, a model zoo of contrastive sentence embeddings. It was "
-        f"read as `{conversion.kind}`. csezoo did not train it."
+        f"This is a copy of {where}, made with csezoo, a model zoo of contrastive sentence embeddings. It was read as "
+        f"`{conversion.kind}`. csezoo did not train it."
     )
 
 
-def _conversion(conversion: Conversion) -> str:
-    receipt = conversion.receipt
+def _conversion(receipt: dict[str, Any]) -> str:
+    """Return the table of what a conversion kept and dropped."""
     rows = [
         ["file", f"`{receipt['file']}`, sha256 `{receipt['sha256']}`"],
         *([["serving", receipt["serving"]]] if receipt["serving"] else []),
@@ -100,9 +111,7 @@ def _conversion(conversion: Conversion) -> str:
     counts = Counter((old.split(".")[0], why) for old, why in receipt["dropped"].items())
     for (head, why), count in counts.items():
         rows.append(["dropped", f"`{head}` ({count} {'tensor' if count == 1 else 'tensors'}): {why}"])
-    notes = "".join(f"* {note[:1].upper()}{note[1:]}.\n" for note in receipt["notes"])
-    text = f"## Conversion\n\n{markdown_table(['', ''], *rows)}\n\n`conversion.json` names every tensor."
-    return f"{text}\n\n{notes}".rstrip()
+    return markdown_table(["", ""], *rows)
 
 
 def _no_plain_form(kind: Kind, conversion: Conversion | None) -> str | None:
@@ -113,31 +122,9 @@ def _no_plain_form(kind: Kind, conversion: Conversion | None) -> str | None:
     return no_plain_form(kind.method, {**kind.model, **prompts, **served})
 
 
-def _how_to_convert(name: str, kind: Kind, obstacle: str | None) -> str:
-    title = name.rpartition("/")[2]
-    load = use_section(title, obstacle=obstacle).removeprefix("## Use\n\n")
-    servings = ", ".join(kind.servings)
-    choice = f"`--serving` is one of {servings}; the first is the default.\n\n" if servings else ""
-    return f"## Use\n\n```bash\ncsezoo convert {name} --to {title}\n```\n\n{choice}{load}"
-
-
-def _scores(entry: Released | None) -> str:
-    rows = published_rows(entry.scores) if entry else []
-    if not rows:
-        return "## Results\n\nNot evaluated. The authors report no score for this file."
-    notes = [f"{entry.notes[:1].upper()}{entry.notes[1:]}."] if entry and entry.notes else []
-    parts = ["csezoo did not measure these scores. The authors of the checkpoint report:", *score_tables(rows), *notes]
-    return "## Results\n\n" + "\n\n".join(parts)
-
-
-def _license_section(kind: Kind, conversion: Conversion | None) -> str:
-    stated = f" The card of the original states `{conversion.license}`." if conversion and conversion.license else ""
-    return f"## License\n\n{kind.license_note.strip()}{stated}"
-
-
-def _limits(kind: Kind, entry: Released | None) -> str:
-    lines = [method_entries()[text]["limits"] for text in kind.texts]
+def _limits(kind: Kind, entry: Released | None) -> list[str]:
     data = (entry and entry.data) or kind.data
+    lines = [method_entries()[text]["limits"] for text in kind.texts]
     lines += [DATA_LIMITS[data]] if data else []
     lines += [UNCASED] if entry and entry.base_model.endswith("uncased") else []
-    return "## Limits and biases\n\n" + "\n".join(f"* {line}" for line in [*lines, BIASES])
+    return [*lines, BIASES]

@@ -23,6 +23,7 @@ class Shape(NamedTuple):
         prefix: positions of prefixes.
         template: word pieces of a prompt's template, counted as words and marks.
         whitening: dimensions that a whitening keeps.
+        adapter: rank of an adapter that PEFT loads beside the encoder.
     """
 
     base: str
@@ -30,6 +31,7 @@ class Shape(NamedTuple):
     prefix: int = 0
     template: int = 0
     whitening: int = 0
+    adapter: int = 0
 
     @property
     def name(self) -> str:

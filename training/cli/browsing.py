@@ -66,7 +66,7 @@ def models(options: argparse.Namespace) -> None:
 
 
 def table(options: argparse.Namespace) -> None:
-    from ..cards.tables import different_data, format_rows, read_rows
+    from ..cards.results_files import different_data, format_rows, read_rows
 
     print(format_rows([row for file in options.files for row in read_rows(file)], options.format))
     if columns := different_data(options.files):

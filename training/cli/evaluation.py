@@ -99,7 +99,7 @@ def add_commands(command: Command) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    from ..cards.tables import model_name
+    from ..cards.results_files import model_name
     from ..evaluation.encoders import load_encoder, recipe_of
     from ..evaluation.report import format_report
     from ..evaluation.results import ResultsFile
@@ -193,7 +193,7 @@ def compare(options: argparse.Namespace) -> None:
 
 
 def glue(options: argparse.Namespace) -> None:
-    from ..cards.tables import mean_and_deviation, over_seeds
+    from ..cards.results_files import mean_and_deviation, over_seeds
     from ..evaluation.glue.fine_tuning import FineTuning, run_glue
 
     if options.out:

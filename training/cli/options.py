@@ -9,6 +9,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from ..errors import UserError, one_line
+from ..files import refuse_looping_link
 
 # Adds a sub-command. Arguments: its name, the function that runs it, a summary, an example.
 Command = Callable[[str, Callable | None, str, str], argparse.ArgumentParser]
@@ -44,6 +45,7 @@ def check_out(out: str, option: str = "out") -> None:
     if Path(out).exists() and not Path(out).is_file():  # writing would replace a device such as /dev/null
         raise UserError(f"{option}: {out} is not a regular file; give another path")
     try:
+        refuse_looping_link(Path(out))
         TemporaryFile(dir=directory).close()
     except OSError as error:
         raise UserError(f"{option}: {out} cannot be written ({one_line(error)}); give another path") from error

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from ..recipes import reference as recipe_keys
+from ..tables import markdown_table
 from .parser import build_parser
 
 
@@ -39,8 +40,8 @@ def _describe(name: str, parser: argparse.ArgumentParser) -> list[str]:
     if parser.epilog:
         sections.append(f"```\n{parser.epilog.removeprefix('example: ')}\n```")
     actions = sorted(parser._actions, key=lambda action: bool(action.option_strings))  # positional arguments first
-    rows = [f"| {_usage(action)} | {_cell(action)} |" for action in actions if action.dest != "help"]
-    return [*sections, "\n".join(["| argument | meaning |", "|---|---|", *rows])] if rows else sections
+    rows = [[_usage(action), _cell(action)] for action in actions if action.dest != "help"]
+    return [*sections, markdown_table(["argument", "meaning"], *rows)] if rows else sections
 
 
 def _usage(action: argparse.Action) -> str:
@@ -50,12 +51,12 @@ def _usage(action: argparse.Action) -> str:
     if action.nargs == "+":
         values = f"{values} ..."
     words = action.option_strings[:1] if action.nargs == 0 else [*action.option_strings[:1], values]
-    return f"`{' '.join(words)}`".replace("|", "\\|")
+    return f"`{' '.join(words)}`"
 
 
 def _cell(action: argparse.Action) -> str:
     required = "required" if action.option_strings and action.required else ""
-    return "; ".join(filter(None, [action.help, required])).replace("|", "\\|")
+    return "; ".join(filter(None, [action.help, required]))
 
 
 def fill(page: str, mark: str, text: str) -> str:

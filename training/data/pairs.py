@@ -136,11 +136,12 @@ def write_pairs(
         lock = FileLock(file).acquire(timeout=0)
     except Timeout:
         raise UserError(f"{to}: another process writes this file; wait for it, or give another file") from None
-    with lock:
-        refuse_existing(to)
-        done = _continue_pairs(to, header, batches, decisive)
-    file.unlink(missing_ok=True)  # whoever locks a new one finds that the pairs exist
-    return done
+    try:
+        with lock:
+            refuse_existing(to)
+            return _continue_pairs(to, header, batches, decisive)
+    finally:
+        file.unlink(missing_ok=True)  # whoever locks a new one finds the pairs, or what is written of them
 
 
 def _continue_pairs(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import statistics
 
+from ..tables import text_table
+
 AVERAGE = "average of the tests"
 
 
@@ -44,11 +46,7 @@ def format_table(rows: list[tuple[str, list[dict]]]) -> str:
     lines = [[name, *(f"{r['value']:.2f}" for r in results), f"{average(results):.2f}"] for name, results in rows]
     if len(header) == 3:  # one task needs no average
         header, lines = header[:-1], [line[:-1] for line in lines]
-    widths = [max(len(line[column]) for line in [header, *lines]) for column in range(len(header))]
-    return "\n".join(
-        "  ".join([line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True))])
-        for line in [header, *lines]
-    )
+    return text_table([header, *lines])
 
 
 def format_report(model: str, results: list[dict]) -> str:

@@ -10,6 +10,7 @@ from scipy.stats import rankdata
 from tqdm.auto import tqdm
 
 from ..errors import UserError
+from ..tables import text_table
 from .sentence_vectors import Encode
 from .suites import Task, encode_once
 from .tasks.search import SearchTask
@@ -201,14 +202,12 @@ def format_comparison(rows: Sequence[dict]) -> str:
     Example:
         >>> row = {"task": "pairs", "items": 9, "old": 86.61, "new": 87.14}
         >>> print(format_comparison([{**row, "difference": 0.53, "low": 0.14, "high": 0.93, "p": 0.008}]))
-        task      old    new  new - old    95 % interval      p
-        pairs   86.61  87.14      +0.53   +0.14 to +0.93  0.008
+        task     old    new  new - old   95 % interval      p
+        pairs  86.61  87.14      +0.53  +0.14 to +0.93  0.008
         The new model is better: +0.53, and the 95 % interval, +0.14 to +0.93, has no zero in it (9 judged).
     """
-    width = max(len("task"), *(len(row["task"]) for row in rows))
-    lines = [f"{'task':{width}}  {'old':>6} {'new':>6}  {'new - old':>9}  {'95 % interval':>15}  {'p':>5}"]
+    table = [["task", "old", "new", "new - old", "95 % interval", "p"]]
     for row in rows:
-        interval = f"{row['low']:+.2f} to {row['high']:+.2f}"
-        scores = f"{row['old']:6.2f} {row['new']:6.2f}  {row['difference']:+9.2f}"
-        lines.append(f"{row['task']:{width}}  {scores}  {interval:>15}  {row['p']:.3f}")
-    return "\n".join([*lines, verdict(rows[-1])])
+        scores = [f"{row['old']:.2f}", f"{row['new']:.2f}", f"{row['difference']:+.2f}"]
+        table.append([row["task"], *scores, f"{row['low']:+.2f} to {row['high']:+.2f}", f"{row['p']:.3f}"])
+    return f"{text_table(table)}\n{verdict(rows[-1])}"

@@ -240,7 +240,7 @@ def evaluate_best(
             **versions(),
         },
     }
-    save_card(run / "best", recipe, results, runs=[run_results], neighbours=nearest, baseline=run_results["baseline"])
+    save_card(run / "best", recipe, run_results)
     if figures and training["updates"] and not is_better(figures):
         logger.warning("%s; a serving model that is no better need not be replaced", gain_line(figures))
     return run_results
@@ -347,9 +347,7 @@ def aggregate(recipe: Recipe, runs: list[dict], output: Path) -> dict:
     partial = output / "best.partial"
     remove(partial)
     shutil.copytree(output / f"seed-{chosen}" / "best", partial)
-    chosen_results = [result for result in results["results"] if result["seed"] == chosen]
-    shown = {"neighbours": results["neighbours"], "baseline": results["baseline"]}
-    save_card(partial, recipe, chosen_results, results["summary"], results["runs"], **shown)
+    save_card(partial, recipe, results)
     replace_directory(partial, output / "best")
     write_json(output / "results.json", results)
     return results

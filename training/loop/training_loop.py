@@ -272,7 +272,7 @@ def write_best(
         serving, steps = best.served()
         if recipe.whitening or recipe.flow:
             log.seconds += fit_map(serving, built.serving_tokenizer, recipe, seed)
-        save_repository(directory / "best", serving, built.serving_tokenizer, recipe, [])
+        save_repository(directory / "best", serving, built.serving_tokenizer, recipe)
     return steps
 
 

@@ -6,6 +6,8 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import mean, stdev
 
+from .figures import new_figure, new_panels, save_picture
+
 
 def draw_scaling(axes: dict[str, dict[str, dict]], path: str | Path) -> None:
     """Draw training rows per second along each axis: a dot for each run, a line through the medians.
@@ -14,19 +16,15 @@ def draw_scaling(axes: dict[str, dict[str, dict]], path: str | Path) -> None:
         axes: the axes of the report of `csezoo benchmark scaling`.
         path: of the PNG file.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(3.2 * len(axes), 3), dpi=150, layout="constrained")
-    for panel, (name, points) in zip(figure.subplots(1, len(axes), squeeze=False)[0], axes.items(), strict=True):
+    figure, panels = new_panels(len(axes), 3.2, 3)
+    for panel, (name, points) in zip(panels, axes.items(), strict=True):
         panel.plot(list(points), [point["rows per second"] for point in points.values()], color="C0")
         for value, point in points.items():
             panel.plot([value] * len(point["runs"]), point["runs"], "o", color="C0", alpha=0.4, markersize=4)
         panel.set_xlabel(name)
         panel.set_ylim(bottom=0)
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.grid(axis="y", alpha=0.3)
-    figure.axes[0].set_ylabel("rows per second")
-    figure.savefig(path)
+    panels[0].set_ylabel("rows per second")
+    save_picture(figure, path)
 
 
 def draw_soak(programs: dict[str, dict], path: str | Path) -> None:
@@ -36,9 +34,7 @@ def draw_soak(programs: dict[str, dict], path: str | Path) -> None:
         programs: the programs of the report of `csezoo benchmark soak`.
         path: of the PNG file.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4 * len(programs), 4), dpi=150, layout="constrained")
+    figure = new_figure(4 * len(programs), 4)
     panels = figure.subplots(2, len(programs), squeeze=False, sharex="col", sharey="row")
     for (above, below), (name, samples) in zip(panels.T, programs.items(), strict=True):
         above.plot(samples["second"], [rss / 2**20 for rss in samples["rss"]], color="C0")
@@ -51,7 +47,7 @@ def draw_soak(programs: dict[str, dict], path: str | Path) -> None:
         panel.grid(axis="y", alpha=0.3)
     panels[0, 0].set_ylabel("memory, MiB")
     panels[1, 0].set_ylabel("open files")
-    figure.savefig(path)
+    save_picture(figure, path)
 
 
 def draw_short_vectors(points: list[dict], path: str | Path) -> None:
@@ -61,7 +57,6 @@ def draw_short_vectors(points: list[dict], path: str | Path) -> None:
         points: the points of the report of `csezoo benchmark short`. A bar is the standard deviation over models.
         path: of the PNG file.
     """
-    from matplotlib.figure import Figure
     from matplotlib.ticker import ScalarFormatter
 
     lines = defaultdict(list)
@@ -70,8 +65,8 @@ def draw_short_vectors(points: list[dict], path: str | Path) -> None:
     labels = list(dict.fromkeys(label for label, _ in lines))
     styles = {"float32": "o-", "int8": "s--", "binary": "^:"}
     measures = {"spearman": "Spearman × 100, mean of the STS tasks", "recall@10": "recall@10 × 100, STS-B test"}
-    figure = Figure(figsize=(10, 4.2), dpi=150, layout="constrained")
-    for panel, (measure, words) in zip(figure.subplots(1, 2), measures.items(), strict=True):
+    figure, panels = new_panels(2, 5, 4.2)
+    for panel, (measure, words) in zip(panels, measures.items(), strict=True):
         for (label, precision), of_line in lines.items():
             panel.errorbar(
                 [point["bytes"] for point in of_line],
@@ -88,7 +83,5 @@ def draw_short_vectors(points: list[dict], path: str | Path) -> None:
         panel.xaxis.set_major_formatter(ScalarFormatter())
         panel.set_xlabel("bytes of a vector")
         panel.set_ylabel(words)
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.grid(alpha=0.3)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
-    figure.savefig(path)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
+    save_picture(figure, path)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from .figures import new_panels, save_picture
+
 
 def draw_prefix_tuning(metrics: Path) -> None:
     """Draw δ and κ over the updates of the stage on labelled pairs, and δ of dropout (figure 3 of DiffAug).
@@ -19,12 +21,12 @@ def draw_prefix_tuning(metrics: Path) -> None:
     lines = [line for line in lines if "delta" in line]
     if not lines:
         return
-    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     labels = {"delta": "representation divergence δ", "kappa": "weight convergence κ"}
     measured = [name for name in labels if name in lines[0]]
-    figure = Figure(figsize=(5 * len(measured), 3.5), layout="constrained")
-    for axes, name in zip(figure.subplots(1, len(measured), squeeze=False)[0], measured, strict=True):
+    figure, panels = new_panels(len(measured))
+    for axes, name in zip(panels, measured, strict=True):
         for key, style in ((name, {"marker": "o", "markersize": 3}), (f"{name}_dropout", {"linestyle": "dashed"})):
             if points := [(line["step"], line[key]) for line in lines if key in line]:
                 axes.plot(*zip(*points, strict=True), label="dropout" if key != name else "DiffAug", **style)
@@ -32,9 +34,8 @@ def draw_prefix_tuning(metrics: Path) -> None:
             axes.legend()
         axes.set_xlabel("updates on labelled pairs")
         axes.set_ylabel(labels[name])
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.grid(alpha=0.3)
-    figure.savefig(metrics.with_name("prefix_tuning.png"), dpi=150)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    save_picture(figure, metrics.with_name("prefix_tuning.png"))
 
 
 def draw_training_curves(metrics: Path, chosen: int | None) -> None:
@@ -46,24 +47,21 @@ def draw_training_curves(metrics: Path, chosen: int | None) -> None:
         metrics: a run's `metrics.jsonl`.
         chosen: update of the chosen checkpoint.
     """
-    from matplotlib.figure import Figure
-
     lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     losses = [(line["step"], line["loss"]) for line in lines if "loss" in line]
     scores = [(line["step"], line["dev"]) for line in lines if "dev" in line]
-    panels = [(name, points) for name, points in (("loss", losses), ("dev", scores)) if points]
-    if not panels:
+    drawn = [(name, points) for name, points in (("loss", losses), ("dev", scores)) if points]
+    if not drawn:
         return
-    figure = Figure(figsize=(5 * len(panels), 3.5), layout="constrained")
-    for axes, (name, points) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    figure, panels = new_panels(len(drawn))
+    for axes, (name, points) in zip(panels, drawn, strict=True):
         axes.plot(*zip(*points, strict=True), marker="o", markersize=3)
         axes.set_xlabel("updates")
         axes.set_ylabel(name)
-        axes.grid(alpha=0.3)
         if points is losses and min(loss for _, loss in losses) > 0:
             axes.set_yscale("log")  # the first updates dwarf the others
         # A run that was forced to resume with or without dev pairs may have chosen an update that has no score.
-        if points is scores and (score := dict(scores).get(chosen)) is not None:
+        if points is scores and chosen is not None and (score := dict(scores).get(chosen)) is not None:
             axes.plot([chosen], [score], marker="*", markersize=14, color="C3", linestyle="none")
             axes.set_title(f"chosen: {score:.2f} after {chosen} updates", fontsize=10)
-    figure.savefig(metrics.with_name("training_curves.png"), dpi=150)
+    save_picture(figure, metrics.with_name("training_curves.png"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from .figures import new_panels, save_picture
+
 
 def draw_points(
     series: dict[str, dict[str, list[tuple[float, float, float]]]], x: str, y: str, path: str | Path
@@ -16,10 +18,8 @@ def draw_points(
         x, y: what the axes show; a panel of several measures names its own on the vertical axis.
         path: of the PNG file.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5 * len(series), 3.5), layout="constrained")
-    for axes, (measure, lines) in zip(figure.subplots(1, len(series), squeeze=False)[0], series.items(), strict=True):
+    figure, panels = new_panels(len(series))
+    for axes, (measure, lines) in zip(panels, series.items(), strict=True):
         for name, points in lines.items():
             if len(points) == 1:
                 axes.axhline(points[0][1], linestyle="--", linewidth=1, color="0.4", label=name)
@@ -28,7 +28,6 @@ def draw_points(
             axes.errorbar(settings, means, yerr=deviations, marker="o", markersize=4, capsize=2, label=name)
         axes.set_xlabel(x)
         axes.set_ylabel(y if len(series) == 1 else measure)
-        axes.grid(alpha=0.3)
         if len(lines) > 1:
             axes.legend(fontsize=8)
-    figure.savefig(path, dpi=150)
+    save_picture(figure, path)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from .figures import new_figure, new_panels, save_picture
+
 
 def draw_similarities(
     similarities: np.ndarray | dict[str, np.ndarray], scores: np.ndarray, path: str | Path, *, title: str = ""
@@ -18,25 +20,20 @@ def draw_similarities(
         path: of the PNG file.
         title: of the picture, such as the name of the data.
     """
-    from matplotlib.figure import Figure
-
-    panels = similarities if isinstance(similarities, dict) else {title: similarities}
+    drawn = similarities if isinstance(similarities, dict) else {title: similarities}
     low, width = scores.min(), np.ptp(scores) / 5 or 1.0
     rounded = np.rint((scores - low) / width).astype(int)
     present = np.unique(rounded)
-    figure = Figure(figsize=(6 if len(panels) == 1 else 4 * len(panels), 4), layout="constrained")
-    for axes, (name, cosines) in zip(
-        figure.subplots(1, len(panels), squeeze=False, sharey=True)[0], panels.items(), strict=True
-    ):
+    figure, panels = new_panels(len(drawn), 6 if len(drawn) == 1 else 4, 4, sharey=True)
+    for axes, (name, cosines) in zip(panels, drawn.items(), strict=True):
         axes.violinplot([cosines[rounded == step] for step in present], present, widths=0.8, showmedians=True)
         axes.set_xticks(present, [f"{low + step * width:g}" for step in present])
         axes.set_xlabel("gold score, rounded")
         axes.set_title(name, fontsize=10)
-        axes.grid(alpha=0.3, axis="y")
-    lowest = min(float(cosines.min()) for cosines in panels.values())
-    figure.axes[0].set_ylabel("cosine similarity")
-    figure.axes[0].set_ylim(min(0.0, lowest) - 0.02, 1.02)
-    figure.savefig(path, dpi=150)
+    lowest = min(float(cosines.min()) for cosines in drawn.values())
+    panels[0].set_ylabel("cosine similarity")
+    panels[0].set_ylim(min(0.0, lowest) - 0.02, 1.02)
+    save_picture(figure, path)
 
 
 def draw_pairs(vectors: np.ndarray, alike: np.ndarray, path: str | Path) -> None:
@@ -47,7 +44,6 @@ def draw_pairs(vectors: np.ndarray, alike: np.ndarray, path: str | Path) -> None
         alike: `(n,)`, whether the two mean the same.
         path: of the PNG file.
     """
-    from matplotlib.figure import Figure
     from sklearn.manifold import TSNE
 
     count = len(vectors)
@@ -55,7 +51,7 @@ def draw_pairs(vectors: np.ndarray, alike: np.ndarray, path: str | Path) -> None
     points = TSNE(perplexity=perplexity, metric="cosine", init="pca", random_state=0).fit_transform(
         vectors.reshape(2 * count, -1)
     )
-    figure = Figure(figsize=(6, 6), layout="constrained")
+    figure = new_figure(6, 6)
     axes = figure.subplots()
     for kind, color, name in ((True, "C3", "same meaning"), (False, "C0", "unrelated")):
         for number, pair in enumerate(points.reshape(count, 2, 2)[alike == kind]):
@@ -65,7 +61,7 @@ def draw_pairs(vectors: np.ndarray, alike: np.ndarray, path: str | Path) -> None
     axes.set_xticks([])
     axes.set_yticks([])
     axes.legend(loc="best", fontsize=9)
-    figure.savefig(path, dpi=150)
+    save_picture(figure, path)
 
 
 def draw_layers(scores: np.ndarray, poolings: list[str], path: str | Path) -> None:
@@ -76,10 +72,9 @@ def draw_layers(scores: np.ndarray, poolings: list[str], path: str | Path) -> No
         poolings: names of the columns.
         path: of the PNG file.
     """
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    figure = Figure(figsize=(1.2 * len(poolings) + 2, 0.4 * len(scores) + 1.2), layout="constrained")
+    figure = new_figure(1.2 * len(poolings) + 2, 0.4 * len(scores) + 1.2)
     axes = figure.subplots()
     shown = axes.imshow(scores, aspect="auto", origin="lower", cmap="viridis")
     middle = (scores.min() + scores.max()) / 2
@@ -91,4 +86,4 @@ def draw_layers(scores: np.ndarray, poolings: list[str], path: str | Path) -> No
     axes.set_xticks(range(len(poolings)), poolings)
     axes.set_yticks(range(len(scores)), ["embedding", *(f"layer {number}" for number in range(1, len(scores)))])
     figure.colorbar(shown, label="Spearman on STS-B test")
-    figure.savefig(path, dpi=150)
+    save_picture(figure, path)

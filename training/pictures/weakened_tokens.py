@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .figures import new_figure, save_picture
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -36,7 +38,6 @@ def draw_weakened_tokens(sentences: dict[str, list[WeakenedView]], path: str | P
         sentences: the views of each sentence, by the title of its panel.
         path: of the PNG file.
     """
-    from matplotlib.figure import Figure  # not pyplot, which looks for a window system
     from matplotlib.patches import Patch
 
     views = [view for its_views in sentences.values() for view in its_views]
@@ -46,7 +47,7 @@ def draw_weakened_tokens(sentences: dict[str, list[WeakenedView]], path: str | P
     heights = [[cell * len(view.weakened) + below for view in its_views] for its_views in sentences.values()]
     panel_heights = [sum(its_heights) + title for its_heights in heights]
     width = max(cell * longest + left, 6)
-    figure = Figure(figsize=(width, sum(panel_heights)), dpi=150, layout="constrained")
+    figure = new_figure(width, sum(panel_heights))
     panels = figure.subfigures(len(sentences), 1, height_ratios=panel_heights, squeeze=False)[:, 0]
     for panel, (sentence, its_views), its_heights in zip(panels, sentences.items(), heights, strict=True):
         panel.suptitle(sentence, x=0.01, ha="left", fontsize=11, wrap=True, parse_math=False)
@@ -56,7 +57,7 @@ def draw_weakened_tokens(sentences: dict[str, list[WeakenedView]], path: str | P
             axes.set_ylabel(f"view {number}", fontsize=9)
     key = [Patch(facecolor="0.45", edgecolor="black", label="weakened")]
     figure.legend(handles=key, loc="outside lower left", fontsize=9, frameon=False)
-    figure.savefig(path)
+    save_picture(figure, path)
 
 
 def _heat_map(axes: Axes, view: WeakenedView, *, columns: float) -> None:

@@ -20,8 +20,6 @@ from csezoo.modeling.serving.fingerprint_csezoo import FINGERPRINT_NAME, verify_
 from csezoo.modeling.serving.modeling_csezoo import CsezooModel
 
 from ..cards.listing import ADAPTER, CARDS
-from ..cards.method_texts import ideas, text_names
-from ..cards.model_card import model_card
 from ..errors import UserError, one_line
 from ..evaluation.encoders import checkpoint_tokenizer, load_checkpoint, plain_encoder
 from ..files import empty_target, new_directory, read_json, write_json
@@ -30,6 +28,7 @@ from ..loading.served_encoder import load_as_served, served_encoder
 from ..recipes import Recipe, is_hub_id, load_recipe
 from ..recipes.reading import dump_recipe
 from .fingerprints import add_checksums, read_fingerprint, write_fingerprint
+from .repository import save_card
 from .staging import hide_paths
 
 WEIGHTS = "adapter_model.safetensors"
@@ -153,27 +152,6 @@ def write_adapter_files(directory: Path, recipe: Recipe, results: dict, fingerpr
     write_json(directory / "results.json", results)
 
 
-def write_card(directory: Path, adapter: str | None = None) -> None:
-    """Write the card of a directory with `recipe.yaml` and `results.json`, and the pictures that explain its methods.
-
-    Args:
-        directory: of an adapter, or of a complete repository.
-        adapter: Hub id of the adapter, or nothing for a complete repository.
-    """
-    recipe, results = load_recipe(str(directory / "recipe.yaml")), read_json(directory / "results.json")
-    if adapter:  # whatever directory is here
-        recipe.base_model = read_json(directory / FINGERPRINT_NAME)["base"]["model"]
-    for picture in ideas(text_names(recipe)):
-        shutil.copy(picture, directory)
-    summary, chosen = results.get("summary"), results["results"]
-    if summary:  # of several seeds, the best one
-        chosen = [result for result in chosen if result["seed"] == results["best_seed"]]
-    runs = results.get("runs", [results] if "training" in results else [])
-    baseline, note = results.get("baseline"), results.get("note", "")
-    card = model_card(recipe, chosen, summary, runs=runs, baseline=baseline, adapter=adapter, note=note)
-    card.save(directory / "README.md")
-
-
 def stage_adapter(run: str, to: str, staged: Path, base: str | None = None) -> None:
     """Write the files of an adapter as they will be published.
 
@@ -190,7 +168,9 @@ def stage_adapter(run: str, to: str, staged: Path, base: str | None = None) -> N
         for name in NEEDED:
             shutil.copy(find_adapter(run) / name, staged)
     hide_paths(staged)
-    write_card(staged, to)
+    recipe = load_recipe(str(staged / "recipe.yaml"))
+    recipe.base_model = read_json(staged / FINGERPRINT_NAME)["base"]["model"]  # whatever directory is here
+    save_card(staged, recipe, read_json(staged / "results.json"), adapter=to)
 
 
 def check_adapter(staged: Path) -> str:
@@ -282,6 +262,6 @@ def merge_adapter(
             raise UserError(f"{adapter} on {base} does not match its fingerprint: {one_line(error)}") from None
         for name in ("recipe.yaml", "results.json"):
             shutil.copy(directory / name, partial)
-        write_card(partial)
+        save_card(partial, recipe, read_json(partial / "results.json"))
     for line in lines:
         report(f"checked   {line}")

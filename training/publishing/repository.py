@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,47 +20,35 @@ from .fingerprints import add_checksums
 
 
 def save_repository(
-    directory: Path,
-    serving_model: SentenceEncoderModel,
-    tokenizer: PreTrainedTokenizerBase,
-    recipe: Recipe,
-    results: list[dict],
+    directory: Path, serving_model: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase, recipe: Recipe
 ) -> None:
-    """Write a complete Hub repository. After an interruption, `directory` is either complete or unchanged.
+    """Write a complete Hub repository, with a card that has no results yet.
+
+    After an interruption, `directory` is either complete or unchanged.
 
     Args:
         directory: the repository; replaced if it exists.
         serving_model: the trained encoder.
         tokenizer: the serving tokenizer.
         recipe: the recipe of the run, for the card.
-        results: what was measured so far, for the card.
     """
     partial = directory.with_name(directory.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     serving_model.tokenizer = tokenizer
     publish_model(serving_model).save_pretrained(partial)
     add_checksums(partial)
-    save_card(partial, recipe, results)
+    save_card(partial, recipe, {})
     replace_directory(partial, directory)
 
 
-def save_card(
-    directory: Path,
-    recipe: Recipe,
-    results: list[dict],
-    summary: list[dict] | None = None,
-    runs: Sequence[dict] = (),
-    neighbours: Sequence[dict] = (),
-    baseline: dict[str, Any] | None = None,
-) -> None:
-    """Write the repository's card, and the pictures that explain its methods.
+def save_card(directory: Path, recipe: Recipe, report: dict[str, Any], *, adapter: str | None = None) -> None:
+    """Write a repository's card, with the pictures of the run that are in it and those that explain its methods.
 
     Args:
-        directory: the repository; the card shows the pictures of the run that are in it.
-        recipe, results, summary, runs, neighbours, baseline: as for `model_card`.
+        directory: the repository.
+        recipe, report, adapter: as for `model_card`.
     """
     for picture in ideas(text_names(recipe)):
         shutil.copy(picture, directory)
     pictures = [name for name in PICTURES if (directory / name).is_file()]
-    card = model_card(recipe, results, summary, runs=runs, pictures=pictures, neighbours=neighbours, baseline=baseline)
-    card.save(directory / "README.md")
+    model_card(recipe, report, pictures=pictures, adapter=adapter).save(directory / "README.md")

@@ -21,6 +21,7 @@ from ..evaluation.tasks.sts import PairTask, load_pairs_file
 from ..loop.runs import load_lines
 from ..pictures.vectors import draw_similarities
 from ..recipes import Recipe
+from ..tables import text_table
 
 PICTURE = "before_and_after.png"
 
@@ -124,12 +125,11 @@ def _tf_idf(task: PairTask) -> Encode:
 
 def score_lines(rows: list[Row], task: PairTask) -> list[str]:
     """Return a table: Spearman (× 100) and the recall of the partner that means the same, as a share."""
-    width = max(len(row.name) for row in rows)
-    lines = [f"{'model':<{width}}  Spearman x 100  recall@1"]
+    table = [["model", "Spearman x 100", "recall@1"]]
     for row in rows:
         recall = RetrievalTask(task).results(row.vectors)[0]["value"] / 100
-        lines.append(f"{row.name:<{width}}  {_spearman(row, task):>14.2f}  {recall:>8.2f}")
-    return lines
+        table.append([row.name, f"{_spearman(row, task):.2f}", f"{recall:.2f}"])
+    return text_table(table).splitlines()
 
 
 def _spearman(row: Row, task: PairTask) -> float:

@@ -1,6 +1,6 @@
 """Recipes: the declaration of their keys, reading and checking them, and help texts.
 
-May import `csezoo.modeling`, `errors` and `files`, and nothing else of training.
+May import `csezoo.modeling`, `errors`, `files` and `tables`, and nothing else of training.
 """
 
 from .deciding import FREE_KEYS, deciding_keys

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import yaml
 
+from ..tables import markdown_table
 from .keys import Key, recipe_keys
 from .methods import EVERY_METHOD, method_keys
 from .reading import load_recipe, optional, read_values, recipe_path
@@ -115,14 +116,14 @@ def _indented(text: str) -> list[str]:
 def _table(keys: Mapping[str, Key]) -> str:
     from csezoo.modeling.contrastive.allowed_values import in_words
 
-    rows = [("key", "what it is", "type", "default", "allowed", "unit"), ("---",) * 6]
+    rows = []
     for name, key in keys.items():
         if isinstance(key.allowed, tuple):
             allowed = ", ".join(f"`{choice}`" for choice in key.allowed)
         else:
             allowed = in_words(key.allowed) if key.allowed else ""
-        rows.append((f"`{name}`", key.help, _type(key), f"`{_text(key.default)}`", allowed, key.unit))
-    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in rows)
+        rows.append([f"`{name}`", key.help, _type(key), f"`{_text(key.default)}`", allowed, key.unit])
+    return markdown_table(["key", "what it is", "type", "default", "allowed", "unit"], *rows)
 
 
 def _type(key: Key) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 
-from ..cards.tables import format_rows
+from ..cards.results_files import format_rows
 from ..files import replace_file, write_json
 from ..loop.weakened import weakened_tokens
 from ..pictures.points import draw_points

@@ -11,6 +11,7 @@ from ..errors import UserError
 from ..files import read_json, write_json
 from ..reproducing.plan import Run
 from ..reproducing.runs import make_one, train
+from ..tables import text_table
 from .search import Search, best
 
 
@@ -61,7 +62,7 @@ def write_report(search: Search, run: Run) -> tuple[Path, str]:
     }
     write_json(search.out / "search.json", content)
     shown = table.sort_values("value", ascending=False).drop(columns=["datetime_start", "duration", "state"]).head()
-    scores = [f"{row['task']:<16} {row['mean']:.2f} ± {row['sd']:.2f}" for row in results.get("summary", [])]
-    scores = scores or [f"{row['task']:<16} {row['value']:.2f}" for row in results["results"]]
-    lines = [shown.to_string(index=False), "", f"winner, trial {trial.number}, on fresh seeds:", *scores]
+    scores = [[row["task"], f"{row['mean']:.2f} ± {row['sd']:.2f}"] for row in results.get("summary", [])]
+    scores = scores or [[row["task"], f"{row['value']:.2f}"] for row in results["results"]]
+    lines = [shown.to_string(index=False), "", f"winner, trial {trial.number}, on fresh seeds:", text_table(scores)]
     return search.out / "search.json", "\n".join(lines)

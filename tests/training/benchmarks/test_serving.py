@@ -42,6 +42,8 @@ def test_the_shape_of_a_recipe_has_what_is_served(name, shape):
         (Shape("bert-base-uncased", projection="tanh"), 108_891_648 + 768 * 769),
         (Shape("roberta-base"), 124_645_632 - 768 * 769),
         (Shape("bert-base-uncased", prefix=8), 108_891_648 + 12 * 2 * 12 * 16 * 64),
+        # As the base is served, without its pooler of 384 * 385; of 6 layers, query and value get 2 * 384 * 8 each.
+        (Shape("all-MiniLM-L6-v2", adapter=8), 22_713_216 - 384 * 385 + 6 * 2 * 2 * 384 * 8),
     ],
 )
 def test_the_size_is_that_of_the_published_models(shape, parameters):

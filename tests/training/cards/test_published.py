@@ -8,7 +8,7 @@ import pytest
 from csezoo.training.cards.card_tables import results_table
 from csezoo.training.cards.method_texts import method_entries
 from csezoo.training.cards.published import SUITES, TRANSFER_AVERAGE, published
-from csezoo.training.cards.tables import format_rows, read_rows
+from csezoo.training.cards.results_files import format_rows, read_rows
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.report import AVERAGE
 from csezoo.training.evaluation.tasks.names import ROWS, STS_TASKS, TRANSFER_TASKS

@@ -14,7 +14,7 @@ from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
 from csezoo.training.cards.index import COLUMNS, write_cards
-from csezoo.training.cards.listing import STATUSES
+from csezoo.training.cards.listing import LOADABLE, STATUSES
 from csezoo.training.cards.website.documentation import write_documentation
 from csezoo.training.cards.website.pages import card_body, write_website
 from csezoo.training.cli.parser import main
@@ -327,7 +327,10 @@ def test_the_plot_has_a_point_for_every_visible_model_with_score_and_cost(dumped
         page = dumped(state)
         titles = re.findall(r"<title>(.+?): [\d.]+(?: ± [\d.]+)?, [\d.]+ CPU ms</title>", page)
         assert sorted(titles) == sorted(with_both(page)) and titles
+        assert set(re.findall(r'<a href="[^"]+" class="(.*?)"', page)) <= {f"kind-{n}" for n in range(len(STATUSES))}
     assert len(titles) < 20
+    adapters = [row[0] for row in Page(dumped()).rows if row and row[COLUMNS.index("status")] == LOADABLE]
+    assert len(adapters) == 6 and set(adapters) <= with_both(dumped())
 
 
 def test_search_and_filter_are_read_from_the_url(shown):

@@ -144,7 +144,7 @@ def test_csezoo_train_is_the_training_command(capsys):
 def test_evaluate_prints_a_table_of_the_suite_and_writes_receipts(bases, senteval, tmp_path, capsys):  # noqa: F811
     recipe = make_recipe({"base_model": str(bases["roberta"]), "name": "tiny"})
     built = build(recipe)
-    save_repository(tmp_path / "model", built.model.model, built.serving_tokenizer, recipe, [])
+    save_repository(tmp_path / "model", built.model.model, built.serving_tokenizer, recipe)
     data = str(senteval.parent if senteval.name == "downstream" else senteval)
     out = tmp_path / "result.json"
     main(["evaluate", str(tmp_path / "model"), "--suite", "sts", "--data", data, "--out", str(out)])

@@ -248,6 +248,16 @@ def _write_killed(directory, change) -> None:
     write_pairs(directory / "pairs.csv", ("text", "next"), lambda done: os.kill(os.getpid(), signal.SIGKILL))
 
 
+def test_an_interrupted_call_leaves_no_lock(tmp_path):
+    def stopped(done):
+        raise KeyboardInterrupt
+        yield
+
+    with pytest.raises(KeyboardInterrupt):
+        write_pairs(tmp_path / "pairs.csv", ("text", "next"), stopped)
+    assert not list(tmp_path.glob(".*"))
+
+
 def _write_when_told(to, started, go) -> None:
     def batches(done):
         started.set()

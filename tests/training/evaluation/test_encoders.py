@@ -19,7 +19,7 @@ from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import PLAIN_POOLINGS, load_encoder, model_receipt, plain_encoder, recipe_of
 from csezoo.training.loop.building import build
-from csezoo.training.publishing.repository import save_repository
+from csezoo.training.publishing.repository import save_card, save_repository
 from csezoo.training.recipes import dump_recipe, load_recipe
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES, tiny_tokenizer
@@ -63,7 +63,8 @@ def repositories(bases, train_file, tmp_path_factory):
         recipe = load_recipe(name, local)
         built = build(recipe)
         directory = tmp_path_factory.mktemp("repository") / f"{kind}-{pooling}"
-        save_repository(directory, built.model.model.eval(), built.serving_tokenizer, recipe, RESULTS)
+        save_repository(directory, built.model.model.eval(), built.serving_tokenizer, recipe)
+        save_card(directory, recipe, {"results": RESULTS})
         directories[kind, pooling] = directory
     return directories
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.training.cards.tables import read_rows
+from csezoo.training.cards.results_files import read_rows
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.glue.data import HUB, ROWS, TASKS, GlueTask, load_glue_task
@@ -144,7 +144,7 @@ def checkpoint(bases, tmp_path_factory):
         recipe = make_recipe({"base_model": str(bases[kind]), "name": "tiny", "pooling": "prompt", "prompts": prompt})
         built = build(recipe)
         directory = tmp_path_factory.mktemp("zoo") / kind
-        save_repository(directory, built.model.model, built.serving_tokenizer, recipe, [])
+        save_repository(directory, built.model.model, built.serving_tokenizer, recipe)
         return str(directory)
 
     return save

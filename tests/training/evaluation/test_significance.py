@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from csezoo.training.cards.tables import distance, format_rows, read_rows
+from csezoo.training.cards.results_files import distance, format_rows, read_rows
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.significance import Similarities, compare, paired_bootstrap, spearman, verdict

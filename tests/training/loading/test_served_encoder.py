@@ -77,7 +77,7 @@ def test_it_is_read_as_sentence_transformers_serves_it(served):
 def test_what_is_published_serves_the_same_through_every_door(served, tmp_path):
     recipe = recipe_on(served)
     built = build(recipe)
-    save_repository(tmp_path / "best", built.model.serving_model().eval(), built.serving_tokenizer, recipe, [])
+    save_repository(tmp_path / "best", built.model.serving_model().eval(), built.serving_tokenizer, recipe)
     theirs, again = (SentenceTransformer(str(place), device="cpu") for place in (served, tmp_path / "best"))
     ours = AutoModel.from_pretrained(tmp_path / "best", trust_remote_code=True)
     expected = theirs.encode(TEXTS)
@@ -95,7 +95,7 @@ def test_what_is_published_serves_the_same_through_every_door(served, tmp_path):
 def test_it_can_be_trained_further_again(served, tmp_path):
     recipe = recipe_on(served)
     built = build(recipe)
-    save_repository(tmp_path / "best", built.model.serving_model().eval(), built.serving_tokenizer, recipe, [])
+    save_repository(tmp_path / "best", built.model.serving_model().eval(), built.serving_tokenizer, recipe)
     again = served_encoder(str(tmp_path / "best")).keys
     assert again == served_encoder(str(served)).keys
 
@@ -116,7 +116,7 @@ def test_lower_casing_of_the_repository_is_part_of_the_tokenizer(bases, tmp_path
     theirs = SentenceTransformer(str(tmp_path / "served"), device="cpu")
     recipe = recipe_on(tmp_path / "served")
     built = build(recipe)
-    save_repository(tmp_path / "best", built.model.serving_model().eval(), built.serving_tokenizer, recipe, [])
+    save_repository(tmp_path / "best", built.model.serving_model().eval(), built.serving_tokenizer, recipe)
     for model in (as_served(tmp_path / "served"), SentenceTransformer(str(tmp_path / "best"), device="cpu")):
         close(model.encode(TEXTS), theirs.encode(TEXTS))
     close(theirs.encode("THE OLD CAT"), theirs.encode("the old cat"))
@@ -265,7 +265,7 @@ def test_a_whitening_goes_between_the_layers_and_normalize(bases, train_file, tm
     serving = built.model.serving_model().eval()
     fit_map(serving, built.serving_tokenizer, recipe, seed=0)
     expected = serving.encode(SENTENCES, built.serving_tokenizer)
-    save_repository(tmp_path / "best", serving, built.serving_tokenizer, recipe, [])
+    save_repository(tmp_path / "best", serving, built.serving_tokenizer, recipe)
     vectors = SentenceTransformer(str(tmp_path / "best"), device="cpu").encode(SENTENCES)
     assert vectors.shape == (len(SENTENCES), 8)
     close(vectors, expected)

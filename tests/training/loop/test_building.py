@@ -33,7 +33,7 @@ def test_mlm_head_starts_from_the_base_models(base, kind):
 def test_a_checkpoint_of_the_zoo_can_be_a_base_model(base, tmp_path):
     recipe = make_recipe({"base_model": str(base), "name": "first"})
     built = build(recipe)
-    save_repository(tmp_path / "best", built.model.model, built.serving_tokenizer, recipe, [])
+    save_repository(tmp_path / "best", built.model.model, built.serving_tokenizer, recipe)
     backbone = load_backbone(str(tmp_path / "best"))
     for name, tensor in built.model.model.backbone.state_dict().items():
         assert torch.equal(backbone.state_dict()[name], tensor), name
@@ -51,7 +51,7 @@ def test_a_checkpoint_with_lora_is_a_base_model_with_its_changes(base, tmp_path,
     served = built.model.model.eval()
     for weight in served.get_submodule(modules).parameters():
         torch.nn.init.normal_(weight, std=0.3)
-    save_repository(tmp_path / "best", served, built.serving_tokenizer, recipe, [])
+    save_repository(tmp_path / "best", served, built.serving_tokenizer, recipe)
     again = build(make_recipe({"base_model": str(tmp_path / "best"), "pooling": "mean"}))
     expected = served.encode(SENTENCES[:4], built.serving_tokenizer)
     actual = again.model.model.eval().encode(SENTENCES[:4], again.serving_tokenizer)
@@ -69,7 +69,7 @@ def test_a_checkpoint_with_lora_is_a_base_model_with_its_changes(base, tmp_path,
 def test_what_a_base_model_serves_beside_its_encoder_is_left_with_a_warning(base, tmp_path, caplog, keys, left):
     recipe = make_recipe({"base_model": str(base), **keys})
     built = build(recipe)
-    save_repository(tmp_path / "best", built.model.model, built.serving_tokenizer, recipe, [])
+    save_repository(tmp_path / "best", built.model.model, built.serving_tokenizer, recipe)
     build(make_recipe({"base_model": str(tmp_path / "best")}))
     assert f"the encoder is loaded without the repository's {left}" in caplog.text
 

@@ -1,6 +1,9 @@
 """The pictures of a run and of an encoder are drawn, and the layer scores are correct."""
 
 import json
+import resource
+import signal
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -10,13 +13,34 @@ from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.evaluation.suites import evaluate_tasks
 from csezoo.training.evaluation.tasks.sts import PairTask
 from csezoo.training.pictures.curves import draw_training_curves
+from csezoo.training.pictures.figures import new_figure, save_picture
 from csezoo.training.pictures.portraits import layer_scores
 from csezoo.training.pictures.vectors import draw_pairs, draw_similarities
 from tests.conftest import SENTENCES
+from tests.interpreters import CONTEXT
 
 
 def is_png(path) -> bool:
     return path.read_bytes().startswith(b"\x89PNG")
+
+
+def _draw_on_a_full_disk(path) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write then fails, as on a full disk
+    with suppress(OSError):
+        save_picture(new_figure(2, 2), path)
+
+
+def test_a_picture_on_a_full_disk_is_absent_or_the_one_before(tmp_path):
+    save_picture(new_figure(1, 1), tmp_path / "old.png")
+    before = (tmp_path / "old.png").read_bytes()
+    for name in ("old.png", "new.png"):
+        process = CONTEXT.Process(target=_draw_on_a_full_disk, args=(tmp_path / name,))
+        process.start()
+        process.join(60)
+        assert process.exitcode == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["old.png"]
+    assert (tmp_path / "old.png").read_bytes() == before
 
 
 def test_curves_are_drawn_beside_the_metrics(tmp_path):

@@ -14,6 +14,7 @@ from pathlib import Path
 from csezoo.modeling.serving.pooling_csezoo import OTHER_LAYER
 
 from ...files import read_json
+from ...tables import markdown_table
 
 RESULTS = Path(__file__).parent / "clients.json"
 # The columns of the tables, and the poolings in each; no client tells the means of two layers apart.
@@ -54,21 +55,19 @@ def _sections() -> list[str]:
     tried = sum(len(cell["settings"]) for cell in _results()["cells"])
     sections = [f"The run had {tried} settings.", _versions()]
     for title, layers in (("No layer on top", False), ("A projection or whitening on top", True)):
-        rows = [f"| client | {' | '.join(COLUMNS)} | own code |", "|---" * (len(COLUMNS) + 2) + "|"]
+        rows = [["client", *COLUMNS, "own code"]]
         for client in _results()["clients"]:
             marks = [_mark(client["name"], poolings, layers, False, reasons) for poolings in COLUMNS.values()]
             marks.append(_mark(client["name"], None, layers, True, reasons))
             read = "" if client["versions"] else " (*by reading*)"
-            rows.append(f"| {client['name']}{read} | {' | '.join(marks)} |")
-        sections += [f"### {title}", "\n".join(rows)]
+            rows.append([f"{client['name']}{read}", *marks])
+        sections += [f"### {title}", markdown_table(*rows)]
     return [*sections, "\n".join(f"{number}. {reason}" for number, reason in enumerate(reasons, start=1))]
 
 
 def _versions() -> str:
-    rows = ["| client | reads | versions |", "|---|---|---|"]
-    for client in _results()["clients"]:
-        rows.append(f"| {client['name']} | {READS[client['form']]} | {_version(client)} |")
-    return "\n".join(rows)
+    rows = [[client["name"], READS[client["form"]], _version(client)] for client in _results()["clients"]]
+    return markdown_table(["client", "reads", "versions"], *rows)
 
 
 def _mark(client: str, poolings: tuple[str, ...] | None, layers: bool, own_code: bool, reasons: list[str]) -> str:

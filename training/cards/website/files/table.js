@@ -93,7 +93,7 @@ if (table) {
         }
       }
     }
-    const kinds = ["recipe only", "published by its authors", "measured here"];
+    const kinds = ["recipe only", "published by its authors", "measured here", "adapter here"];
     points.sort((a, b) => kinds.indexOf(a.row.dataset.status) - kinds.indexOf(b.row.dataset.status));
     for (const { row, x, y } of points) {
       const kind = `kind-${kinds.indexOf(row.dataset.status)}`;

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import UserError, one_line
@@ -14,12 +12,14 @@ from ..evaluation.report import AVERAGE
 from ..evaluation.tasks.names import STS_TASKS, TRANSFER_TASKS
 from ..files import read_json
 from ..recipes import changes, load_recipe
-from .escaping import latex, plain, spreadsheet
+from ..tables import csv_table, latex_table, markdown_table, plain
 from .published import TRANSFER_AVERAGE, comparable, same_pairs
 
-FORMATS = ("markdown", "latex", "csv")
-
-
+FORMATS: dict[str, Callable[..., str]] = {
+    "markdown": lambda *rows: markdown_table(*(list(map(plain, row)) for row in rows)),
+    "latex": latex_table,
+    "csv": csv_table,
+}
 Row = tuple[str, dict[str, str]]
 
 
@@ -156,7 +156,7 @@ def mean_and_deviation(values: Sequence[float]) -> str:
     return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else mean
 
 
-def format_rows(rows: list[tuple[str, dict[str, str]]], kind: str = "markdown") -> str:
+def format_rows(rows: list[Row], kind: str = "markdown") -> str:
     """Return a table with a row per model and a column per task; a cell is empty if a model lacks the task.
 
     Example:
@@ -171,28 +171,7 @@ def format_rows(rows: list[tuple[str, dict[str, str]]], kind: str = "markdown") 
     columns = list(dict.fromkeys(column for _, cells in rows for column in cells))
     columns.sort(key=lambda column: column == AVERAGE)  # the average is the last column
     table = [["model", *columns], *([name, *(cells.get(column, "") for column in columns)] for name, cells in rows)]
-    if kind == "csv":
-        out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerows([map(spreadsheet, row) for row in table])
-        return out.getvalue().rstrip("\n")
-    if kind == "latex":
-        lines = [" & ".join(map(latex, row)) + r" \\" for row in table]
-        frame = [r"\begin{tabular}{l" + "r" * len(columns) + "}", r"\toprule", lines[0], r"\midrule", *lines[1:]]
-        return "\n".join([*frame, r"\bottomrule", r"\end{tabular}"])
-    return markdown_table(*([plain(cell) for cell in row] for row in table))
-
-
-def markdown_table(header: list[str], *rows: list[str]) -> str:
-    r"""Return a table in Markdown. A bar in a cell is escaped.
-
-    Example:
-        >>> print(markdown_table(["model", "STS12"], ["a|b", "70.00"]))
-        | model | STS12 |
-        |---|---|
-        | a\|b | 70.00 |
-    """
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (header, *rows)]
-    return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
+    return FORMATS[kind](*table).rstrip("\n")
 
 
 def distance(mean: float, deviation: float, published: float) -> float:

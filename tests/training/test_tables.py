@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from csezoo.training.cards.tables import format_rows
+from csezoo.training.cards.results_files import format_rows
 from csezoo.training.cli.parser import main
 
 NUMBERS = {"a": "-0.5", "b": "70.00 ± 0.10", "c": "+inf"}
