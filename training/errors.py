@@ -40,6 +40,12 @@ def as_user_error() -> Iterator[None]:
 DEFECTS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError)
 
 
+def is_defect(error: BaseException) -> bool:
+    """Return whether an error is a mistake in this package, and not what a library raises for a broken file."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return isinstance(error, DEFECTS) and str(frame.f_globals["__name__"]).startswith("csezoo.")
+
+
 @contextmanager
 def library_errors(message: str) -> Iterator[None]:
     """Turn what a library raises for a broken file into one line. A defect of this package keeps its traceback.
@@ -58,8 +64,7 @@ def library_errors(message: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-        if isinstance(error, DEFECTS) and frame.f_globals["__name__"].startswith("csezoo."):
+        if is_defect(error):
             raise
         raise UserError(message.replace("{error}", one_line(error))) from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -12,25 +12,14 @@ from typing import Any
 import datasets
 import torch
 
-from ..errors import UserError, one_line
+from ..errors import UserError, library_errors
 from .batches import cut_into_batches, draws_of, process_share
 from .collation import ViewCollator
-from .texts import READ_ERRORS
 
 
-@contextmanager
-def reading_stream() -> Iterator[None]:
-    """Turn the errors of reading the rows of a stream into one line.
-
-    Raises:
-        UserError: the stream cannot be read.
-    """
-    try:
-        yield
-    except UnicodeDecodeError as error:
-        raise UserError(f"the stream is not UTF-8 ({one_line(error)}); convert its files") from error
-    except READ_ERRORS as error:
-        raise UserError(f"the stream could not be read ({one_line(error)})") from error
+def reading_stream() -> AbstractContextManager[None]:
+    """Turn the errors of reading the rows of a stream into one line, see `library_errors`."""
+    return library_errors("the stream could not be read ({error})")
 
 
 @dataclass(frozen=True)

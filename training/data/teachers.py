@@ -11,9 +11,8 @@ from torch.nn import functional as F
 
 from csezoo.modeling.serving.encoding_csezoo import EncodesTexts
 
-from ..errors import UserError
+from ..errors import UserError, library_errors
 from ..hub import files_sha256
-from .texts import READ_ERRORS
 
 
 class BaseTeacher:
@@ -78,13 +77,14 @@ def _vectors_of(directory: str, sentences: list[str]) -> datasets.Dataset:
     shards = shards_of(directory)
     files = [glob.escape(shard) for shard in shards]  # `datasets` reads patterns
     content = files_sha256(shards)  # otherwise `datasets` would know the files by their paths and times alone
-    try:
+    wrong = f"teachers: {directory} was not written by `csezoo encode`; write it again"
+    with library_errors(wrong):
         encoded = datasets.load_dataset("parquet", content, data_files=files, split="train")
-        rows = {text: row for row, text in enumerate(encoded["text"])}
-        dimensions = encoded.features["embedding"].length
-        precision = encoded.features["embedding"].feature.dtype
-    except (*READ_ERRORS, KeyError, AttributeError) as error:
-        raise UserError(f"teachers: {directory} was not written by `csezoo encode`; write it again") from error
+    embedding = encoded.features.get("embedding")
+    if "text" not in encoded.features or not isinstance(embedding, datasets.List | datasets.Sequence):
+        raise UserError(wrong)
+    rows = {text: row for row, text in enumerate(encoded["text"])}
+    dimensions, precision = embedding.length, embedding.feature.dtype
     if precision != "float32":
         raise UserError(f"teachers: {directory} has quantised vectors ({precision}); encode the texts to float32")
     if missing := next((text for text in sentences if text not in rows), None):

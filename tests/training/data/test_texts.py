@@ -136,7 +136,7 @@ LOOKS_LIKE_NUMBERS = ["007", "1.50", "1e5", "True", " 5", "+1", "NA", "2020-01-0
 
 
 @pytest.mark.parametrize("stream", [{}, {"streaming": True, "max_steps": 1}])
-@pytest.mark.parametrize("name", ["train.csv", "train.tsv", "train.csv.gz", "train.txt"])
+@pytest.mark.parametrize("name", ["train.csv", "train.tsv", "train.csv.gz", "train.txt", "train.jsonl"])
 @pytest.mark.parametrize("source", ["train_file", "dataset"])
 def test_text_is_text_whatever_a_block_of_rows_looks_like(tmp_path, source, name, stream):
     """pandas guesses types for 10,000 rows at once."""
@@ -144,7 +144,8 @@ def test_text_is_text_whatever_a_block_of_rows_looks_like(tmp_path, source, name
     directory = tmp_path / "texts"
     directory.mkdir()
     for each in (words + numbers[:1], words + numbers, numbers):
-        lines = "\n".join([*(["text"] if "txt" not in name else []), *each]).encode() + b"\n"
+        shown = [json.dumps({"text": text}) for text in each] if "json" in name else each
+        lines = "\n".join([*(["text"] if "sv" in name else []), *shown]).encode() + b"\n"
         (directory / name).write_bytes(gzip.compress(lines) if name.endswith(".gz") else lines)
         keys = {"train_file": str(directory / name)} if source == "train_file" else {"dataset": str(directory)}
         assert [row["0"] for row in load_sentences(make_recipe({**keys, **stream}))] == each
@@ -233,12 +234,24 @@ def loaded_by_a_client(hub, home, **keys):
     return json.loads(done.stdout)
 
 
+STREAM = {"streaming": True, "max_steps": 1}
+
+
 @pytest.mark.parametrize(
     ("name", "keys"),
-    [("train.csv", {"dataset_file": "train.csv"}), ("train.csv.gz", {"streaming": True, "max_steps": 1})],
+    [
+        ("train.csv", {"dataset_file": "train.csv"}),
+        ("train.csv.gz", STREAM),
+        ("train.jsonl", {}),
+        ("train.jsonl.gz", {}),
+        ("train.jsonl.gz", STREAM),
+        ("train.json", {}),
+    ],
 )
-def test_the_text_of_a_csv_file_on_the_hub_is_text(tmp_path, name, keys):
-    lines = "\n".join(["text", *LOOKS_LIKE_NUMBERS]).encode() + b"\n"
+def test_a_text_of_a_file_on_the_hub_is_text(tmp_path, name, keys):
+    objects = [{"id": number, "text": text, "more": [{}]} for number, text in enumerate(LOOKS_LIKE_NUMBERS)]
+    lines = "\n".join(["text", *LOOKS_LIKE_NUMBERS] if "csv" in name else map(json.dumps, objects)).encode() + b"\n"
+    lines = json.dumps(objects, indent=1).encode() if name.endswith(".json") else lines
     with HubServer() as hub:
         hub.commit("zoo/texts", "texts", {name: gzip.compress(lines) if name.endswith(".gz") else lines})
         assert loaded_by_a_client(hub, tmp_path, **keys) == LOOKS_LIKE_NUMBERS
@@ -257,6 +270,24 @@ def test_a_hub_that_cannot_be_reached_is_asked_once_for_a_data_set_and_then_the_
         hub.requests.clear()
         assert loaded_by_a_client(hub, tmp_path) == ["007"]
         assert len(hub.requests) == 1
+
+
+@pytest.mark.parametrize("keys", [{}, {"text_columns": ["more"]}])
+def test_a_number_or_a_list_in_json_where_a_text_is_asked_for_is_one_line(load, tmp_path, keys):
+    line = '{"text": 7, "more": [1]}\n'
+    expected = "must be text, got " + ("int64" if not keys else "lists, objects or values of several types")
+    assert expected in refusal(load, "a.jsonl", line, **keys)
+    assert "must be text, got" in refusal(load, "a.jsonl", line, **keys, **STREAM)
+    with HubServer() as hub:
+        hub.commit("zoo/texts", "texts", {"train.jsonl": line.encode()})
+        assert expected in loaded_by_a_client(hub, tmp_path, **keys)
+
+
+@pytest.mark.parametrize(
+    "content", ['{\n"text": ["a", "b"]}', '[\n {"text": "a"},\n {"text": "b"}\n]', '\n{"text": "a"}\n\n{"text": "b"}']
+)
+def test_json_may_be_lines_a_list_or_columns(load, content):
+    assert load("a.json", content) == [("a",), ("b",)]
 
 
 @pytest.mark.parametrize("streaming", [False, True])
