@@ -37,7 +37,8 @@ from tests.conftest import SENTENCES
 from tests.families import CAUSAL_FAMILIES, FAMILIES, NO_DROPOUT, save_family
 from tests.interpreters import free_port
 from tests.methods import exact
-from tests.modeling.test_distributed import gradients, join, leave, model, one_step, rows_of, two_updates
+from tests.tiny import gradients
+from tests.two_processes import join, leave, model, one_step, rows_of, two_updates
 
 PROMPT = "the {sentence} sees {mask} ."
 NO_CLASSES: dict[str, object] = {"method": "diffaug", "nli_classes": 0}

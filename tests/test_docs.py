@@ -45,6 +45,7 @@ NOT_RUN = {
     r"accelerate launch --dynamo_backend .*": "it compiles for minutes; training/loop/test_compiled.py runs it",
     r"accelerate launch --mixed_precision .*": "training/loop/test_train.py runs other precisions",
     r"ACCELERATE_USE_CPU=true .*": "two processes; the tests of loop/ and embedding/ run them",
+    r"csezoo new-method .*": "it writes to this project; training/cli/test_new_method.py begins methods in a copy",
     r"csezoo benchmark .*": "it takes minutes; the tests of the benchmarks run each on tiny material",
     r"csezoo glue .*": "it takes minutes; training/evaluation/test_glue.py runs it",
     r"csezoo evaluate .* --suite sts .*": "training/cli/test_parser.py runs it",

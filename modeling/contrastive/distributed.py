@@ -192,3 +192,25 @@ def gather_rows(rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
     counts = number_of_each(len(rows))
     rank = dist.get_rank()
     return _AllGatherRows.apply(rows, counts), slice(sum(counts[:rank]), sum(counts[: rank + 1]))
+
+
+def equal_draw(draw: torch.Tensor) -> torch.Tensor:
+    """Return what the first process has drawn, in all of them. All processes must call this together.
+
+    The random generators of processes differ, so that their dropout does. What an objective draws for the sentences of
+    all processes (a negative for each, noise on the positives) must be equal, and goes through this function. The
+    first process has the random state of a run in one process, and checkpoints save it: the draw follows the seed,
+    and is the same after a resume.
+
+    Args:
+        draw: from torch's default generator, on the model's device, of the same shape in all processes.
+
+    Example:
+        >>> equal_draw(torch.randint(5, (3,))).shape  # one process: the draw itself
+        torch.Size([3])
+    """
+    if world_size() == 1:
+        return draw
+    draw = draw.contiguous()
+    dist.broadcast(draw, src=0)
+    return draw

@@ -64,8 +64,9 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
       `train`, because loading unfreezes them. Change them in `after_update`, not in `forward`: under FSDP 2 the
       weights of a forward pass are copies, and a change there is lost without an error.
     * No parameter is a scalar: FSDP 2 fails to shard one. Use a buffer, or a parameter of shape (1,).
-    * Random numbers come from torch's default generator, which checkpoints save. Edits of texts use the `draw` that
-      `edit_sentence` receives.
+    * Random numbers come from torch's default generator, which checkpoints save. It differs between processes. What is
+      drawn for the sentences of all of them, in an objective, goes through `equal_draw`, which makes it the same.
+      Edits of texts use the `draw` that `edit_sentence` receives.
 
     Example:
         >>> class Counting(ForContrastiveLearning):  # a buffer, changed in place once per update

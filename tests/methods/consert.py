@@ -7,4 +7,5 @@ TESTED = Tested(
     },
     neutral={"first_view": "none", "second_view": "none", "in_view_negatives": False},
     exact={"cutoff_rate": 0.0},
+    unedited={"first_view": "none", "second_view": "none"},
 )

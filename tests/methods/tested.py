@@ -17,6 +17,8 @@ class Tested:
         neutral: the setting at which it is SimCSE; None for a method that is no change of SimCSE.
         exact: the setting at which nothing is drawn and nothing is chaotic, so that two processes give the numbers of
             one.
+        unedited: the setting at which no text is edited at random, nor cut off; other trainers draw these edits in
+            another order.
         recipe: more keys of its runs. Where they ask for a stage on labelled pairs, the runs get triplets.
         views: rows of a sentence in the batches of `exact`.
         passes: the encoder passes that an update on 8 sentences needs.
@@ -28,6 +30,7 @@ class Tested:
     others: dict[str, Keys] = field(default_factory=dict)
     neutral: Keys | None = field(kw_only=True)
     exact: Keys = field(default_factory=dict)
+    unedited: Keys = field(default_factory=dict)
     recipe: Keys = field(default_factory=dict)
     views: int = 2
     passes: tuple[tuple[str, str, int], ...] = (PASS,)

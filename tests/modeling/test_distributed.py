@@ -1,111 +1,31 @@
 """Two real gloo processes train like one on the same global batch, also with unequal and empty shares."""
 
-import gc
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
-from datetime import timedelta
-from multiprocessing import get_context
-
 import pytest
 import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
-from csezoo.modeling import method
-from csezoo.modeling.contrastive.distributed import _scattered_sum, gather_rows, own_share_of_sum
+from csezoo.modeling import SimCSEForContrastiveLearning
+from csezoo.modeling.contrastive.distributed import (
+    _scattered_sum,
+    equal_draw,
+    gather_rows,
+    own_share_of_sum,
+    sum_over_processes,
+)
+from csezoo.modeling.objectives import info_nce
 from csezoo.training.data.batches import process_share
-from tests.conftest import tiny_config
-from tests.interpreters import free_port
 from tests.methods import RUNS, TESTED, exact
-from tests.tiny import batch
+from tests.two_processes import assert_like_one, model
 
 
-def model(changes, stage="contrastive"):
-    """The method named in `changes` (SimCSE by default), as a stage trains it."""
-    torch.manual_seed(0)
-    backbone = tiny_config("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    changes = {"backbone_config": backbone, "mask_token_id": 4, "special_token_ids": [0, 2, 3, 4], **changes}
-    config_class, _, training_class = method(changes.pop("method", "simcse"))
-    mini_batch_size = changes.pop("mini_batch_size", None)
-    made = training_class(config_class(**changes)).double()
-    made.mini_batch_size = mini_batch_size
-    for parameter in made.frozen_parameters(stage):
-        parameter.requires_grad_(False)
-    return made
+class NoisyPositives(SimCSEForContrastiveLearning):
+    """Draws in its objective, for the sentences of all processes."""
 
-
-def padded(rows):
-    """Rows padded to the longest, as by a collator."""
-    longest = int(rows["attention_mask"].sum(-1).max())
-    return rows | {key: rows[key][..., :longest] for key in ("input_ids", "attention_mask")}
-
-
-def gradients(module):
-    return {name: p.grad for name, p in module.named_parameters()}
-
-
-def rows_of(sentences, views, changes):
-    """A batch. Its last sentence repeats the second one if duplicates are masked."""
-    rows = batch(sentences=sentences, views=views)
-    rows["input_ids"] *= rows["attention_mask"]  # token 0 pads
-    if changes.get("mask_duplicates"):
-        for value in rows.values():
-            value[-1] = value[1]
-    if changes.get("rank_weight"):
-        rows["teacher_vectors"] = torch.randn(sentences, 3, dtype=torch.float64)
-    return rows
-
-
-def two_updates(forward, made, rows):
-    """Forward and backward passes of two updates on the same weights. A method may keep state of the first one."""
-    for _ in range(2):
-        made.zero_grad()
-        output = forward(**rows)
-        output.loss.backward()
-        with torch.no_grad():
-            made.after_update()
-    return output.loss.detach()
-
-
-def one_step(rank, sentences, views, changes):
-    """Loss, gradients, gathered rows and state after the backward passes on this process's share."""
-    rows = rows_of(sentences, views, changes)
-    share = process_share(list(range(sentences)), rank, 2)
-    own = padded({key: value[share or [0]] for key, value in rows.items()})
-    replica = DistributedDataParallel(model(changes))
-    loss = two_updates(replica, replica.module, {**own, "rows": len(share)})
-    gathered, _ = gather_rows(torch.full((len(share), 1), float(rank)))
-    return loss, gradients(replica.module), gathered, replica.module.state_dict()
-
-
-def join(rank, port):
-    torch.set_num_threads(1)
-    address = f"tcp://127.0.0.1:{port}"
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2, timeout=timedelta(seconds=60))
-
-
-def leave():
-    gc.collect()  # replicas must be gone before their process group is: the other order can wait for ever
-    dist.barrier()  # nobody leaves while another still talks
-    dist.destroy_process_group()
-
-
-@pytest.fixture(scope="module")
-def two_processes():
-    """Runs a function in two processes of one group, and returns the result of the first."""
-    port, spawn = free_port(), get_context("spawn")
-    with ExitStack() as stack:
-        made = [ProcessPoolExecutor(1, spawn, initializer=join, initargs=(rank, port)) for rank in range(2)]
-        pools = [stack.enter_context(pool) for pool in made]
-
-        def run(function, *arguments):
-            calls = [pool.submit(function, rank, *arguments) for rank, pool in enumerate(pools)]
-            return [call.result() for call in calls][0]
-
-        yield run
-        for call in [pool.submit(leave) for pool in pools]:
-            call.result()
+    def contrastive_loss(self, embeddings, duplicates=None):
+        everyone, mine = gather_rows(embeddings)
+        anchors, positives = everyone.unbind(1)
+        noisy = positives + 0.1 * equal_draw(torch.randn_like(positives))
+        return sum_over_processes(info_nce(anchors, noisy, temperature=0.05, rows=mine))
 
 
 OPTS = ("base", "opt1", "opt2")
@@ -122,6 +42,8 @@ def views(name):
     [
         *(pytest.param(5, views(name), {"method": name, **exact(name)}, id=name) for name in RUNS),
         (6, 2, {}),
+        (5, 2, {"training_class": NoisyPositives}),
+        (1, 2, {"training_class": NoisyPositives}),
         (5, 3, {"hard_negative_weight": 0.5}),  # ragged
         (1, 3, {}),  # one process has an empty share
         (5, 2, {"projection": "batchnorm"}),
@@ -157,15 +79,25 @@ def views(name):
     ],
 )
 def test_two_processes_give_the_gradient_of_one(two_processes, sentences, views, changes):
-    loss, gradient, gathered, state = two_processes(one_step, sentences, views, changes)
-    alone = model(changes)
-    expected_loss = two_updates(alone, alone, padded(rows_of(sentences, views, changes)))
-    torch.testing.assert_close(loss, expected_loss, atol=1e-12, rtol=0)
-    for name, expected in gradients(alone).items():
-        torch.testing.assert_close(gradient[name], expected, atol=1e-10, rtol=1e-8, msg=name)
-    for name, expected in alone.state_dict().items():
-        torch.testing.assert_close(state[name], expected, atol=1e-10, rtol=1e-8, msg=name)
-    assert gathered.flatten().tolist() == [0.0] * -(-sentences // 2) + [1.0] * (sentences // 2)
+    assert_like_one(two_processes, sentences, views, changes)
+
+
+def equal_draws(rank, seed):
+    """Two draws of every process `(2, processes, 3)`, and the second one again after its random state was restored."""
+    torch.manual_seed(seed + rank)
+    first = equal_draw(torch.rand(3))
+    state = torch.get_rng_state()
+    second = equal_draw(torch.rand(3))
+    torch.set_rng_state(state)
+    return [gather_rows(drawn[None])[0] for drawn in (first, second, equal_draw(torch.rand(3)))]
+
+
+def test_an_equal_draw_is_that_of_one_process_follows_the_seed_and_survives_a_resume(two_processes):
+    first, second, again = two_processes(equal_draws, 5)
+    torch.manual_seed(5)
+    assert torch.equal(first, torch.rand(3).expand(2, 3))
+    assert torch.equal(second, torch.rand(3).expand(2, 3)) and torch.equal(again, second)
+    assert not torch.equal(two_processes(equal_draws, 6)[0], first)
 
 
 def both_sums(rank):

@@ -49,6 +49,14 @@ def test_the_training_output_has_loss_parts_and_views(trained):
     assert "contrastive" in output.losses
 
 
+def test_a_method_takes_a_third_view_or_says_that_it_does_not(trained):
+    if trained.config.takes_three_views:
+        assert trained(**batch(views=3)).loss.isfinite()
+        return
+    with pytest.raises(ValueError, match="^text_columns: .* needs one text column"):
+        trained.config.view_columns(3)
+
+
 def test_all_views_go_through_the_encoder_in_one_forward(trained):
     calls = []
     trained.model.backbone.register_forward_hook(lambda *_: calls.append(1))

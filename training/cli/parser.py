@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from ..errors import UserError, exit_with_one_line
-from . import benchmark, browsing, embedding, evaluation, pairs, pictures, publishing, reproducing, tuning
+from . import benchmark, browsing, embedding, evaluation, new_method, pairs, pictures, publishing, reproducing, tuning
 
 
 class Parser(argparse.ArgumentParser):
@@ -64,6 +64,17 @@ def build_parser() -> argparse.ArgumentParser:
         "train a recipe in one process (for several processes: accelerate launch -m csezoo.training.train)",
         "csezoo train simcse-bert-base-uncased --train_file sentences.txt --eval_data none",
     )
-    for group in (evaluation, reproducing, tuning, embedding, pairs, benchmark, pictures, publishing, browsing):
+    for group in (
+        evaluation,
+        reproducing,
+        tuning,
+        embedding,
+        pairs,
+        benchmark,
+        pictures,
+        publishing,
+        browsing,
+        new_method,
+    ):
         group.add_commands(command)
     return parser

@@ -33,7 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from ...contrastive.distributed import gather_rows, number_of_each
+from ...contrastive.distributed import equal_draw, gather_rows, number_of_each
 from ...contrastive.packing import Packing
 from ...contrastive.perturbations import Perturbation, perturbed
 from ...contrastive.sentence_encoder import SentenceEncoderModel
@@ -258,8 +258,7 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
         if config.feature_mask:
             shared = config.feature_mask_scope == "shared"
             feature = torch.rand(layers, 1 if shared else rows, hidden_size, **options)
-            # All processes use the draw of the first one.
-            initial["feature"] = gather_rows(feature.unsqueeze(0))[0][0] if shared else feature
+            initial["feature"] = equal_draw(feature) if shared else feature
         return initial
 
     def masks(self, learned: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -1,5 +1,7 @@
 """The recipes of the zoo: what they set is what the papers published, with its reason beside it."""
 
+from pathlib import Path
+
 import pytest
 
 from csezoo.modeling import METHODS
@@ -37,6 +39,11 @@ def test_every_recipe_loads_and_configures_its_method(name):
     assert (recipe.name, recipe.recipe) == (name, name)
     prompted = {"prompt_token_ids": [[[0], [1]]] * 2} if recipe.model.get("pooling") == "prompt" else {}
     METHODS[recipe.method][0](**recipe.model, **prompted)
+
+
+def test_the_readme_names_every_recipe():
+    page = Path(__file__).parents[3].joinpath("README.md").read_text(encoding="utf-8")
+    assert [name for name in recipe_names() if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -24,8 +24,6 @@ TEXTS = [sentence.replace(" .", ".") for sentence in SENTENCES]
 LONGEST = 40
 # The loop as the trainer has it.
 LOOP = {"weight_decay": 0.0, "lr_scheduler": "constant", "warmup_ratio": 0.0, "max_grad_norm": 0.0}
-# ConSERT shuffles and cuts at random in every batch.
-STILL = {"consert": {"first_view": "none", "second_view": "none"}}
 
 
 @dataclass
@@ -40,10 +38,10 @@ class Recording(SentenceTransformerDataCollator):
 
 
 def settings(name):
-    """The keys of a tiny model."""
+    """The keys of a tiny model, at which no text is edited at random."""
     keys = {}
     for one in name.split("+"):
-        keys |= TESTED[one].settings | STILL.get(one, {})
+        keys |= TESTED[one].settings | TESTED[one].unedited
     return {key: value for key, value in keys.items() if key != "batch_size"}
 
 

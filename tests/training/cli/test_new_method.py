@@ -1,0 +1,146 @@
+"""`csezoo new-method` writes a method that trains and passes the tests, or nothing."""
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from csezoo.training.cli import new_method
+from csezoo.training.cli.parser import main
+
+ROOT = Path(__file__).parents[3]
+PARTS = ("modeling", "training", "csezoo", "tests", "docs", "examples", "model_cards", "README.md")
+PARTS += ("setup.cfg", "pyproject.toml")
+
+
+@pytest.fixture
+def clone(tmp_path) -> Path:
+    """A copy of the project in which it can be imported: `csezoo` has links to its packages."""
+    root = tmp_path / "clone"
+    root.mkdir()
+    for path in (ROOT / name for name in PARTS):
+        if path.is_dir():
+            shutil.copytree(path, root / path.name, ignore=shutil.ignore_patterns("__pycache__", "stand-in"))
+        else:
+            shutil.copy(path, root)
+    for name in ("modeling", "training", "model_cards"):
+        (root / "csezoo" / name).symlink_to(root / name)
+    return root
+
+
+def run(clone: Path, *command: str) -> str:
+    """What Python prints in a clone."""
+    environment = {**os.environ, "PYTHONPATH": str(clone), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([sys.executable, *command], cwd=clone, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    return done.stdout
+
+
+def begin(clone: Path, name: str, *seams: str) -> str:
+    return run(clone, "-m", "csezoo.training.cli", "new-method", name, "--seams", ",".join(seams))
+
+
+def content(root: Path) -> dict[str, bytes]:
+    """Every file of a clone; an empty directory too would be one that a method is looked for in."""
+    return {str(path): path.is_file() and path.read_bytes() for path in root.rglob("*")}
+
+
+def test_a_method_of_each_seam_passes_the_quick_tests(clone, monkeypatch):
+    monkeypatch.setattr(new_method, "ROOT", clone)
+    names = [f"new{seam}" for seam in new_method.SEAMS]
+    for name, seam in zip(names, new_method.SEAMS, strict=True):
+        folder = clone / "modeling" / "methods" / name
+        new_method.write(folder, new_method.new_files(name, [seam]), "| row |")
+    tests = [*(f"tests/modeling/test_{name}.py" for name in names), "tests/modeling/test_neutral.py"]
+    tests += ["tests/modeling/test_methods.py", "tests/training/recipes/test_zoo.py"]
+    chosen = f"({' or '.join(names)}) and not roberta and not fresh_interpreter"
+    passed = run(clone, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-k", chosen, *tests)
+    assert "passed" in passed and "skipped" not in passed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_a_method_of_all_seams_passes_the_tests_that_the_docs_name(clone):
+    assert "modeling/methods/mixed/ is a method" in begin(clone, "mixed", *new_method.SEAMS)
+    for marked in ("not slow", "slow"):
+        run(
+            clone,
+            "-m",
+            "pytest",
+            "-q",
+            "-n0",
+            "tests",
+            "-m",
+            marked,
+            "-k",
+            "mixed or committed or reference or picture",
+        )
+
+
+SUBSETS = [list(some) for count in range(1, 5) for some in itertools.combinations(new_method.SEAMS, count)]
+
+
+def test_the_code_for_any_seams_has_the_style_of_the_project(clone, monkeypatch):
+    """Also in what must fit together: imports, blank lines, the seams that it names."""
+    if not (ruff := shutil.which("ruff")):
+        pytest.skip("ruff is not installed")
+    monkeypatch.setattr(new_method, "ROOT", clone)
+    for seams in SUBSETS:
+        files = new_method.new_files("NewCSE", seams)
+        for file, text in files.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        code = [str(file) for file in files if file.suffix == ".py"]
+        for command in (["check"], ["format", "--check"]):
+            done = subprocess.run([ruff, *command, *code], cwd=clone, capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout
+
+
+class Interrupted(dict):
+    """Files of which some are written before Ctrl-C."""
+
+    def items(self):
+        yield from list(super().items())[:7]
+        raise KeyboardInterrupt
+
+
+def test_an_interruption_leaves_nothing(clone, monkeypatch):
+    monkeypatch.setattr(new_method, "ROOT", clone)
+    before = content(clone)
+    files = Interrupted(new_method.new_files("mixed", ["views"]))
+    with pytest.raises(KeyboardInterrupt):
+        new_method.write(clone / "modeling" / "methods" / "mixed", files, "| row |")
+    assert content(clone) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "seams", "line"),
+    [
+        ("SimCSE", "views", "name: simcse exists"),
+        ("packing", "views", "name: packing exists (tests/modeling/test_packing.py)"),
+        ("whitening", "views", "name: whitening exists"),
+        ("3views", "views", "name: '3views' must be a letter and then letters, digits and _"),
+        ("a-b", "views", "must be a letter"),
+        ("class", "views", "no word of Python"),
+        ("bert", "views", "name: bert is a model type"),
+        ("mixed", "views,looks", "seams: 'looks' must be one of data, views, objective, auxiliary"),
+        ("mixed", ",", "seams: '' must be one of"),
+    ],
+)
+def test_a_mistake_is_one_line_and_writes_nothing(name, seams, line, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["new-method", name, "--seams", seams])
+    error = capsys.readouterr().err
+    assert line in error and error.count("\n") == 1
+    assert not (ROOT / "tests" / "methods" / f"{name}.py").exists() or name == "SimCSE"
+
+
+def test_an_installed_copy_says_that_it_needs_a_clone(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(new_method, "ROOT", tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        main(["new-method", "mixed", "--seams", "views"])
+    assert "this is no clone of csezoo; clone it, and install it with pip install -e ." in capsys.readouterr().err
