@@ -11,7 +11,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from csezoo.modeling import DiffCSEConfig, DiffCSEForContrastiveLearning, SentenceEncoderConfig
 from csezoo.training.errors import UserError
-from csezoo.training.loop.health import dead_channels, spread, warnings
+from csezoo.training.loop.health import collapse_signs, dead_channels, spread
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES, tiny_config
@@ -97,9 +97,9 @@ def test_spread_equals_its_definition():
 
 def test_equal_embeddings_are_reported_as_collapsed():
     vectors = np.ones((5, 4)) + np.random.default_rng(0).normal(scale=1e-6, size=(5, 4))
-    (line,) = warnings(vectors, torch.nn.Linear(2, 2))
+    (line,) = collapse_signs(vectors, torch.nn.Linear(2, 2))
     assert line.startswith("the embeddings have collapsed: on dev their distance from the mean is ")
-    assert warnings(np.eye(4), torch.nn.Linear(2, 2)) == []
+    assert collapse_signs(np.eye(4), torch.nn.Linear(2, 2)) == []
 
 
 def test_the_warning_names_a_batch_norm_without_variance():
@@ -111,7 +111,7 @@ def test_the_warning_names_a_batch_norm_without_variance():
     for _ in range(130):  # the running variance of these falls by a tenth with each batch
         model.project(torch.randn(8, 2, 32))
     assert dead_channels(model) == {"projection.reduce_norm": (3, 32)}
-    assert warnings(np.eye(4), model) == ["batch norm projection.reduce_norm: 3 of 32 channels have no variance"]
+    assert collapse_signs(np.eye(4), model) == ["batch norm projection.reduce_norm: 3 of 32 channels have no variance"]
 
 
 def test_a_run_warns_of_a_collapsed_encoder(bases, train_file, dev_file, tmp_path, capsys):

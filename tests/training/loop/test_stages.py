@@ -259,14 +259,6 @@ def test_patience_counts_evaluations_in_a_row_that_are_no_better_than_the_best(t
     assert again.stopped, "a run that has stopped stays stopped"
 
 
-def test_a_checkpoint_of_a_version_without_patience_can_be_resumed(tmp_path):
-    log = TrainingLog(tmp_path, Accelerator(cpu=True))
-    best = BestModel(tmp_path, None, make_recipe({}), None, log, None)
-    older = {name: value for name, value in best.counters().items() if name != "times_not_best"}
-    best.restore(older)
-    assert best.times_not_best == 0
-
-
 def test_early_stopping_stops_a_run_and_it_stays_stopped(bases, train_file, dev_file, tmp_path):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=40, eval_steps=1, endurance=1)
     results = run_recipe(make_recipe({**recipe, "learning_rate": 0.05}))
