@@ -21,11 +21,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
+import csezoo.modeling
+import csezoo.training
+
 aten = torch.ops.aten
 # Where a wait can come from, by the name that a place begins with.
 ROOTS = {
-    Path(__file__).parents[1] / "modeling": "modeling",
-    Path(__file__).parents[1] / "training": "training",
+    Path(csezoo.modeling.__file__).parent: "modeling",
+    Path(csezoo.training.__file__).parent: "training",
     Path(transformers.__file__).parent: "transformers",
     Path(accelerate.__file__).parent: "accelerate",
     Path(torch.__file__).parent / "optim": "torch/optim",

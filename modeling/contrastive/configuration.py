@@ -72,9 +72,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         DENOISING,
     )
     denoise_position_offset: int = key(
-        0,
-        "First position id of the template's bias, see `prompts.template_bias`.",
-        "[0, 100_000]",
+        0, "First position id of the template's bias, see `prompts.template_bias`.", "[0, 100_000]"
     )
     full_stop: bool = key(
         False,
@@ -93,14 +91,10 @@ class SentenceEncoderConfig(PretrainedConfig):
     )
     temperature: float = key(0.05, "τ of the contrastive loss; 0.05 in SimCSE.", "(0, 1_000]")
     contrastive_weight: float = key(
-        1.0,
-        "Weight of the contrastive loss; 0 trains on the auxiliary losses only.",
-        WEIGHT,
+        1.0, "Weight of the contrastive loss; 0 trains on the auxiliary losses only.", WEIGHT
     )
     hard_negative_weight: float = key(
-        0.0,
-        "Log weight of each sentence's own hard negative, see `objectives.info_nce`.",
-        "[-1_000, 1_000]",
+        0.0, "Log weight of each sentence's own hard negative, see `objectives.info_nce`.", "[-1_000, 1_000]"
     )
     mask_duplicates: bool = key(
         False,
@@ -108,9 +102,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         "`objectives.duplicate_rows`; false in the papers.",
     )
     mlm_weight: float = key(
-        0.0,
-        "Weight of an auxiliary masked language modelling loss (0.1 in SimCSE), 0 for none.",
-        WEIGHT,
+        0.0, "Weight of an auxiliary masked language modelling loss (0.1 in SimCSE), 0 for none.", WEIGHT
     )
     mlm_probability: float = key(0.15, "Share of tokens masked for `mlm_weight`.", "(0, 1)")
     nli_classes: int = key(
@@ -137,9 +129,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         RANK_LOSSES,
     )
     rank_temperature: float = key(
-        0.05,
-        "Temperature of the model's similarities in `rank_loss`; 0.05 in RankCSE.",
-        "(0, 1_000]",
+        0.05, "Temperature of the model's similarities in `rank_loss`; 0.05 in RankCSE.", "(0, 1_000]"
     )
     teacher_temperature: float = key(0.05, "Temperature of the teachers' similarities in `listnet`.", "(0, 1_000]")
     rank_consistency_weight: float = key(
@@ -196,12 +186,10 @@ class SentenceEncoderConfig(PretrainedConfig):
         in_recipes=False,
     )
     normalize: bool = key(
-        False,
-        "Serve vectors of length 1, whose dot products are their cosines. Scores by cosine stay the same.",
+        False, "Serve vectors of length 1, whose dot products are their cosines. Scores by cosine stay the same."
     )
     named_prompts: dict[str, str] | None = key(
-        None,
-        "Texts that the served model can put in front of a text, by name (`query`, `document`).",
+        None, "Texts that the served model can put in front of a text, by name (`query`, `document`)."
     )
     default_prompt_name: str | None = key(
         None,

@@ -11,12 +11,7 @@ from .distributed import gather_rows
 
 
 def mask_tokens(
-    input_ids: torch.Tensor,
-    maskable: torch.Tensor,
-    *,
-    probability: float,
-    mask_token_id: int,
-    vocab_size: int,
+    input_ids: torch.Tensor, maskable: torch.Tensor, *, probability: float, mask_token_id: int, vocab_size: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Choose each maskable token with a probability. 80 % become the mask, 10 % a random token, 10 % stay unchanged.
 

@@ -9,12 +9,7 @@ import torch._dynamo
 from csezoo.modeling import METHODS
 from csezoo.modeling.contrastive.compiled_layers import compile_layers
 from csezoo.training.benchmarks.training import encoders
-from tests.modeling.test_packing import (  # noqa: F401 (one is a fixture)
-    batch,
-    configured,
-    mirrored,
-    packed_whatever_it_costs,
-)
+from tests.modeling.test_packing import batch, configured, mirrored, packed_whatever_it_costs  # noqa: F401 (one is a fixture)
 
 CHANGING_LAYERS = ("diffaug", "l2pcsr")  # not LoRA: its parts are compiled again for another number of tokens
 # Where a graph breaks, torch itself looks at what it carries over.

@@ -72,11 +72,9 @@ def test_replaced_token_detection_equals_the_equation(reduction):
     logits, labels = random.normal(size=(3, 5, 2)), random.integers(2, size=(3, 5))
     mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
     losses = numpy_cross_entropy(logits, labels)
-    expected = {
-        "mean": losses.sum() / 15,
-        "nonpad_mean": (losses * mask).sum() / 9,
-        "sum": (losses * mask).sum(),
-    }[reduction]
+    expected = {"mean": losses.sum() / 15, "nonpad_mean": (losses * mask).sum() / 9, "sum": (losses * mask).sum()}[
+        reduction
+    ]
     arguments = (torch.from_numpy(values) for values in (logits, labels, mask))
     assert replaced_token_detection(*arguments, reduction=reduction).item() == pytest.approx(expected, abs=1e-12)
 

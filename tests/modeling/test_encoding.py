@@ -192,9 +192,7 @@ def test_encode_takes_the_options_of_sentence_transformers(serving):
     assert model.encode(SENTENCES[:3], tokenizer, convert_to_tensor=True, precision="binary").dtype == torch.int8
     assert model.encode("the cat", tokenizer, truncate_dim=5, precision="ubinary").shape == (1,)
     np.testing.assert_allclose(
-        model.similarity(tensor.numpy(), tensor[0]).numpy(),
-        util.cos_sim(tensor, tensor[0]).numpy(),
-        atol=1e-6,
+        model.similarity(tensor.numpy(), tensor[0]).numpy(), util.cos_sim(tensor, tensor[0]).numpy(), atol=1e-6
     )
 
 
@@ -219,10 +217,7 @@ def test_a_head_on_token_embeddings_can_be_trained(serving):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"prompt_name": "query"},
-            "prompt_name: 'query' is no prompt of this model, which has none",
-        ),
+        ({"prompt_name": "query"}, "prompt_name: 'query' is no prompt of this model, which has none"),
         ({"truncate_dim": 0}, "truncate_dim: 0 must be at least 1"),
         ({"precision": "int4"}, "precision: 'int4' must be one of float32, int8"),
         ({"output_value": None}, "output_value: None must be one of sentence_embedding, token_embeddings"),

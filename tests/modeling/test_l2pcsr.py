@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling import (
-    L2PCSRForContrastiveLearning,
-)
+from csezoo.modeling import L2PCSRForContrastiveLearning
 from csezoo.modeling.methods.l2pcsr.model import ascend, weakening_mask
 from tests.conftest import tiny_config
 from tests.tiny import batch

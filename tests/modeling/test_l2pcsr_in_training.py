@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling import (
-    METHODS,
-    L2PCSRConfig,
-    L2PCSRForContrastiveLearning,
-    SimCSEForContrastiveLearning,
-    method,
-)
+from csezoo.modeling import METHODS, L2PCSRConfig, L2PCSRForContrastiveLearning, SimCSEForContrastiveLearning, method
 from csezoo.modeling.contrastive.perturbations import perturbed
 from csezoo.training.recipes import load_recipe
 from tests.conftest import tiny_config

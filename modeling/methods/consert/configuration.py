@@ -25,20 +25,10 @@ class ConSERTConfig(SentenceEncoderConfig):
 
     model_type = "consert"
 
-    first_view: str = key(
-        "feature_cutoff",
-        CHANGES,
-        VIEWS,
-    )
-    second_view: str = key(
-        "shuffle",
-        CHANGES,
-        VIEWS,
-    )
+    first_view: str = key("feature_cutoff", CHANGES, VIEWS)
+    second_view: str = key("shuffle", CHANGES, VIEWS)
     cutoff_rate: float = key(
-        0.2,
-        "Share of the tokens or features that are cut off: 0.2 for features in the release.",
-        "[0, 1)",
+        0.2, "Share of the tokens or features that are cut off: 0.2 for features in the release.", "[0, 1)"
     )
     shuffle_special_tokens: bool = key(
         True,

@@ -31,13 +31,10 @@ class DiffAugConfig(SentenceEncoderConfig):
     )
     views_mode: str = key("different", "`different` modules for the two views, or the `same` for both.", VIEWS_MODES)
     prefix_length: int = key(
-        8,
-        "l, the number of slots in the prefix of each view; 0 has no prefixes and is SimCSE.",
-        "[0, 4_096]",
+        8, "l, the number of slots in the prefix of each view; 0 has no prefixes and is SimCSE.", "[0, 4_096]"
     )
     reparametrisation: bool = key(
-        True,
-        "Compute the prefixes from a small table by an MLP (true), or train them directly (false).",
+        True, "Compute the prefixes from a small table by an MLP (true), or train them directly (false)."
     )
     prefix_dropout: float | None = key(
         None,
@@ -45,9 +42,7 @@ class DiffAugConfig(SentenceEncoderConfig):
         "[0, 1)",
     )
     bottleneck: int = key(
-        4,
-        "Size r of `lora` and `adapter`; the paper tries 4 (as many parameters as its prefixes) and 64.",
-        SIZE,
+        4, "Size r of `lora` and `adapter`; the paper tries 4 (as many parameters as its prefixes) and 64.", SIZE
     )
     lora_scale: float = key(1.0, "Factor s of `lora`; the paper says only that it is at least 1.", WEIGHT)
     freeze_views: bool = key(False, "Do not train the modules after the stage on labelled pairs.")

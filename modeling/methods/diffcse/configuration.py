@@ -24,8 +24,7 @@ class DiffCSEConfig(SentenceEncoderConfig):
     model_type = "diffcse"
 
     projection: str = key(
-        "batchnorm",
-        "As in every method. The paper uses `batchnorm`; `tanh` (SimCSE's MLP) is its ablation.",
+        "batchnorm", "As in every method. The paper uses `batchnorm`; `tanh` (SimCSE's MLP) is its ablation."
     )
     rtd_weight: float = key(0.005, "λ, the weight of the discriminator's loss; 0 is SimCSE.", WEIGHT)
     rtd_mask_ratio: float = key(
@@ -53,14 +52,9 @@ class DiffCSEConfig(SentenceEncoderConfig):
         ("argmax", "sample"),
     )
     generator_positions: str = key(
-        "all",
-        "Replace `all` tokens by the generator's (the release), or only the `masked` ones.",
-        ("all", "masked"),
+        "all", "Replace `all` tokens by the generator's (the release), or only the `masked` ones.", ("all", "masked")
     )
-    generator_dropout: bool = key(
-        True,
-        "Keep the dropout of the frozen generator on in training, as in the release.",
-    )
+    generator_dropout: bool = key(True, "Keep the dropout of the frozen generator on in training, as in the release.")
     generator_config: PretrainedConfig | None = key(
         None,
         "Configuration (or its dict) of the generator, any masked language model with the backbone's vocabulary; set "

@@ -28,9 +28,7 @@ class ISBERTConfig(SentenceEncoderConfig):
         ("none", "relu"),
     )
     pooling: str = key(
-        "mean",
-        "Must be `mean`: the vector of a sentence is the mean of its n-gram features.",
-        ("mean",),
+        "mean", "Must be `mean`: the vector of a sentence is the mean of its n-gram features.", ("mean",)
     )
     projection: str = key("none", "Must be `none`.", ("none",))
 

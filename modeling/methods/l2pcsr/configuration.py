@@ -65,14 +65,8 @@ class L2PCSRConfig(SentenceEncoderConfig):
         "Attend to padding while the views are made (release: its attention mask does not reach the encoder in "
         "training). `mean` and the other averaging poolings then count padding too.",
     )
-    token_mask: bool = key(
-        True,
-        MASK,
-    )
-    feature_mask: bool = key(
-        True,
-        MASK,
-    )
+    token_mask: bool = key(True, MASK)
+    feature_mask: bool = key(True, MASK)
     weakening: str = key(
         "binary",
         '`binary` masks; `continuous`, the probabilities as multipliers ("Continual Mask"); or `noise`, learned noise '
@@ -81,9 +75,7 @@ class L2PCSRConfig(SentenceEncoderConfig):
         WEAKENINGS,
     )
     noise_size: float = key(
-        1.0,
-        "Largest L2 norm of the learned noise over a row's tokens and features. The paper states none.",
-        WEIGHT,
+        1.0, "Largest L2 norm of the learned noise over a row's tokens and features. The paper states none.", WEIGHT
     )
 
     def check(self) -> None:

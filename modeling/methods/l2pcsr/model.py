@@ -294,11 +294,7 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
         return {name: ascend(learned[name], gradients[name], **steps[name]) for name in learned}
 
     def _perturbed_views(
-        self,
-        masks: dict[str, torch.Tensor],
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        rows: int | None,
+        self, masks: dict[str, torch.Tensor], input_ids: torch.Tensor, attention_mask: torch.Tensor, rows: int | None
     ) -> torch.Tensor:
         """Encode the views with these masks, all in one forward pass."""
         if self.config.weakening == "noise":

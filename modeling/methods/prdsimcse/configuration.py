@@ -30,8 +30,7 @@ class PrdSimCSEConfig(SentenceEncoderConfig):
         (*NEGATIVE_PREFIXES, "none"),
     )
     negative_separator: str = key(
-        " ",
-        "Text between negative prefix and sentence. The paper shows none; the default is a space.",
+        " ", "Text between negative prefix and sentence. The paper shows none; the default is a space."
     )
     prefix_length_unit: str = key(
         "words",

@@ -34,16 +34,8 @@ class SGOPTConfig(SentenceEncoderConfig):
         "keys of views and twin, it has no effect with `guide: self`.",
         ("max", "mean"),
     )
-    first_view_layer: int = key(
-        0,
-        VIEW_LAYERS,
-        "[0, 1_000]",
-    )
-    last_view_layer: int | None = key(
-        None,
-        VIEW_LAYERS,
-        "[0, 1_000]",
-    )
+    first_view_layer: int = key(0, VIEW_LAYERS, "[0, 1_000]")
+    last_view_layer: int | None = key(None, VIEW_LAYERS, "[0, 1_000]")
     twin_dropout: bool = key(
         True,
         "Use dropout in the twin in training. The release puts the twin into training mode by accident; `false` is "
@@ -58,8 +50,7 @@ class SGOPTConfig(SentenceEncoderConfig):
         WEIGHT,
     )
     projection: str = key(
-        "gelu",
-        "`gelu`, Linear-GELU-Linear-GELU of width `projection_size`, for embeddings and views.",
+        "gelu", "`gelu`, Linear-GELU-Linear-GELU of width `projection_size`, for embeddings and views."
     )
     temperature: float = key(0.01, "τ, 0.01 in the paper.")
 
