@@ -42,12 +42,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import AutoModel
 
 from ...contrastive.configuration import SentenceEncoderConfig
 from ...contrastive.distributed import gather_rows, sum_over_processes
 from ...contrastive.keys import key
-from ...contrastive.sentence_encoder import SentenceEncoderModel
+from ...contrastive.sentence_encoder import SentenceEncoderModel, new_encoder
 from ...contrastive.training_model import ContrastiveLearningOutput, ForContrastiveLearning
 from ...contrastive.weight_average import update_average
 from ...objectives import cosine_logits, numbers_of, without
@@ -104,8 +103,7 @@ class ESimCSEForContrastiveLearning(ForContrastiveLearning):
     def __init__(self, config: ESimCSEConfig):
         super().__init__(config)
         if config.queue_size:
-            self.momentum_encoder = AutoModel.from_config(config.backbone_config)
-            self.momentum_encoder.pooler = None
+            self.momentum_encoder = new_encoder(config.backbone_config)
             self.momentum_projection = build_projection(config, at_test=config.projection_at_test)
             self.register_buffer("queue", torch.zeros(config.queue_size, self.projected_size))
         self.post_init()
@@ -160,9 +158,8 @@ class ESimCSEForContrastiveLearning(ForContrastiveLearning):
     def momentum_vectors(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Encode sentences `(B, 1, T)` with the momentum encoder and its projection, `(B, H)`."""
         with self.model.read_with(self.momentum_encoder):
-            pooled = ForContrastiveLearning.pool_views(
-                self, input_ids, attention_mask
-            )  # without the perturbations of another method
+            # Not what another method makes of the views, such as perturbed ones.
+            pooled = ForContrastiveLearning.pool_views(self, input_ids, attention_mask)
         return self.momentum_projection(pooled[:, 0])
 
     @torch.no_grad()

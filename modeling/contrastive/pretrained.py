@@ -36,7 +36,7 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
         self,
         encoder: PreTrainedModel,
         attention_mask: torch.Tensor,
-        whole: bool = False,
+        padded: bool = False,
         pooled: torch.Tensor | None = None,
     ) -> Packing | Parts | None:
         """Return how an encoder pass leaves out the padding of rows `(R, T)`, or None if it computes it.
@@ -46,10 +46,10 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
         Args:
             encoder: one of this model's.
             attention_mask: `(R, T)`.
-            whole: whether the pass needs the padding.
+            padded: whether the pass needs the padding.
             pooled: `(R,)`, the position of the only token of each row whose last vector is read, if there is one.
         """
-        packing = None if whole or self.computes_padding else packing_of(encoder, attention_mask, pooled)
+        packing = None if padded or self.computes_padding else packing_of(encoder, attention_mask, pooled)
         if not (torch.compiler.is_compiling() or torch.is_inference_mode_enabled()):
             padding = attention_mask.numel() - attention_mask.sum() if packing is None else packing.padding
             self.padding_tokens = self.padding_tokens + padding

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import AutoModel, PreTrainedModel
+from transformers import AutoModel, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from ..pooling import ALL_LAYERS, build_projection, pool, token_places
@@ -35,6 +35,13 @@ from .view_adapters import UpProjection, ViewAdapters
 from .whitening import Whitening
 
 
+def new_encoder(config: PretrainedConfig) -> PreTrainedModel:
+    """Return an encoder with new weights, without its pooler, which is for another pre-training task."""
+    encoder = AutoModel.from_config(config)
+    encoder.pooler = None
+    return encoder
+
+
 def without_pooler(backbone: nn.Module) -> dict[str, torch.Tensor]:
     """Return a pre-trained encoder's tensors without its pooler, which no encoder of the zoo has."""
     return {name: tensor for name, tensor in backbone.state_dict().items() if not name.startswith("pooler.")}
@@ -51,8 +58,7 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
 
     def __init__(self, config: SentenceEncoderConfig):
         super().__init__(config)
-        self.backbone = AutoModel.from_config(config.backbone_config)
-        self.backbone.pooler = None  # its pooler is for another pre-training task
+        self.backbone = new_encoder(config.backbone_config)
         self.causal = is_causal(self.backbone)
         if config.pooling == "cls" and self.causal:
             raise ValueError(
@@ -81,6 +87,16 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
             head for head in self.training_heads if head not in {name.split(".")[0] for name in self.state_dict()}
         }
         return missing, {name for name in unexpected if name.split(".")[0] not in heads}
+
+    @property
+    def needs_padding(self) -> bool:
+        """Whether every pass of the backbone computes the padding."""
+        return False
+
+    @property
+    def pools_early(self) -> bool:
+        """Whether the last layer may compute the pooled tokens alone."""
+        return True
 
     @property
     def embedding_size(self) -> int:
@@ -266,12 +282,14 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
                 inputs["position_ids"] = positions + self.config.prefix_positions
         pooling = self.pooling
         # Attentions and a cache are of padded rows; `wk` divides by the norms of token vectors, at padding too.
-        whole = bool(inputs.get("output_attentions")) or "cache" in inputs or pooling == "wk"
-        places = token_places(pooling, input_ids, attention_mask, self.config.mask_token_id) if pooled_only else None
+        padded = bool(inputs.get("output_attentions")) or "cache" in inputs or pooling == "wk" or self.needs_padding
+        places = None
+        if pooled_only and self.pools_early:
+            places = token_places(pooling, input_ids, attention_mask, self.config.mask_token_id)
         outputs = self.run_backbone(
             input_ids=input_ids,
             attention_mask=attention_mask,
-            packing=self.packing(self.backbone, attention_mask, whole, places),
+            packing=self.packing(self.backbone, attention_mask, padded, places),
             output_hidden_states=output_hidden_states or pooling in ALL_LAYERS,
             **{name: value for name, value in inputs.items() if value is not None},
         )

@@ -119,12 +119,15 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         return missing - set().union(*lost.values()), unexpected
 
     def recover_heads(self, lost: set[str]) -> set[str]:
-        """Initialise the heads that a serving checkpoint lacks from its encoder; return those that need no warning."""
-        heads = [head for name, head in self.named_children() if name in lost]
-        for head, source in [*((encoder, self.model.backbone) for encoder in self.encoders()), *self.averages()]:
-            if head in heads:
-                head.load_state_dict(source.state_dict())
-        return {"average"} & lost
+        """Initialise the heads that a serving checkpoint lacks, and return those that need no warning.
+
+        Encoders and averages start as copies of what they have learned from: the served encoder.
+        """
+        sources = dict([*((encoder, self.model.backbone) for encoder in self.encoders()), *self.averages()])
+        copies = {name: head for name, head in self.named_children() if name in lost and head in sources}
+        for head in copies.values():
+            head.load_state_dict(sources[head].state_dict())
+        return set(copies)
 
     @torch.no_grad()
     def take_published(self, form: CsezooModel) -> None:
@@ -242,13 +245,17 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         losses, weighted, embeddings = {}, [], None
         if input_ids is not None:
             attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+            # Before the encoder's pass, because a backward pass begins with what was computed last. The gradient of
+            # all weights would need memory beside the encoder's activations.
+            of_weights = self.weight_losses()
             views = self.config.encoded_views
             pooled = self.pool_views(input_ids[:, :views], attention_mask[:, :views], rows)[:rows]  # (B, V, H)
             embeddings = self.project(pooled)
             if self.config.contrastive_weight > 0:
                 losses["contrastive"] = self.contrastive_loss(embeddings, self.duplicates(input_ids[:rows]))
                 weighted.append(self.config.contrastive_weight * losses["contrastive"])
-            for name, (weight, value) in self.auxiliary_losses(input_ids, attention_mask, pooled, embeddings).items():
+            auxiliary = self.auxiliary_losses(input_ids, attention_mask, pooled, embeddings) | of_weights
+            for name, (weight, value) in auxiliary.items():
                 losses[name] = value
                 weighted.append(weight * value)
             if self.config.rank_weight > 0:
@@ -281,16 +288,24 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             input_ids, attention_mask: `(B, V, T)`.
             rows: how many leading sentences count, for a method that uses the loss to make its views.
         """
-        pooled = self.pool_rows(input_ids, attention_mask)
-        if self.config.denoise == "none":
-            return pooled
-        return pooled - self.prompt_biases(input_ids, attention_mask)
+        return self.denoised(self.pool_rows(input_ids, attention_mask), input_ids, attention_mask)
 
-    def pool_rows(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Encode token ids `(B, V, T)` to pooled vectors `(B, V, H)`, without subtracting a prompt's bias."""
+    def denoised(self, pooled: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Subtract from pooled vectors `(B, V, H)` the biases of their templates, if training does that."""
+        return pooled if self.config.denoise == "none" else pooled - self.prompt_biases(input_ids, attention_mask)
+
+    def pool_rows(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, pooled_only: bool = True
+    ) -> torch.Tensor:
+        """Encode token ids `(B, V, T)` to pooled vectors `(B, V, H)`, without subtracting a prompt's bias.
+
+        Args:
+            input_ids, attention_mask: `(B, V, T)`.
+            pooled_only: the last layer may leave out tokens that the pooling does not read.
+        """
 
         def pool(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-            _, pooled = self.encode_views(input_ids, attention_mask, pooled_only=True)
+            _, pooled = self.encode_views(input_ids, attention_mask, pooled_only=pooled_only)
             return pooled.unflatten(0, input_ids.shape[:2])
 
         return in_mini_batches(pool, self.mini_batch_size, input_ids, attention_mask)
@@ -454,6 +469,10 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
                 short = self.project(F.pad(pooled[..., :dim], (0, pooled.shape[-1] - dim)))
             losses[f"matryoshka_{dim}"] = (weight, self.contrastive_loss(short, duplicates))
         return losses
+
+    def weight_losses(self) -> dict[str, tuple[float, torch.Tensor]]:
+        """Auxiliary seam: return named losses of the weights alone, each with its weight."""
+        return {}
 
     def auxiliary_losses(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, pooled: torch.Tensor, embeddings: torch.Tensor

@@ -4,4 +4,3 @@ from .configuration import ConSERTConfig
 from .model import ConSERTForContrastiveLearning, ConSERTModel
 
 METHOD = (ConSERTConfig, ConSERTModel, ConSERTForContrastiveLearning)
-__all__ = ["METHOD", "ConSERTConfig", "ConSERTForContrastiveLearning", "ConSERTModel"]

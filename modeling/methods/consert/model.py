@@ -59,15 +59,7 @@ def feature_cutoff(attention_mask: torch.Tensor, hidden_size: int, rate: float) 
 
 
 class ConSERTModel(SentenceEncoderModel):
-    """The encoder that a ConSERT checkpoint serves. Nothing is cut off or shuffled.
-
-    Example:
-        >>> from transformers import BertConfig
-        >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
-        >>> model = ConSERTModel(ConSERTConfig(backbone_config=tiny)).eval()
-        >>> model(input_ids=torch.tensor([[1, 2, 3]])).pooler_output.shape
-        torch.Size([1, 8])
-    """
+    """The encoder that a ConSERT checkpoint serves. Nothing is cut off or shuffled."""
 
     config_class = ConSERTConfig
 

@@ -4,4 +4,3 @@ from .configuration import ContrastiveTensionConfig
 from .model import ContrastiveTensionForContrastiveLearning, ContrastiveTensionModel
 
 METHOD = (ContrastiveTensionConfig, ContrastiveTensionModel, ContrastiveTensionForContrastiveLearning)
-__all__ = ["METHOD", "ContrastiveTensionConfig", "ContrastiveTensionForContrastiveLearning", "ContrastiveTensionModel"]

@@ -25,10 +25,10 @@ Relations:
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import AutoModel, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ...contrastive.distributed import gather_rows, sum_over_processes, world_size
-from ...contrastive.sentence_encoder import SentenceEncoderModel
+from ...contrastive.sentence_encoder import SentenceEncoderModel, new_encoder
 from ...contrastive.training_model import ForContrastiveLearning
 from ...objectives import at_least_float32
 from .configuration import ContrastiveTensionConfig
@@ -91,15 +91,7 @@ def pair_loss(scores: torch.Tensor, same: torch.Tensor, kept: torch.Tensor | Non
 
 
 class ContrastiveTensionModel(SentenceEncoderModel):
-    """The encoder that a Contrastive Tension checkpoint serves: the second one, or the first if dev chose it.
-
-    Example:
-        >>> from transformers import BertConfig
-        >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
-        >>> model = ContrastiveTensionModel(ContrastiveTensionConfig(backbone_config=tiny)).eval()
-        >>> model(input_ids=torch.tensor([[1, 2, 3]])).pooler_output.shape
-        torch.Size([1, 8])
-    """
+    """The encoder that a Contrastive Tension checkpoint serves: the second one, or the first if dev chose it."""
 
     config_class = ContrastiveTensionConfig
     training_heads = (*SentenceEncoderModel.training_heads, "first")
@@ -123,8 +115,7 @@ class ContrastiveTensionForContrastiveLearning(ForContrastiveLearning):
 
     def __init__(self, config: ContrastiveTensionConfig):
         super().__init__(config)
-        self.first = AutoModel.from_config(config.backbone_config)
-        self.first.pooler = None
+        self.first = new_encoder(config.backbone_config)
         self.post_init()
 
     def encoders(self) -> list[PreTrainedModel]:
@@ -133,10 +124,6 @@ class ContrastiveTensionForContrastiveLearning(ForContrastiveLearning):
     def served_encoders(self) -> list[nn.Module]:
         """Return both encoders, the second one first; with an average of weights only that, which is the second's."""
         return [*super().served_encoders(), *([] if self.config.ema_decay > 0 else [self.first])]
-
-    def recover_heads(self, lost: set[str]) -> set[str]:
-        """Start the first encoder from the served one."""
-        return super().recover_heads(lost) | ({"first"} & lost)
 
     def pool_views(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, rows: int | None = None

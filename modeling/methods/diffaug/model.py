@@ -36,7 +36,6 @@ import torch
 import torch.nn.functional as F
 from peft import PrefixEncoder, PrefixTuningConfig
 from torch import nn
-from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from ...contrastive.backbones import hidden_dropout
@@ -63,13 +62,6 @@ class DiffAugModel(SentenceEncoderModel):
 
     The prefixes are stored as keys and values, `prefixes` `(M, 2, heads, 2l, H / heads)`, the last output of the
     training model's table and MLP.
-
-    Example:
-        >>> from transformers import BertConfig
-        >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
-        >>> model = DiffAugModel(DiffAugConfig(backbone_config=tiny, prefix_length=3)).eval()
-        >>> model.prefixes.shape, model(input_ids=torch.tensor([[1, 2, 3]])).pooler_output.shape
-        (torch.Size([2, 2, 2, 6, 4]), torch.Size([1, 8]))
     """
 
     config_class = DiffAugConfig
@@ -114,22 +106,20 @@ class DiffAugModel(SentenceEncoderModel):
         own = {"view_adapters": self.view_adapters} if self.config.views_module == "lora" else {}
         return super().lora_modules() | own
 
-    def packing(
-        self,
-        encoder: PreTrainedModel,
-        attention_mask: torch.Tensor,
-        whole: bool = False,
-        pooled: torch.Tensor | None = None,
-    ) -> Packing | Parts | None:
-        """Compute padding if prefixes are in slots, which are extra tokens of each row, or if rows must stay together.
+    @property
+    def needs_padding(self) -> bool:
+        """Whether prefixes are in slots, which are extra tokens of each row, or rows must stay together.
 
         The prefixes, or the modules, of a row are those of its view. An encoder that cannot read packed tokens would
-        need them for its parts. The other modules read all tokens, each with its share of the sets.
+        need them for its parts.
         """
-        prefix = self.config.views_module == "prefix"
-        slots = self.config.prefix_positions > 0 and prefix and not self.cached
-        whole = whole or slots or not can_pack(encoder)
-        return super().packing(encoder, attention_mask, whole, pooled if prefix else None)
+        slots = self.config.prefix_positions > 0 and not self.cached
+        return slots or not can_pack(self.backbone)
+
+    @property
+    def pools_early(self) -> bool:
+        """Whether there are prefixes: other modules read all tokens, each with its share of the sets."""
+        return self.config.views_module == "prefix"
 
     def run_backbone(
         self,
@@ -258,7 +248,7 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
             self._build_prefix_encoders()
             table = self.prefix_encoder.embedding.weight
             table.copy_(self.model.prefixes.permute(3, 0, 1, 2, 4).flatten(1)[: len(table)])
-        return super().recover_heads(lost) | ({"prefix_encoder", "average_prefix_encoder"} & lost)
+        return super().recover_heads(lost) | ({"prefix_encoder"} & lost)
 
     def averages(self) -> list[tuple[nn.Module, nn.Module]]:
         """Return every average of weights. The prefixes that the average serves come from an average, too."""

@@ -4,4 +4,3 @@ from .configuration import DiffCSEConfig
 from .model import DiffCSEForContrastiveLearning, DiffCSEModel
 
 METHOD = (DiffCSEConfig, DiffCSEModel, DiffCSEForContrastiveLearning)
-__all__ = ["METHOD", "DiffCSEConfig", "DiffCSEForContrastiveLearning", "DiffCSEModel"]

@@ -26,14 +26,14 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import AutoModel, AutoModelForMaskedLM, PreTrainedModel
+from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from ...contrastive.backbones import embedding_output
 from ...contrastive.distributed import gather_rows, number_of_each
 from ...contrastive.masked_language_modeling import MaskedLMHead, MaskedLMTransform, mask_tokens, masked_lm_loss
 from ...contrastive.mini_batches import in_mini_batches
 from ...contrastive.packing import packed
-from ...contrastive.sentence_encoder import SentenceEncoderModel
+from ...contrastive.sentence_encoder import SentenceEncoderModel, new_encoder
 from ...contrastive.training_model import ContrastiveLearningOutput, ForContrastiveLearning
 from ...objectives import at_least_float32, replaced_token_detection
 from .configuration import DiffCSEConfig
@@ -41,15 +41,7 @@ from .editing import delete_tokens, insert_masks
 
 
 class DiffCSEModel(SentenceEncoderModel):
-    """The encoder that a DiffCSE checkpoint serves: the backbone's [CLS] vector, without the projection.
-
-    Example:
-        >>> from transformers import BertConfig
-        >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
-        >>> model = DiffCSEModel(DiffCSEConfig(backbone_config=tiny)).eval()
-        >>> model(input_ids=torch.tensor([[1, 2, 3]])).pooler_output.shape
-        torch.Size([1, 8])
-    """
+    """The encoder that a DiffCSE checkpoint serves: the backbone's [CLS] vector, without the projection."""
 
     config_class = DiffCSEConfig
     training_heads = SentenceEncoderModel.training_heads + (
@@ -88,8 +80,7 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
         super().__init__(config)
         if config.rtd_weight > 0:
             backbone = config.backbone_config
-            self.discriminator = AutoModel.from_config(backbone)
-            self.discriminator.pooler = None
+            self.discriminator = new_encoder(backbone)
             if config.prediction != "masked_lm":  # two scores per token for each edit
                 self.discriminator_head = DiscriminatorHead(backbone.hidden_size, 2 * len(config.edits))
             if config.prediction != "rtd":
@@ -111,10 +102,6 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
     def masked_lm_heads(self) -> dict[str, MaskedLMTransform]:
         predicts_tokens = self.config.rtd_weight > 0 and self.config.prediction != "rtd"
         return super().masked_lm_heads() | ({"prediction": self.discriminator_lm_head} if predicts_tokens else {})
-
-    def recover_heads(self, lost: set[str]) -> set[str]:
-        """Start the discriminator from the served encoder, just as a new run starts it from the pre-trained one."""
-        return super().recover_heads(lost) | ({"discriminator"} & lost)
 
     def train(self, mode: bool = True) -> "DiffCSEForContrastiveLearning":
         super().train(mode)
@@ -242,9 +229,9 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
                 return torch.cat([vectors[:, None].to(output.dtype), output[:, 1:]], dim=1)
 
             # The mean over all positions also reads the vectors at padding.
-            whole = self.config.prediction == "rtd" and self.config.rtd_reduction == "mean"
+            padded = self.config.prediction == "rtd" and self.config.rtd_reduction == "mean"
             with embedding_output(self.discriminator).register_forward_hook(condition):
-                packing = self.packing(self.discriminator, attention_mask, whole=whole)
+                packing = self.packing(self.discriminator, attention_mask, padded=padded)
                 with packed(self.discriminator, attention_mask, packing) as discriminator:
                     hidden = discriminator(input_ids=input_ids).last_hidden_state
             return hidden if packing is None else packing.unpack(hidden)

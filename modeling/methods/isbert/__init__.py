@@ -4,4 +4,3 @@ from .configuration import ISBERTConfig
 from .model import ISBERTForContrastiveLearning, ISBERTModel
 
 METHOD = (ISBERTConfig, ISBERTModel, ISBERTForContrastiveLearning)
-__all__ = ["METHOD", "ISBERTConfig", "ISBERTForContrastiveLearning", "ISBERTModel"]

@@ -83,15 +83,7 @@ def jensen_shannon(
 
 
 class ISBERTModel(SentenceEncoderModel):
-    """The encoder that an IS-BERT checkpoint serves. Its last hidden state are the n-gram features.
-
-    Example:
-        >>> from transformers import BertConfig
-        >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
-        >>> model = ISBERTModel(ISBERTConfig(backbone_config=tiny)).eval()
-        >>> model(input_ids=torch.tensor([[1, 2, 3]])).pooler_output.shape
-        torch.Size([1, 8])
-    """
+    """The encoder that an IS-BERT checkpoint serves. Its last hidden state are the n-gram features."""
 
     config_class = ISBERTConfig
 

@@ -38,7 +38,6 @@ from ...contrastive.packing import Packing
 from ...contrastive.perturbations import Perturbation, perturbed
 from ...contrastive.sentence_encoder import SentenceEncoderModel
 from ...contrastive.training_model import ForContrastiveLearning
-from ...serving.pooling_csezoo import BackboneOutput
 from .configuration import L2PCSRConfig
 
 # The inner steps use only the direction of a gradient. In half precision small gradients would become 0; scaling by a
@@ -134,15 +133,7 @@ def _add(noise: torch.Tensor, hidden: torch.Tensor, packing: Packing | None) -> 
 
 
 class L2PCSRModel(SentenceEncoderModel):
-    """The encoder that an L2P-CSR checkpoint serves. Nothing is weakened at test.
-
-    Example:
-        >>> from transformers import BertConfig
-        >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
-        >>> model = L2PCSRModel(L2PCSRConfig(backbone_config=tiny)).eval()
-        >>> model(input_ids=torch.tensor([[1, 2, 3]])).pooler_output.shape
-        torch.Size([1, 8])
-    """
+    """The encoder that an L2P-CSR checkpoint serves. Nothing is weakened at test."""
 
     config_class = L2PCSRConfig
 
@@ -169,8 +160,6 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
     config_class = L2PCSRConfig
     serving_class = L2PCSRModel
     seams = ("views",)
-    # The perturbations of the views, set only inside `_perturbed_views`.
-    perturbations: list[Perturbation] | None = None
 
     def pool_views(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, rows: int | None = None
@@ -182,22 +171,7 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
             input_ids = F.pad(input_ids, (0, more), value=self.config.backbone_config.pad_token_id)
             attention_mask = F.pad(attention_mask, (0, more))
         learned = self.learn_weakening(input_ids, attention_mask, rows)
-        return self._perturbed_views(self.masks(learned), input_ids, attention_mask, rows)
-
-    def pool_rows(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        if self.perturbations is None:
-            return super().pool_rows(input_ids, attention_mask)
-        if self.config.attend_padding:
-            attention_mask = torch.ones_like(attention_mask)
-        with perturbed(self.model.backbone, self.perturbations):
-            return super().pool_rows(input_ids, attention_mask)
-
-    def encode_views(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **inputs: Any
-    ) -> tuple[BackboneOutput, torch.Tensor]:
-        if self.perturbations and len(self.perturbations) > self.config.num_hidden_layers:
-            inputs["pooled_only"] = False  # the mask of the last layer is for all tokens
-        return super().encode_views(input_ids, attention_mask, **inputs)
+        return self._perturbed_views(self.masks(learned), input_ids, attention_mask)
 
     def learn_views(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> None:
         self.learn_weakening(input_ids, attention_mask)
@@ -231,7 +205,7 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
         buffers = [(buffer, buffer.clone()) for buffer in self.buffers()]
         for _ in range(self.config.inner_steps):
             masks = {name: mask.detach().requires_grad_() for name, mask in self.masks(learned).items()}
-            pooled = self._perturbed_views(masks, input_ids, attention_mask, rows)[:rows]
+            pooled = self._perturbed_views(masks, input_ids, attention_mask)[:rows]
             loss = self.contrastive_loss(self.project(pooled), duplicates)
             gradients = torch.autograd.grad(GRADIENT_SCALE * loss, list(masks.values()))
             learned = self._ascended(learned, dict(zip(masks, gradients, strict=True)))
@@ -294,16 +268,17 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
         return {name: ascend(learned[name], gradients[name], **steps[name]) for name in learned}
 
     def _perturbed_views(
-        self, masks: dict[str, torch.Tensor], input_ids: torch.Tensor, attention_mask: torch.Tensor, rows: int | None
+        self, masks: dict[str, torch.Tensor], input_ids: torch.Tensor, attention_mask: torch.Tensor
     ) -> torch.Tensor:
         """Encode the views with these masks, all in one forward pass."""
         if self.config.weakening == "noise":
-            self.perturbations = [partial(_add, masks["noise"])]
+            perturbations: list[Perturbation] = [partial(_add, masks["noise"])]
         else:
             absent = torch.ones(self.config.weakened_layers, 1, 1, device=input_ids.device)
             layers = zip(masks.get("token", absent), masks.get("feature", absent), strict=True)
-            self.perturbations = [partial(_weakened, token, feature) for token, feature in layers]
-        try:
-            return super().pool_views(input_ids, attention_mask, rows)
-        finally:
-            self.perturbations = None
+            perturbations = [partial(_weakened, token, feature) for token, feature in layers]
+        attended = torch.ones_like(attention_mask) if self.config.attend_padding else attention_mask
+        every_layer = len(perturbations) > self.config.num_hidden_layers  # the mask of the last one is for all tokens
+        with perturbed(self.model.backbone, perturbations):
+            pooled = self.pool_rows(input_ids, attended, pooled_only=not every_layer)
+        return self.denoised(pooled, input_ids, attention_mask)

@@ -32,15 +32,7 @@ __all__ = ["NEGATIVE_PREFIXES", "PrdSimCSEForContrastiveLearning", "PrdSimCSEMod
 
 
 class PrdSimCSEModel(SentenceEncoderModel):
-    """The encoder that a PrdSimCSE checkpoint serves. Sentences are embedded without prefixes.
-
-    Example:
-        >>> from transformers import BertConfig
-        >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
-        >>> model = PrdSimCSEModel(PrdSimCSEConfig(backbone_config=tiny)).eval()
-        >>> model(input_ids=torch.tensor([[1, 2, 3]])).pooler_output.shape
-        torch.Size([1, 8])
-    """
+    """The encoder that a PrdSimCSE checkpoint serves. Sentences are embedded without prefixes."""
 
     config_class = PrdSimCSEConfig
 

@@ -4,4 +4,3 @@ from .configuration import SGOPTConfig
 from .model import SGOPTForContrastiveLearning, SGOPTModel
 
 METHOD = (SGOPTConfig, SGOPTModel, SGOPTForContrastiveLearning)
-__all__ = ["METHOD", "SGOPTConfig", "SGOPTForContrastiveLearning", "SGOPTModel"]

@@ -22,12 +22,12 @@ Relations:
 """
 
 import torch
-from transformers import AutoModel, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ...contrastive.backbones import embedding_layer
 from ...contrastive.distributed import gather_rows, sum_over_processes
 from ...contrastive.packing import packed
-from ...contrastive.sentence_encoder import SentenceEncoderModel
+from ...contrastive.sentence_encoder import SentenceEncoderModel, new_encoder
 from ...contrastive.training_model import ForContrastiveLearning
 from ...objectives import parameter_distance, self_guided
 from ...pooling import pool
@@ -35,15 +35,7 @@ from .configuration import SGOPTConfig
 
 
 class SGOPTModel(SentenceEncoderModel):
-    """The encoder that an SG-OPT checkpoint serves: only the tuned one.
-
-    Example:
-        >>> from transformers import BertConfig
-        >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
-        >>> model = SGOPTModel(SGOPTConfig(backbone_config=tiny)).eval()
-        >>> model(input_ids=torch.tensor([[1, 2, 3]])).pooler_output.shape
-        torch.Size([1, 8])
-    """
+    """The encoder that an SG-OPT checkpoint serves: only the tuned one."""
 
     config_class = SGOPTConfig
     training_heads = (*SentenceEncoderModel.training_heads, "twin")
@@ -68,23 +60,16 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
     serving_class = SGOPTModel
     seams = ("data", "views", "objective", "auxiliary")
     ranked_views = (0, 0)  # the other views are the twin's
-    # From the twin, between `pool_views` and `auxiliary_losses` of a batch.
-    distance: torch.Tensor | None = None
 
     def __init__(self, config: SGOPTConfig):
         super().__init__(config)
         if config.has_twin:
-            self.twin = AutoModel.from_config(config.backbone_config)
-            self.twin.pooler = None
+            self.twin = new_encoder(config.backbone_config)
         self.post_init()
         self.train()
 
     def encoders(self) -> list[PreTrainedModel]:
         return super().encoders() + ([self.twin] if self.config.has_twin else [])
-
-    def recover_heads(self, lost: set[str]) -> set[str]:
-        """Start the twin as a copy of the served encoder."""
-        return super().recover_heads(lost) | ({"twin"} & lost)
 
     def train(self, mode: bool = True) -> "SGOPTForContrastiveLearning":
         super().train(mode)
@@ -99,10 +84,6 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, rows: int | None = None
     ) -> torch.Tensor:
         """Encode `(B, V, T)` to `(B, 1 + K, H)`: embeddings, then views of all layers (opt3) or a random one."""
-        if self.config.regularizer_weight > 0:
-            # Before the encoder's pass, because a backward pass begins with what was computed last. Its gradient of
-            # all weights would need memory beside the encoder's activations.
-            self.distance = parameter_distance(self.model.backbone, self.twin)
         if self.config.guide == "self":
             return super().pool_views(input_ids, attention_mask, rows)
         embeddings = super().pool_views(input_ids[:, :1], attention_mask[:, :1], rows)  # (B, 1, H)
@@ -136,11 +117,6 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
         )
         return sum_over_processes(share)
 
-    def auxiliary_losses(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, pooled: torch.Tensor, embeddings: torch.Tensor
-    ) -> dict[str, tuple[float, torch.Tensor]]:
-        losses = super().auxiliary_losses(input_ids, attention_mask, pooled, embeddings)
-        if self.distance is not None:
-            losses["regularizer"] = (self.config.regularizer_weight, self.distance)
-            self.distance = None
-        return losses
+    def weight_losses(self) -> dict[str, tuple[float, torch.Tensor]]:
+        weight = self.config.regularizer_weight
+        return {"regularizer": (weight, parameter_distance(self.model.backbone, self.twin))} if weight > 0 else {}

@@ -4,4 +4,3 @@ from .configuration import SimCSEConfig
 from .model import SimCSEForContrastiveLearning, SimCSEModel
 
 METHOD = (SimCSEConfig, SimCSEModel, SimCSEForContrastiveLearning)
-__all__ = ["METHOD", "SimCSEConfig", "SimCSEForContrastiveLearning", "SimCSEModel"]
