@@ -35,7 +35,7 @@ from tests.methods import CONFIGS, TESTED, run_keys
 from tests.pretend_device import GPU, WAITS, PretendGPU
 from tests.tiny import configure
 from tests.training.faults import AtRecord, Stopped, stop
-from tests.training.loop.test_train import values
+from tests.training.runs import values
 
 # Changes of a method's setting beside those of the matrix.
 MORE = {f"{name}, duplicates masked": (name, {"mask_duplicates": True}) for name in TESTED}

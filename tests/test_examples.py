@@ -23,7 +23,7 @@ from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
 from tests.interpreters import free_port, run_python
-from tests.training.loop.test_train import command_line, values
+from tests.training.runs import command_line, values
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"

@@ -9,7 +9,7 @@ from .environment import keep_freed_memory
 from .errors import UserError, exit_with_one_line
 from .recipes import (
     QUICKSTARTS,
-    check_keys,
+    coerce_keys,
     describe_keys,
     describe_recipe,
     load_recipe,
@@ -51,7 +51,7 @@ def run(arguments: list[str]) -> None:
     if not arguments:
         raise UserError("give a recipe (`csezoo recipes` lists them) or a YAML file; --help shows the keys")
     name, overrides = arguments[0], parse_overrides(arguments[1:])
-    check_keys(merged_values(name, overrides))  # before torch is imported, which takes seconds
+    coerce_keys(merged_values(name, overrides))  # before torch is imported, which takes seconds
     if name in QUICKSTARTS:
         for library in ("torch", "transformers", "csezoo.modeling", "csezoo.training.loop.runs"):  # takes many seconds
             print(f"loading {library}", file=sys.stderr, flush=True)

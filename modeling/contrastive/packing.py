@@ -169,7 +169,9 @@ def can_pool_early(encoder: PreTrainedModel) -> bool:
 
     It must run once, be built like the first one, and have one projection to keys and one to values.
     """
-    *others, last = hidden_layers(_without_head(encoder))
+    if not (layers := hidden_layers(_without_head(encoder))):
+        return False
+    *others, last = layers
     alike = bool(others) and type(others[0]) is type(last)
     return alike and last not in others and all(len(projections_of(last, ends)) == 1 for ends in (KEY, VALUE))
 

@@ -13,6 +13,7 @@ from tests.conftest import SENTENCES
 from tests.hub_server import HubServer
 from tests.repositories import publish_to, tiny_repository
 from tests.training.faults import AtRecord, Stopped, stop
+from tests.training.runs import values
 
 
 @pytest.fixture(scope="session")
@@ -53,6 +54,12 @@ def triplets(tmp_path):
     rows = [f"{a},{b},{c}" for a, b, c in zip(SENTENCES[:40], SENTENCES[1:41], SENTENCES[2:42], strict=True)]
     path.write_text("premise,entailed,contradicted\n" + "\n".join(rows) + "\n", encoding="utf-8")
     return {"nli_file": str(path), "nli_columns": ["premise", "entailed", "contradicted"], "nli_classes": 2}
+
+
+@pytest.fixture
+def tiny(bases, train_file, dev_file, tmp_path):
+    """A function that returns the keys of a run of a few seconds, see `values`; its directory is `run`."""
+    return partial(values, bases["bert"], train_file, dev_file, tmp_path / "run")
 
 
 @pytest.fixture

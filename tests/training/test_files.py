@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from csezoo.training.cli.options import check_out
+from csezoo.training.cli.options import refuse_unwritable
 from csezoo.training.data.collation import tokenize_once
 from csezoo.training.data.texts import load_sentences
 from csezoo.training.errors import UserError
@@ -26,11 +26,11 @@ from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
 from tests.interpreters import CONTEXT, run_python
 from tests.training.faults import train_in_child
-from tests.training.loop.test_train import command_line, values
+from tests.training.runs import command_line
 
 
-def test_a_second_run_in_the_same_directory_is_refused(bases, train_file, dev_file, tmp_path):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=1)
+def test_a_second_run_in_the_same_directory_is_refused(tiny, tmp_path):
+    recipe = tiny(max_steps=1)
     with locked(tmp_path / "run"):
         code, err = train_in_child(command_line(recipe), tmp_path)
     assert code == 2 and "Traceback" not in err
@@ -44,7 +44,7 @@ def test_a_link_in_a_circle_is_refused_and_stays(tmp_path):
     with pytest.raises(OSError, match="symbolic links"):
         replace_file(link, "{}")
     with pytest.raises(UserError, match="out: .* cannot be written"):
-        check_out(str(link))
+        refuse_unwritable(str(link))
     assert link.is_symlink() and len(list(tmp_path.iterdir())) == 1
     other = tmp_path / "other.json"
     other.symlink_to(tmp_path / "not yet")

@@ -1,4 +1,4 @@
-"""Benchmark of streams: how fast batches are read, and how fast a resumed run finds its place again."""
+"""Benchmark of streams: how fast batches are read, and how fast a resumed run finds its position again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from accelerate import Accelerator
 from tqdm.auto import tqdm
 
-from ..data.streams import Place
+from ..data.streams import StreamPosition
 from ..environment import peak_rss_bytes
 from ..errors import UserError
 from ..loop.building import build
@@ -21,7 +21,7 @@ from .race import machine, race
 
 
 def benchmark_stream(recipe: Recipe, *, batches: int = 10_000, repeats: int = 5) -> dict[str, object]:
-    """Read batches of a stream as a run does. Then time the first batch after them, with the place and without it.
+    """Read batches of a stream as a run does. Then time the first batch after them, with the position and without it.
 
     Args:
         recipe: a recipe with `streaming`.
@@ -29,10 +29,10 @@ def benchmark_stream(recipe: Recipe, *, batches: int = 10_000, repeats: int = 5)
         repeats: how often each side is timed.
 
     Returns:
-        * the figures of `race`: ours continues from the place that a checkpoint has, the usual way reads all rows
+        * the figures of `race`: ours continues from the position that a checkpoint has, the usual way reads all rows
           before it again;
         * `rows`, `seconds to read` and `rows per second`, tokenised and collated;
-        * the `place`, see `data.streams.Place`;
+        * the `place`, see `data.streams.StreamPosition`;
         * the peak memory, and the machine.
 
     Raises:
@@ -50,13 +50,13 @@ def benchmark_stream(recipe: Recipe, *, batches: int = 10_000, repeats: int = 5)
     for batch in tqdm(read(0, batches), desc="Batches", total=batches, disable=not sys.stderr.isatty()):
         rows += batch["rows"]
     seconds = time.perf_counter() - started
-    place = data.place
+    position = data.position
 
-    def first_batch_after(known: Place | None) -> None:
-        data.place = known
+    def first_batch_after(known: StreamPosition | None) -> None:
+        data.position = known
         next(read(batches, batches + 1))
 
-    figures = race(lambda: first_batch_after(place), lambda: first_batch_after(None), repeats=repeats)
+    figures = race(lambda: first_batch_after(position), lambda: first_batch_after(None), repeats=repeats)
     return {
         "benchmark": "stream",
         "recipe": recipe.recipe,
@@ -65,7 +65,7 @@ def benchmark_stream(recipe: Recipe, *, batches: int = 10_000, repeats: int = 5)
         "rows": rows,
         "seconds to read": seconds,
         "rows per second": rows / seconds,
-        "place": asdict(place) if place else None,
+        "place": asdict(position) if position else None,
         "peak bytes": peak_rss_bytes(),
         "machine": machine(),
     }

@@ -27,7 +27,7 @@ from ..errors import UserError
 from ..loop.building import build, choose_layout
 from ..loop.precision import choose_precision, product_seconds
 from ..loop.run_data import RunData
-from ..loop.training_log import PADDING
+from ..loop.training_log import PADDING_TOKENS
 from ..loop.training_loop import on_device, plan_stages, start_stage, update
 from ..recipes import Recipe
 from .race import machine, race
@@ -165,7 +165,7 @@ class Updates:
         set_seed(recipe.seeds[0])
         self.built = build(self.recipe)
         self.built.model.to(self.accelerator.device)
-        self.layout = choose_layout(self.recipe, self.built.model, self.accelerator, begun=None)
+        self.layout = choose_layout(self.recipe, self.built.model, self.accelerator)
         self.data = RunData(self.recipe, recipe.seeds[0], self.built, self.accelerator)
         self.stage = plan_stages(self.recipe, self.data)[-1]
         parts = start_stage(self.stage, self.recipe, self.built.model, self.accelerator)
@@ -192,7 +192,7 @@ class Updates:
             self.scheduler.step()
             with torch.no_grad():
                 self.built.model.after_update()
-            padding += losses[PADDING]
+            padding += losses[PADDING_TOKENS]
         self.padding_tokens = int(padding)  # waits for the device
         return time.perf_counter() - started
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..environment import keep_freed_memory, quiet_transformers
 from ..errors import UserError
-from .options import SENTEVAL, Command, check_out, check_picture
+from .options import SENTEVAL, Command, refuse_unwritable, refuse_unwritable_picture
 
 if TYPE_CHECKING:
     from ..recipes import Recipe
@@ -225,7 +225,7 @@ def short(options: argparse.Namespace) -> None:
             raise UserError(f"models: {given!r} is not LABEL=MODEL; give a label, such as plain={given}")
         models.append((label, model))
     if options.picture:
-        check_picture(options.picture, "picture")
+        refuse_unwritable_picture(options.picture, "picture")
     chosen = {"dims": options.dims, "pooling": options.pooling}
     report = _report(options, benchmark_short_vectors, models, options.data, **chosen)
     if options.picture:
@@ -341,7 +341,7 @@ def _report_and_draw(
 ) -> None:
     """Report a benchmark of a recipe, and draw a part of its report if `--picture` is given."""
     if options.picture:
-        check_picture(options.picture, "picture")
+        refuse_unwritable_picture(options.picture, "picture")
     report = _report(options, benchmark, _recipe(options), **chosen)
     if options.picture:
         draw(report[part], options.picture)
@@ -352,7 +352,7 @@ def _report(options: argparse.Namespace, benchmark: Callable[..., dict], *argume
     from ..files import write_json
 
     if options.out:
-        check_out(options.out)
+        refuse_unwritable(options.out)
     if chosen.get("repeats", 1) < 1:
         raise UserError(f"repeats: {chosen['repeats']} must be at least 1")
     quiet_transformers()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..environment import quiet_transformers
 from ..errors import UserError
-from .options import Command, add_encoder_options, check_batch_size
+from .options import Command, add_encoder_options, refuse_batch_size
 
 
 def add_commands(command: Command) -> None:
@@ -50,16 +50,16 @@ def encode(options: argparse.Namespace) -> None:
 
     from ..embedding.embed import embed_file
     from ..evaluation.encoders import load_encoder
-    from ..loop.distributed.launch import check_launch
+    from ..loop.distributed.launch import refuse_missing_processes
 
-    check_batch_size(options.batch_size)
+    refuse_batch_size(options.batch_size)
     if not 1 <= options.shard_size <= 10**9:
         raise UserError(f"shard_size: {options.shard_size} must be at least 1 and at most 1,000,000,000")
     if options.truncate_dim is not None and options.truncate_dim < 1:
         raise UserError(f"truncate_dim: {options.truncate_dim} must be at least 1")
     quiet_transformers()
     accelerator = Accelerator()  # before the model is loaded: it assigns each process its device
-    check_launch(accelerator.num_processes)
+    refuse_missing_processes(accelerator.num_processes)
     progress = sys.stderr.isatty() and accelerator.is_main_process
     encoder, receipt = load_encoder(
         options.model, pooling=options.pooling, batch_size=options.batch_size, dtype=options.dtype, progress=progress

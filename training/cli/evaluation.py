@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..environment import quiet_transformers
 from ..errors import UserError, refuse_bytes
 from ..evaluation.tasks.names import SUITES
-from .options import SENTEVAL, Command, add_encoder_options, check_batch_size, check_out
+from .options import SENTEVAL, Command, add_encoder_options, refuse_batch_size, refuse_unwritable
 
 if TYPE_CHECKING:
     from ..evaluation.suites import Task
@@ -106,10 +106,10 @@ def evaluate(options: argparse.Namespace) -> None:
     from ..evaluation.suites import evaluate as run_suites
     from ..recipes import origin
 
-    check_batch_size(options.batch_size)
+    refuse_batch_size(options.batch_size)
     refuse_bytes("queries", " ".join(options.queries or []))
     if options.out:
-        check_out(options.out)
+        refuse_unwritable(options.out)
     if bool(options.format) != bool(options.to):
         raise UserError("format: --format mteb and --to DIR belong together; give both or neither")
     if options.name is not None and not options.format:
@@ -149,7 +149,7 @@ def evaluate(options: argparse.Namespace) -> None:
 def mteb(options: argparse.Namespace) -> None:
     from ..evaluation.mteb_tasks import run_mteb
 
-    check_batch_size(options.batch_size)
+    refuse_batch_size(options.batch_size)
     quiet_transformers()
     choices = {"pooling": options.pooling, "batch_size": options.batch_size, "dtype": options.dtype}
     results = run_mteb(options.model, options.tasks, options.to, data=options.data, name=options.name, **choices)
@@ -197,7 +197,7 @@ def glue(options: argparse.Namespace) -> None:
     from ..evaluation.glue.fine_tuning import FineTuning, run_glue
 
     if options.out:
-        check_out(options.out)
+        refuse_unwritable(options.out)
     quiet_transformers()  # else it warns that the classification head is new
     settings = FineTuning(
         options.learning_rate, options.epochs, options.batch_size, options.max_length, options.dev_share

@@ -31,7 +31,7 @@ def add_encoder_options(added: argparse.ArgumentParser) -> None:
     added.add_argument("--batch_size", type=int, default=128, help=batch_size)
 
 
-def check_out(out: str, option: str = "out") -> None:
+def refuse_unwritable(out: str, option: str = "out") -> None:
     """Check that the file that an option names can be written, before the work whose results go into it.
 
     Raises:
@@ -51,13 +51,13 @@ def check_out(out: str, option: str = "out") -> None:
         raise UserError(f"{option}: {out} cannot be written ({one_line(error)}); give another path") from error
 
 
-def check_picture(out: str, option: str = "out") -> None:
+def refuse_unwritable_picture(out: str, option: str = "out") -> None:
     """Check that a picture can be written; its name must end in `.png`."""
     if not out.endswith(".png"):
         raise UserError(f"{option}: {out} is not a PNG file; give FILE.png")
-    check_out(out, option)
+    refuse_unwritable(out, option)
 
 
-def check_batch_size(batch_size: int) -> None:
+def refuse_batch_size(batch_size: int) -> None:
     if batch_size < 1:
         raise UserError(f"batch_size: {batch_size} must be at least 1")

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 from ..errors import UserError
-from .options import SENTEVAL, Command, check_out
+from .options import SENTEVAL, Command, refuse_unwritable
 
 SENTENCES = "one sentence per line or row; or stsb-sentences, the sentences of STS-B, from --data"
 
@@ -71,7 +71,7 @@ def make_neighbours(options: argparse.Namespace) -> None:
     from ..data.pairs import neighbours
     from ..data.texts import stream_lines
 
-    _check_target(options)
+    _refuse_target(options)
     pairs = list(neighbours(stream_lines(options.file), split=not options.lines))
     if not pairs:
         raise UserError(f"{options.file} has no text of two sentences; remove blank lines, which end a text")
@@ -84,7 +84,7 @@ def backtranslate(options: argparse.Namespace) -> None:
     from ..data.translation import round_trip, translator
     from ..evaluation.encoders import model_receipt
 
-    _check_target(options)
+    _refuse_target(options)
     for name in ("beams", "batch_size", "max_length"):
         if not 1 <= (value := getattr(options, name)) <= 10_000:
             raise UserError(f"{name}: {value} must be at least 1 and at most 10,000")
@@ -109,7 +109,7 @@ def backtranslate(options: argparse.Namespace) -> None:
 def replace_synonyms(options: argparse.Namespace) -> None:
     from ..data.pairs import read_thesaurus, with_synonyms
 
-    _check_target(options)
+    _refuse_target(options)
     synonyms: dict[str, list[str]] = {}
     for file in options.thesaurus:
         if not Path(file).is_file():
@@ -126,10 +126,10 @@ def replace_synonyms(options: argparse.Namespace) -> None:
     _write(options, "synonyms", pairs, lambda done: [pairs[done:]])
 
 
-def _check_target(options: argparse.Namespace) -> None:
+def _refuse_target(options: argparse.Namespace) -> None:
     from ..data.pairs import refuse_existing
 
-    check_out(options.to, "to")
+    refuse_unwritable(options.to, "to")
     refuse_existing(Path(options.to))
 
 

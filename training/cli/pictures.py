@@ -6,7 +6,7 @@ import argparse
 
 from ..environment import quiet_transformers
 from ..errors import UserError, refuse_bytes
-from .options import SENTEVAL, Command, check_picture
+from .options import SENTEVAL, Command, refuse_unwritable_picture
 
 
 def add_commands(command: Command) -> None:
@@ -34,14 +34,13 @@ def add_commands(command: Command) -> None:
     sentences = "two or more sentences; each is a negative of the others"
     added.add_argument("--sentences", nargs="+", required=True, metavar="SENTENCE", help=sentences)
     added.add_argument("--out", required=True, metavar="FILE.png", help="file of the picture")
-    seed = "seed of dropout and of the initial masks (default: 0)"
-    added.add_argument("--seed", type=int, default=0, help=seed)
+    added.add_argument("--seed", type=int, default=0, help="seed of dropout and of the initial masks (default: 0)")
 
 
 def portrait(options: argparse.Namespace) -> None:
     from ..pictures.portraits import PORTRAITS
 
-    check_picture(options.out)
+    refuse_unwritable_picture(options.out)
     quiet_transformers()
     PORTRAITS[options.of](options.model, options.pooling, options.data, options.out)
     print(options.out)
@@ -51,7 +50,7 @@ def weakened(options: argparse.Namespace) -> None:
     from ..loop.weakened import weakened_tokens
     from ..pictures.weakened_tokens import draw_weakened_tokens
 
-    check_picture(options.out)
+    refuse_unwritable_picture(options.out)
     refuse_bytes("sentences", " ".join(options.sentences))
     if not 0 <= options.seed < 2**32:
         raise UserError(f"seed: {options.seed} must be at least 0 and below 2**32")

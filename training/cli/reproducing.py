@@ -54,7 +54,7 @@ def add_machines(added: argparse.ArgumentParser) -> None:
     added.add_argument("--launch", metavar="OPTIONS", help=launcher)
 
 
-def check_machines(options: argparse.Namespace) -> None:
+def refuse_unused_machines(options: argparse.Namespace) -> None:
     """Refuse options of machines that the runs are not made on."""
     if options.sbatch is not None and options.on != "slurm":
         raise UserError("--sbatch: only Slurm has these options; give --on slurm too")
@@ -76,7 +76,7 @@ def reproduce(options: argparse.Namespace) -> None:
     from ..reproducing.profiles import load_profile
     from ..reproducing.reports import describe, list_items, unique_runs
 
-    check_machines(options)
+    refuse_unused_machines(options)
     out, profile = Path(options.out), load_profile(options.profile, options.data)
     if options.item is None:
         if options.rows or options.seeds or options.set or options.dry_run or options.launch or options.on != "here":

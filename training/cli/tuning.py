@@ -12,7 +12,7 @@ from pathlib import Path
 from ..environment import quiet_transformers
 from ..errors import UserError
 from .options import Command
-from .reproducing import add_machines, check_machines, hand_out, key_values
+from .reproducing import add_machines, hand_out, key_values, refuse_unused_machines
 
 OBJECTIVES = ("sts-dev", "sts-sickr-dev", "transfer-dev", "unlabelled")
 
@@ -64,7 +64,7 @@ def tune(options: argparse.Namespace) -> None:
 
     if options.trials < 1:
         raise UserError(f"--trials: {options.trials} must be 1 or more")
-    check_machines(options)
+    refuse_unused_machines(options)
     if options.sentences is not None and options.objective != "unlabelled":
         raise UserError("--sentences: only the objective without labels reads them; give --objective unlabelled too")
     profile, given = load_profile(options.profile, options.data), key_values(options.set)

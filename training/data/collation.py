@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import chain
 from random import Random
 from typing import Any
@@ -86,6 +87,7 @@ def tokenize_once(sentences: datasets.Dataset, **options: Any) -> datasets.Datas
     return sentences.map(tokenize, batched=True, fn_kwargs=options, new_fingerprint=fingerprint, desc="Tokenising")
 
 
+@dataclass
 class ViewCollator:
     """Collates rows of token ids into a padded batch of views `(B, V, T)`.
 
@@ -98,21 +100,12 @@ class ViewCollator:
         edits_special_tokens: give `edit_sentence` the templates and special tokens too.
     """
 
-    def __init__(
-        self,
-        templates: list[Template],
-        pad_token_id: int,
-        view_columns: Callable[[int], list[int]],
-        edit_sentence: Callable[[list[list[int]], Random], list[list[int]]] | None = None,
-        tokenize: Callable[[dict], dict] | None = None,
-        edits_special_tokens: bool = False,
-    ):
-        self.templates = templates
-        self.pad_token_id = pad_token_id
-        self.view_columns = view_columns
-        self.edit_sentence = edit_sentence
-        self.tokenize = tokenize
-        self.edits_special_tokens = edits_special_tokens
+    templates: list[Template]
+    pad_token_id: int
+    view_columns: Callable[[int], list[int]]
+    edit_sentence: Callable[[list[list[int]], Random], list[list[int]]] | None = None
+    tokenize: Callable[[dict], dict] | None = None
+    edits_special_tokens: bool = False
 
     def __call__(self, rows: list[dict[str, Any]], draws: Iterable[Random] = ()) -> dict[str, torch.Tensor]:
         """Return a padded batch of rows.

@@ -41,7 +41,7 @@ def is_saved(directory: str) -> bool:
     return any(os.path.isfile(os.path.join(directory, name)) for name in ("state.json", "dataset_dict.json"))
 
 
-def without_views(schema: pyarrow.Schema) -> pyarrow.Schema:
+def plain_strings(schema: pyarrow.Schema) -> pyarrow.Schema:
     views = pyarrow.types.is_string_view
     return pyarrow.schema(
         [field.with_type(pyarrow.large_string()) if views(field.type) else field for field in schema]

@@ -26,7 +26,7 @@ from ..errors import UserError, is_defect, one_line, quoted
 from ..files import refuse_utf16
 from ..hub import cached_data, sha256
 from .json_files import json_dataset
-from .local_files import is_saved, open_file, raise_bad_utf8, suffix_of, without_views
+from .local_files import is_saved, open_file, plain_strings, raise_bad_utf8, suffix_of
 
 Rows: TypeAlias = datasets.Dataset | datasets.IterableDataset
 # "NA" and "None" are words, not missing values. A row with more cells than the header must not shift its columns.
@@ -192,7 +192,7 @@ class Source:
         elif builder == "parquet":
             schema = pyarrow.parquet.read_schema(files[0])
             if any(pyarrow.types.is_string_view(field.type) for field in schema):
-                options = {"features": datasets.Features.from_arrow_schema(without_views(schema))}
+                options = {"features": datasets.Features.from_arrow_schema(plain_strings(schema))}
         if self.file and not self.streaming:  # otherwise `datasets` would know the file by its path and time alone
             options = {**options, "name": sha256(Path(self.file))}
         patterns = [glob.escape(file) for file in files]

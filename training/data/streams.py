@@ -1,4 +1,4 @@
-"""Batches of a stream: it is read in blocks, each shuffled by seed and number, and it can continue from its place."""
+"""Batches of a stream: it is read in blocks, each shuffled by seed and number, and can continue at a position."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def reading_stream() -> AbstractContextManager[None]:
 
 
 @dataclass(frozen=True)
-class Place:
+class StreamPosition:
     """Where a block of a stream begins. A checkpoint has it, so that a resumed run does not read what comes before.
 
     Args:
@@ -31,7 +31,7 @@ class Place:
         epoch: passes over the stream before it.
         block: its number in the epoch.
         shards: how many shards of the epoch were read completely.
-        inside: the place in the next shard, as `datasets` describes it, or None for its beginning.
+        inside: the position in the next shard, as `datasets` describes it, or None for its beginning.
         readers: how many processes divide the shards.
     """
 
@@ -51,7 +51,7 @@ class Shards:
         order: numbers of the shards in the order in which they are read.
         total: how many shards the stream is divided into.
         read: how many shards of `order` to skip.
-        inside: where to begin in the next one, see `Place`.
+        inside: where to begin in the next one, see `StreamPosition`.
     """
 
     def __init__(self, stream: datasets.IterableDataset, order: list[int], total: int, read: int, inside: dict | None):
@@ -69,7 +69,7 @@ class Shards:
 
     @property
     def inside(self) -> dict | None:
-        """The place in the shard that is being read."""
+        """The position in the shard that is being read."""
         return self.shard.state_dict() if self.shard else None
 
     def take(self, number: int) -> list[dict[str, str]]:
@@ -98,17 +98,17 @@ class StreamedBatches(torch.utils.data.IterableDataset):
     Args:
         shuffle_buffer: rows in a block, rounded up to complete batches.
         start: number of the first batch.
-        place: of a block that begins at `start` or before. What comes before it is not read.
+        position: of a block that begins at `start` or before. What comes before it is not read.
         shards: how many shards the stream is divided into. 1 keeps the order of the rows from block to block.
         own_shards: each process reads only its shards (every `world`-th), and fills its share of a batch from them.
             Otherwise every process reads the complete stream.
 
-    The other arguments are those of `Batches`. An item has `place` too, that of the block of its batch. An error
+    The other arguments are those of `Batches`. An item has `position` too, that of the block of its batch. An error
     that stops the stream is an item with `error` alone, because an exception from a worker would be several lines.
 
     Raises:
-        UserError: fewer shards or sentences in a batch than processes that divide them, or a place of another number
-            of processes.
+        UserError: fewer shards or sentences in a batch than processes that divide them, or a position of another
+            number of processes.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class StreamedBatches(torch.utils.data.IterableDataset):
         world: int,
         shuffle_buffer: int,
         start: int,
-        place: Place | None = None,
+        position: StreamPosition | None = None,
         shards: int = 1,
         own_shards: bool = False,
         length_window: int = 0,
@@ -141,11 +141,11 @@ class StreamedBatches(torch.utils.data.IterableDataset):
                 f"stream_shards: a batch of {batch_size} has no sentence for each of {world} processes; give a larger "
                 "--batch_size, or leave out --stream_shards"
             )
-        self.place = place if place and place.batch <= start else Place(readers=readers)
-        if self.place.readers != readers:
+        self.position = position if position and position.batch <= start else StreamPosition(readers=readers)
+        if self.position.readers != readers:
             raise UserError(
-                f"stream_shards: the run was started with {self.place.readers} processes that divide the shards, not "
-                f"{readers}; resume with as many"
+                f"stream_shards: the run was started with {self.position.readers} processes that divide the shards, "
+                f"not {readers}; resume with as many"
             )
         self.share = process_share(range(batch_size), rank, world) if own_shards else range(batch_size)
         # A window of batches does not cross the end of a block.
@@ -165,42 +165,42 @@ class StreamedBatches(torch.utils.data.IterableDataset):
             share = self.share[: len(rows)]
         else:
             share = process_share(range(len(rows)), self.rank, self.world)
-            rows = [rows[place] for place in share] or rows[:1]
+            rows = [rows[position] for position in share] or rows[:1]
         item = self.collate(rows, draws_of(self.seed, number, share))
-        return {**item, "rows": len(share), "place": self.place}
+        return {**item, "rows": len(share), "position": self.position}
 
     def _batches(self) -> Iterator[tuple[int, list[dict[str, str]]]]:
-        """Yield the number and the rows of every batch from the beginning of the block at `place`."""
+        """Yield the number and the rows of every batch from the beginning of the block at `position`."""
         while True:
-            rows = Shards(self.sentences, self._order(), self.shards, self.place.shards, self.place.inside)
+            rows = Shards(self.sentences, self._order(), self.shards, self.position.shards, self.position.inside)
             while block := rows.take(self.block):
                 batches = self._cut(block)
-                for number, batch in enumerate(batches, start=self.place.batch):
+                for number, batch in enumerate(batches, start=self.position.batch):
                     yield number, [block[i] for i in batch.tolist()]
-                self.place = replace(
-                    self.place,
-                    batch=self.place.batch + len(batches),
-                    block=self.place.block + 1,
+                self.position = replace(
+                    self.position,
+                    batch=self.position.batch + len(batches),
+                    block=self.position.block + 1,
                     shards=rows.read,
                     inside=rows.inside,
                 )
-            if self.place.block == 0:
+            if self.position.block == 0:
                 raise UserError("the stream has no sentences; give another --train_file or --dataset")
-            self.place = replace(self.place, epoch=self.place.epoch + 1, block=0, shards=0, inside=None)
+            self.position = replace(self.position, epoch=self.position.epoch + 1, block=0, shards=0, inside=None)
 
     def _order(self) -> list[int]:
         """Return the shards of this process in the order of the epoch."""
         order = torch.randperm(self.shards, generator=self._generator("shards")).tolist()
-        return [shard for shard in order if shard % self.place.readers == self.rank % self.place.readers]
+        return [shard for shard in order if shard % self.position.readers == self.rank % self.position.readers]
 
     def _cut(self, block: list[dict[str, str]]) -> list[torch.Tensor]:
-        """Shuffle the rows of the block at `place`, and cut them into batches of row numbers."""
-        generator = self._generator(f"block {self.place.block}")
+        """Shuffle the rows of the block at `position`, and cut them into batches of row numbers."""
+        generator = self._generator(f"block {self.position.block}")
         rows = torch.randperm(len(block), generator=generator)
         lengths = torch.tensor([max(len(text) for text in row.values()) for row in block])
         options: dict[str, Any] = {"window": self.length_window, "lengths": lengths, "generator": generator}
         return cut_into_batches(rows, len(self.share), **options)
 
     def _generator(self, purpose: str) -> torch.Generator:
-        draw = Random(f"{self.seed} {self.place.epoch} {purpose}").getrandbits(63)
+        draw = Random(f"{self.seed} {self.position.epoch} {purpose}").getrandbits(63)
         return torch.Generator().manual_seed(draw)

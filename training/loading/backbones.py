@@ -28,7 +28,7 @@ ABOUT_THE_FILE = {"_name_or_path", "architectures", "dtype", "torch_dtype", "tra
 # Padding may move a token's vector by at most this share of the root mean square. On tiny random encoders of 40
 # architectures, rounding moves it by 1e-6, and architectures that do not mask padding move it by 3e-3 and more.
 PADDING_MOVES = 1e-3
-PADDING = 8
+PADDED_BY = 8
 KEYS_OF_THE_ZOO = {"auto_map", "csezoo", "output_hidden_states"}  # in the configuration of a repository's encoder
 SENTENCE = "A small cat sees the old house near the river."
 
@@ -108,7 +108,7 @@ def padding_moves(serving: SentenceEncoderModel, tokenizer: PreTrainedTokenizerB
     """
     ids = torch.tensor(tokenizer(SENTENCE, truncation=True).input_ids, device=serving.device)[None]  # (1, T)
     room = tokenizer.model_max_length - ids.shape[1]
-    padded = torch.nn.functional.pad(ids, (0, min(PADDING, room)), value=tokenizer.pad_token_id)
+    padded = torch.nn.functional.pad(ids, (0, min(PADDED_BY, room)), value=tokenizer.pad_token_id)
     mask = torch.nn.functional.pad(torch.ones_like(ids), (0, padded.shape[1] - ids.shape[1]))
     was_training, computed = serving.training, serving.computes_padding
     with forked_rng(serving.device), torch.no_grad():

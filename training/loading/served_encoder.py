@@ -1,7 +1,8 @@
-"""How a repository of sentence-transformers serves its encoder: its pooling, the layers after it, its prompts."""
+"""How a repository of sentence-transformers serves its encoder; a run follows it where its recipe says nothing."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +22,13 @@ from csezoo.modeling.serving.pooling_csezoo import ACTIVATIONS, LAYERS, POOLINGS
 from ..errors import UserError, one_line, quoted
 from ..files import read_json
 from ..hub import repository_file
+from ..recipes import Recipe, file_name, make_recipe
+from ..recipes.reading import as_word
 from .backbones import load_backbone
 from .templates import serving_tokenizer, template_token_ids
 from .tokenizers import load_tokenizer
 
+logger = logging.getLogger(__name__)
 # The file with the settings of the encoder, by the names that sentence-transformers has given it.
 ENCODER_SETTINGS = tuple(
     f"sentence_{name}_config.json"
@@ -234,6 +238,34 @@ def _prompts(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     except ValueError as error:
         raise _refused(name, one_line(error)) from None
     return {"named_prompts": prompts if _texts(prompts) else None, "default_prompt_name": default}
+
+
+def follow_base(recipe: Recipe) -> tuple[Recipe, ServedEncoder | None]:
+    """Return a recipe with the keys that the repository of its base model tells, and what else it tells.
+
+    A key that the recipe's file or the command line sets is stronger than the repository, whatever it is for, and is
+    named. A key that neither sets is the repository's. A bare encoder tells nothing.
+
+    Raises:
+        UserError: the repository cannot be taken over, with the reason.
+    """
+    served = served_encoder(recipe.base_model, recipe.base_revision) if recipe.base_model else None
+    if served is None:
+        return recipe, None
+    own = {**recipe.to_dict(), "name": recipe.name}
+    name = file_name(served.name)
+    taken = {key: value for key, value in served.keys.items() if key not in recipe.given}
+    for key, value in served.keys.items():
+        if key in recipe.given and own[key] != value:
+            logger.warning("%s: %s is used; %s is served with %s", key, _shown(own[key]), name, _shown(value))
+    told = [f"{key} {_shown(value)}" for key, value in taken.items() if value not in (None, False)]
+    if told:
+        logger.info("as %s is served: %s", name, ", ".join(told))
+    return make_recipe({**own, **taken}), served
+
+
+def _shown(value: Any) -> str:
+    return as_word(value)[:60]
 
 
 @torch.no_grad()

@@ -25,10 +25,6 @@ def refuse_oversized(name: str, config: dict[str, object], make: Callable[[], to
         name: of the model, for the error.
         config: of the model. The number of layers is limited too, because a layer needs memory beside its tensors.
         make: builds the model; called here without allocating tensors.
-
-    Raises:
-        UserError: the parameters need more memory than there is, the model has more layers than any encoder, or a
-            number is not finite.
     """
     if wrong := not_finite(config):
         raise UserError(f"{name}: its configuration has {wrong}, which is not a finite number; check its config.json")

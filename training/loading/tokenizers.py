@@ -56,11 +56,7 @@ def load_tokenizer(model: str, *, lower_case: bool = False, **options: Any) -> P
 
 
 def refuse_missing_embeddings(model: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
-    """Refuse a tokenizer with a token for which the model has no embedding.
-
-    Raises:
-        UserError: a token has no embedding, or the tokenizer has no token for padding.
-    """
+    """Refuse a tokenizer with a token for which the model has no embedding."""
     if tokenizer.pad_token_id is None:
         raise UserError(
             f"{model}: its tokenizer has no padding token; put its tokenizer_config.json beside the weights"
@@ -74,11 +70,7 @@ def refuse_missing_embeddings(model: str, tokenizer: PreTrainedTokenizerBase, vo
 
 
 def refuse_without_mask_token(model: str, tokenizer: PreTrainedTokenizerBase, key: str) -> None:
-    """Refuse a tokenizer without a mask token, which a key of the recipe needs.
-
-    Raises:
-        UserError: it has none.
-    """
+    """Refuse a tokenizer without a mask token, which a key of the recipe needs."""
     if tokenizer.mask_token is None:
         raise UserError(
             f"{key}: the tokenizer of {model} has no mask token; give another --base_model, or leave {key} out"

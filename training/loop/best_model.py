@@ -106,7 +106,7 @@ class BestModel:
         scores = {}
         for step in sorted(self._needed_steps()):
             serving.load_state_dict(self.weights.read(step))
-            scores[step] = self._dev_score()
+            scores[step] = self._dev_score(serving)
         self.soup.ranked = []
         for step, score in scores.items() if self.recipe.soup else ():
             self.soup.rank(score, step)
@@ -185,7 +185,7 @@ class BestModel:
 
             def evaluate(weights: Weights) -> float:
                 serving.load_state_dict(weights)
-                return self._dev_score()
+                return self._dev_score(serving)
 
             weights, steps, self.best_score = self.soup.average(self.weights.read, evaluate)
             serving.load_state_dict(weights)
@@ -200,7 +200,7 @@ class BestModel:
         scores = []
         for encoder in self.built.model.served_encoders():
             with self.built.model.serving_model().read_with(encoder):
-                scores.append((self._dev_score(), encoder))
+                scores.append((self._dev_score(self._serving()), encoder))
         return max(scores, key=lambda scored: scored[0])
 
     def _serving(self) -> SentenceEncoderModel:
@@ -208,7 +208,10 @@ class BestModel:
 
     def encode(self, texts: list[str]) -> np.ndarray:
         """Return the vectors of texts as the serving model is now, and warn if they have collapsed."""
-        serving, tokenizer = self._serving(), self.built.serving_tokenizer
+        return self._encode(self._serving(), texts)
+
+    def _encode(self, serving: SentenceEncoderModel, texts: list[str]) -> np.ndarray:
+        tokenizer = self.built.serving_tokenizer
         new = [text for text in texts if text not in self.token_ids]
         self.token_ids |= zip(new, tokenize(tokenizer, [serving.prompt_text() + text for text in new]), strict=True)
         ids = [self.token_ids[text] for text in texts]
@@ -218,6 +221,7 @@ class BestModel:
             logger.warning("step %d: %s", self.log.step, line)
         return vectors
 
-    def _dev_score(self) -> float:
-        score, _ = dev_score(self.encode, self.dev)
+    def _dev_score(self, serving: SentenceEncoderModel) -> float:
+        # Not `_serving()` again: a method computes what it serves from its own weights, not from those loaded here.
+        score, _ = dev_score(partial(self._encode, serving), self.dev)
         return score

@@ -275,25 +275,16 @@ def _lengths(
     return sentence_length, min(served_length, bias) if config.denoise == "always" else served_length
 
 
-def choose_layout(recipe: Recipe, model: ForContrastiveLearning, accelerator: Accelerator, begun: str | None) -> str:
-    """Let a model leave out the padding of batches where that saves time, and return the layout it uses.
+def choose_layout(recipe: Recipe, model: ForContrastiveLearning, accelerator: Accelerator) -> str:
+    """Let a model leave out the padding of batches where that saves time, and return its layout: `packed` or `padded`.
 
-    Args:
-        begun: the layout of the run so far, if it has a checkpoint.
-
-    Returns:
-        `packed` or `padded`. Dropout differs between them. The reason for `padded` is logged.
+    Dropout differs between them.
     """
-    reasons = {
-        "padded: true": recipe.padded,
-        "this run began with it": begun == "padded",
-        "compiled code would be compiled again for every batch": is_compiled(accelerator),
-    }
-    reason = next((text for text, holds in reasons.items() if holds), None)
-    if reason and not recipe.padded:
-        logger.info("padding is computed: %s", reason)
-    model.compute_padding(reason is not None)
-    return "padded" if reason else "packed"
+    compiled = is_compiled(accelerator)
+    if compiled and not recipe.padded:
+        logger.info("padding is computed: compiled code would be compiled again for every batch")
+    model.compute_padding(recipe.padded or compiled)
+    return "padded" if recipe.padded or compiled else "packed"
 
 
 def is_compiled(accelerator: Accelerator) -> bool:

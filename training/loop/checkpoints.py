@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.optim.lr_scheduler import LambdaLR
 
-from ..data.streams import Place
+from ..data.streams import StreamPosition
 from ..errors import UserError, one_line, others
 from ..files import flush, remove, write_json
 from ..hub import differing_files, sha256
@@ -40,12 +40,12 @@ class Snapshot:
 
     Args:
         tensors: of each safetensors file, by its name without the ending.
-        places: of each process in a stream, by the name of a JSON file.
+        positions: of each process in a stream, by the name of a JSON file.
         state: what else `TrainingState.load` needs.
     """
 
     tensors: dict[str, dict[str, torch.Tensor]]
-    places: dict[str, dict[str, object]]
+    positions: dict[str, dict[str, object]]
     state: dict[str, object]
 
     def write(self, directory: Path, step: int, counters: dict, metrics: tuple[str, bytes]) -> None:
@@ -62,8 +62,8 @@ class Snapshot:
         partial.mkdir(parents=True)
         for name, tensors in self.tensors.items():
             save_file(tensors, partial / f"{name}.safetensors")
-        for name, place in self.places.items():
-            write_json(partial / f"{name}.json", place)
+        for name, position in self.positions.items():
+            write_json(partial / f"{name}.json", position)
         name, content = metrics
         (partial / name).write_bytes(content)
         files = {path.name: path.stat().st_size for path in partial.iterdir()}
@@ -105,18 +105,18 @@ class TrainingState:
         self.scheduler = scheduler
         self.receipt = receipt
 
-    def snapshot(self, place: Place | None) -> Snapshot | None:
+    def snapshot(self, position: StreamPosition | None) -> Snapshot | None:
         """Copy the state into the host's memory. All processes must call this together.
 
         Args:
-            place: of this process in a stream of training data.
+            position: of this process in a stream of training data.
 
         Returns:
             The copy on the main process, None on the others.
         """
         accelerator = self.accelerator
         moments = self.shards.gather_moments(self.optimizer)
-        of_processes = gather_on_main((_random_state(accelerator.device), place))
+        of_processes = gather_on_main((_random_state(accelerator.device), position))
         if of_processes is None:
             return None
         state_dict = self.model.state_dict()
@@ -126,10 +126,12 @@ class TrainingState:
             "optimizer": host_copies(moments),
         }
         tensors |= {f"random-{number}": random for number, (random, _) in enumerate(of_processes)}
-        places = {f"stream-{number}": asdict(place) for number, (_, place) in enumerate(of_processes) if place}
+        positions = {
+            f"stream-{number}": asdict(position) for number, (_, position) in enumerate(of_processes) if position
+        }
         scaler = accelerator.scaler.state_dict() if accelerator.scaler else None
         state = {RECEIPT: self.receipt, "scheduler": _plain(self.scheduler), "scaler": scaler, FITS: self._fits()}
-        return Snapshot(tensors, places, state)
+        return Snapshot(tensors, positions, state)
 
     def _fits(self) -> dict[str, object]:
         return {
@@ -143,9 +145,6 @@ class TrainingState:
 
         Args:
             content: of its `state.json`.
-
-        Raises:
-            UserError: `force` resumed the run with such a change.
         """
         if changed := [name for name, value in self._fits().items() if content[FITS][name] != value]:
             raise UserError(
@@ -193,14 +192,14 @@ class TrainingState:
             group["lr"] = rate
 
 
-def place_in_stream(checkpoint: Path, process: int) -> Place | None:
-    """Return the place of a process in a stream, or None if the training data is not a stream.
+def stream_position(checkpoint: Path, process: int) -> StreamPosition | None:
+    """Return the position of a process in a stream, or None if the training data is not a stream.
 
-    A process that the run did not have before begins at the place of the first.
+    A process that the run did not have before begins at the position of the first.
     """
     files = [checkpoint / f"stream-{number}.json" for number in (process, 0)]
     found = next((file for file in files if file.is_file()), None)
-    return Place(**json.loads(found.read_text(encoding="utf-8"))) if found else None
+    return StreamPosition(**json.loads(found.read_text(encoding="utf-8"))) if found else None
 
 
 def newest(directory: Path, receipt: dict[str, object], *, force: bool = False) -> Path | None:
@@ -250,12 +249,6 @@ def changed_since(checkpoint: Path, receipt: dict[str, object]) -> list[str]:
     """Return the names in the receipt of a run that have another value in a checkpoint."""
     written = read_state(checkpoint)[RECEIPT]
     return [name for name in {**receipt, **written} if written.get(name) != receipt.get(name)]
-
-
-def layout_so_far(directory: Path, *, seed: int) -> str | None:
-    """Return the layout of a run's newest checkpoint, `packed` or `padded`, or None if it has no checkpoint."""
-    found = checkpoints(directory, {"seed": seed})
-    return read_state(found[-1])[RECEIPT]["layout"] if found else None
 
 
 def checkpoints(directory: Path, receipt: dict[str, object]) -> list[Path]:

@@ -62,9 +62,6 @@ def refuse_equal_views(
     Args:
         input_ids: `(B, V, T)`, the first batch of the run.
         embeddings: `(B', W, H)`, of the training model for that batch, in training mode.
-
-    Raises:
-        UserError: the views of every sentence are equal, on all processes.
     """
     rounding = ROUNDING[precision_of(accelerator)]
     if built.model.config.views_part_in_training:
@@ -86,20 +83,13 @@ def refuse_lone_sentence(loss: torch.Tensor, recipe: Recipe, processes: int) -> 
     Args:
         loss: of the first update; exactly 0 if the sentence has no hard negative and there is no other loss.
         processes: a batch is that of all of them.
-
-    Raises:
-        UserError: the batch has one sentence, and the loss is 0.
     """
     if recipe.batch_size * processes == 1 and loss == 0:
         raise UserError("batch_size: 1 leaves a sentence without negatives, and the loss is 0; give 2 or more")
 
 
 def refuse_padding_dependence(built: Build, recipe: Recipe) -> None:
-    """Refuse an encoder whose vectors change when a sentence is padded: they would depend on the batch.
-
-    Raises:
-        UserError: the vectors differ.
-    """
+    """Refuse an encoder whose vectors change when a sentence is padded: they would depend on the batch."""
     if (moved := padding_moves(built.model.serving_model(), built.serving_tokenizer)) > PADDING_MOVES:
         kind = built.model.config.backbone_config.model_type
         raise UserError(

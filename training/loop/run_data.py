@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..data.batches import Batches
 from ..data.collation import ViewCollator, tokenize_once
-from ..data.streams import Place, StreamedBatches, reading_stream
+from ..data.streams import StreamedBatches, StreamPosition, reading_stream
 from ..data.teachers import BaseTeacher, Teachers
 from ..data.texts import load_labelled, load_sentences, streamed_files
 from ..errors import UserError
@@ -76,7 +76,7 @@ class RunData:
         self.numbered: dict[str, Batches] = {}
         self.streamed: list[str] = []  # the local files of a streamed data set
         # The beginning of the block that training has reached, if the data are a stream.
-        self.place: Place | None = None
+        self.position: StreamPosition | None = None
         if recipe.max_steps != 0:
             self._load_sentences(built, cut, accelerator)
         if self.joint or recipe.nli_steps or recipe.nli_epochs:
@@ -131,11 +131,11 @@ class RunData:
         share["own_shards"] = recipe.stream_shards
 
         def sentences(start: int, stop: int) -> Iterator[dict[str, Any]]:
-            batches = StreamedBatches(stream, collate, start=start, place=self.place, **share)
+            batches = StreamedBatches(stream, collate, start=start, position=self.position, **share)
             for item in self._loader(batches):
                 if "error" in item:
                     raise UserError(item["error"])
-                self.place = item.pop("place")
+                self.position = item.pop("position")
                 yield item
 
         self.sentences = sentences

@@ -137,9 +137,6 @@ def refuse_mixed_seeds(receipts: dict[int, dict[str, object]], *, force: bool) -
     Args:
         receipts: of the seeds, by seed.
         force: accept any.
-
-    Raises:
-        UserError: the receipts of two seeds differ.
     """
     (first, expected), *others = receipts.items() if receipts else [(0, {})]
     for seed, receipt in [] if force else others:

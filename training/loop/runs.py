@@ -39,8 +39,7 @@ from ..files import (
     report_full_disk,
     write_json,
 )
-from ..loading.base_settings import follow_base
-from ..loading.served_encoder import ServedEncoder
+from ..loading.served_encoder import ServedEncoder, follow_base
 from ..pictures.captions import PICTURES
 from ..pictures.vectors import draw_similarities
 from ..publishing.repository import save_card

@@ -19,7 +19,7 @@ from .non_finite import NonFinite
 
 logger = logging.getLogger(__name__)
 GRADIENT_NORM = "gradient_norm"
-PADDING = "padding_tokens"
+PADDING_TOKENS = "padding_tokens"
 
 
 def seed_name(recipe: Recipe, seed: int) -> str:
@@ -72,7 +72,7 @@ class TrainingLog:
             "peak_device_bytes": peak_device_bytes(self.accelerator.device),
         }
 
-    def begin(self) -> None:
+    def clear_metrics(self) -> None:
         """Start with empty metrics: drop what an attempt logged that ended before its first checkpoint."""
         if self.accelerator.is_main_process:
             replace_file(self.metrics, "")

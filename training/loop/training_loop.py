@@ -44,11 +44,10 @@ from .checkpoints import (
     TrainingState,
     changed_since,
     checkpoints,
-    layout_so_far,
     newest,
-    place_in_stream,
     read_state,
     step_of,
+    stream_position,
 )
 from .distributed.fsdp import gather_weights, model_to_train
 from .distributed.launch import on_main
@@ -59,7 +58,7 @@ from .precision import float32_attention, precision_of
 from .run_data import RunData
 from .run_receipt import refuse_mixed_seeds, run_receipt
 from .served.fitted_maps import fit_map
-from .training_log import GRADIENT_NORM, PADDING, TrainingLog, seed_name
+from .training_log import GRADIENT_NORM, PADDING_TOKENS, TrainingLog, seed_name
 
 logger = logging.getLogger(__name__)
 LOOK_AT = 10  # the update of the contrastive stage whose loss is looked at
@@ -116,7 +115,7 @@ class Run:
         weights that no checkpoint needs any more are deleted.
         """
         log, weights = self.log, self.best.weights
-        snapshot = state.snapshot(self.data.place)
+        snapshot = state.snapshot(self.data.position)
         if snapshot is None:
             return
         directory, step = self.directory / "checkpoints", log.step
@@ -137,7 +136,7 @@ class Run:
         state.refuse_another_model(checkpoint, counters)
         self.best.restore(counters)  # before the weights, because it changes those of the model
         state.load(checkpoint)
-        self.data.place = place_in_stream(checkpoint, self.accelerator.process_index)
+        self.data.position = stream_position(checkpoint, self.accelerator.process_index)
         self.log.restore(checkpoint, counters)
         if changed := changed_since(checkpoint, self.receipt):
             logger.warning("resumed with %s", others(changed))
@@ -176,8 +175,7 @@ def train(
     if recipe.gradient_checkpointing:
         _checkpoint_gradients(built.model)
     built.model.to(accelerator.device)
-    begun = on_main(accelerator, partial(layout_so_far, directory / "checkpoints", seed=seed))
-    choose_layout(recipe, built.model, accelerator, begun)
+    choose_layout(recipe, built.model, accelerator)
     data = RunData(recipe, seed, built, accelerator)
     stages = plan_stages(recipe, data)
     receipt = run_receipt(recipe, seed, built, data, accelerator, dev, tests)
@@ -196,7 +194,7 @@ def train(
         best = BestModel(directory, built, recipe, dev, log, writer)
         run = Run(directory, recipe, seed, built, data, accelerator, receipt, log, best, writer)
         if checkpoint is None:
-            log.begin()
+            log.clear_metrics()
             with float32_attention(built.model, recipe):
                 score = on_main(
                     accelerator, partial(_score_base_model, directory, built, recipe, [*dev, *tests], best)
@@ -303,8 +301,8 @@ def train_stage(
 ) -> None:
     """Train one stage; resume inside it, or skip it if it is finished."""
     recipe, accelerator, model, log = run.recipe, run.accelerator, run.built.model, run.log
-    made = step_of(checkpoint) if checkpoint else 0
-    if made > stage.stop or stage.updates == 0:
+    done_so_far = step_of(checkpoint) if checkpoint else 0
+    if done_so_far > stage.stop or stage.updates == 0:
         return
     for parameter in trainable:
         parameter.requires_grad_()
@@ -314,7 +312,7 @@ def train_stage(
     # From here on each process has its own dropout; the weights are the same on all.
     set_seed(run.seed + stage.start, device_specific=True)
     state = TrainingState(accelerator, model, trained, optimizer, scheduler, run.receipt)
-    if checkpoint and made > stage.start:
+    if checkpoint and done_so_far > stage.start:
         run.restore(state, checkpoint)
         logger.info("resumed from %s", checkpoint)
     bar.update(log.step - bar.n)
@@ -323,14 +321,14 @@ def train_stage(
     loader = run.data.batches(stage.name, done, stage.updates * batches, before=stage.start * batches)
     started = time.perf_counter()
     wrapped.train()
-    begin = log.step
-    for step in range(begin + 1, stage.stop + 1):
+    resumed_at = log.step
+    for step in range(resumed_at + 1, stage.stop + 1):
         if run.best.stopped:
             break
         learning_rate = float(scheduler.get_last_lr()[0])
         config = model.config
         contrasts = config.contrastive_weight > 0 or bool(config.matryoshka_dims)
-        first = stage.name == "contrastive" and step == begin + 1 and contrasts
+        first = stage.name == "contrastive" and step == resumed_at + 1 and contrasts
         check = partial(refuse_equal_views, run.built, recipe, accelerator) if first else None
         losses, rows = update(wrapped, optimizer, loader, recipe, accelerator, check)
         if first:
@@ -388,15 +386,15 @@ def _stopped_at(error: NonFinite, stage: Stage, run: Run) -> UserError:
     """Keep the batches of the update that is not finite, and return the error that ends the run."""
     batches = run.recipe.gradient_accumulation_steps
     first = (error.step - 1 - stage.start) * batches
-    place = (stage.name, first, first + batches)
+    position = (stage.name, first, first + batches)
     before = stage.start * batches
     run.writer.wait()
     written = checkpoints(run.directory / "checkpoints", run.receipt)
     return keep_batch(
         run.directory / "non_finite" / f"step-{error.step:08d}",
         error,
-        list(run.data.batches(*place, before=before)),
-        run.data.rows(*place, before=before),
+        list(run.data.batches(*position, before=before)),
+        run.data.rows(*position, before=before),
         written[-1] if written else None,
         run.accelerator.process_index,
     )
@@ -474,8 +472,8 @@ def update(
         for name, loss in {"loss": output.loss, **output.losses}.items():
             totals[name] = totals.get(name, 0) + loss.detach() / batches
     padding = padding + trained.take_padding_tokens()
-    totals[PADDING] = torch.as_tensor(padding, dtype=torch.float32, device=accelerator.device)
-    totals[PADDING] *= accelerator.num_processes  # logged as a mean over processes
+    totals[PADDING_TOKENS] = torch.as_tensor(padding, dtype=torch.float32, device=accelerator.device)
+    totals[PADDING_TOKENS] *= accelerator.num_processes  # logged as a mean over processes
     norm = accelerator.clip_grad_norm_(model.parameters(), recipe.max_grad_norm or math.inf)
     totals[GRADIENT_NORM] = torch.as_tensor(full_tensor(norm), device=accelerator.device)  # a float under DeepSpeed
     optimizer.step()

@@ -93,6 +93,11 @@ def unchecked_formats(directory: Path, checksums: dict[str, str]) -> list[str]:
     return [f"{name} has no checksum: {way_out}" for name in names if name not in checksums]
 
 
+def _has_rows_of_numbers(value: object) -> bool:
+    rows = value if isinstance(value, list) else [None]
+    return all(isinstance(row, list) and all(isinstance(number, int | float) for number in row) for row in rows)
+
+
 def read_fingerprint(directory: Path, repository: str) -> dict:
     """Read the fingerprint of a repository.
 
@@ -110,6 +115,10 @@ def read_fingerprint(directory: Path, repository: str) -> dict:
     fingerprint = read_json(path)
     if missing := {"sentences", "token_ids", "embeddings"} - fingerprint.keys():
         raise UserError(f"{path} has no {', '.join(sorted(missing))}")
+    sentences, *rows = (fingerprint[name] for name in ("sentences", "token_ids", "embeddings"))
+    texts = isinstance(sentences, list) and all(isinstance(sentence, str) for sentence in sentences)
+    if not texts or not all(map(_has_rows_of_numbers, rows)):
+        raise UserError(f"{path}: expected texts as sentences, and lists of numbers as token_ids and embeddings")
     if not isinstance(fingerprint.get("files", {}), dict):
         raise UserError(f"{path}: files must map file names to checksums")
     return fingerprint

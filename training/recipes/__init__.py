@@ -3,14 +3,12 @@
 May import `csezoo.modeling`, `errors`, `files` and `tables`, and nothing else of training.
 """
 
-from .deciding import FREE_KEYS, deciding_keys
 from .help import comments, describe_keys, describe_recipe, reference
 from .keys import QUICKSTARTS, SCHEDULERS, Key, Recipe, recipe_keys
 from .methods import METHOD_FOLDERS, method_keys
-from .origin import changes, origin
+from .origin import FREE_KEYS, changes, deciding_keys, origin
 from .reading import (
-    RELEASED,
-    check_keys,
+    coerce_keys,
     dump_recipe,
     file_name,
     is_hub_id,
@@ -26,12 +24,11 @@ __all__ = [
     "FREE_KEYS",
     "METHOD_FOLDERS",
     "QUICKSTARTS",
-    "RELEASED",
     "SCHEDULERS",
     "Key",
     "Recipe",
     "changes",
-    "check_keys",
+    "coerce_keys",
     "comments",
     "deciding_keys",
     "describe_keys",

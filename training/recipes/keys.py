@@ -30,7 +30,7 @@ FRACTION = "(0, 1]"
 # The updates of a first stage and the number of a process are added to it: numpy takes no seed from 2^32 on.
 SEED = "[0, 2_147_483_647]"
 BATCH = "[1, 1_000_000]"
-ROWS = "[1, 10_000_000_000]"
+ANY_ROWS = "[1, 10_000_000_000]"
 UPDATES = "[1, 1_000_000_000]"
 ANY_UPDATES = "[0, 1_000_000_000]"
 
@@ -129,7 +129,7 @@ class Recipe:
         "By default the only column, or `text`.",
     )
     max_train_sentences: int | None = data_key(
-        None, "How many rows to use, from the first on; by default all.", ROWS, "rows"
+        None, "How many rows to use, from the first on; by default all.", ANY_ROWS, "rows"
     )
     train_fraction: float = data_key(
         1.0, "Keep each row with this probability. Every seed keeps the same rows.", FRACTION
@@ -290,7 +290,7 @@ class Recipe:
         None, "Fit a whitening after training and keep this many dimensions.", "[1, 10_000_000]", "dimensions"
     )
     whitening_sentences: int = evaluation_key(
-        10_000, "Training sentences that the whitening is fitted on.", ROWS, "sentences"
+        10_000, "Training sentences that the whitening is fitted on.", ANY_ROWS, "sentences"
     )
     whitening_power: float = evaluation_key(
         1.0,
@@ -305,7 +305,7 @@ class Recipe:
     )
     flow: bool = evaluation_key(False, "Fit a flow after training (BERT-flow): an invertible map to a Gaussian.")
     flow_sentences: int | None = evaluation_key(
-        None, "Training sentences that the flow is fitted on; all by default.", ROWS, "sentences"
+        None, "Training sentences that the flow is fitted on; all by default.", ANY_ROWS, "sentences"
     )
     flow_epochs: float = evaluation_key(1.0, "Passes over these sentences.", "(0, 100_000]", "epochs")
     flow_learning_rate: float = evaluation_key(1e-3, "Learning rate of the flow.", "[0, 100]")
@@ -336,8 +336,8 @@ class Recipe:
     gradient_checkpointing: bool = memory_key(False, "Compute activations twice to save memory.")
     padded: bool = memory_key(
         False,
-        "Compute the padding of batches too, as older versions of csezoo did. Dropout is then drawn as they drew it; "
-        "without dropout no number differs.",
+        "Compute the padding of batches too. Dropout is then drawn for it, which changes what the words draw; without "
+        "dropout no number differs.",
     )
 
     seeds: list[int] = run_key(
@@ -375,10 +375,10 @@ class Recipe:
             if place and place[0] not in PATH and os.path.isdir(place):
                 setattr(self, key, f"./{place}")
         for name, declared in recipe_keys().items():
-            check_allowed(name, getattr(self, name), declared)
-        self._check_together()
+            refuse_disallowed(name, getattr(self, name), declared)
+        self._refuse_contradictions()
 
-    def _check_together(self) -> None:
+    def _refuse_contradictions(self) -> None:
         if self.nli_steps and self.nli_epochs:
             raise UserError("nli_steps and nli_epochs: give only one of them")
         if self.soup and self.eval_data == "none" and not self.dev_file:
@@ -457,7 +457,7 @@ class Recipe:
         return {**flat, **model}
 
 
-def check_allowed(name: str, value: object, declared: Key) -> None:
+def refuse_disallowed(name: str, value: object, declared: Key) -> None:
     """Refuse a value that its key does not allow, or a list with such an item.
 
     Raises:

@@ -1,17 +1,28 @@
-"""What a run has changed of the recipe that it started from: it decides which published numbers it compares with."""
+"""The keys that decide the numbers of a run, and what a run has changed of the recipe that it started from."""
 
 from __future__ import annotations
 
-from .deciding import FREE_KEYS
 from .keys import Recipe
 from .reading import file_name, load_recipe, recipe_names
 
+# Keys that change no result. They may differ when a run is resumed.
+FREE_KEYS = {"output_dir", "overwrite", "force", "report_to", "log_steps", "recipe", "num_workers", "show_sentences"}
 # Keys that may differ from the recipe's. They name the run or its revisions, or choose how the same thing is computed.
 INCIDENTAL = FREE_KEYS | {"seeds", "name", "license", "language", "eval_data", "eval_batch_size"}
 INCIDENTAL |= {"mixed_precision", "attn_implementation", "gradient_checkpointing", "mini_batch_size", "padded"}
 INCIDENTAL |= {"base_revision", "generator_revision", "dataset_revision", "nli_dataset_revision"}
 # The keys that name the unlabelled and the labelled texts. A file is the same as a data set's file of that name.
-TEXTS = (("train_file", "dataset_file", "dataset"), ("nli_file", "nli_dataset_file", "nli_dataset"))
+TEXT_KEYS = (("train_file", "dataset_file", "dataset"), ("nli_file", "nli_dataset_file", "nli_dataset"))
+
+
+def deciding_keys(recipe: Recipe) -> dict[str, object]:
+    """Return the keys that a run's numbers depend on, with their values. The seed is left out.
+
+    Example:
+        >>> "batch_size" in deciding_keys(Recipe()), "output_dir" in deciding_keys(Recipe())
+        (True, False)
+    """
+    return {name: value for name, value in recipe.to_dict().items() if name not in FREE_KEYS | {"seeds"}}
 
 
 def changes(recipe: Recipe) -> list[str] | None:
@@ -34,9 +45,9 @@ def differences(recipe: Recipe, original: Recipe) -> list[str]:
         ['batch_size']
     """
     run, zoo = recipe.to_dict(), original.to_dict()
-    texts = {key for keys in TEXTS for key in keys}
+    texts = {key for keys in TEXT_KEYS for key in keys}
     changed = [key for key in run | zoo if key not in INCIDENTAL | texts and run.get(key, ...) != zoo.get(key, ...)]
-    for keys in TEXTS:
+    for keys in TEXT_KEYS:
         expected = _texts(zoo, keys)
         if expected and _texts(run, keys) != expected:  # a recipe without texts needs a file of the user
             changed += [key for key in keys if run[key] != zoo[key]]

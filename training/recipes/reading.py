@@ -16,12 +16,9 @@ import yaml
 
 from ..errors import UserError, one_line, quoted, refuse_bytes
 from ..files import replace_file
-from .keys import PATH, Recipe, check_allowed, recipe_keys
+from .keys import PATH, Recipe, recipe_keys, refuse_disallowed
 from .methods import METHOD_FOLDERS, key_names, method_keys
 
-RELEASED = Path(__file__).with_name(
-    "released.yaml"
-)  # no recipe: the checkpoints that authors released, see `released`
 KINDS: dict[object, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -152,7 +149,7 @@ def make_recipe(values: dict[Any, Any]) -> Recipe:
     Raises:
         UserError: an unknown key, a value that its key does not allow, or labelled pairs that nothing uses.
     """
-    recipe = check_keys(values)
+    recipe = coerce_keys(values)
     try:
         of_method = method_keys(str(recipe.get("method", "simcse")))
     except ValueError as error:
@@ -162,10 +159,10 @@ def make_recipe(values: dict[Any, Any]) -> Recipe:
     model: dict[str, Any] = {}
     for name in others:
         model[name] = coerce(name, values[name], of_method[name].hint)
-        check_allowed(name, model[name], of_method[name])
-    made = Recipe(**recipe, model=model, given=frozenset(values))
-    refuse_unused_pairs(made, values)
-    return made
+        refuse_disallowed(name, model[name], of_method[name])
+    read = Recipe(**recipe, model=model, given=frozenset(values))
+    refuse_unused_pairs(read, values)
+    return read
 
 
 def refuse_unused_pairs(recipe: Recipe, given: dict[Any, Any]) -> None:
@@ -174,9 +171,6 @@ def refuse_unused_pairs(recipe: Recipe, given: dict[Any, Any]) -> None:
     Args:
         recipe: with the given keys.
         given: keys and values.
-
-    Raises:
-        UserError: nothing uses the pairs.
     """
     pairs = [key for key in ("nli_file", "nli_dataset") if given.get(key)]
     if pairs and not recipe.reads_labelled_pairs and not {"nli_steps", "nli_epochs", "nli_weight"} & given.keys():
@@ -186,7 +180,7 @@ def refuse_unused_pairs(recipe: Recipe, given: dict[Any, Any]) -> None:
         )
 
 
-def check_keys(values: dict[Any, Any]) -> dict[str, Any]:
+def coerce_keys(values: dict[Any, Any]) -> dict[str, Any]:
     """Check the names of all keys, and return the keys of every recipe with their values as their types.
 
     This does not import torch. Only the values of the method's keys are not checked.
@@ -195,7 +189,7 @@ def check_keys(values: dict[Any, Any]) -> dict[str, Any]:
         UserError: an unknown key, or a value that is not of its key's type.
 
     Example:
-        >>> check_keys({"method": "simcse", "batch_size": "8", "temperature": "0.05"})
+        >>> coerce_keys({"method": "simcse", "batch_size": "8", "temperature": "0.05"})
         {'method': 'simcse', 'batch_size': 8}
     """
     # `recipe` is not declared, because users do not set it. It is filled in when a recipe is read.
@@ -213,9 +207,6 @@ def refuse_unknown(given: list[Any], of_method: Set[str]) -> None:
     Args:
         given: keys that not every recipe has.
         of_method: the keys of the method.
-
-    Raises:
-        UserError: one of them is unknown.
     """
     for name in [name for name in given if name not in of_method]:
         near = difflib.get_close_matches(str(name), [*recipe_keys(), *sorted(of_method)], n=1)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from csezoo.modeling import SentenceEncoderConfig
 
 # Rows of the data sets in the recipes.
-ROWS = {
+DATASET_ROWS = {
     "princeton-nlp/datasets-for-simcse/wiki1m_for_simcse.txt": 1_000_000,
     "princeton-nlp/datasets-for-simcse/nli_for_simcse.csv": 275_601,
     "sentence-transformers/all-nli/pair-class/train-*.parquet": 942_069,
@@ -93,7 +93,7 @@ def _updates(recipe: Recipe) -> tuple[int | None, int | None]:
 
 def _rows(file: str | None, dataset: str | None, dataset_file: str | None) -> int | None:
     if file is None:
-        return ROWS.get(f"{dataset}/{dataset_file or ''}".rstrip("/"))
+        return DATASET_ROWS.get(f"{dataset}/{dataset_file or ''}".rstrip("/"))
     return _lines(file) if Path(file).is_file() and not file.endswith((".parquet", ".gz")) else None
 
 

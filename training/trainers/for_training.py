@@ -12,7 +12,7 @@ from csezoo.modeling.contrastive.training_model import ContrastiveLearningOutput
 
 from ..data.collation import ViewCollator, tokenize
 from ..errors import UserError
-from ..loading.base_settings import follow_base
+from ..loading.served_encoder import follow_base
 from ..loop.building import Build, build_on
 from ..recipes import make_recipe, method_keys
 from ..recipes.reading import refuse_unknown

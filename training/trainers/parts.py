@@ -69,9 +69,6 @@ def refuse_without_callback(trained: ForContrastiveLearning, stage: str, begun: 
     Args:
         stage: of the batch.
         begun: the stage that a callback, or a loop, has begun.
-
-    Raises:
-        UserError: no callback has begun a stage and the method needs one, or the batch is for another stage.
     """
     if begun == stage:
         return

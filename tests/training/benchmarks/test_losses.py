@@ -8,7 +8,7 @@ from csezoo.training.errors import UserError
 from csezoo.training.files import read_json
 from csezoo.training.recipes import make_recipe
 from tests.methods import run_keys
-from tests.training.loop.test_train import values
+from tests.training.runs import values
 
 
 @pytest.mark.filterwarnings("ignore:.*lr_scheduler.step")

@@ -10,13 +10,13 @@ from csezoo.training.benchmarks.starting import SHORT, benchmark_start
 from csezoo.training.cli import main
 from csezoo.training.errors import UserError
 from csezoo.training.recipes import make_recipe
-from tests.training.loop.test_train import values
+from tests.training.runs import values
 
 
 @pytest.mark.slow
-def test_a_second_start_finds_the_tokens_of_the_first(bases, train_file, dev_file, tmp_path, capsys):
+def test_a_second_start_finds_the_tokens_of_the_first(tiny, train_file, dev_file, tmp_path, capsys):
     """The file is long, because other work on the machine moves a start by a second."""
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run")
+    recipe = tiny()
     keys = [f"--{key}={recipe[key]}" for key in ("base_model", "train_file", "dev_file")]
     command = [
         "benchmark",
@@ -43,8 +43,8 @@ def test_a_run_that_cannot_start_says_why(bases, train_file, dev_file, tmp_path)
         benchmark_start(recipe, lines=SHORT + 1)
 
 
-def test_the_long_file_is_longer_than_the_short_one(bases, train_file, dev_file, tmp_path):
-    recipe = make_recipe(values(bases["bert"], train_file, dev_file, tmp_path / "run"))
+def test_the_long_file_is_longer_than_the_short_one(tiny):
+    recipe = make_recipe(tiny())
     with pytest.raises(UserError, match="lines: 10000 must be more than 10,000"):
         benchmark_start(recipe, lines=SHORT)
 

@@ -5,12 +5,11 @@ import json
 import pytest
 
 from csezoo.training.cli.parser import main
-from tests.training.loop.test_train import values
 
 
-def test_a_stream_is_read_and_resumed(bases, train_file, dev_file, tmp_path, capsys):
+def test_a_stream_is_read_and_resumed(tiny, train_file, tmp_path, capsys):
     out = tmp_path / "stream.json"
-    keys = values(bases["bert"], train_file, dev_file, tmp_path / "run", shuffle_buffer=32)
+    keys = tiny(shuffle_buffer=32)
     given = ("base_model", "train_file", "batch_size", "shuffle_buffer")
     arguments = [f"--{key}={keys[key]}" for key in given]
     main(["benchmark", "stream", "simcse-bert-base-uncased", "--batches", "5", "--out", str(out), *arguments])

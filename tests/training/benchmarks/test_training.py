@@ -20,7 +20,7 @@ from csezoo.training.pictures.benchmarks import draw_scaling, draw_soak
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
 from tests.methods import TESTED, run_keys
-from tests.training.loop.test_train import values
+from tests.training.runs import values
 
 
 @pytest.fixture

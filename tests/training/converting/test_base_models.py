@@ -11,7 +11,7 @@ from csezoo.training.cli.parser import main
 from csezoo.training.converting.base_models import convert_base
 from csezoo.training.errors import UserError
 from tests.conftest import tiny_config, tiny_tokenizer
-from tests.training.loading.test_safe_loading import Trap
+from tests.training.pickles import Trap
 
 OLD = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
 

@@ -18,7 +18,7 @@ from csezoo.training.converting.pickles import read_pickle
 from csezoo.training.converting.source import find_source
 from csezoo.training.errors import UserError
 from tests.training.converting.authors import write_checkpoint
-from tests.training.loading.test_safe_loading import Trap
+from tests.training.pickles import Trap
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe
 from csezoo.training.train import main
 from tests.conftest import SENTENCES
-from tests.training.loop.test_train import values
+from tests.training.runs import values
 
 # The examples of a test share one directory; each overwrites the file.
 DRAWN = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

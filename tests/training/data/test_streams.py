@@ -1,4 +1,4 @@
-"""A stream continues from the place of a checkpoint, and processes can divide its shards."""
+"""A stream continues from the position of a checkpoint, and processes can divide its shards."""
 
 import itertools
 import json
@@ -8,7 +8,7 @@ import datasets
 import pytest
 import torch
 
-from csezoo.training.data.streams import Place, StreamedBatches
+from csezoo.training.data.streams import StreamedBatches, StreamPosition
 from csezoo.training.errors import UserError
 
 SHARDS, ROWS = 3, 7
@@ -35,8 +35,8 @@ def first(stream, number):
     return [item["numbers"][: item["rows"]] for item in itertools.islice(stream, number)]
 
 
-def as_saved(place):
-    return Place(**json.loads(json.dumps(asdict(place))))
+def as_saved(position):
+    return StreamPosition(**json.loads(json.dumps(asdict(position))))
 
 
 PER_EPOCH = -(-SHARDS * ROWS // 4)
@@ -48,9 +48,9 @@ def test_a_stream_continues_from_its_place(stream, start, length_window):
     expected = first(batches(stream, length_window=length_window), start + 8)[start:]
     stopped = batches(stream, length_window=length_window)
     first(stopped, start)
-    place = as_saved(stopped.place)
-    assert start - 2 * max(1, length_window) <= place.batch <= start
-    assert first(batches(stream, start, place=place, length_window=length_window), 8) == expected
+    position = as_saved(stopped.position)
+    assert start - 2 * max(1, length_window) <= position.batch <= start
+    assert first(batches(stream, start, position=position, length_window=length_window), 8) == expected
 
 
 def test_what_comes_before_the_place_is_not_read(stream, tmp_path):
@@ -58,12 +58,12 @@ def test_what_comes_before_the_place_is_not_read(stream, tmp_path):
     epoch = first(batches(stream), PER_EPOCH)
     stopped = batches(stream)
     first(stopped, 4)
-    needed = {number // ROWS for batch in epoch[stopped.place.batch :] for number in batch}
+    needed = {number // ROWS for batch in epoch[stopped.position.batch :] for number in batch}
     gone = set(range(SHARDS)) - needed
-    assert len(gone) == stopped.place.shards == 1
+    assert len(gone) == stopped.position.shards == 1
     for shard in gone:
         (tmp_path / f"{shard}.parquet").unlink()
-    assert first(batches(stream, 4, place=stopped.place), PER_EPOCH - 4) == epoch[4:]
+    assert first(batches(stream, 4, position=stopped.position), PER_EPOCH - 4) == epoch[4:]
 
 
 def test_every_epoch_reads_the_shards_in_another_order(stream):
@@ -93,7 +93,7 @@ def test_each_process_continues_in_its_own_shards(stream):
         stopped = batches(stream, **own)
         expected = first(batches(stream, **own), 11)[5:]
         first(stopped, 5)
-        assert first(batches(stream, 5, place=as_saved(stopped.place), **own), 6) == expected
+        assert first(batches(stream, 5, position=as_saved(stopped.position), **own), 6) == expected
 
 
 def test_shards_that_cannot_be_divided_are_refused(stream):
@@ -101,7 +101,7 @@ def test_shards_that_cannot_be_divided_are_refused(stream):
         batches(stream, world=4, own_shards=True)
     for world in (1, 3):
         with pytest.raises(UserError, match=f"stream_shards: the run was started with 2 processes .* not {world}"):
-            batches(stream, world=world, own_shards=True, place=Place(readers=2))
+            batches(stream, world=world, own_shards=True, position=StreamPosition(readers=2))
 
 
 def test_a_batch_that_has_no_sentence_for_a_process_is_refused(stream):

@@ -16,8 +16,7 @@ from csezoo.training.errors import UserError
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES
-from tests.training.loop.test_resume import same_run
-from tests.training.loop.test_train import lines, values
+from tests.training.runs import lines, same_run, values
 
 SIZES = (3, 5)
 
@@ -77,9 +76,9 @@ def test_a_run_distils_rankings_and_resumes_bit_for_bit(
     same_run(tmp_path / "whole", tmp_path / "broken")
 
 
-def test_a_card_names_the_teachers_without_their_paths(bases, train_file, dev_file, teachers, tmp_path):
+def test_a_card_names_the_teachers_without_their_paths(tiny, teachers, tmp_path):
     keys = {"teachers": teachers, "rank_weight": 0.5, "max_steps": 1}
-    run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, tmp_path / "run", **keys)))
+    run_recipe(make_recipe(tiny(**keys)))
     card = (tmp_path / "run" / "best" / "README.md").read_text(encoding="utf-8")
     names = [Path(directory).name for directory in teachers]
     assert f"| teachers | {', '.join(names)} |" in card and "| teacher_share | 0.5 |" in card
@@ -89,15 +88,15 @@ def test_a_card_names_the_teachers_without_their_paths(bases, train_file, dev_fi
     assert str(tmp_path) not in card + (tmp_path / "run" / "results.json").read_text(encoding="utf-8")
 
 
-def test_distillation_alone_needs_no_dropout(bases, train_file, dev_file, teachers, tmp_path):
+def test_distillation_alone_needs_no_dropout(tiny, teachers, tmp_path):
     keys = {"teachers": teachers, "rank_weight": 1, "contrastive_weight": 0, "dropout": 0, "max_steps": 1}
-    run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, tmp_path / "run", **keys)))
+    run_recipe(make_recipe(tiny(**keys)))
     assert [line["loss"] == line["rank"] for line in lines(tmp_path / "run") if "loss" in line] == [True]
 
 
-def test_a_run_with_other_teachers_is_not_resumed(bases, train_file, dev_file, teachers, tmp_path, train_up_to):
+def test_a_run_with_other_teachers_is_not_resumed(tiny, teachers, tmp_path, train_up_to):
     keys = {"teachers": teachers[:1], "rank_weight": 0.5, "eval_steps": 1, "max_steps": 3}
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", **keys)
+    recipe = tiny(**keys)
     train_up_to("step 2  dev", recipe)
     shard = next(iter(sorted((tmp_path / "teacher-3").glob("*.parquet"))))
     shard.rename(shard.with_name("part-99999-of-99999.parquet"))  # the same vectors in another order
@@ -105,10 +104,10 @@ def test_a_run_with_other_teachers_is_not_resumed(bases, train_file, dev_file, t
         run_recipe(make_recipe(recipe))
 
 
-def test_a_directory_without_vectors_is_refused(bases, train_file, dev_file, tmp_path):
+def test_a_directory_without_vectors_is_refused(tiny):
     keys = {"teachers": ["nothere"], "rank_weight": 1.0}
     with pytest.raises(UserError, match="teachers: nothere has no Parquet files; .*csezoo encode"):
-        run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, tmp_path / "run", **keys)))
+        run_recipe(make_recipe(tiny(**keys)))
 
 
 def test_a_sentence_without_a_vector_is_named(teachers):

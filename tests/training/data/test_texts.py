@@ -12,11 +12,11 @@ import pytest
 
 from csezoo.training.data.collation import tokenize_once
 from csezoo.training.data.texts import load_sentences, stream_texts, streamed_files
-from csezoo.training.errors import UserError
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES, tiny_tokenizer
 from tests.hub_server import HubServer
 from tests.interpreters import run_python
+from tests.refusals import refusal
 
 TRIPLETS = [("a cat sits", "an animal", "no cat"), ('she said, "hi"', "a greeting", "silence"), ("NA", "None", "null")]
 COLUMNS = ["sent0", "sent1", "hard_neg"]
@@ -38,14 +38,6 @@ def load(tmp_path):
         return [tuple(row.values()) for row in load_sentences(make_recipe({"train_file": str(path), **keys}))]
 
     return load
-
-
-def refusal(load, *arguments, **keys) -> str:
-    """Return the error that the user reads."""
-    with pytest.raises(UserError) as error:
-        load(*arguments, **keys)
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 def quoted(cells):

@@ -26,17 +26,8 @@ from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import tiny_tokenizer
 from tests.interpreters import run_python
 from tests.repositories import tiny_repository
-from tests.training.loop.test_train import values
-
-
-class Trap:
-    """Writes a file when it is unpickled."""
-
-    def __init__(self, mark):
-        self.mark = mark
-
-    def __reduce__(self):
-        return open, (str(self.mark), "w")
+from tests.training.pickles import Trap
+from tests.training.runs import values
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +197,7 @@ def test_code_of_a_base_model_is_not_run(bases, tmp_path):
     assert not (tmp_path / "mark").exists()
 
 
-def test_a_model_larger_than_memory_is_refused_before_it_is_allocated(copy, bases, train_file, dev_file, tmp_path):
+def test_a_model_larger_than_memory_is_refused_before_it_is_allocated(tiny, copy, bases, tmp_path):
     edit_json(copy / "config.json", vocab_size=10**12)
     before = psutil.Process().memory_info().rss
     with pytest.raises(UserError, match="needs 119,209.* GiB for parameters, this machine has"):
@@ -215,10 +206,10 @@ def test_a_model_larger_than_memory_is_refused_before_it_is_allocated(copy, base
     edit_json(base / "config.json", vocab_size=10**12)
     with pytest.raises(UserError, match="needs .* GiB"):
         load_backbone(str(base))
-    sgopt = values(bases["bert"], train_file, dev_file, tmp_path / "run", method="sgopt", projection_size=10**7)
+    sgopt = tiny(method="sgopt", projection_size=10**7)
     with pytest.raises(UserError, match="sgopt: its configuration needs .* GiB"):
         build(make_recipe(sgopt))
-    diffcse = values(bases["bert"], train_file, dev_file, tmp_path / "run", method="diffcse", generator=str(base))
+    diffcse = tiny(method="diffcse", generator=str(base))
     with pytest.raises(UserError, match="base: its configuration needs .* GiB"):
         build(make_recipe(diffcse))
     with pytest.raises(UserError, match="needs .* GiB"):
@@ -254,11 +245,6 @@ def test_a_sentence_transformers_model_larger_than_memory_is_refused(bases, tmp_
 @pytest.mark.parametrize(
     ("file", "content"),
     [
-        ("config.json", '{"model_type": "bert", "hidden_size": 0}'),
-        ("config.json", '{"model_type": "bert", "num_attention_heads": 0}'),
-        ("config.json", '{"model_type": "bert", "hidden_act": "unheard of"}'),
-        ("config.json", '{"model_type": "bert", "hidden_size": "many"}'),
-        ("config.json", "[]"),
         ("tokenizer.json", "[]"),
         ("tokenizer_config.json", '"x"'),
         ("tokenizer_config.json", '{"added_tokens_decoder": "x"}'),
@@ -267,7 +253,7 @@ def test_a_sentence_transformers_model_larger_than_memory_is_refused(bases, tmp_
 def test_whatever_a_library_raises_for_a_broken_file_is_one_line(bases, tmp_path, file, content):
     base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
     (base / file).write_text(content, encoding="utf-8")
-    with pytest.raises(UserError, match="base.*(could not be|expected a JSON object)"):
+    with pytest.raises(UserError, match="base.*could not be"):
         build(make_recipe({"base_model": str(base)}))
 
 

@@ -11,8 +11,7 @@ from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm,
 from transformers import AutoModel
 
 from csezoo.training.errors import UserError
-from csezoo.training.loading.base_settings import follow_base
-from csezoo.training.loading.served_encoder import load_as_served, served_encoder
+from csezoo.training.loading.served_encoder import follow_base, load_as_served, served_encoder
 from csezoo.training.loop.building import build
 from csezoo.training.loop.served.fitted_maps import fit_map
 from csezoo.training.publishing.repository import save_repository

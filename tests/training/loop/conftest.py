@@ -7,7 +7,7 @@ import pytest
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
-from tests.training.loop.test_train import values
+from tests.training.runs import values
 
 
 @pytest.fixture(scope="module")

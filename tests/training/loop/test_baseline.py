@@ -12,7 +12,7 @@ from csezoo.training.evaluation.tasks.sts import load_pairs_file
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES, sentence_transformer
-from tests.training.loop.test_train import lines, values
+from tests.training.runs import lines, values
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +76,8 @@ def test_a_run_that_is_not_better_says_so(served, train_file, dev_file, tmp_path
     assert "a serving model that is no better need not be replaced" in captured.err
 
 
-def test_the_baseline_of_a_bare_encoder_is_named_for_what_it_is(bases, train_file, dev_file, tmp_path):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=2, pooling="mean")
+def test_the_baseline_of_a_bare_encoder_is_named_for_what_it_is(tiny, tmp_path):
+    recipe = tiny(max_steps=2, pooling="mean")
     baseline = run_recipe(make_recipe(recipe))["baseline"]
     first = lines(tmp_path / "run")[0]
     assert baseline["name"] == "untrained, mean"

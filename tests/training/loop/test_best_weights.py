@@ -9,9 +9,7 @@ from safetensors.torch import load_file
 from csezoo.training.errors import UserError
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
-from tests.training.loop.test_changed_runs import flip_a_bit, newest
-from tests.training.loop.test_resume import same_run
-from tests.training.loop.test_train import lines
+from tests.training.runs import flip_a_bit, lines, newest, same_run
 
 
 def served(run):

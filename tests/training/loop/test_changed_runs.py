@@ -14,12 +14,7 @@ from csezoo.training.loading.tokenizers import load_tokenizer, tokenizer_sha256
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES
-from tests.training.loop.test_resume import same_run
-from tests.training.loop.test_train import lines, values
-
-
-def newest(run):
-    return run / "checkpoints" / "step-00000006"
+from tests.training.runs import flip_a_bit, lines, newest, same_run, values
 
 
 def rewrite_state(path, state):
@@ -34,12 +29,6 @@ def change_state(run, **changes):
     for path in run.glob("checkpoints/*/state.json"):
         state = json.loads(path.read_text(encoding="utf-8"))
         rewrite_state(path, {**state, "origin": {**state["origin"], **changes}})
-
-
-def flip_a_bit(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 def flip_in(name):

@@ -11,7 +11,7 @@ from csezoo.training.loop.weakened import weakened_tokens
 from csezoo.training.recipes import load_recipe, make_recipe, method_keys
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES
-from tests.training.loop.test_train import lines, values
+from tests.training.runs import lines, values
 
 PROMPT = {"pooling": "prompt", "prompts": ['This sentence of "{sentence}" means{mask}.'], "denoise": "train"}
 

@@ -14,7 +14,7 @@ from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
 from tests.methods import SIMCSE_FIRST, run_keys
-from tests.training.loop.test_train import lines, values
+from tests.training.runs import lines, values
 
 WHOLE = ("simcse", "prdsimcse")  # the others hook into layers or draw edits, where torch breaks the graph
 

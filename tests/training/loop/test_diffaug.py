@@ -17,8 +17,7 @@ from csezoo.training.pictures.curves import draw_prefix_tuning
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES
 from tests.interpreters import run_two
-from tests.training.loop.test_resume import same_run
-from tests.training.loop.test_train import command_line, lines, values
+from tests.training.runs import command_line, lines, same_run, values
 
 STAGE_ONE = 3
 

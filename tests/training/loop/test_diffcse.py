@@ -22,7 +22,8 @@ from csezoo.training.loop.building import build
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
-from tests.training.loop.test_train import lines, values
+from tests.refusals import refusal
+from tests.training.runs import lines, values
 
 BERT, ROBERTA = "distilbert/distilbert-base-uncased", "distilbert/distilroberta-base"
 # batch, learning rate, masking ratio, λ, generator. Chuang et al. 2022, tables 12 and 13.
@@ -34,11 +35,8 @@ PUBLISHED = {
 }
 
 
-def refusal(**changes) -> str:
-    with pytest.raises(UserError) as error:
-        build(make_recipe({"method": "diffcse", **changes}))
-    assert "\n" not in str(error.value)
-    return str(error.value)
+def refused(**changes) -> str:
+    return refusal(build, make_recipe({"method": "diffcse", **changes}))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -96,32 +94,32 @@ def test_a_conditional_language_model_starts_from_the_base_models_head(base):
 
 
 def test_the_error_without_a_generator_suggests_one(bases):
-    assert "give --generator" in refusal(base_model=str(bases["bert"]))
+    assert "give --generator" in refused(base_model=str(bases["bert"]))
 
 
 def test_a_generator_of_another_vocabulary_is_refused(bases, tmp_path):
     bert = str(bases["bert"])
-    assert "differs from that of" in refusal(base_model=bert, generator=str(bases["roberta"]))
+    assert "differs from that of" in refused(base_model=bert, generator=str(bases["roberta"]))
     shutil.copytree(bert, tmp_path / "turned")
     vocabulary = AutoTokenizer.from_pretrained(bert).get_vocab()
     vocabulary["cat"], vocabulary["dog"] = vocabulary["dog"], vocabulary["cat"]
     BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path / "turned")
-    assert "differs from that of" in refusal(base_model=bert, generator=str(tmp_path / "turned"))
+    assert "differs from that of" in refused(base_model=bert, generator=str(tmp_path / "turned"))
     BertForMaskedLM(tiny_config("bert", vocab_size=310)).save_pretrained(tmp_path / "wider")
     tiny_tokenizer("bert").save_pretrained(tmp_path / "wider")
-    assert "differs from that of" in refusal(base_model=bert, generator=str(tmp_path / "wider"))
+    assert "differs from that of" in refused(base_model=bert, generator=str(tmp_path / "wider"))
 
 
 def test_a_generator_without_masked_lm_head_is_refused(bases, tmp_path):
     bert = str(bases["bert"])
     AutoModel.from_pretrained(bert).save_pretrained(tmp_path / "encoder")
     tiny_tokenizer("bert").save_pretrained(tmp_path / "encoder")
-    assert "not a complete masked language model" in refusal(base_model=bert, generator=str(tmp_path / "encoder"))
-    assert "could not be loaded" in refusal(base_model=bert, generator=str(tmp_path / "absent"))
+    assert "not a complete masked language model" in refused(base_model=bert, generator=str(tmp_path / "encoder"))
+    assert "could not be loaded" in refused(base_model=bert, generator=str(tmp_path / "absent"))
     short = tiny_config("bert", max_position_embeddings=16)
     BertForMaskedLM(short).save_pretrained(tmp_path / "short")
     tiny_tokenizer("bert").save_pretrained(tmp_path / "short")
-    assert " has 16; lower it" in refusal(base_model=bert, generator=str(tmp_path / "short"))
+    assert " has 16; lower it" in refused(base_model=bert, generator=str(tmp_path / "short"))
 
 
 def test_a_run_serves_only_the_encoder(base, train_file, dev_file, tmp_path):

@@ -12,7 +12,7 @@ from csezoo.training.loop.health import refuse_padding_dependence, views_differ
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
 from tests.conftest import tiny_config, tiny_tokenizer
-from tests.training.loop.test_train import lines, values
+from tests.training.runs import lines, values
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16}
 SIZES |= {"intermediate_size": 64, "vocab_size": 300, "max_position_embeddings": 66, "embedding_size": 32}
@@ -102,8 +102,8 @@ def test_dropout_reaches_every_encoder_of_a_method(bases):
             assert found and set(found) == {0.3}
 
 
-def test_dropout_can_be_turned_off_for_views_that_differ_without(bases, train_file, dev_file, pairs, tmp_path):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", dropout=0.0, max_steps=1)
+def test_dropout_can_be_turned_off_for_views_that_differ_without(tiny, pairs, tmp_path):
+    recipe = tiny(dropout=0.0, max_steps=1)
     with pytest.raises(UserError, match=r"hidden_dropout_prob 0\.0.*give --dropout"):
         run_recipe(make_recipe(recipe))
     run_recipe(make_recipe({**recipe, **pairs, "output_dir": str(tmp_path / "pairs")}))
@@ -111,8 +111,8 @@ def test_dropout_can_be_turned_off_for_views_that_differ_without(bases, train_fi
     run_recipe(make_recipe({**recipe, **method}))
 
 
-def test_a_run_that_is_resumed_without_dropout_is_refused(bases, train_file, dev_file, tmp_path, train_up_to):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", eval_steps=1)
+def test_a_run_that_is_resumed_without_dropout_is_refused(tiny, train_up_to):
+    recipe = tiny(eval_steps=1)
     train_up_to("step 2  dev", recipe)
     with pytest.raises(UserError, match="the two views of every sentence are equal"):
         run_recipe(make_recipe({**recipe, "dropout": 0.0, "force": True}))

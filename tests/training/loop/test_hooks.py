@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEForContrastiveLearning, SimCSEModel
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
-from tests.training.loop.test_train import values
+from tests.training.runs import values
 
 
 class Counting(SimCSEForContrastiveLearning):

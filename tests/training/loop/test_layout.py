@@ -1,4 +1,4 @@
-"""A run leaves out the padding of its batches, records that it does, and keeps the layout that it began with."""
+"""A run leaves out the padding of its batches, and records that it does."""
 
 import json
 import logging
@@ -13,8 +13,7 @@ from csezoo.training.loop.building import build, choose_layout
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
-from tests.training.loop.distributed.test_fsdp import sharded
-from tests.training.loop.test_train import finish, lines, values
+from tests.training.runs import finish, lines, sharded, values
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +81,7 @@ def test_a_run_says_why_it_computes_padding(recipe, monkeypatch, caplog):
     made, accelerator = recipe("said"), Accelerator()
     model = build(made).model
     with caplog.at_level(logging.INFO):
-        assert choose_layout(made, model, accelerator, begun=None) == "padded"
+        assert choose_layout(made, model, accelerator) == "padded"
     assert "padding is computed: compiled code would be compiled again for every batch" in caplog.text
     assert model.model.computes_padding
 

@@ -10,27 +10,21 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer
 
 from csezoo.modeling import DiffCSEConfig, DiffCSEForContrastiveLearning, SentenceEncoderConfig
-from csezoo.training.errors import UserError
 from csezoo.training.loop.health import collapse_signs, dead_channels, spread
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES, tiny_config
-from tests.training.loop.test_train import lines, values
+from tests.refusals import refusal
+from tests.training.runs import lines, values
 
 # The largest learning rate and decay that are allowed: every update makes the weights 9,999 times as large.
 DIVERGING = {"learning_rate": 100.0, "weight_decay": 100.0, "max_grad_norm": 0.0, "lr_scheduler": "constant"}
 DIVERGING |= {"max_steps": 12, "eval_steps": 12, "log_steps": 12}
 
 
-def refusal(recipe) -> str:
-    with pytest.raises(UserError) as stop:
-        run_recipe(make_recipe(recipe))
-    return str(stop.value)
-
-
-def test_the_error_of_a_loss_that_is_not_finite_names_update_and_rows(bases, train_file, dev_file, tmp_path):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", **DIVERGING)
-    line = refusal(recipe)
+def test_the_error_of_a_loss_that_is_not_finite_names_update_and_rows(tiny, bases, tmp_path):
+    recipe = tiny(**DIVERGING)
+    line = refusal(run_recipe, make_recipe(recipe))
     step = int(re.match(r"the loss is nan at step (\d+) \(sentences ", line)[1])
     assert 1 < step < 12, "found at the twelfth update, which is not the first"
     assert not [logged for logged in lines(tmp_path / "run") if "loss" in logged], "the mean of such losses is none"
@@ -44,9 +38,9 @@ def test_the_error_of_a_loss_that_is_not_finite_names_update_and_rows(bases, tra
     assert batch[:, 0].tolist() == expected
 
 
-def test_the_error_of_a_stage_on_labelled_pairs_names_its_rows(bases, train_file, dev_file, tmp_path, triplets):
+def test_the_error_of_a_stage_on_labelled_pairs_names_its_rows(tiny, bases, tmp_path, triplets):
     changes = {**DIVERGING, **triplets, "nli_steps": 12, "nli_learning_rate": 100.0, "nli_batch_size": 8}
-    line = refusal(values(bases["bert"], train_file, dev_file, tmp_path / "run", **changes))
+    line = refusal(run_recipe, make_recipe(tiny(**changes)))
     step = int(re.match(r"the loss is nan at step (\d+) \(labelled ", line)[1])
     directory = tmp_path / "run" / "non_finite" / f"step-{step:08d}"
     rows = json.loads((directory / "report.json").read_text(encoding="utf-8"))["rows"]["labelled"]
@@ -57,31 +51,29 @@ def test_the_error_of_a_stage_on_labelled_pairs_names_its_rows(bases, train_file
     )
 
 
-def test_resuming_repeats_the_update_that_is_not_finite(bases, train_file, dev_file, tmp_path):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", **DIVERGING)
-    line = refusal(recipe)
+def test_resuming_repeats_the_update_that_is_not_finite(tiny, tmp_path):
+    recipe = tiny(**DIVERGING)
+    line = refusal(run_recipe, make_recipe(recipe))
     assert "starts again" in line
-    again = refusal({**recipe, "log_steps": 1})
+    again = refusal(run_recipe, make_recipe({**recipe, "log_steps": 1}))
     assert re.search(r"at step (\d+)", again)[1] == re.search(r"at step (\d+)", line)[1]
     logged = [logged["step"] for logged in lines(tmp_path / "run") if "loss" in logged]
     assert logged == list(range(1, int(re.search(r"at step (\d+)", line)[1])))
 
 
-def test_a_gradient_that_is_not_finite_is_noticed_under_a_finite_loss(
-    bases, train_file, dev_file, tmp_path, monkeypatch
-):
+def test_a_gradient_that_is_not_finite_is_noticed_under_a_finite_loss(tiny, tmp_path, monkeypatch):
     """A loss of 1e38 fits float32; the squares of its gradient do not. No allowed weight makes one so large."""
     declared = SentenceEncoderConfig.__dataclass_fields__["mlm_weight"]
     unlimited = {"key": declared.metadata["key"]._replace(allowed="[0, inf)")}
     monkeypatch.setattr(declared, "metadata", unlimited)
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", mlm_weight=2e37)
-    assert refusal(recipe).startswith("the gradient norm is inf at step 1 (sentences ")
+    recipe = tiny(mlm_weight=2e37)
+    assert refusal(run_recipe, make_recipe(recipe)).startswith("the gradient norm is inf at step 1 (sentences ")
     assert not list((tmp_path / "run").glob("checkpoints/*")), "no weights after it are kept"
 
 
-def test_a_stream_keeps_the_batch_without_row_numbers(bases, train_file, dev_file, tmp_path):
+def test_a_stream_keeps_the_batch_without_row_numbers(tiny, tmp_path):
     changes = {**DIVERGING, "streaming": True}
-    line = refusal(values(bases["bert"], train_file, dev_file, tmp_path / "run", **changes))
+    line = refusal(run_recipe, make_recipe(tiny(**changes)))
     assert re.match(r"the loss is nan at step \d+; ", line)
     assert list((tmp_path / "run").glob("non_finite/step-*/batch-0.safetensors"))
 
@@ -121,14 +113,14 @@ def test_a_run_warns_of_a_collapsed_encoder(bases, train_file, dev_file, tmp_pat
         model.encoder.layer[-1].output.LayerNorm.bias.fill_(1.0)
     model.save_pretrained(tmp_path / "collapsed")
     AutoTokenizer.from_pretrained(bases["bert"]).save_pretrained(tmp_path / "collapsed")
-    line = refusal(values(tmp_path / "collapsed", train_file, dev_file, tmp_path / "run"))
+    line = refusal(run_recipe, make_recipe(values(tmp_path / "collapsed", train_file, dev_file, tmp_path / "run")))
     assert "all similarities are equal" in line
     assert "step 0: the embeddings have collapsed: on dev their distance from the mean is " in capsys.readouterr().err
 
 
-def test_mixed_precision_leaves_the_dev_score_in_float32(bases, train_file, dev_file, tmp_path):
+def test_mixed_precision_leaves_the_dev_score_in_float32(tiny, tmp_path):
     changes = {"mixed_precision": "bf16", "max_steps": 4, "eval_steps": 1}
-    results = run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, tmp_path / "run", **changes)))
+    results = run_recipe(make_recipe(tiny(**changes)))
     chosen = results["training"]["best_step"]
     scores = {line["step"]: line["dev"] for line in lines(tmp_path / "run") if "dev" in line}
     assert chosen > 0 and results["results"][0]["dtype"] == "float32"

@@ -10,7 +10,6 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
 from tests.methods import run_keys
-from tests.training.loop.test_train import values
 
 NAME = "half_only"  # transformers looks for a package if a name has "flash" in it
 
@@ -26,7 +25,7 @@ ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"]
 
 
 @pytest.mark.parametrize("method", ["simcse", pytest.param("diffaug", marks=pytest.mark.slow)])
-def test_flash_attention_trains_and_is_evaluated(method, bases, train_file, dev_file, tmp_path, triplets):
+def test_flash_attention_trains_and_is_evaluated(tiny, method, bases, tmp_path, triplets):
     keys = run_keys(method, bases["bert"], triplets) | {"attn_implementation": NAME, "mixed_precision": "bf16"}
-    run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, tmp_path / "run", **keys)), show=False)
+    run_recipe(make_recipe(tiny(**keys)), show=False)
     assert json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))["training"]["dev"] is not None

@@ -4,9 +4,7 @@ import random
 import signal
 
 import pytest
-import torch
 from accelerate import Accelerator
-from safetensors.torch import load_file
 
 from csezoo.training.loop.checkpoints import step_of
 from csezoo.training.loop.runs import run_recipe
@@ -15,21 +13,7 @@ from csezoo.training.recipes import make_recipe
 from tests.interpreters import run_two
 from tests.methods import RUNS, run_keys
 from tests.training.faults import AtRecord, KilledAfter, KilledAtFile, fill_disk, terminate, train_in_child
-from tests.training.loop.test_train import LAUNCH_TWO, command_line, finish, lines, start, values
-
-
-def same_run(one, other):
-    """Bit-identical weights, metrics and best model, and the same files."""
-    one_files, other_files = ({path.name for path in run.iterdir()} - {".lock"} for run in (one, other))
-    assert one_files == other_files
-    newest = max(path.name for path in (one / "checkpoints").iterdir())
-    for name in ("best", f"checkpoints/{newest}"):
-        a, b = (load_file(directory / name / "model.safetensors") for directory in (one, other))
-        assert a.keys() == b.keys()
-        for tensor in a:
-            assert torch.equal(a[tensor], b[tensor]), tensor
-    assert lines(one) == lines(other)
-
+from tests.training.runs import LAUNCH_TWO, command_line, finish, lines, same_run, start, values
 
 SETTINGS = {
     "simcse, masked language modelling, accumulated": {"mlm_weight": 0.1, "gradient_accumulation_steps": 2},
@@ -134,8 +118,8 @@ def test_a_full_disk_is_one_line_and_keeps_the_last_checkpoint(bases, train_file
     same_run(tmp_path / "whole", tmp_path / "broken")
 
 
-def test_sigterm_exits_with_143_and_says_where_the_run_resumes(bases, train_file, dev_file, tmp_path):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run")
+def test_sigterm_exits_with_143_and_says_where_the_run_resumes(tiny, tmp_path):
+    recipe = tiny()
     code, err = train_in_child(command_line(recipe), tmp_path, AtRecord("step 1", terminate))
     assert (code, "Traceback" in err) == (143, False)
     assert err.strip().splitlines()[-1].endswith("the same command starts again, because there was no checkpoint yet")

@@ -16,8 +16,7 @@ from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES
 from tests.interpreters import Python
 from tests.training.faults import AtRecord, start_in_child, train_in_child
-from tests.training.loop.test_resume import same_run
-from tests.training.loop.test_train import command_line, lines, values
+from tests.training.runs import command_line, lines, same_run, values
 
 
 def keys(base, train_file, dev_file, output, **changes):

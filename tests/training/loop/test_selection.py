@@ -18,7 +18,7 @@ from csezoo.training.loop.runs import load_dev, run_recipe
 from csezoo.training.loop.training_log import TrainingLog
 from csezoo.training.recipes import make_recipe
 from csezoo.training.tuning.objectives import COLUMNS
-from tests.training.loop.test_train import lines, values
+from tests.training.runs import lines, values
 
 
 def test_the_last_checkpoint_is_served_though_another_is_better_on_dev(bases, train_file, dev_file, tmp_path):

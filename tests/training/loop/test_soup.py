@@ -13,7 +13,7 @@ from csezoo.training.loop.served.best_weights import BestWeights
 from csezoo.training.loop.served.soup import Soup, average_weights
 from csezoo.training.recipes import make_recipe
 from tests.methods import run_keys
-from tests.training.loop.test_train import lines, values
+from tests.training.runs import lines
 
 
 def test_the_average_is_the_mean_in_float64():
@@ -44,9 +44,7 @@ def test_weights_are_added_from_the_best_on_unless_they_lower_the_score(size, ke
 
 
 @pytest.mark.parametrize("method", ["simcse", "diffaug"])
-def test_the_best_repository_of_a_run_is_the_mean_of_its_soup(
-    bases, train_file, dev_file, tmp_path, triplets, monkeypatch, method
-):
+def test_the_best_repository_of_a_run_is_the_mean_of_its_soup(tiny, bases, tmp_path, triplets, monkeypatch, method):
     """DiffAug computes the prefixes that it serves from other weights; those of the soup are their mean too."""
     monkeypatch.setattr(BestWeights, "delete_others", lambda *_: None)  # the run would delete the single weights
     changes = {"soup": 4, "eval_steps": 1}
@@ -55,7 +53,7 @@ def test_the_best_repository_of_a_run_is_the_mean_of_its_soup(
         stage = {"nli_learning_rate": 3e-2, "nli_steps": 4, "max_steps": 4, "learning_rate": 1e-4, "padded": True}
         stage |= {"seeds": [1]}
         changes |= run_keys(method, bases["bert"], triplets) | stage
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", **changes)
+    recipe = tiny(**changes)
     results = run_recipe(make_recipe(recipe))
     steps = results["training"]["soup"]
     assert len(steps) > 1, "else nothing is tested"
@@ -73,8 +71,8 @@ def test_the_best_repository_of_a_run_is_the_mean_of_its_soup(
     assert dev == pytest.approx(results["training"]["dev"], abs=1e-4), "what is served is what was chosen"
 
 
-def test_a_finished_run_can_be_evaluated_again(bases, train_file, dev_file, tmp_path):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", soup=2, eval_steps=1, max_steps=2)
+def test_a_finished_run_can_be_evaluated_again(tiny, tmp_path):
+    recipe = tiny(soup=2, eval_steps=1, max_steps=2)
     run_recipe(make_recipe(recipe))
     results = tmp_path / "run" / "results.json"
     first = json.loads(results.read_text(encoding="utf-8"))

@@ -22,7 +22,7 @@ from csezoo.training.loop.training_loop import Stage
 from csezoo.training.publishing.fingerprints import verify_repository
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
-from tests.training.loop.test_train import lines, values
+from tests.training.runs import lines, values
 
 LABELS = ("entailment", "neutral", "contradiction")
 # Supervised PromptBERT.
@@ -73,10 +73,8 @@ def stages(run):
     return [line for line in lines(run) if "loss" in line]
 
 
-def test_the_stage_on_labelled_pairs_is_first_and_has_its_rate_and_schedule(
-    bases, train_file, dev_file, tmp_path, triplets
-):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", **triplets)
+def test_the_stage_on_labelled_pairs_is_first_and_has_its_rate_and_schedule(tiny, tmp_path, triplets):
+    recipe = tiny(**triplets)
     recipe |= {"nli_steps": 3, "nli_learning_rate": 1e-2, "nli_batch_size": 8}
     assert run_recipe(make_recipe(recipe))["training"]["updates"] == 9
     logged = stages(tmp_path / "run")
@@ -88,21 +86,21 @@ def test_the_stage_on_labelled_pairs_is_first_and_has_its_rate_and_schedule(
     assert [line["step"] for line in lines(tmp_path / "run") if "dev" in line] == [0, 2, 3, 4, 6, 8, 9]
 
 
-def test_nli_decay_steps_sets_the_length_of_the_first_schedule(bases, train_file, dev_file, tmp_path, triplets):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", **triplets)
+def test_nli_decay_steps_sets_the_length_of_the_first_schedule(tiny, tmp_path, triplets):
+    recipe = tiny(**triplets)
     recipe |= {"nli_steps": 2, "nli_learning_rate": 1e-2, "nli_decay_steps": 4, "max_steps": 1}
     run_recipe(make_recipe(recipe))
     assert [line["learning_rate"] for line in stages(tmp_path / "run")[:2]] == pytest.approx([1e-2, 0.75e-2])
 
 
-def test_a_schedule_shorter_than_its_stage_is_refused(bases, train_file, dev_file, tmp_path, triplets):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", **triplets, nli_steps=7, max_steps=6)
+def test_a_schedule_shorter_than_its_stage_is_refused(tiny, triplets):
+    recipe = tiny(**triplets, nli_steps=7, max_steps=6)
     with pytest.raises(UserError, match="ends after 6 of the 7 updates on labelled pairs; give --nli_decay_steps 7"):
         run_recipe(make_recipe(recipe))
 
 
-def test_labelled_pairs_and_sentences_can_be_trained_jointly(bases, train_file, dev_file, tmp_path, pairs):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", nli_weight=0.5, **pairs)
+def test_labelled_pairs_and_sentences_can_be_trained_jointly(tiny, tmp_path, pairs):
+    recipe = tiny(nli_weight=0.5, **pairs)
     run_recipe(make_recipe(recipe))
     for line in stages(tmp_path / "run"):
         assert line["loss"] == pytest.approx(line["contrastive"] + 0.5 * line["nli"], rel=1e-5)
@@ -143,8 +141,8 @@ def test_a_stage_of_the_contrastive_objective_is_supervised_simcse(bases, dev_fi
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_the_contrastive_objective_reads_triplets(bases, train_file, dev_file, tmp_path, pairs):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", nli_objective="contrastive", **pairs)
+def test_the_contrastive_objective_reads_triplets(tiny, pairs):
+    recipe = tiny(nli_objective="contrastive", **pairs)
     with pytest.raises(UserError, match="nli_objective: contrastive needs triplets; set nli_classes: 2"):
         run_recipe(make_recipe(recipe | {"nli_steps": 1}))
 
@@ -259,8 +257,8 @@ def test_patience_counts_evaluations_in_a_row_that_are_no_better_than_the_best(t
     assert again.stopped, "a run that has stopped stays stopped"
 
 
-def test_early_stopping_stops_a_run_and_it_stays_stopped(bases, train_file, dev_file, tmp_path):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=40, eval_steps=1, endurance=1)
+def test_early_stopping_stops_a_run_and_it_stays_stopped(tiny, tmp_path):
+    recipe = tiny(max_steps=40, eval_steps=1, endurance=1)
     results = run_recipe(make_recipe({**recipe, "learning_rate": 0.05}))
     updates = results["training"]["updates"]
     dev = [line["dev"] for line in lines(tmp_path / "run") if "dev" in line]
@@ -298,8 +296,8 @@ def test_whitening_is_fitted_to_the_best_model_and_saved_with_it(bases, train_fi
     assert len(verify_repository(str(tmp_path / "run" / "best"))) == 3
 
 
-def test_a_whitening_may_keep_a_part_of_the_variances_and_be_refined(bases, train_file, dev_file, tmp_path):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=0, whitening=4)
+def test_a_whitening_may_keep_a_part_of_the_variances_and_be_refined(tiny, tmp_path):
+    recipe = tiny(max_steps=0, whitening=4)
     run_recipe(make_recipe({**recipe, "whitening_power": 0.5}))
     fitted = SimCSEModel.from_pretrained(tmp_path / "run" / "best").whitening
     changed = {**recipe, "output_dir": str(tmp_path / "refined"), "whitening_power": 0.5, "whitening_updates": 5}
@@ -313,8 +311,8 @@ def test_a_whitening_may_keep_a_part_of_the_variances_and_be_refined(bases, trai
     assert len(verify_repository(str(tmp_path / "refined" / "best"))) == 3
 
 
-def test_a_flow_is_fitted_to_the_best_model_and_saved_with_it(bases, train_file, dev_file, tmp_path):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=1, flow=True, flow_epochs=10)
+def test_a_flow_is_fitted_to_the_best_model_and_saved_with_it(tiny, train_file, tmp_path):
+    recipe = tiny(max_steps=1, flow=True, flow_epochs=10)
     run_recipe(make_recipe(recipe))
     model = load_published(tmp_path / "run" / "best")
     texts = [*dict.fromkeys(train_file.read_text(encoding="utf-8").splitlines())]
@@ -350,8 +348,8 @@ def test_a_flow_and_a_whitening_are_refused_together(bases, train_file, dev_file
         make_recipe(values(bases["bert"], train_file, dev_file, tmp_path, flow=True, whitening=8))
 
 
-def test_whitening_to_too_many_dimensions_is_refused(bases, train_file, dev_file, tmp_path):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=0, whitening=33)
+def test_whitening_to_too_many_dimensions_is_refused(tiny, tmp_path):
+    recipe = tiny(max_steps=0, whitening=33)
     with pytest.raises(UserError, match="whitening: 33 must be at most 32, the dimensions"):
         run_recipe(make_recipe(recipe))
     few = {**recipe, "output_dir": str(tmp_path / "few"), "whitening": 20, "whitening_sentences": 5}

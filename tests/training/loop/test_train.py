@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,53 +27,7 @@ from csezoo.training.train import main
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES
 from tests.interpreters import run_python
-
-
-def values(base, train_file, dev_file, output, /, **changes):
-    """A recipe of a few seconds."""
-    return {
-        "name": "tiny",
-        "base_model": str(base),
-        "train_file": str(train_file),
-        "dev_file": str(dev_file),
-        "eval_data": "none",
-        "output_dir": str(output),
-        "batch_size": 16,
-        "max_steps": 6,
-        "eval_steps": 2,
-        "log_steps": 1,
-        "learning_rate": 1e-3,
-        "report_to": "none",
-        **changes,
-    }
-
-
-def command_line(recipe):
-    keys = {key: value for key, value in recipe.items() if key != "name"}
-    arguments = ["simcse-bert-base-uncased"]
-    for key, value in keys.items():
-        arguments += [f"--{key}", *(map(str, value) if isinstance(value, list) else [str(value)])]
-    return arguments
-
-
-def start(recipe, *launcher, **environment):
-    """Start training in separate processes with a launcher."""
-    return subprocess.Popen(
-        [*launcher, *command_line(recipe)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-    )
-
-
-def finish(process):
-    out, err = process.communicate(timeout=240)
-    return process.returncode, out, err
-
-
-def lines(run):
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+from tests.training.runs import LAUNCH_TWO, command_line, finish, lines, start, values
 
 
 @pytest.fixture(scope="session")
@@ -112,15 +65,15 @@ def test_best_is_the_strictly_best_dev_score(run):
     assert training["best_step"] == min(step for step, score in dev.items() if score == max(dev.values()))
 
 
-def test_a_run_that_never_improves_logs_a_warning(bases, train_file, dev_file, tmp_path, capsys):
+def test_a_run_that_never_improves_logs_a_warning(tiny, capsys):
     changes = {"learning_rate": 1e-30, "max_steps": 2, "seeds": [1]}
-    training = run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, tmp_path / "run", **changes)))
+    training = run_recipe(make_recipe(tiny(**changes)))
     assert training["training"]["best_step"] == 0
     assert "best/ has the initial weights" in capsys.readouterr().err
 
 
-def test_test_pairs_work_without_dev_pairs(bases, train_file, dev_file, tmp_path, capsys):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=1, test_file=str(dev_file))
+def test_test_pairs_work_without_dev_pairs(tiny, dev_file, capsys):
+    recipe = tiny(max_steps=1, test_file=str(dev_file))
     del recipe["dev_file"]
     results = run_recipe(make_recipe(recipe))
     assert [result["task"] for result in results["results"]] == ["test"] and results["training"]["dev"] is None
@@ -195,19 +148,6 @@ def test_a_finished_run_is_reused_and_another_recipe_refused(run, bases, train_f
     assert "Traceback" not in refused.stderr
 
 
-LAUNCH_TWO = (
-    "accelerate",
-    "launch",
-    "--multi_gpu",
-    "--num_processes",
-    "2",
-    "--num_machines",
-    "1",
-    "--mixed_precision",
-)
-LAUNCH_TWO += ("no", "--dynamo_backend", "no", "--main_process_port", "0", "-m", "csezoo.training.train")
-
-
 @pytest.mark.slow
 def test_two_processes_train_as_one(base_without_dropout, train_file, pairs, dev_file, tmp_path):
     """Without dropout, and with a smaller batch in the middle of the run (96 pairs in batches of 25)."""
@@ -231,10 +171,10 @@ def test_two_processes_train_as_one(base_without_dropout, train_file, pairs, dev
 
 
 @pytest.mark.slow
-def test_a_launch_with_too_few_processes_is_refused(bases, train_file, dev_file, tmp_path):
+def test_a_launch_with_too_few_processes_is_refused(tiny):
     launch = ("accelerate", "launch", "--cpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision")
     launch += ("no", "--dynamo_backend", "no", "-m", "csezoo.training.train")
-    code, _, err = finish(start(values(bases["bert"], train_file, dev_file, tmp_path / "run"), *launch))
+    code, _, err = finish(start(tiny(), *launch))
     assert code != 0
     assert "error: several processes were requested, but each would train alone" in err
 
@@ -276,8 +216,8 @@ def test_triplets_prompt_bf16_checkpointing_and_tensorboard_together(bases, dev_
     assert csezoo["template"]["text"] == recipe["prompts"][0]
 
 
-def test_a_streaming_run_makes_its_updates(bases, train_file, dev_file, tmp_path):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", streaming=True, max_steps=4)
+def test_a_streaming_run_makes_its_updates(tiny):
+    recipe = tiny(streaming=True, max_steps=4)
     assert run_recipe(make_recipe(recipe))["training"]["updates"] == 4
 
 
@@ -293,14 +233,14 @@ def test_batches_of_workers_are_those_of_the_run_itself(bases, train_file, dev_f
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_accumulation_over_several_epochs_uses_every_batch(bases, train_file, dev_file, tmp_path):
+def test_accumulation_over_several_epochs_uses_every_batch(tiny):
     changes = {"max_train_sentences": 48, "epochs": 3, "gradient_accumulation_steps": 2, "max_steps": None}
-    results = run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, tmp_path / "run", **changes)))
+    results = run_recipe(make_recipe(tiny(**changes)))
     assert results["training"]["updates"] == 5  # 9 batches in updates of two; the tenth batch begins another epoch
 
 
-def test_overwrite_replaces_a_run_once(bases, train_file, dev_file, tmp_path):
-    first = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=2, report_to="tensorboard")
+def test_overwrite_replaces_a_run_once(tiny, tmp_path):
+    first = tiny(max_steps=2, report_to="tensorboard")
     run_recipe(make_recipe(first))
     AcceleratorState._reset_state(reset_partial_state=True)
     run_recipe(make_recipe({**first, "max_steps": 1, "overwrite": True}))
@@ -331,15 +271,15 @@ def test_a_tokenizer_whose_merges_miss_a_token_is_one_line(bases, train_file, de
         load_encoder(str(base), pooling="cls")
 
 
-def test_a_failed_start_does_not_claim_the_directory(bases, train_file, dev_file, tmp_path):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=1)
+def test_a_failed_start_does_not_claim_the_directory(tiny, train_file, tmp_path):
+    recipe = tiny(max_steps=1)
     with pytest.raises(UserError, match="does not exist"):
         run_recipe(make_recipe({**recipe, "train_file": str(tmp_path / "missing.txt")}))
     run_recipe(make_recipe(recipe))
 
 
-def test_resume_refuses_another_launch(bases, train_file, dev_file, tmp_path):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=1)
+def test_resume_refuses_another_launch(tiny, tmp_path):
+    recipe = tiny(max_steps=1)
     run_recipe(make_recipe(recipe))
     (tmp_path / "run" / "results.json").unlink()
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -351,8 +291,8 @@ def test_resume_refuses_another_launch(bases, train_file, dev_file, tmp_path):
         del os.environ["ACCELERATE_MIXED_PRECISION"]
 
 
-def test_without_dev_the_last_model_is_the_best(bases, train_file, dev_file, tmp_path):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run", max_steps=3)
+def test_without_dev_the_last_model_is_the_best(tiny, dev_file, tmp_path):
+    recipe = tiny(max_steps=3)
     del recipe["dev_file"]
     assert run_recipe(make_recipe(recipe))["training"]["best_step"] == 3
     last = load_file(tmp_path / "run" / "checkpoints" / "step-00000003" / "model.safetensors")
@@ -383,8 +323,8 @@ def test_without_dev_the_last_model_is_the_best(bases, train_file, dev_file, tmp
         ({"num_workers": "2", "streaming": "true"}, "num_workers: one process reads a stream; give 0 or 1"),
     ],
 )
-def test_user_errors_are_one_line_with_exit_code_2(bases, train_file, dev_file, tmp_path, capsys, changes, line):
-    recipe = {**values(bases["bert"], train_file, dev_file, tmp_path / "run"), **changes}
+def test_user_errors_are_one_line_with_exit_code_2(tiny, capsys, changes, line):
+    recipe = {**tiny(), **changes}
     with pytest.raises(SystemExit) as stop:
         main(command_line(recipe))
     assert stop.value.code == 2

@@ -14,8 +14,7 @@ from csezoo.training.files import LOCK
 from csezoo.training.loop.runs import run_recipe, write_unfinished
 from csezoo.training.publishing.staging import check_files, stage
 from csezoo.training.recipes import make_recipe
-from tests.training.loop.test_changed_runs import flip_a_bit, newest
-from tests.training.loop.test_resume import same_run
+from tests.training.runs import flip_a_bit, newest, same_run
 
 OF_THE_END = {"README.md", "similarities.png", "training_curves.png"}  # what evaluation adds
 

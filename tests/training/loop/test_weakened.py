@@ -10,13 +10,13 @@ from matplotlib.image import imread
 from safetensors.torch import load_file, save_file
 
 from csezoo.training.cli.parser import main
-from csezoo.training.errors import UserError
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.loop.weakened import weakened_tokens
 from csezoo.training.pictures.weakened_tokens import WeakenedView, draw_weakened_tokens
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.interpreters import run_python
-from tests.training.loop.test_train import values
+from tests.refusals import refusal
+from tests.training.runs import values
 
 SENTENCES = ["the small cat sees the river .", "a dog", "the old horse finds the tree ."]
 
@@ -115,38 +115,30 @@ def test_weakened_tokens_are_grey_in_the_picture(tmp_path):
     assert grey(0.5) - background == pytest.approx((grey(1) - background) / 2, rel=0.05)
 
 
-def refusal(run, sentences=SENTENCES) -> str:
-    with pytest.raises(UserError) as error:
-        weakened_tokens(run, sentences)
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
-
 def test_a_recipe_without_some_of_its_keys_is_refused(bases, train_file, tmp_path):
     """They would have their defaults, with which the run was not trained."""
     run = train(bases["bert"], train_file, tmp_path / "run", threshold=0.3, max_steps=1)
     keys = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
     del keys["threshold"]
     (run / "recipe.yaml").write_text(yaml.safe_dump(keys), encoding="utf-8")
-    assert "was written with another recipe; undo the change" in refusal(run)
+    assert "was written with another recipe; undo the change" in refusal(weakened_tokens, run, SENTENCES)
 
 
 def test_runs_without_token_masks_are_refused_in_one_line(run, bases, train_file, tmp_path):
-    assert "is not a run: it has no recipe.yaml" in refusal(tmp_path / "absent")
-    assert "two or more different ones" in refusal(run, ["the cat", "the cat"])
+    assert "is not a run: it has no recipe.yaml" in refusal(weakened_tokens, tmp_path / "absent", SENTENCES)
+    assert "two or more different ones" in refusal(weakened_tokens, run, ["the cat", "the cat"])
     waiting = tmp_path / "waiting"
     waiting.mkdir()
     text = (run / "recipe.yaml").read_text(encoding="utf-8")
     (waiting / "recipe.yaml").write_text(text, encoding="utf-8")
-    assert f"{waiting / 'seed-5'} has no complete checkpoint yet" in refusal(waiting)
+    assert f"{waiting / 'seed-5'} has no complete checkpoint yet" in refusal(weakened_tokens, waiting, SENTENCES)
     (waiting / "recipe.yaml").write_text(
         text.replace("token_mask: true", "") + "token_mask: false\n", encoding="utf-8"
     )
-    assert "has no token masks; give a run of l2pcsr" in refusal(waiting)
+    assert "has no token masks; give a run of l2pcsr" in refusal(weakened_tokens, waiting, SENTENCES)
     simcse = train(bases["bert"], train_file, tmp_path / "simcse", method="simcse")
-    assert "has no token masks; give a run of l2pcsr" in refusal(simcse) and "this is a run of simcse" in refusal(
-        simcse
-    )
+    line = refusal(weakened_tokens, simcse, SENTENCES)
+    assert "has no token masks; give a run of l2pcsr" in line and "this is a run of simcse" in line
 
 
 @pytest.mark.parametrize(

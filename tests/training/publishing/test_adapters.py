@@ -19,7 +19,7 @@ from csezoo.training.publishing.fingerprints import verify_repository
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES, sentence_transformer
 from tests.interpreters import run_python
-from tests.training.loop.test_train import values
+from tests.training.runs import values
 
 # PEFT 0.21 asks transformers for a name that it will drop.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")

@@ -231,7 +231,13 @@ except ValueError as error:
 def test_a_missing_or_broken_fingerprint_is_refused(copy, tmp_path):
     directory = copy("plain")
     path = directory / "fingerprint.json"
-    for content, problem in (("{", "not valid JSON"), ('{"files": {}}', "has no embeddings, sentences, token_ids")):
+    whole = json.loads(path.read_text(encoding="utf-8"))
+    broken = {
+        json.dumps({**whole, name: value}): "expected texts as sentences, and lists of numbers"
+        for name, value in (("sentences", [1]), ("token_ids", [["a"]]), ("token_ids", 1), ("embeddings", [[[0.5]]]))
+    }
+    broken |= {"{": "not valid JSON", '{"files": {}}': "has no embeddings, sentences, token_ids"}
+    for content, problem in broken.items():
         path.write_text(content, encoding="utf-8")
         with pytest.raises(UserError, match=problem):
             verify_repository(str(directory))

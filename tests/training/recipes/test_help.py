@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from csezoo.modeling import METHODS
-from csezoo.training.recipes import comments, describe_keys, load_recipe, method_keys, recipe_keys, reference
+from csezoo.training.recipes import comments, method_keys, recipe_keys
 from csezoo.training.train import main
 
 
@@ -49,19 +48,6 @@ def test_help_has_every_key_once_with_type_unit_default_and_a_line_of_help(capsy
     assert "(list of float; default [0.9, 0.999])" in entry(shown, "adam_betas")
 
 
-def test_keys_are_grouped():
-    titles = re.findall(r"^(\S.*):$", describe_keys(), re.MULTILINE)
-    assert titles == [
-        "Model",
-        "Training data",
-        "Labelled pairs",
-        "Optimisation",
-        "Evaluation",
-        "Precision and memory",
-        "Run and publishing",
-    ]
-
-
 def test_help_of_a_recipe_has_its_values_with_their_reasons(capsys):
     shown = help_of(capsys, "simcse-bert-base-uncased")
     assert "Unsupervised SimCSE on BERT-base." in shown
@@ -92,15 +78,6 @@ def test_help_shows_the_values_and_comments_of_a_yaml_file(capsys, tmp_path):
     assert "Mine.\n\nValues of mine:\n  epochs: 2.0\n      enough\n" in help_of(capsys, str(file))
 
 
-def test_help_of_what_is_no_recipe_is_one_line(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["simcse-bert-base-uncase", "--help"])
-    assert stop.value.code == 2
-    assert capsys.readouterr().err == (
-        "error: no recipe 'simcse-bert-base-uncase': did you mean simcse-bert-base-uncased?\n"
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "about", "reasons"),
     [
@@ -117,28 +94,3 @@ def test_help_of_what_is_no_recipe_is_one_line(capsys):
 )
 def test_comments_of_yaml_belong_to_their_keys(text, about, reasons):
     assert comments(text) == (about, reasons)
-
-
-def test_the_reference_has_a_row_for_every_key_in_the_table_of_its_group():
-    tables = dict(re.findall(r"## (.+)\n\n((?:\|.*\n)+)", reference()))
-    assert [title for title in tables if title.startswith("Method")] == [
-        f"Method `{name}`" for name in METHODS if name != "simcse"
-    ]
-    wanted = [(key.group, name, key) for name, key in recipe_keys().items()]
-    wanted += [("Model, for every method", name, key) for name, key in method_keys("simcse").items()]
-    for method in METHODS:
-        keys = method_keys(method).items()
-        wanted += [(f"Method `{method}`", name, key) for name, key in keys if key.group == method]
-    for title, name, key in wanted:
-        (row,) = [line for line in tables[title].splitlines() if line.startswith(f"| `{name}` |")]
-        assert row.count("|") == 7 and key.help in row and key.unit in row
-    assert sum(table.count("\n") - 2 for table in tables.values()) == len(wanted)
-    assert re.search(r"\| `warmup_ratio` .*\| float \| `0\.0` \| at least 0 and below 1 \|", tables["Optimisation"])
-
-
-def test_the_values_that_help_shows_are_those_that_train(capsys):
-    shown = help_of(capsys, "diffaug-bert-base-uncased-semi")
-    recipe = load_recipe("diffaug-bert-base-uncased-semi")
-    assert f"  nli_steps: {recipe.nli_steps}\n" in shown
-    assert "  denoise_length_offset: null\n" in shown
-    assert """  prompts: ['This sentence of "{sentence}" means{mask}.']\n""" in shown

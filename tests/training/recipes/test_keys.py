@@ -13,7 +13,7 @@ from csezoo.modeling import METHODS
 from csezoo.training.errors import UserError
 from csezoo.training.recipes import dump_recipe, load_recipe, make_recipe, method_keys, recipe_keys
 from csezoo.training.recipes.reading import optional
-from tests.training.recipes.test_reading import refusal
+from tests.refusals import refusal
 
 # Every key once, with a method that has it.
 ALL = [("simcse", name, key) for name, key in {**recipe_keys(), **method_keys("simcse")}.items()]

@@ -35,9 +35,3 @@ def test_a_key_that_a_method_declares_again_has_the_methods_default_and_help():
 @pytest.mark.parametrize("name", [*METHODS, "l2pcsr+diffcse"])
 def test_the_names_that_are_read_from_the_source_are_those_of_the_classes(name):
     assert key_names(name) == method_keys(name).keys()
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_every_key_has_a_help_that_ends_with_a_full_stop(name):
-    for key in method_keys(name).values():
-        assert key.help.endswith(".")

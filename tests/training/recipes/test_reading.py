@@ -2,19 +2,11 @@
 
 import pytest
 
-from csezoo.training.errors import UserError
 from csezoo.training.recipes import dump_recipe, load_recipe, make_recipe, parse_overrides
 from csezoo.training.recipes.reading import as_word, coerce
+from tests.refusals import refusal
 
 KNOWN = "simcse-bert-base-uncased"
-
-
-def refusal(call, *arguments) -> str:
-    """The one line a user reads."""
-    with pytest.raises(UserError) as error:
-        call(*arguments)
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 def test_overrides_win_and_become_the_types_of_their_keys():

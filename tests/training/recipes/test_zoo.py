@@ -60,129 +60,42 @@ def test_hyperparameters_are_the_published_ones(name):
     assert recipe.dataset_file == ("nli_for_simcse.csv" if recipe.text_columns else "wiki1m_for_simcse.txt")
 
 
-# What the authors' code did where the paper is silent or says something else: recipe, key, value, and the source that
-# the recipe names beside it. The code was read at these commits: yym6472/ConSERT 82a22b1, FreddeFrallan/
-# Contrastive-Tension 5ee9b2d, bohanli/BERT-flow 9f79ed1, yanzhangnlp/IS-BERT b7d4d5c, voidism/DiffCSE fa1e2e8.
-SBERT_TRAINER = {
-    "optimizer": ("adamw-uncorrected", "release: AdamW without bias correction"),
-    "weight_decay": (0.01, "release"),
-    "adam_epsilon": (1e-6, "release"),
-    "warmup_ratio": (0.1, "section"),
-}
-CONSERT = {
-    **SBERT_TRAINER,
-    "training_pooling": ("mean", "release: the last layer in training"),
-    "pooling": ("last2_mean", "section 4.1"),
-    "batch_size": (96, "release"),
-    "max_length": (64, "release"),
-}
-ON_WIKIPEDIA = {**CONSERT, "dataset_file": ("wiki1m_for_simcse.txt", "DiffAug, appendix C")}
-JOINT = {
-    **ON_WIKIPEDIA,
-    "nli_weight": (pytest.approx(1 / 0.3, abs=0.01), "adds both directions"),
-    "first_view": ("none", "release"),
-    "second_view": ("token_cutoff", "release"),
-    "cutoff_rate": (0.1, "release"),
-}
-FLOW = {
-    "pooling": ("first_last_mean", "issues 11 and 16"),
-    "flow_start": ("random", "release: the start from data is written, but never run"),
-    "flow_dropout": (True, "release"),
-    "flow_optimizer": (
-        "released",
-        "release: no bias correction, weight decay 0.01, epsilon 1e-6, clipping to 1, 32 pairs",
-    ),
-}
+# What the authors' code did where the paper is silent or says something else. The code was read at these commits:
+# yym6472/ConSERT 82a22b1, FreddeFrallan/Contrastive-Tension 5ee9b2d, bohanli/BERT-flow 9f79ed1, yanzhangnlp/IS-BERT
+# b7d4d5c, voidism/DiffCSE fa1e2e8.
+SBERT_TRAINER = {"optimizer": "adamw-uncorrected", "weight_decay": 0.01, "adam_epsilon": 1e-6, "warmup_ratio": 0.1}
+CONSERT = {**SBERT_TRAINER, "training_pooling": "mean", "pooling": "last2_mean", "batch_size": 96, "max_length": 64}
+ON_WIKIPEDIA = {**CONSERT, "dataset_file": "wiki1m_for_simcse.txt"}
+JOINT = {**ON_WIKIPEDIA, "nli_weight": pytest.approx(1 / 0.3, abs=0.01), "first_view": "none"}
+JOINT |= {"second_view": "token_cutoff", "cutoff_rate": 0.1}
+ALONE = {**CONSERT, "dataset": "sts-sentences", "shuffle_special_tokens": True, "patience": 10, "dropout": 0.0}
+FEATURES = {**ON_WIKIPEDIA, "first_view": "none", "second_view": "feature_cutoff", "cutoff_rate": 0.1, "epochs": 1}
+TENSION = {"dropout": 0.0, "optimizer": "rmsprop", "rmsprop_alpha": 0.9, "negative_pairs": "others", "batch_size": 30}
+TENSION |= {"lr_scheduler": "stepped", "lr_boundaries": [500, 1000, 1500, 2000], "lr_factors": [0.8, 0.6, 0.4, 0.2]}
+FLOW = {"pooling": "first_last_mean", "flow_start": "random", "flow_dropout": True, "flow_optimizer": "released"}
 AS_RELEASED = {
-    "consert-bert-base-uncased": {
-        **CONSERT,
-        "dataset": ("sts-sentences", "89,192 texts of the seven STS data sets"),
-        "shuffle_special_tokens": (True, "release: the positions of [CLS] and [SEP] too"),
-        "patience": (10, "release"),
-        "dropout": (0.0, "release"),
-        "epochs": (10, "release"),
-    },
+    "consert-bert-base-uncased": {**ALONE, "epochs": 10},
     "consert-joint-bert-base-uncased": JOINT,
     "consert-sup-joint-bert-base-uncased": JOINT,
-    "consert-sup-unsup-bert-base-uncased": {
-        **ON_WIKIPEDIA,
-        "first_view": ("none", "release, this setting"),
-        "second_view": ("feature_cutoff", "release, this setting"),
-        "cutoff_rate": (0.1, "release, this setting"),
-        "learning_rate": (5e-7, "release, this setting"),
-        "epochs": (1, "25 passes"),
-        "patience": (10, "release"),
-    },
-    "contrastive-tension-bert-base-uncased": {
-        "dropout": (0.0, "release: its forward passes in training are those of inference"),
-        "optimizer": ("rmsprop", "release: that of Keras"),
-        "rmsprop_alpha": (0.9, "the default of Keras"),
-        "negative_pairs": ("others", "release: of two other sentences"),
-        "batch_size": (30, "release: 16 pairs, 2 of one sentence and 14 of two others"),
-        "lr_scheduler": ("stepped", "release"),
-        "lr_boundaries": ([500, 1000, 1500, 2000], "release"),
-        "lr_factors": ([0.8, 0.6, 0.4, 0.2], "release: 8e-6, 6e-6, 4e-6 and 2e-6"),
-    },
-    "flow-bert-base-uncased": {**FLOW, "text_columns": (["sent0", "sent1", "hard_neg"], "release: both sides")},
+    "consert-sup-unsup-bert-base-uncased": {**FEATURES, "learning_rate": 5e-7, "patience": 10},
+    "contrastive-tension-bert-base-uncased": TENSION,
+    "flow-bert-base-uncased": {**FLOW, "text_columns": ["sent0", "sent1", "hard_neg"]},
     "flow-stsb-bert-base-uncased": FLOW,
-    "isbert-bert-base-uncased": {
-        **SBERT_TRAINER,
-        "adam_epsilon": (1e-7, "1e-6 in its first two days"),
-        "learning_rate": (2e-6, "5e-6 in its first two days"),
-        "warmup_ratio": (0.1, "release"),
-        "activation": ("none", "release; paper, equation 1: relu"),
-    },
+    "isbert-bert-base-uncased": {**SBERT_TRAINER, "adam_epsilon": 1e-7, "learning_rate": 2e-6, "activation": "none"},
     "sbert-nli-bert-base-uncased": SBERT_TRAINER,
-    "whitening-bert-base-uncased": {"whitening": (768, "SimCSE: all dimensions; paper, section 4.2: 256")},
+    "whitening-bert-base-uncased": {"whitening": 768},
 }
 
 
-@pytest.mark.parametrize(("name", "key"), [(name, key) for name, keys in AS_RELEASED.items() for key in keys])
-def test_a_baseline_trains_as_its_authors_did(name, key):
-    value, source = AS_RELEASED[name][key]
+@pytest.mark.parametrize("name", AS_RELEASED)
+def test_a_baseline_trains_as_its_authors_did(name):
     recipe = load_recipe(name).to_dict()
-    about, reasons = comments(recipe_files()[name].read_text(encoding="utf-8"))
-    assert recipe[key] == value
-    assert source in reasons[key]
-    assert "release" in about or "SimCSE =" in about
+    assert {key: recipe[key] for key in AS_RELEASED[name]} == AS_RELEASED[name]
 
 
 def test_only_consert_s_unsupervised_setting_has_no_dropout():
     dropouts = {name: load_recipe(name).dropout for name in AS_RELEASED if name.startswith("consert")}
     assert dropouts.pop("consert-bert-base-uncased") == 0 and {*dropouts.values()} == {None}
-
-
-IMPORTING = ("simcse", "promptbert", "diffaug", "l2pcsr", "diffcse", "sgopt")
-
-
-@pytest.mark.parametrize("paper", IMPORTING)
-def test_a_recipe_says_which_adamw_its_release_imports(paper):
-    """The releases of six papers import transformers 4's; the zoo's recipes have torch's, and say what it changes."""
-    names = [name for name in recipe_names() if name.startswith(f"{paper}-") and "qwen3" not in name]
-    files = [recipe_files()[name] for name in names]
-    for file in files:
-        _, reasons = comments(file.read_text(encoding="utf-8"))
-        assert load_recipe(file.stem).optimizer == "adamw"
-        assert "release: adamw-transformers4; update 1 differs by 9 %" in reasons["optimizer"], file
-    assert len(files) > 1
-
-
-@pytest.mark.parametrize(
-    ("method", "key", "source"),
-    [
-        ("prdsimcse", "positive_prefix", "paper, table 9"),
-        ("prdsimcse", "negative_prefix", "paper, table 10"),
-        ("sgopt", "adam_betas", "paper, table 8"),
-        ("sgopt", "eval_steps", "paper, table 8"),
-        ("sgopt", "endurance", "paper, table 8"),
-        ("sgopt", "regularizer_weight", "the release's sum includes the poolers"),
-        ("diffcse", "epochs", "the release's script too, since 2022-04-17 (1 before)"),
-    ],
-)
-def test_the_source_of_a_value_is_where_it_is(method, key, source):
-    for file in (METHOD_FOLDERS / method / "recipes").glob(f"{method}-*.yaml"):
-        _, reasons = comments(file.read_text(encoding="utf-8"))
-        assert source in reasons[key], file
 
 
 @pytest.mark.parametrize("name", recipe_names())

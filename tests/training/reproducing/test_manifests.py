@@ -9,7 +9,6 @@ import yaml
 
 from csezoo.training.cards.published import published
 from csezoo.training.errors import UserError
-from csezoo.training.recipes import load_recipe
 from csezoo.training.reproducing import manifests, names
 from csezoo.training.reproducing.manifests import load_item
 from csezoo.training.reproducing.names import item_names
@@ -80,18 +79,6 @@ def test_numbers_that_are_quoted_from_one_run_are_not_counted_as_several():
     assert row_of("sgopt/table-1", "BERT-base, flow").runs == row_of("l2pcsr/table-1", "BERT-base, SG-OPT").runs == 8
 
 
-def test_consert_in_diffaug_is_trained_on_wikipedia():
-    """DiffAug, appendix C: unsupervised ConSERT is re-evaluated on Wiki1M, as every contrastive loss of table 6 is."""
-    row = row_of("diffaug/table-1", "unsupervised, ConSERT")
-    assert (row.set["dataset_file"], row.values["Avg."]) == ("wiki1m_for_simcse.txt", 73.53)
-    assert "appendix C" in row.note
-    for name in ("joint", "sup-unsup", "sup-joint"):
-        row = row_of("diffaug/table-6", f"ConSERT {name}")
-        assert (
-            load_recipe(row.recipe).dataset_file == "wiki1m_for_simcse.txt" and "with a million sentences" in row.note
-        )
-
-
 def test_the_rows_that_l2p_csr_quotes_from_simcse_are_test_accuracies():
     """Table 2 marks them; their TREC is a multiple of 0.2, as an accuracy on 500 questions is."""
     quoted = {"BERT-base": 87.6, "RoBERTa-base": 84.2, "RoBERTa-large": 89.2}
@@ -101,23 +88,6 @@ def test_the_rows_that_l2p_csr_quotes_from_simcse_are_test_accuracies():
         assert trec * 5 == pytest.approx(round(trec * 5))
     values = row_of("l2pcsr/table-2", "BERT-large, SimCSE").values
     assert values["TREC dev."] == 83.82 and "TREC" not in values
-
-
-def test_the_rows_of_whitening_keep_as_many_dimensions_as_their_numbers():
-    """SimCSE's whitening keeps all 768; L2P-CSR prints Su et al.'s row of 384, fitted on the test sets' sentences."""
-    assert load_recipe(row_of("l2pcsr/table-1", "BERT-base, Whitening").recipe).whitening == 768
-    large = row_of("l2pcsr/table-1", "BERT-large, Whitening")
-    assert (large.set["whitening"], large.set["dataset"]) == (384, "sts-sentences") and "Su et al." in large.note
-
-
-def test_a_row_says_where_a_number_is_not_what_its_table_prints():
-    row = row_of("diffcse/table-2", "BERT-base, average of BERT embeddings")
-    assert "92.20" in row.note and row.values["TREC"] == 92.8
-    others = sum(value for name, value in row.values.items() if name not in ("TREC", "Avg."))
-    distances = [abs((others + trec) / 7 - row.values["Avg."]) for trec in (92.8, 92.2)]
-    assert distances[0] < 0.02 < 0.06 < distances[1]
-    assert "checkpoint" in row_of("diffcse/table-1", "BERT-base, CT-BERT").note
-    assert not any(row.values for row in load_item("prdsimcse/table-8").rows), "PrdSimCSE, table 8 is a rule"
 
 
 GOOD = {"title": "t", "source": "s", "columns": ["dev"], "rows": [{"name": "a", "quoted": "why", "values": [1.0]}]}

@@ -52,7 +52,7 @@ def join_processes() -> PartialState:
     return state
 
 
-def check_launch(processes: int) -> None:
+def refuse_missing_processes(processes: int) -> None:
     """Refuse to train on one process if several were requested.
 
     Raises:
@@ -94,7 +94,7 @@ def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
         )
     except ValueError as error:
         raise UserError(f"report_to or mixed_precision: {error}; choose another value") from error
-    check_launch(accelerator.num_processes)
+    refuse_missing_processes(accelerator.num_processes)
     _refuse_ignored(recipe, accelerator)
     level = logging.INFO if accelerator.is_main_process else logging.ERROR
     logging.basicConfig(level=logging.WARNING, format="%(message)s", force=True)

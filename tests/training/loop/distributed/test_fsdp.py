@@ -1,7 +1,6 @@
 """FSDP on two processes: same training as one process, complete checkpoints, resume and errors."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,22 +13,9 @@ from csezoo.training.loop.distributed.fsdp import fsdp_plugin
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
 from tests.methods import RUNS, exact, run_keys
-from tests.training.loop.test_resume import same_run
-from tests.training.loop.test_train import command_line, finish, lines, values
+from tests.training.runs import finish, lines, same_run, sharded, values
 
 ROOT = Path(__file__).parents[4]
-
-
-def sharded(recipe) -> subprocess.Popen:
-    """The unchanged launch file, on processor cores."""
-    config = ["--config_file", ROOT / "examples" / "launch" / "fsdp.yaml", "--main_process_port", "0"]
-    return subprocess.Popen(
-        ["accelerate", "launch", *map(str, config), "-m", "tests.sharded_on_cpu", *command_line(recipe)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 @pytest.mark.slow
@@ -82,11 +68,11 @@ def test_shards_train_like_one_process_and_resume(
     same_run(tmp_path / "whole", tmp_path / "two")
 
 
-def test_fsdp_1_is_refused(bases, train_file, dev_file, tmp_path, monkeypatch):
+def test_fsdp_1_is_refused(tiny, tmp_path, monkeypatch):
     """With the environment variables that `accelerate launch` sets."""
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     monkeypatch.setenv("FSDP_VERSION", "1")
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run")
+    recipe = tiny()
     with pytest.raises(
         UserError, match=r"^fsdp_version: FSDP 1 is not supported .*; set 2, as examples/launch/fsdp\.yaml"
     ):

@@ -14,8 +14,7 @@ from csezoo.training.errors import UserError
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
 from tests.methods import SIMCSE_FIRST, exact, run_keys
-from tests.training.loop.test_resume import same_run
-from tests.training.loop.test_train import LAUNCH_TWO, finish, lines, start, values
+from tests.training.runs import LAUNCH_TWO, finish, lines, same_run, start, values
 
 ROOT = Path(__file__).parents[4]
 LAUNCH = ("accelerate", "launch", "--config_file", str(ROOT / "examples/launch/deepspeed.yaml"))
@@ -113,9 +112,9 @@ def test_a_run_resumes_under_another_launch(bases, train_file, triplets, dev_fil
 
 
 @needs_deepspeed
-def test_a_loss_that_is_not_finite_ends_the_run(bases, train_file, dev_file, tmp_path, zero):
+def test_a_loss_that_is_not_finite_ends_the_run(tiny, tmp_path, zero):
     diverging = {"learning_rate": 1e30, "max_grad_norm": 0.0, "lr_scheduler": "constant"}
-    code, _, err = finish(zero(values(bases["bert"], train_file, dev_file, tmp_path / "run", **diverging)))
+    code, _, err = finish(zero(tiny(**diverging)))
     assert code != 0
     assert "error: the loss is nan at step 2 (sentences " in err
     kept = {path.name for path in (tmp_path / "run/non_finite/step-00000002").iterdir()}
@@ -140,13 +139,11 @@ def test_a_loss_that_is_not_finite_ends_the_run(bases, train_file, dev_file, tmp
         ),
     ],
 )
-def test_unsupported_settings_of_deepspeed_are_refused(
-    bases, train_file, dev_file, tmp_path, monkeypatch, launch, line
-):
+def test_unsupported_settings_of_deepspeed_are_refused(tiny, tmp_path, monkeypatch, launch, line):
     """With the environment variables that `accelerate launch` sets."""
     for name, value in {"ACCELERATE_USE_DEEPSPEED": "true", **launch}.items():
         monkeypatch.setenv(name, value)
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "run")
+    recipe = tiny()
     with pytest.raises(UserError, match=line):
         run_recipe(make_recipe(recipe))
     assert not (tmp_path / "run").exists()

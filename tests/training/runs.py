@@ -1,0 +1,96 @@
+"""Runs of a few seconds on a tiny base model: their recipe, their processes, and what they wrote."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).parents[2]
+LAUNCH_TWO: tuple[str, ...] = ("accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1")
+LAUNCH_TWO += ("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0")
+LAUNCH_TWO += ("-m", "csezoo.training.train")
+
+
+def values(base, train_file, dev_file, output, /, **changes):
+    """A recipe of a few seconds."""
+    return {
+        "name": "tiny",
+        "base_model": str(base),
+        "train_file": str(train_file),
+        "dev_file": str(dev_file),
+        "eval_data": "none",
+        "output_dir": str(output),
+        "batch_size": 16,
+        "max_steps": 6,
+        "eval_steps": 2,
+        "log_steps": 1,
+        "learning_rate": 1e-3,
+        "report_to": "none",
+        **changes,
+    }
+
+
+def command_line(recipe):
+    keys = {key: value for key, value in recipe.items() if key != "name"}
+    arguments = ["simcse-bert-base-uncased"]
+    for key, value in keys.items():
+        arguments += [f"--{key}", *(map(str, value) if isinstance(value, list) else [str(value)])]
+    return arguments
+
+
+def start(recipe, *launcher, **environment):
+    """Start training in separate processes with a launcher."""
+    return subprocess.Popen(
+        [*launcher, *command_line(recipe)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def sharded(recipe) -> subprocess.Popen:
+    """The unchanged launch file, on processor cores."""
+    config = ["--config_file", ROOT / "examples" / "launch" / "fsdp.yaml", "--main_process_port", "0"]
+    return subprocess.Popen(
+        ["accelerate", "launch", *map(str, config), "-m", "tests.sharded_on_cpu", *command_line(recipe)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process):
+    out, err = process.communicate(timeout=240)
+    return process.returncode, out, err
+
+
+def lines(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def same_run(one, other):
+    """Bit-identical weights, metrics and best model, and the same files."""
+    one_files, other_files = ({path.name for path in run.iterdir()} - {".lock"} for run in (one, other))
+    assert one_files == other_files
+    newest = max(path.name for path in (one / "checkpoints").iterdir())
+    for name in ("best", f"checkpoints/{newest}"):
+        a, b = (load_file(directory / name / "model.safetensors") for directory in (one, other))
+        assert a.keys() == b.keys()
+        for tensor in a:
+            assert torch.equal(a[tensor], b[tensor]), tensor
+    assert lines(one) == lines(other)
+
+
+def newest(run):
+    return run / "checkpoints" / "step-00000006"
+
+
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
