@@ -32,7 +32,7 @@ from ...contrastive.distributed import gather_rows, sum_over_processes
 from ...contrastive.keys import key
 from ...contrastive.sentence_encoder import SentenceEncoderModel
 from ...contrastive.training_model import ForContrastiveLearning
-from ...objectives import cosine_logits, numbers_of, without
+from ...objectives import cosine_logits, numbers_of, without_duplicates
 
 
 class ArcCSEConfig(SentenceEncoderConfig):
@@ -69,7 +69,7 @@ class ArcCSEForContrastiveLearning(ForContrastiveLearning):
         positive = cosines.gather(1, own)
         sines = (1 - positive.square()).clamp(min=1e-12).sqrt()  # the root of 0 has no gradient
         farther = positive * math.cos(self.config.margin) - sines * math.sin(self.config.margin)  # the cosine of θ + m
-        logits = without(cosines.scatter(1, own, farther) / self.config.temperature, duplicates)
+        logits = without_duplicates(cosines.scatter(1, own, farther) / self.config.temperature, duplicates)
         return sum_over_processes(F.cross_entropy(logits, own[:, 0], reduction="sum") / len(anchors))
 
 

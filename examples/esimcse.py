@@ -49,7 +49,7 @@ from ...contrastive.keys import key
 from ...contrastive.sentence_encoder import SentenceEncoderModel, new_encoder
 from ...contrastive.training_model import ContrastiveLearningOutput, ForContrastiveLearning
 from ...contrastive.weight_average import update_average
-from ...objectives import cosine_logits, numbers_of, without
+from ...objectives import cosine_logits, numbers_of, without_duplicates
 from ...pooling import build_projection
 
 
@@ -176,7 +176,7 @@ class ESimCSEForContrastiveLearning(ForContrastiveLearning):
         anchors, positives = everyone.unbind(1)
         own, targets = anchors[mine], numbers_of(mine, anchors)
         queue = self.queue.clone()  # `forward` changes it before the backward pass reads it
-        in_batch = without(cosine_logits(own, positives, self.config.temperature), duplicates)  # (b, B)
+        in_batch = without_duplicates(cosine_logits(own, positives, self.config.temperature), duplicates)  # (b, B)
         earlier = cosine_logits(own, queue, self.config.temperature)  # (b, queue)
         earlier = earlier.masked_fill(~queue.any(1), -torch.inf)  # places not filled yet
         losses = F.cross_entropy(torch.cat([in_batch, earlier], dim=1), targets, reduction="sum")

@@ -105,7 +105,7 @@ def duplicate_rows(input_ids: torch.Tensor, rows: slice = EVERY) -> torch.Tensor
     return same
 
 
-def without(logits: torch.Tensor, duplicates: torch.Tensor | None) -> torch.Tensor:
+def without_duplicates(logits: torch.Tensor, duplicates: torch.Tensor | None) -> torch.Tensor:
     """Remove the logits `(b, B)` of `duplicates` `(b, B)` from every denominator."""
     return logits if duplicates is None else logits.masked_fill(duplicates, -torch.inf)
 
@@ -156,7 +156,7 @@ def info_nce(
         0.5514
     """
     own, numbers = some_of(anchors, rows), numbers_of(rows, anchors)
-    logits = without(cosine_logits(own, positives, temperature), duplicates)  # (b, B)
+    logits = without_duplicates(cosine_logits(own, positives, temperature), duplicates)  # (b, B)
     if hard_negatives is not None:
         itself = _itself(numbers, len(anchors)).to(logits.dtype)
         hard = cosine_logits(own, hard_negatives, temperature) + hard_negative_weight * itself  # (b, B)
@@ -207,14 +207,14 @@ def prefix_contrastive(
     if denominator not in ("batch", "own", "all"):
         raise ValueError(f"denominator: {denominator!r} must be one of batch, own, all")
     own, numbers = some_of(anchors, rows), numbers_of(rows, anchors)
-    logits = [without(cosine_logits(own, positives, temperature), duplicates)]  # (b, B)
+    logits = [without_duplicates(cosine_logits(own, positives, temperature), duplicates)]  # (b, B)
     if negatives is not None:
         hard = cosine_logits(own, negatives, temperature)  # (b, B)
         logits.append(hard[:, rows].diagonal()[:, None] if denominator == "own" else hard)
     if denominator == "all":
         itself = _itself(numbers, len(anchors))
         others = cosine_logits(own, anchors, temperature).masked_fill(itself, -torch.inf)
-        logits.append(without(others, duplicates))
+        logits.append(without_duplicates(others, duplicates))
     return _cross_entropy(torch.cat(logits, dim=1), numbers, len(anchors))
 
 
@@ -286,13 +286,13 @@ def self_guided(
         layers = torch.zeros(batch, dtype=torch.long, device=views.device)
     chosen = views[torch.arange(batch, device=views.device), layers]  # (B, H)
     if variant == "opt2":
-        return _cross_entropy(without(cosine_logits(own, chosen, temperature), duplicates), mates, batch)
+        return _cross_entropy(without_duplicates(cosine_logits(own, chosen, temperature), duplicates), mates, batch)
     everyone = torch.cat([embeddings, chosen])  # (2B, H)
     both = everyone if own is embeddings else torch.cat([own, chosen[rows]])  # (2b, H)
     logits = cosine_logits(both, everyone, temperature)  # (2b, 2B)
     itself = _itself(torch.cat([mates, mates + batch]), 2 * batch)
     logits = logits.masked_fill(itself, -torch.inf)
-    logits = without(logits, None if duplicates is None else duplicates.repeat(2, 2))
+    logits = without_duplicates(logits, None if duplicates is None else duplicates.repeat(2, 2))
     if variant == "opt1":
         return _cross_entropy(logits[: len(own)], mates + batch, batch)
     return _cross_entropy(logits, torch.cat([mates + batch, mates]), 2 * batch)

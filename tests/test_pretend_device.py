@@ -28,7 +28,7 @@ ALLOWED_IN_A_RUN = {
     "modeling/methods/diffaug/model.py: diagnostics": "diagnostics",
     "modeling/methods/diffaug/model.py: tokens": "diagnostics",
     "modeling/methods/diffaug/model.py: dropout_divergence": "diagnostics",
-    "modeling/serving/pooling_csezoo.py: require_right_padding": "diagnostics, and the check of padding",
+    "modeling/serving/pooling_csezoo.py: check_right_padding": "diagnostics, and the check of padding",
     "modeling/serving/encoding_csezoo.py: encode_token_ids": "a dev evaluation: whether its vectors are finite",
     "training/loop/best_model.py: encode": "a dev evaluation: its vectors",
     "training/loop/health.py: <dictcomp>": "a dev evaluation: dead channels of a batch norm",

@@ -371,12 +371,12 @@ class SentenceEncoderConfig(PretrainedConfig):
         return self.nli_classes > 0 and self.nli_objective == "classifier"
 
     @property
-    def needs_labelled_pairs(self) -> str | None:
+    def reason_for_labelled_pairs(self) -> str | None:
         """Why the method needs a stage on labelled pairs, or None if it does not."""
         return None
 
     @property
-    def needs_whole_batch(self) -> str | None:
+    def reason_for_whole_batch(self) -> str | None:
         """Why the method cannot encode a batch in mini-batches (`mini_batch_size`), or None if it can."""
         return "masked language modelling (mlm_weight) needs the complete batch" if self.mlm_weight > 0 else None
 
@@ -386,7 +386,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         return False
 
     @property
-    def needs_own_code(self) -> str | None:
+    def reason_for_own_code(self) -> str | None:
         """Why a plain encoder with modules of sentence-transformers cannot serve the model, or None if it can."""
         if self.denoise == "always":
             return "it subtracts its template's bias (denoise: always), which depends on the length of the sentence"

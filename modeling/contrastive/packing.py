@@ -39,7 +39,7 @@ PACKED = "csezoo_packed"
 # Below this share of padding, attention of packed tokens costs more than the padding: on a CPU, on other devices.
 # Packed updates of BERT-base on an H100 were slower at 22 %, because the host starts more kernels, and faster at 56 %.
 LEAST_PADDING, LEAST_ON_DEVICE = 1 / 32, 1 / 3
-# Parts of a batch, see `Parts`. More would compute less padding, with smaller products of matrices.
+# Parts of a batch, see `LengthBuckets`. More would compute less padding, with smaller products of matrices.
 PARTS, LEAST_ROWS = 8, 4
 # Of a backbone, whether the projections of its layers read what the layers read, and not a norm of it.
 READS_ITS_INPUT: MutableMapping[PreTrainedModel, bool] = WeakKeyDictionary()
@@ -47,14 +47,14 @@ READS_ITS_INPUT: MutableMapping[PreTrainedModel, bool] = WeakKeyDictionary()
 OUTPUTS = {"last_hidden_state", "hidden_states", "logits"}
 
 
-class Parts:
+class LengthBuckets:
     """A padded batch in parts with rows of similar length, each padded to its own longest row.
 
     Args:
         attention_mask: `(R, T)`, 1 for real tokens; R is at least 2 · `LEAST_ROWS`. Only padding on the right is cut.
 
     Example:
-        >>> parts = Parts((torch.arange(9) < torch.tensor([[9]] * 4 + [[2]] * 4)).long())
+        >>> parts = LengthBuckets((torch.arange(9) < torch.tensor([[9]] * 4 + [[2]] * 4)).long())
         >>> parts.lengths, parts.padding
         ([2, 9], 0)
     """
@@ -178,7 +178,7 @@ def can_pool_early(encoder: PreTrainedModel) -> bool:
 
 def packing_of(
     encoder: PreTrainedModel, attention_mask: torch.Tensor, pooled: torch.Tensor | None = None
-) -> Packing | Parts | None:
+) -> Packing | LengthBuckets | None:
     """Return how an encoder leaves out the padding of a batch `(R, T)`, or None if it must or should compute it.
 
     It should if there is little of it and all tokens are read, if a compiler would compile every batch anew, or if
@@ -209,7 +209,7 @@ def packing_of(
         return None if little and pooled is None else EqualLengths(known, pooled)
     if on_device or len(known) < 2 * LEAST_ROWS or embedding_output(_without_head(encoder))._forward_hooks:
         return None
-    parts = Parts(known)
+    parts = LengthBuckets(known)
     return parts if parts.padding + lengths.sum() <= most else None
 
 
@@ -275,7 +275,7 @@ def _mask_to_pass(encoder: PreTrainedModel, attention_mask: torch.Tensor | None)
 
 @contextmanager
 def packed(
-    encoder: PreTrainedModel, attention_mask: torch.Tensor | None, packing: Packing | Parts | None
+    encoder: PreTrainedModel, attention_mask: torch.Tensor | None, packing: Packing | LengthBuckets | None
 ) -> Iterator[Callable[..., Any]]:
     """Make an encoder leave out padding inside the context, if there is a packing.
 
@@ -296,7 +296,7 @@ def packed(
     if packing is None:
         yield partial(encoder, attention_mask=_mask_to_pass(encoder, attention_mask))
         return
-    if isinstance(packing, Parts):
+    if isinstance(packing, LengthBuckets):
         yield partial(packing.run, encoder, attention_mask=attention_mask)
         return
     # Not only inside the context: checkpointed layers run again in the backward pass.

@@ -8,7 +8,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from ..serving.modeling_csezoo import WHERE_FROM, CsezooModel
 from .configuration import SentenceEncoderConfig
 from .keys import declared_keys
-from .packing import Packing, Parts, packing_of
+from .packing import LengthBuckets, Packing, packing_of
 from .published import load_published
 from .weight_files import weight_files
 
@@ -38,7 +38,7 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
         attention_mask: torch.Tensor,
         padded: bool = False,
         pooled: torch.Tensor | None = None,
-    ) -> Packing | Parts | None:
+    ) -> Packing | LengthBuckets | None:
         """Return how an encoder pass leaves out the padding of rows `(R, T)`, or None if it computes it.
 
         Count the padding that the pass computes, unless it is compiled or in inference mode (`encode`).
@@ -61,7 +61,7 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
             if isinstance(model, SentenceEncoderPreTrainedModel):
                 model.computes_padding = on
 
-    def take_padding_tokens(self) -> int | torch.Tensor:
+    def pop_padding_tokens(self) -> int | torch.Tensor:
         """Return the tokens of padding computed since the last call, on the device."""
         taken: int | torch.Tensor = 0
         for model in self.modules():
@@ -99,7 +99,7 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
         kwargs |= {"ignore_mismatched_sizes": True, "output_loading_info": True, "use_safetensors": True}
         loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         model, info = loaded  # annotated as returning only the model
-        missing, unexpected = model._without_training_heads(set(info["missing_keys"]), set(info["unexpected_keys"]))
+        missing, unexpected = model._accept_heads(set(info["missing_keys"]), set(info["unexpected_keys"]))
         problems = [f"missing {name}" for name in sorted(missing)]
         problems += [f"unexpected {name}" for name in sorted(unexpected)]
         problems += [f"mis-shaped {name}" for name, *_ in info["mismatched_keys"]]
@@ -121,14 +121,14 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
             config.special_token_ids = config.special_token_ids or sorted(form.tokenizer.all_special_ids)
             config.mask_token_id = config.mask_token_id or form.tokenizer.mask_token_id
         model = cls(config).to(form.dtype)  # type: ignore[arg-type]  # a decorator hides `self`
-        model.take_published(form)
+        model.copy_published(form)
         return model.eval()
 
-    def take_published(self, form: CsezooModel) -> None:
+    def copy_published(self, form: CsezooModel) -> None:
         """Copy the weights of a published repository."""
         raise NotImplementedError
 
-    def _without_training_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
+    def _accept_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
         """Drop the tensors in which serving and training checkpoints of a method differ."""
         return missing, unexpected
 

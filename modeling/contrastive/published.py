@@ -76,7 +76,7 @@ def publish_model(encoder: SentenceEncoderModel) -> CsezooModel:
         csezoo["template"]["after"] = after
         csezoo["mask_token_id"] = mask
     with no_init_weights():  # they would need the memory of another model
-        if config.needs_own_code:
+        if config.reason_for_own_code:
             form: Any = CsezooOwnFormModel(CsezooConfig(backbone.config, {**csezoo, **own}))
         else:
             described = {**backbone.config.to_dict(), "csezoo": csezoo}
@@ -237,7 +237,7 @@ def load_published(repository: Any, **options: Any) -> CsezooModel:
 
 
 @torch.no_grad()
-def take_published(encoder: SentenceEncoderModel, form: CsezooModel) -> None:
+def copy_published(encoder: SentenceEncoderModel, form: CsezooModel) -> None:
     """Copy the weights of a published repository into an encoder of its configuration."""
     state = form.state_dict()
     taken = {name: tensor for name, tensor in state.items() if name in encoder.state_dict()}

@@ -12,25 +12,22 @@ from torch import nn
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from ..pooling import ALL_LAYERS, build_projection, pool, token_places
+from ..pooling import ALL_LAYERS, build_projection, token_places
 from ..serving.encoding_csezoo import EncodesTexts
 from ..serving.modeling_csezoo import CsezooModel, is_causal
-from ..serving.own_form_csezoo import Flow
+from ..serving.own_form_csezoo import Flow, wk_pool
 from ..serving.pooling_csezoo import (
     LAYERS,
     BackboneOutput,
     build_layers,
-    pool_mask_token,
-    require_mask_token,
-    require_right_padding,
 )
 from .backbones import norm_eps
 from .configuration import SentenceEncoderConfig
 from .masked_language_modeling import MaskedLMTransform
-from .packing import Packing, Parts, packed
+from .packing import LengthBuckets, Packing, packed
 from .pretrained import SentenceEncoderPreTrainedModel
 from .prompts import template_bias
-from .published import publish_model, take_published, transform_layers
+from .published import copy_published, publish_model, transform_layers
 from .view_adapters import UpProjection, ViewAdapters
 from .whitening import Whitening
 
@@ -82,7 +79,7 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
         )
         self.post_init()
 
-    def _without_training_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
+    def _accept_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
         heads = {
             head for head in self.training_heads if head not in {name.split(".")[0] for name in self.state_dict()}
         }
@@ -102,14 +99,16 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
     def embedding_size(self) -> int:
         return self.config.embedding_size
 
+    @property
+    def mask_token_id(self) -> int:
+        return self.config.mask_token_id
+
+    @property
+    def first_position(self) -> int:  # type: ignore[override]
+        return self.config.prefix_positions
+
     def embed_batch(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         return self(**batch, pooled_only=True, checked=True, return_dict=True).pooler_output
-
-    def check_tokens(self, input_ids: torch.Tensor | None, attention_mask: torch.Tensor) -> None:
-        if not self.causal:
-            require_right_padding(attention_mask)
-        if self.pooling == "prompt" and input_ids is not None:
-            require_mask_token(input_ids, self.config.mask_token_id)
 
     def save_pretrained(  # type: ignore[override]  # further positional options depend on the version
         self, save_directory: Any, is_main_process: bool = True, state_dict: dict | None = None, **kwargs: Any
@@ -138,22 +137,10 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
         pooled_only: bool = False,
         checked: bool = False,
     ) -> BaseModelOutputWithPooling | tuple:
-        """Encode a batch.
+        """Encode a batch, as `CsezooModel.forward` does.
 
         Args:
-            input_ids, attention_mask, token_type_ids, position_ids: `(B, T)`, from the tokenizer saved with the model,
-                padded on the right. A causal model may also be padded on the left.
-            inputs_embeds: `(B, T, H)`, instead of `input_ids`; not with `prompt` pooling.
-            output_hidden_states, output_attentions, return_dict: as in every transformers encoder.
-            pooled_only, checked: see `encode_tokens`.
-
-        Returns:
-            `pooler_output` `(B, D)`, the sentence embeddings; `last_hidden_state` `(B, T, H)`; `hidden_states` and
-            `attentions` if requested.
-
-        Raises:
-            ValueError: a row of an encoder is padded on the left, or a row lacks the mask token that `prompt` pooling
-                needs.
+            pooled_only, checked: see `encode_tokens`. All others are those of `CsezooModel.forward`.
         """
         config = self.config
         output_hidden_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
@@ -190,7 +177,7 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
 
         Pooling, templates and prefixes stay the same. Hooks on the layers of this model's encoder do not apply to the
         other one. The backward pass encodes mini-batches again with this model's encoder, so a method that needs the
-        gradient of the other encoder must set `needs_whole_batch`.
+        gradient of the other encoder must set `reason_for_whole_batch`.
         """
         backbone, self.backbone = self.backbone, encoder
         try:
@@ -213,8 +200,8 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
                 tensors |= {f"transform.{number}.{name}": tensor for name, tensor in state.items()}
         return own, tensors
 
-    def take_published(self, form: CsezooModel) -> None:
-        take_published(self, form)
+    def copy_published(self, form: CsezooModel) -> None:
+        copy_published(self, form)
 
     def lora_modules(self) -> dict[str, ViewAdapters]:
         """Return the modules whose changes can be added to the backbone's weights, by name."""
@@ -226,7 +213,7 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
             adapters.merge_into(backbone)
 
     def run_backbone(
-        self, attention_mask: torch.Tensor, packing: Packing | Parts | None = None, **inputs: Any
+        self, attention_mask: torch.Tensor, packing: Packing | LengthBuckets | None = None, **inputs: Any
     ) -> BackboneOutput:
         """Run the backbone. A method that passes it more than tokens overrides this.
 
@@ -276,10 +263,8 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
             attention_mask = torch.ones(rows.shape[:2], dtype=torch.long, device=rows.device)
         if not (checked or self.training or torch.compiler.is_compiling()):  # a traced graph cannot raise an error
             self.check_tokens(input_ids, attention_mask)
-        if self.causal:  # either side may be padded, if positions count from the first real token
-            if inputs.get("position_ids") is None:
-                positions = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
-                inputs["position_ids"] = positions + self.config.prefix_positions
+        if self.causal and inputs.get("position_ids") is None:
+            inputs["position_ids"] = self.positions(attention_mask)
         pooling = self.pooling
         # Attentions and a cache are of padded rows; `wk` divides by the norms of token vectors, at padding too.
         padded = bool(inputs.get("output_attentions")) or "cache" in inputs or pooling == "wk" or self.needs_padding
@@ -301,12 +286,9 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
     def pool_outputs(
         self, outputs: BackboneOutput, input_ids: torch.Tensor | None, attention_mask: torch.Tensor
     ) -> torch.Tensor:
-        """Return the pooled vectors `(B, H)` of the backbone's outputs for tokens `(B, T)`."""
-        if self.pooling != "prompt":
-            return pool(outputs.hidden_states or (outputs.last_hidden_state,), attention_mask, self.pooling)
-        if input_ids is None:
-            raise ValueError("inputs_embeds: prompt pooling needs the mask token; pass input_ids")
-        return pool_mask_token(outputs.last_hidden_state, input_ids, self.config.mask_token_id)
+        if self.pooling == "wk":
+            return wk_pool(outputs.hidden_states, attention_mask)  # type: ignore[arg-type]  # they were requested
+        return super().pool_outputs(outputs, input_ids, attention_mask)
 
     def prompt_bias(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, template: int, **inputs: Any

@@ -106,7 +106,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         """Length of a projected view."""
         return self.config.projection_size if self.config.projection == "gelu" else self.config.pooled_size
 
-    def _without_training_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
+    def _accept_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
         # A serving checkpoint has no training heads. A head without any tensor starts from new weights, with a
         # warning.
         lost = {}
@@ -130,11 +130,11 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         return set(copies)
 
     @torch.no_grad()
-    def take_published(self, form: CsezooModel) -> None:
+    def copy_published(self, form: CsezooModel) -> None:
         """Copy the weights of a published repository. The heads of training are new."""
-        self.model.take_published(form)
+        self.model.copy_published(form)
         tensors = {name for name in self.state_dict() if not name.startswith("model.")}
-        self._without_training_heads(tensors, set())
+        self._accept_heads(tensors, set())
 
     def start_from(self, backbone: nn.Module) -> None:
         """Load a pre-trained encoder's weights into every encoder of the model that starts from them."""

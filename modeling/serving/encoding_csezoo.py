@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from .pooling_csezoo import BackboneOutput, check_mask_token, check_right_padding, pool, pool_mask_token
 from .quantization_csezoo import check_precision, quantize_embeddings
 
 # Most tokens in a forward pass, with padding. On a CPU, larger passes do not fit its caches: BERT-base on one thread
@@ -45,6 +46,8 @@ class EncodesTexts(PreTrainedModel):
     named_prompts: dict[str, str] = {}  # texts that `encode` can put in front of a text
     default_prompt_name: str | None = None  # the one that it uses if it is told nothing
     similarity_fn_name = "cosine"  # what `similarity` computes
+    causal = False  # whether a token sees only the tokens before it
+    first_position = 0  # of a text, in a causal model
     backbone: Any
 
     def get_input_embeddings(self) -> nn.Module:
@@ -187,13 +190,40 @@ class EncodesTexts(PreTrainedModel):
         """D, the length of a sentence embedding."""
         raise NotImplementedError
 
+    @property
+    def pooling(self) -> str:
+        """How token vectors become one vector, see `pooling_csezoo.pool`, or `prompt`."""
+        raise NotImplementedError
+
+    @property
+    def mask_token_id(self) -> int:
+        """The token of the template whose vector `prompt` pooling reads."""
+        raise NotImplementedError
+
     def check_tokens(self, input_ids: torch.Tensor | None, attention_mask: torch.Tensor) -> None:
         """Refuse tokens `(B, T)` whose vectors would be wrong.
 
         Raises:
             ValueError: a row is padded on the wrong side, or lacks a token that the pooling needs.
         """
-        raise NotImplementedError
+        if not self.causal:
+            check_right_padding(attention_mask)
+        if self.pooling == "prompt" and input_ids is not None:
+            check_mask_token(input_ids, self.mask_token_id)
+
+    def positions(self, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Return positions that count from the first real token, so that either side may be padded."""
+        return (attention_mask.long().cumsum(1) - 1).clamp(min=0) + self.first_position
+
+    def pool_outputs(
+        self, outputs: BackboneOutput, input_ids: torch.Tensor | None, attention_mask: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the pooled vectors `(B, H)` of the encoder's outputs for tokens `(B, T)`."""
+        if self.pooling != "prompt":
+            return pool(outputs.hidden_states or (outputs.last_hidden_state,), attention_mask, self.pooling)
+        if input_ids is None:
+            raise ValueError("inputs_embeds: prompt pooling needs the mask token; pass input_ids")
+        return pool_mask_token(outputs.last_hidden_state, input_ids, self.mask_token_id)
 
     def embed_batch(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """Return the sentence embeddings `(B, D)` of tokens `(B, T)` from `read_batches`, which has checked them."""

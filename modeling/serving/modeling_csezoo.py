@@ -32,10 +32,6 @@ from .pooling_csezoo import (
     build_layers,
     layer_weights,
     modules_on_top,
-    pool,
-    pool_mask_token,
-    require_mask_token,
-    require_right_padding,
     size_after,
 )
 from .quantization_csezoo import PRECISIONS  # noqa: F401 (transformers 4 copies only the files imported here)
@@ -101,6 +97,14 @@ class CsezooModel(EncodesTexts):
         self.post_init()
 
     @property
+    def pooling(self) -> str:
+        return self.config.csezoo["pooling"]
+
+    @property
+    def mask_token_id(self) -> int:
+        return self.config.csezoo.get("mask_token_id")  # tracing reads every property, also without one
+
+    @property
     def embedding_size(self) -> int:
         csezoo = self.config.csezoo
         size = size_after(csezoo.get("layers", []), self.config.hidden_size)
@@ -142,7 +146,7 @@ class CsezooModel(EncodesTexts):
             ValueError: a row of an encoder is padded on the left, or a row lacks the mask token that `prompt` pooling
                 needs.
         """
-        pooling, config = self.config.csezoo["pooling"], self.config
+        config = self.config
         states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
         rows = input_ids if input_ids is not None else inputs_embeds
         if rows is None:
@@ -152,10 +156,8 @@ class CsezooModel(EncodesTexts):
         traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # a graph cannot raise an error
         if not (checked or traced):
             self.check_tokens(input_ids, attention_mask)
-        if self.causal and position_ids is None:  # either side may be padded, if positions count from the first token
-            position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0) + self.first_position
-        if pooling == "prompt" and input_ids is None:
-            raise ValueError("inputs_embeds: prompt pooling needs the mask token; pass input_ids")
+        if self.causal and position_ids is None:
+            position_ids = self.positions(attention_mask)
         inputs = {
             "input_ids": input_ids,
             "token_type_ids": token_type_ids,
@@ -165,7 +167,7 @@ class CsezooModel(EncodesTexts):
         }
         outputs = self.run_backbone(
             attention_mask,
-            output_hidden_states=states or pooling in (*OTHER_LAYER, "wk"),
+            output_hidden_states=states or self.pooling in (*OTHER_LAYER, "wk"),
             **{name: value for name, value in inputs.items() if value is not None},
         )
         vectors = self.pool_outputs(outputs, input_ids, attention_mask)
@@ -180,27 +182,9 @@ class CsezooModel(EncodesTexts):
         )
         return result.to_tuple() if return_dict is False else result
 
-    def check_tokens(self, input_ids: torch.Tensor | None, attention_mask: torch.Tensor) -> None:
-        if not self.causal:
-            require_right_padding(attention_mask)
-        if self.config.csezoo["pooling"] == "prompt" and input_ids is not None:
-            require_mask_token(input_ids, self.config.csezoo["mask_token_id"])
-
-    first_position = 0  # of a text, in a causal model
-
     def run_backbone(self, attention_mask: torch.Tensor, **inputs: Any) -> BackboneOutput:
         """Run the encoder on tokens `(B, T)`."""
         return self.backbone(attention_mask=attention_mask, return_dict=True, **inputs)
-
-    def pool_outputs(
-        self, outputs: BackboneOutput, input_ids: torch.Tensor | None, attention_mask: torch.Tensor
-    ) -> torch.Tensor:
-        """Return the pooled vectors `(B, H)` of the encoder's outputs for tokens `(B, T)`."""
-        pooling = self.config.csezoo["pooling"]
-        if pooling == "prompt":
-            mask_token_id = self.config.csezoo["mask_token_id"]
-            return pool_mask_token(outputs.last_hidden_state, input_ids, mask_token_id)  # type: ignore[arg-type]
-        return pool(outputs.hidden_states or (outputs.last_hidden_state,), attention_mask, pooling)
 
     @classmethod
     def from_pretrained(cls: type[Loaded], pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Loaded:
@@ -267,27 +251,27 @@ class CsezooModel(EncodesTexts):
             )
         settings, expected = self._json_file(SETTINGS_NAME), self._settings()
         for key in ("truncate_dim", "prompts", "default_prompt_name", "similarity_fn_name"):
-            require_equal(f"{repository}: {SETTINGS_NAME}", key, settings.get(key), expected.get(key))
+            check_equal(f"{repository}: {SETTINGS_NAME}", key, settings.get(key), expected.get(key))
         layers = iter(self.layers)
         for module, (name, content) in zip(listed[1:], described, strict=True):
             file, weights = f"{module['path']}/config.json", f"{module['path']}/model.safetensors"
             found = as_words(self._json_file(file))
             for key, value in as_words(content).items():
-                require_equal(f"{repository}: {file}", key, found.get(key), value)
+                check_equal(f"{repository}: {file}", key, found.get(key), value)
             if name in self.known_layers:
                 layer = next(layers)
                 layer.load_state_dict(self._tensors(repository, weights, layer.state_dict()))
             elif name == "WeightedLayerPooling":
                 fixed = self._layer_weights()
                 states = (self._tensors(repository, weights, fixed), fixed)
-                require_equal(f"{repository}: {weights}", "weights", *(of["layer_weights"].tolist() for of in states))
+                check_equal(f"{repository}: {weights}", "weights", *(of["layer_weights"].tolist() for of in states))
 
     def _tensors(self, repository: str, name: str, like: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the tensors of a module, which must have these names and shapes."""
         file = self.repository_file(name)
         tensors = load_state_dict(file) if file else {}
         shapes = ({key: tuple(state[key].shape) for key in sorted(state)} or None for state in (tensors, like))
-        require_equal(f"{repository}: {name}", "tensors", *shapes)
+        check_equal(f"{repository}: {name}", "tensors", *shapes)
         return {key: tensor.to(self.dtype) for key, tensor in tensors.items()}
 
     def _json_file(self, name: str, kind: type = dict) -> Any:
@@ -309,10 +293,10 @@ class CsezooModel(EncodesTexts):
     def _word_weights(self) -> dict[str, Any]:
         tokenizer = self.own_tokenizer()
         vocabulary: Any = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-        return {"vocab": vocabulary, "word_weights": {vocabulary[self.config.csezoo["mask_token_id"]]: 1.0}}
+        return {"vocab": vocabulary, "word_weights": {vocabulary[self.mask_token_id]: 1.0}}
 
     def _layer_weights(self) -> dict[str, torch.Tensor]:
-        return {"layer_weights": layer_weights(self.config.csezoo["pooling"], self.config.num_hidden_layers)}
+        return {"layer_weights": layer_weights(self.pooling, self.config.num_hidden_layers)}
 
     def verify(self, tokenizer: PreTrainedTokenizerBase | None = None) -> list[str]:
         """Compare the repository with its fingerprint: the token ids and vectors of a few sentences when it was saved.
@@ -366,7 +350,7 @@ class CsezooModel(EncodesTexts):
         state = self.state_dict() if state_dict is None else state_dict
         self.config.auto_map = dict(self.auto_map)
         if self.config.is_plain:
-            self.config.output_hidden_states = self.config.csezoo["pooling"] in OTHER_LAYER
+            self.config.output_hidden_states = self.pooling in OTHER_LAYER
             own = {name.removeprefix("backbone."): state[name] for name in state if name.startswith("backbone.")}
             self.backbone.save_pretrained(save_directory, is_main_process, own, **kwargs)
         else:
@@ -425,7 +409,7 @@ def is_inside(path: Any) -> bool:
     return isinstance(path, str) and not Path(path).is_absolute() and ".." not in Path(path).parts
 
 
-def require_equal(file: str, key: str, found: Any, expected: Any) -> None:
+def check_equal(file: str, key: str, found: Any, expected: Any) -> None:
     """Refuse a file of a repository that does not agree with `config.json`."""
     if found != expected:
         has = f"is missing or has no {key}" if found is None else f"has {key}: {found!s:.80}"

@@ -260,7 +260,7 @@ class CsezooOwnFormModel(CsezooModel):
     def pool_outputs(
         self, outputs: BackboneOutput, input_ids: torch.Tensor | None, attention_mask: torch.Tensor
     ) -> torch.Tensor:
-        if self.config.csezoo["pooling"] == "wk":
+        if self.pooling == "wk":
             return wk_pool(outputs.hidden_states, attention_mask)  # type: ignore[arg-type]  # they were requested
         pooled = super().pool_outputs(outputs, input_ids, attention_mask)
         for layer in self.transform:

@@ -99,7 +99,7 @@ def pool_mask_token(last_hidden_state: torch.Tensor, input_ids: torch.Tensor, ma
 
     Args:
         last_hidden_state: `(B, T, H)`.
-        input_ids: `(B, T)`. For a row without `mask_token_id` the first token is used, see `require_mask_token`.
+        input_ids: `(B, T)`. For a row without `mask_token_id` the first token is used, see `check_mask_token`.
         mask_token_id: of the tokenizer.
 
     Returns:
@@ -113,7 +113,7 @@ def pool_mask_token(last_hidden_state: torch.Tensor, input_ids: torch.Tensor, ma
     return at(last_hidden_state, last_place(input_ids == mask_token_id))
 
 
-def require_mask_token(input_ids: torch.Tensor, mask_token_id: int) -> None:
+def check_mask_token(input_ids: torch.Tensor, mask_token_id: int) -> None:
     """Refuse a batch if a row has no mask token: it was not tokenised with the prompt template."""
     if not (input_ids == mask_token_id).any(1).all():
         raise ValueError(
@@ -122,7 +122,7 @@ def require_mask_token(input_ids: torch.Tensor, mask_token_id: int) -> None:
         )
 
 
-def require_right_padding(attention_mask: torch.Tensor) -> None:
+def check_right_padding(attention_mask: torch.Tensor) -> None:
     """Refuse a batch with a row that is padded on the left: other positions would change its vector."""
     if not attention_mask[:, 0].all():
         raise ValueError(

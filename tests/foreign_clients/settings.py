@@ -114,7 +114,7 @@ class Setting:
     @property
     def own_code(self) -> bool:
         """Whether it has no plain form."""
-        return bool(self.config.needs_own_code)
+        return bool(self.config.reason_for_own_code)
 
     @cached_property
     def config(self) -> SentenceEncoderConfig:

@@ -140,5 +140,5 @@ def test_a_hard_negative_needs_views_and_a_loss_that_are_not_for_pairs():
 
 
 def test_mini_batches_are_refused_with_cut_offs_only():
-    assert "cut-offs" in ConSERTConfig().needs_whole_batch
-    assert ConSERTConfig(first_view="none").needs_whole_batch is None
+    assert "cut-offs" in ConSERTConfig().reason_for_whole_batch
+    assert ConSERTConfig(first_view="none").reason_for_whole_batch is None

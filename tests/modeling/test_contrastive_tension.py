@@ -82,4 +82,4 @@ def test_three_columns_and_mini_batches_are_refused():
     assert [config.view_columns(columns) for columns in (1, 2)] == [[0, 0], [0, 1]]
     with pytest.raises(ValueError, match="one text column or two, not 3"):
         config.view_columns(3)
-    assert "two encoders" in config.needs_whole_batch
+    assert "two encoders" in config.reason_for_whole_batch

@@ -86,7 +86,7 @@ def test_a_published_model_serves_the_same_vectors(trained, tmp_path):
     trained.model.save_pretrained(tmp_path)
     loaded = load_published(tmp_path)
     assert not loaded.training
-    assert loaded.config.is_plain == (trained.config.needs_own_code is None)
+    assert loaded.config.is_plain == (trained.config.reason_for_own_code is None)
     close(loaded(**one_view(batch())).pooler_output, trained.model(**one_view(batch())).pooler_output)
 
 

@@ -9,7 +9,7 @@ from tests.methods import CONFIGS
 from tests.tiny import batch, configure
 
 # L2P-CSR and masked language modelling take the complete batch: `test_building` has their refusals.
-ALLOWED = [name for name in CONFIGS if configure(name, "bert").needs_whole_batch is None]
+ALLOWED = [name for name in CONFIGS if configure(name, "bert").reason_for_whole_batch is None]
 
 
 def model(name, **dropout):

@@ -93,7 +93,7 @@ def both(config, rows, training_class=None, prepare=lambda model: None):
         output = model(**read)
         output.loss.backward()
         gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
-        made.append((output.loss, output.embeddings, gradients, model.take_padding_tokens()))
+        made.append((output.loss, output.embeddings, gradients, model.pop_padding_tokens()))
     *made, (*gpu, gpu_tokens) = made
     torch.testing.assert_close(gpu, list(made[1][:-1]), rtol=1e-9, atol=1e-10)
     assert gpu_tokens < made[1][-1] or made[0][-1] > 0 or made[1][-1] == 0
@@ -284,11 +284,11 @@ def test_other_families_give_the_same_vectors_packed_or_not(family):
     assert can_pack(model.backbone) == (family not in COUNT_POSITIONS_IN_LAYERS)
     rows = {name: value.flatten(0, 1) for name, value in batch().items()}
     vectors = model(**rows, pooled_only=True).pooler_output
-    left = model.take_padding_tokens()
+    left = model.pop_padding_tokens()
     model.compute_padding()
     torch.testing.assert_close(vectors, model(**rows).pooler_output, rtol=1e-9, atol=1e-12)
     # Parts of the batch, with rows of similar length, have a little padding.
-    assert 0 < left < model.take_padding_tokens() / 2 if family in COUNT_POSITIONS_IN_LAYERS else left == 0
+    assert 0 < left < model.pop_padding_tokens() / 2 if family in COUNT_POSITIONS_IN_LAYERS else left == 0
 
 
 @pytest.mark.parametrize("family", sorted(COUNT_POSITIONS_IN_LAYERS))
@@ -387,24 +387,24 @@ def test_eager_attention_and_requested_attentions_compute_padding():
     model.set_attn_implementation("eager")
     rows = {name: value.flatten(0, 1) for name, value in batch().items()}
     assert model(**rows, output_attentions=True).attentions[0].shape == (12, 2, 12, 12)
-    assert model.take_padding_tokens() == (rows["attention_mask"] == 0).sum()
+    assert model.pop_padding_tokens() == (rows["attention_mask"] == 0).sum()
     rows["attention_mask"][:, 2:] = 0
     model(**rows, output_attentions=True)
-    assert model.take_padding_tokens() == 12 * 10
+    assert model.pop_padding_tokens() == 12 * 10
 
 
 def test_little_padding_and_empty_rows_are_computed():
     model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert")))
     almost = torch.ones(8, 10)
     almost[0, -2:] = 0
-    assert model.packing(model.backbone, almost) is None and model.take_padding_tokens() == 2
+    assert model.packing(model.backbone, almost) is None and model.pop_padding_tokens() == 2
     almost[0] = 0
-    assert model.packing(model.backbone, almost) is None and model.take_padding_tokens() == 10
+    assert model.packing(model.backbone, almost) is None and model.pop_padding_tokens() == 10
     with torch.inference_mode():
         model.packing(model.backbone, almost)
-    assert model.take_padding_tokens() == 0, "encode does not count"
+    assert model.pop_padding_tokens() == 0, "encode does not count"
     almost[0, 0] = 1
-    assert isinstance(model.packing(model.backbone, almost), Packing) and model.take_padding_tokens() == 0
+    assert isinstance(model.packing(model.backbone, almost), Packing) and model.pop_padding_tokens() == 0
 
 
 def test_holes_in_the_mask_are_left_out_as_attention_leaves_them_out():
@@ -433,7 +433,7 @@ def test_computed_padding_has_the_draws_of_the_plain_backbone_bit_for_bit():
     plain = copy.deepcopy(model.backbone)
     rows = {name: value.flatten(0, 1) for name, value in batch().items()}
     model(**rows)
-    assert model.take_padding_tokens() == 0
+    assert model.pop_padding_tokens() == 0
     model.compute_padding()
     vectors = []
     for run in (lambda: model(**rows).last_hidden_state, lambda: plain(**rows).last_hidden_state):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from csezoo.modeling.pooling import BatchNormProjection, TanhProjection, pool
-from csezoo.modeling.serving.pooling_csezoo import pool_mask_token, require_mask_token
+from csezoo.modeling.serving.pooling_csezoo import check_mask_token, pool_mask_token
 
 LENGTHS = [5, 3, 1]
 
@@ -79,10 +79,10 @@ def test_prompt_pooling_takes_the_last_mask_token():
 
 
 def test_every_row_needs_a_mask_token():
-    require_mask_token(torch.tensor([[1, 5], [5, 9]]), mask_token_id=5)
+    check_mask_token(torch.tensor([[1, 5], [5, 9]]), mask_token_id=5)
     for row in ([1, 9], [1, 2], [9, 9]):
         with pytest.raises(ValueError, match="needs a mask token in every row"):
-            require_mask_token(torch.tensor([[5, 5], row]), mask_token_id=5)
+            check_mask_token(torch.tensor([[5, 5], row]), mask_token_id=5)
 
 
 def test_tanh_projection_equals_its_equation():

@@ -169,4 +169,4 @@ def no_plain_form(method: str, model: dict[str, Any]) -> str | None:
     """Return why a model is not a plain encoder, from its method and configuration; None if it is one."""
     from csezoo.modeling.methods import method as classes_of  # imports torch, as `method_keys` does
 
-    return classes_of(method)[0](**model).needs_own_code
+    return classes_of(method)[0](**model).reason_for_own_code

@@ -180,15 +180,15 @@ def _configuration(
             base_layers=served.layers if served else None,
         )
     trains_on_pairs = recipe.nli_steps or recipe.nli_epochs
-    if config.needs_labelled_pairs and not trains_on_pairs:
-        raise UserError(f"{config.needs_labelled_pairs}; give --nli_steps or --nli_epochs too")
+    if config.reason_for_labelled_pairs and not trains_on_pairs:
+        raise UserError(f"{config.reason_for_labelled_pairs}; give --nli_steps or --nli_epochs too")
     for key in ("matryoshka_dims", "mlm_weight", "rank_weight", "rank_consistency_weight"):
         if recipe.max_steps == 0 and trains_on_pairs and recipe.model.get(key):
             raise UserError(f"{key}: only the sentences train it, and max_steps: 0 trains on none; leave it out")
     if config.mlm_weight > 0:
         refuse_without_mask_token(str(recipe.base_model), tokenizer, "mlm_weight")
-    if recipe.mini_batch_size and config.needs_whole_batch:
-        raise UserError(f"mini_batch_size: {config.needs_whole_batch}; leave it out")
+    if recipe.mini_batch_size and config.reason_for_whole_batch:
+        raise UserError(f"mini_batch_size: {config.reason_for_whole_batch}; leave it out")
     return config
 
 

@@ -453,7 +453,7 @@ def update(
     """
     batches, rows = recipe.gradient_accumulation_steps, 0
     trained = next(module for module in model.modules() if isinstance(module, ForContrastiveLearning))
-    trained.take_padding_tokens()  # those before the update, such as of diagnostics
+    trained.pop_padding_tokens()  # those before the update, such as of diagnostics
     padding: int | torch.Tensor = 0
     totals: dict[str, torch.Tensor] = {}
     for _ in range(batches):
@@ -471,7 +471,7 @@ def update(
             accelerator.backward(output.loss)  # divides by the number of batches
         for name, loss in {"loss": output.loss, **output.losses}.items():
             totals[name] = totals.get(name, 0) + loss.detach() / batches
-    padding = padding + trained.take_padding_tokens()
+    padding = padding + trained.pop_padding_tokens()
     totals[PADDING_TOKENS] = torch.as_tensor(padding, dtype=torch.float32, device=accelerator.device)
     totals[PADDING_TOKENS] *= accelerator.num_processes  # logged as a mean over processes
     norm = accelerator.clip_grad_norm_(model.parameters(), recipe.max_grad_norm or math.inf)

@@ -170,8 +170,8 @@ def training_model(
         serving = trained.model
         serving.__class__ = type(type(serving).__name__, (ReadsModules, type(serving)), {})
         serving.after = after
-    if config.needs_own_code:
-        logger.warning("%s; model.save() leaves this out, loss.save_pretrained() keeps it", config.needs_own_code)
+    if config.reason_for_own_code:
+        logger.warning("%s; model.save() leaves this out, loss.save_pretrained() keeps it", config.reason_for_own_code)
     return trained.train(model.training)
 
 

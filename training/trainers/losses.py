@@ -111,8 +111,8 @@ class ZooLoss(nn.Module):
         self.model = model
         self.trained = training_model(model, method, keys, generator)
         config = self.trained.config
-        if mini_batch_size and config.needs_whole_batch:
-            raise UserError(f"mini_batch_size: {config.needs_whole_batch}; leave it out")
+        if mini_batch_size and config.reason_for_whole_batch:
+            raise UserError(f"mini_batch_size: {config.reason_for_whole_batch}; leave it out")
         self.trained.mini_batch_size = mini_batch_size
         self.method, self.keys, self.gathers = method, keys, gather_across_devices
         self.bound = (model,)  # in a tuple, because a trainer replaces `model` by its wrapper

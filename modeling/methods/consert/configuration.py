@@ -73,7 +73,7 @@ class ConSERTConfig(SentenceEncoderConfig):
         return not (self.cuts_off or self.in_view_negatives)  # both are defined for pairs
 
     @property
-    def needs_whole_batch(self) -> str | None:
+    def reason_for_whole_batch(self) -> str | None:
         if self.cuts_off:
             return "cut-offs (first_view, second_view) are drawn for the complete batch"
-        return super().needs_whole_batch
+        return super().reason_for_whole_batch

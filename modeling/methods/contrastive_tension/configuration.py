@@ -44,7 +44,7 @@ class ContrastiveTensionConfig(SentenceEncoderConfig):
         return 2, super().encoders_in_training[1]
 
     @property
-    def needs_whole_batch(self) -> str | None:
+    def reason_for_whole_batch(self) -> str | None:
         return "Contrastive Tension needs the gradients of two encoders, which mini-batches do not compute"
 
     @property

@@ -82,17 +82,17 @@ class DiffAugConfig(SentenceEncoderConfig):
         return own or super().views_part_in_training
 
     @property
-    def needs_labelled_pairs(self) -> str | None:
+    def reason_for_labelled_pairs(self) -> str | None:
         frozen = "freeze_views: without a stage on labelled pairs the modules would stay random"
-        return frozen if self.freeze_views else super().needs_labelled_pairs
+        return frozen if self.freeze_views else super().reason_for_labelled_pairs
 
     @property
-    def needs_own_code(self) -> str | None:
+    def reason_for_own_code(self) -> str | None:
         if self.prefix_positions:
             return "its prefixes are keys and values in every attention layer, which a plain encoder does not have"
         if self.views_module == "adapter":
             return "its adapters are inside every layer, and a plain encoder has none"
-        return super().needs_own_code
+        return super().reason_for_own_code
 
     @property
     def bias_length_offset(self) -> int:

@@ -40,7 +40,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from ...contrastive.backbones import hidden_dropout
 from ...contrastive.devices import forked_rng
-from ...contrastive.packing import Packing, Parts, can_pack
+from ...contrastive.packing import LengthBuckets, Packing, can_pack
 from ...contrastive.sentence_encoder import SentenceEncoderModel
 from ...contrastive.training_model import ForContrastiveLearning
 from ...contrastive.view_adapters import OUTPUT, ViewAdapters, projections
@@ -124,7 +124,7 @@ class DiffAugModel(SentenceEncoderModel):
     def run_backbone(
         self,
         attention_mask: torch.Tensor,
-        packing: Packing | Parts | None = None,
+        packing: Packing | LengthBuckets | None = None,
         views: torch.Tensor | None = None,
         prefixes: torch.Tensor | None = None,
         cache: PrefixCache | None = None,

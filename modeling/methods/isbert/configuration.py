@@ -69,5 +69,5 @@ class ISBERTConfig(SentenceEncoderConfig):
         return 1
 
     @property
-    def needs_own_code(self) -> str | None:
+    def reason_for_own_code(self) -> str | None:
         return "its vectors are means of n-gram features, whose convolutions are not those of sentence-transformers"

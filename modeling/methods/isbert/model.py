@@ -34,7 +34,7 @@ from torch import nn
 
 from ...contrastive.distributed import gather_rows, sum_over_processes
 from ...contrastive.mini_batches import in_mini_batches
-from ...contrastive.packing import Packing, Parts
+from ...contrastive.packing import LengthBuckets, Packing
 from ...contrastive.sentence_encoder import SentenceEncoderModel
 from ...contrastive.training_model import ForContrastiveLearning
 from ...objectives import at_least_float32
@@ -100,7 +100,7 @@ class ISBERTModel(SentenceEncoderModel):
             super()._init_weights(module)
 
     def run_backbone(
-        self, attention_mask: torch.Tensor, packing: Packing | Parts | None = None, **inputs: Any
+        self, attention_mask: torch.Tensor, packing: Packing | LengthBuckets | None = None, **inputs: Any
     ) -> BackboneOutput:
         outputs = super().run_backbone(attention_mask, packing, **inputs)
         outputs.last_hidden_state = self.ngrams(outputs.last_hidden_state, attention_mask)

@@ -97,5 +97,5 @@ class L2PCSRConfig(SentenceEncoderConfig):
         return self.token_mask and self.weakening != "noise"
 
     @property
-    def needs_whole_batch(self) -> str | None:
+    def reason_for_whole_batch(self) -> str | None:
         return "L2P-CSR learns its masks from the loss of the complete batch"
