@@ -41,6 +41,9 @@ WORDS = ["this", "sentence", "of", "means", "the", ":", '"', "'", ".", "!"]
 WORDS += sorted({word for sentence in SENTENCES for word in sentence.split()} - set(WORDS))
 
 
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
 def tiny_config(kind: str, **changes):
     """A three-layer BERT or RoBERTa configuration of width 32."""
     sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64}

@@ -3,10 +3,14 @@
 import torch
 
 from csezoo.modeling import METHODS
+from csezoo.training.recipes import load_recipe
 from tests.conftest import tiny_config, tiny_tokenizer
 from tests.methods import CONFIGS
 
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+PROMPTS = {
+    "bert": load_recipe("promptbert-bert-base-uncased").model["prompts"],
+    "roberta": load_recipe("promptbert-roberta-base").model["prompts"],
+}
 
 
 def configure(name: str, kind: str, **changes):

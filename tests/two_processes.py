@@ -10,8 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 from csezoo.modeling import method
 from csezoo.modeling.contrastive.distributed import gather_rows
 from csezoo.training.data.batches import process_share
-from tests.conftest import tiny_config
-from tests.tiny import NO_DROPOUT, batch, gradients
+from tests.conftest import NO_DROPOUT, tiny_config
+from tests.tiny import batch, gradients
 
 
 def model(changes, stage="contrastive"):

@@ -15,6 +15,7 @@ class Tested:
         settings: of its configuration, for a tiny model; a recipe of its runs has them too, but for `batch_size`.
         others: more settings that the matrix covers, by a name for each.
         neutral: the setting at which it is SimCSE; None for a method that is no change of SimCSE.
+        also_neutral: more settings at which it is, or is without its own training, SimCSE.
         exact: the setting at which nothing is drawn and nothing is chaotic, so that two processes give the numbers of
             one.
         unedited: the setting at which no text is edited at random, nor cut off; other trainers draw these edits in
@@ -29,6 +30,7 @@ class Tested:
     settings: Keys = field(default_factory=dict)
     others: dict[str, Keys] = field(default_factory=dict)
     neutral: Keys | None = field(kw_only=True)
+    also_neutral: tuple[Keys, ...] = ()
     exact: Keys = field(default_factory=dict)
     unedited: Keys = field(default_factory=dict)
     recipe: Keys = field(default_factory=dict)

@@ -9,15 +9,13 @@ import torch
 from csezoo.modeling import ConSERTConfig, ConSERTForContrastiveLearning
 from csezoo.modeling.methods.consert.model import feature_cutoff, token_cutoff
 from csezoo.training.data.collation import ViewCollator
-from tests.conftest import tiny_config
+from tests.conftest import NO_DROPOUT, tiny_config
 from tests.tiny import batch
-
-QUIET = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def model(kind: str = "bert", **keys) -> ConSERTForContrastiveLearning:
     torch.manual_seed(0)
-    config = ConSERTConfig(backbone_config=tiny_config(kind, **QUIET), pooling="mean", projection="none", **keys)
+    config = ConSERTConfig(backbone_config=tiny_config(kind, **NO_DROPOUT), pooling="mean", projection="none", **keys)
     return ConSERTForContrastiveLearning(config).double().train()
 
 
@@ -110,7 +108,7 @@ def test_training_may_pool_otherwise_than_the_finished_model():
     keys = {"first_view": "none", "second_view": "none", "pooling": "last2_mean"}
     torch.manual_seed(0)
     config = ConSERTConfig(
-        backbone_config=tiny_config("bert", **QUIET), projection="none", training_pooling="mean", **keys
+        backbone_config=tiny_config("bert", **NO_DROPOUT), projection="none", training_pooling="mean", **keys
     )
     trained, rows = ConSERTForContrastiveLearning(config).double(), batch()
     ids, mask = rows["input_ids"][:, :2], rows["attention_mask"][:, :2]
@@ -127,18 +125,3 @@ def test_training_may_pool_otherwise_than_the_finished_model():
     )
     with pytest.raises(ValueError, match="training_pooling: 'prompt' must be one of cls, mean"):
         ConSERTConfig(training_pooling="prompt")
-
-
-def test_a_hard_negative_needs_views_and_a_loss_that_are_not_for_pairs():
-    plain = {"first_view": "none", "in_view_negatives": False}
-    assert ConSERTConfig(**plain).view_columns(3) == [0, 1, 2]
-    for change in ({"in_view_negatives": True}, {"second_view": "token_cutoff"}):
-        config = ConSERTConfig(**{**plain, **change})
-        assert [config.view_columns(columns) for columns in (1, 2)] == [[0, 0], [0, 1]]
-        with pytest.raises(ValueError, match="text_columns: consert needs one text column or two, not 3"):
-            config.view_columns(3)
-
-
-def test_mini_batches_are_refused_with_cut_offs_only():
-    assert "cut-offs" in ConSERTConfig().reason_for_whole_batch
-    assert ConSERTConfig(first_view="none").reason_for_whole_batch is None

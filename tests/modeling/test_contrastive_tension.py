@@ -6,13 +6,13 @@ import torch
 
 from csezoo.modeling import ContrastiveTensionConfig, ContrastiveTensionForContrastiveLearning
 from csezoo.modeling.methods.contrastive_tension.model import other_pairs
-from tests.conftest import tiny_config
+from tests.conftest import NO_DROPOUT, tiny_config
 from tests.tiny import batch
 
 
 def model_of(**keys) -> ContrastiveTensionForContrastiveLearning:
     torch.manual_seed(0)
-    backbone = tiny_config("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    backbone = tiny_config("bert", **NO_DROPOUT)
     config = ContrastiveTensionConfig(backbone_config=backbone, **keys)
     return ContrastiveTensionForContrastiveLearning(config).double().train()
 
@@ -70,16 +70,3 @@ def test_the_encoders_start_as_one_and_part():
     served = model.model(**{name: value[:, 0] for name, value in rows.items()}).pooler_output
     torch.testing.assert_close(served, positives)
     assert not torch.allclose(served, anchors), "the first encoder reads the anchors"
-
-
-def test_lora_is_refused_because_it_would_freeze_one_encoder_of_two():
-    with pytest.raises(ValueError, match="lora_rank: .* trains two encoders, LoRA only one; set lora_rank: 0"):
-        ContrastiveTensionConfig(lora_rank=4)
-
-
-def test_three_columns_and_mini_batches_are_refused():
-    config = ContrastiveTensionConfig()
-    assert [config.view_columns(columns) for columns in (1, 2)] == [[0, 0], [0, 1]]
-    with pytest.raises(ValueError, match="one text column or two, not 3"):
-        config.view_columns(3)
-    assert "two encoders" in config.reason_for_whole_batch

@@ -5,49 +5,22 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from transformers import AutoModel, AutoModelForPreTraining, DynamicCache
 
-from csezoo.modeling import DiffAugConfig, DiffAugForContrastiveLearning, SimCSEConfig, SimCSEForContrastiveLearning
+from csezoo.modeling import DiffAugConfig, DiffAugForContrastiveLearning
 from csezoo.training.errors import UserError
 from csezoo.training.loop.building import build
 from csezoo.training.recipes import load_recipe, make_recipe
-from tests.conftest import tiny_config
+from tests.conftest import NO_DROPOUT, tiny_config
 from tests.formulas import numpy_info_nce
+from tests.methods.diffaug import L, array, diffaug, numpy_prefixes
 from tests.tiny import batch, one_view
-
-L = 4  # slots of a view's prefix
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-
-
-def diffaug(kind="bert", backbone=None, **changes):
-    """A float64 model whose modules are far from their initial values."""
-    torch.manual_seed(0)
-    config = DiffAugConfig(backbone_config=backbone or tiny_config(kind), **{"prefix_length": L, **changes})
-    model = DiffAugForContrastiveLearning(config).double()
-    for name, parameter in model.named_parameters():
-        if "prefix_encoder" in name or "view_adapters" in name:
-            nn.init.normal_(parameter, std=0.4)
-    return model.eval()
 
 
 def prompted(kind="bert", templates=1, **changes):
     ids = [[[2, 10], [4, 11, 3]], [[2, 12, 13], [14, 4, 3]]][:templates]
     options = {"pooling": "prompt", "prompts": ["a {sentence} {mask}"] * templates, "prompt_token_ids": ids}
     return diffaug(kind, mask_token_id=4, denoise="train", **options, **changes)
-
-
-def array(tensor):
-    return tensor.detach().numpy()
-
-
-def numpy_prefixes(model):
-    """Keys and values of every layer, `(M, 2l, H)` each, from the table and the MLP."""
-    state = {name: array(tensor) for name, tensor in model.prefix_encoder.state_dict().items()}
-    inner = np.tanh(state["embedding.weight"] @ state["transform.0.weight"].T + state["transform.0.bias"])
-    flat = inner @ state["transform.2.weight"].T + state["transform.2.bias"]  # (2l, 2MH)
-    blocks = np.stack(np.split(flat, 2 * model.config.num_hidden_layers, axis=1))  # (2M, 2l, H): key, value, key, …
-    return blocks[0::2], blocks[1::2]
 
 
 def numpy_attention(layer, hidden, prefix_keys, prefix_values, real):
@@ -228,26 +201,6 @@ def test_the_same_prefix_is_served_twice():
     assert torch.equal(prefixes[..., :L, :], prefixes[..., L:, :])
 
 
-@pytest.mark.parametrize("changes", [{"prefix_length": 0}, {"views_module": "lora"}, {"views_module": "adapter"}])
-@pytest.mark.parametrize("views", [2, 3])
-def test_without_prefixes_or_with_untrained_adapters_it_is_simcse(kind, changes, views):
-    backbone = tiny_config(kind, **NO_DROPOUT)
-    torch.manual_seed(0)
-    simcse = SimCSEForContrastiveLearning(SimCSEConfig(backbone_config=backbone, nli_classes=2)).double()
-    model = DiffAugForContrastiveLearning(DiffAugConfig(backbone_config=backbone, **changes)).double()
-    model.load_state_dict(simcse.state_dict(), strict=False)
-    rows = batch(views=views)
-    losses = [made(**rows).loss for made in (simcse, model)]
-    torch.testing.assert_close(losses[1], losses[0], atol=1e-6, rtol=0)
-    for loss in losses:
-        loss.backward()
-    gradients = dict(model.named_parameters())
-    for name, parameter in simcse.named_parameters():
-        torch.testing.assert_close(gradients[name].grad, parameter.grad, atol=1e-6, rtol=0, msg=name)
-    served = [made.eval().serving_model()(**one_view(rows)).pooler_output for made in (simcse, model)]
-    torch.testing.assert_close(served[1], served[0], atol=1e-6, rtol=0)
-
-
 @pytest.mark.parametrize("views_module", ["prefix", "lora"])
 @pytest.mark.parametrize(
     ("stage", "changes", "trained"),
@@ -288,27 +241,6 @@ def test_returned_attentions_include_the_prefixes():
     attentions = model(**one_view(batch()), output_attentions=True).attentions
     assert attentions[0].shape == (4, 2, 7, 2 * L + 7)
     assert (attentions[0][..., : 2 * L] > 0).all()
-
-
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({"views_module": "prompt"}, "views_module: 'prompt' must be one of prefix, lora, adapter"),
-        ({"views_mode": "other"}, "views_mode: 'other' must be one of different, same"),
-        ({"prefix_length": -1}, "prefix_length: -1 must be at least 0"),
-        ({"prefix_dropout": 1.0}, "prefix_dropout: 1.0 must be at least 0 and below 1"),
-        ({"bottleneck": 0}, "bottleneck: 0 must be at least 1"),
-        ({"denoise_length_offset": -1}, "denoise_length_offset: -1 must be at least 0"),
-        (
-            {"pooling": "prompt", "prompts": ["{sentence} {mask}"], "denoise": "always"},
-            "needs denoise_length_offset: 0",
-        ),
-    ],
-)
-def test_configuration_errors_name_the_value(changes, line):
-    with pytest.raises(ValueError) as error:
-        DiffAugConfig(**changes)
-    assert line in str(error.value)
 
 
 @pytest.mark.parametrize("backbone", ["bert-base-uncased", "roberta-base"])

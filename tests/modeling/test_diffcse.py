@@ -8,43 +8,11 @@ import torch
 from transformers import AutoModelForPreTraining, DistilBertConfig
 from transformers.masking_utils import create_bidirectional_mask
 
-from csezoo.modeling import DiffCSEConfig, DiffCSEForContrastiveLearning, SimCSEConfig, SimCSEForContrastiveLearning
 from csezoo.modeling.methods.diffcse.model import corrective_log_probabilities
 from csezoo.modeling.objectives import replaced_token_detection
-from tests.conftest import tiny_config
 from tests.formulas import numpy_info_nce
-from tests.methods.diffcse import DISTILLED
+from tests.methods.diffcse import DISTILLED, diffcse, sentences, writing
 from tests.tiny import batch
-
-MASK, SPECIAL = 4, [0, 1, 2, 3, 4]
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-
-
-def diffcse(kind="bert", **changes):
-    torch.manual_seed(0)
-    config = DiffCSEConfig(backbone_config=tiny_config(kind), mask_token_id=MASK, special_token_ids=SPECIAL, **changes)
-    return DiffCSEForContrastiveLearning(config).double()
-
-
-def sentences(kind="bert", views=2):
-    """Two sentences with their special tokens, the second one padded."""
-    cls, sep, pad = {"bert": (2, 3, 0), "roberta": (0, 2, 1)}[kind]
-    rows = torch.tensor([[cls, 10, 11, 12, 13, sep], [cls, 20, 21, sep, pad, pad]])
-    mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
-    return {"input_ids": rows[:, None].repeat(1, views, 1), "attention_mask": mask[:, None].repeat(1, views, 1)}
-
-
-def writing(model, guesses):
-    """The model with a generator that always returns these tokens `(N, T)`."""
-    calls = []
-
-    def generator(input_ids, attention_mask):
-        calls.append(input_ids)
-        one_hot = torch.nn.functional.one_hot(guesses, model.config.vocab_size).double()
-        return type("Output", (), {"logits": 1e4 * one_hot})
-
-    model.generator.forward = generator
-    return model, calls
 
 
 def numpy_cross_entropy(logits, labels):
@@ -222,16 +190,6 @@ def test_the_next_sentence_is_only_read_by_the_discriminator():
     assert torch.equal(read["both"], torch.cat([same, same, following, following], dim=1))
 
 
-def test_the_next_sentence_needs_a_second_column():
-    config = DiffCSEConfig(predicted_sentence="next")
-    assert config.view_columns(2) == [0, 0, 1]
-    with pytest.raises(ValueError, match="needs two text columns .a sentence and the one after it., not 1"):
-        config.view_columns(1)
-    with pytest.raises(ValueError, match="give one or two text columns, not 3"):
-        DiffCSEConfig(edited_view="negative").view_columns(3)
-    assert DiffCSEConfig().view_columns(1) == [0, 0]
-
-
 def test_conditional_masked_lm_is_the_cross_entropy_of_the_masked_tokens():
     model = diffcse(prediction="masked_lm", projection="tanh").eval()
     assert "generator" not in dict(model.named_children())
@@ -302,49 +260,9 @@ def test_an_edited_view_combines_with_the_discriminator():
     assert list(output.losses) == ["contrastive", "rtd"]
 
 
-@pytest.mark.parametrize("projection", ["batchnorm", "tanh"])
-def test_with_weight_0_loss_and_gradient_are_those_of_simcse(projection):
-    backbone = tiny_config("bert", **NO_DROPOUT)
-    torch.manual_seed(0)
-    simcse = SimCSEForContrastiveLearning(SimCSEConfig(backbone_config=backbone, projection=projection)).double()
-    neutral = DiffCSEConfig(backbone_config=backbone, projection=projection, rtd_weight=0.0)
-    neutral = DiffCSEForContrastiveLearning(neutral).double()
-    assert neutral.state_dict().keys() == simcse.state_dict().keys(), "nothing is built"
-    neutral.load_state_dict(simcse.state_dict())
-    losses = []
-    for model in (simcse, neutral):
-        output = model(**batch())
-        output.loss.backward()
-        losses.append(output.loss)
-    torch.testing.assert_close(losses[1], losses[0], atol=1e-12, rtol=0)
-    for (name, a), b in zip(simcse.named_parameters(), neutral.parameters(), strict=True):
-        torch.testing.assert_close(b.grad, a.grad, atol=1e-12, rtol=0, msg=name)
-
-
 def test_a_sentence_that_does_not_count_does_not_change_the_loss():
     model = diffcse(rtd_mask_ratio=0.0, projection="tanh").eval()
     rows = sentences()
     first = {key: value[:1] for key, value in rows.items()}
     alone, counted = model(**first), model(**rows, rows=1)
     torch.testing.assert_close(counted.loss, alone.loss, atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({"edit": "swap"}, "edit: 'swap' must be one of replace, insert, delete, all"),
-        ({"rtd_reduction": "max"}, "rtd_reduction: 'max' must be one of mean, nonpad_mean, sum"),
-        ({"condition_on": "cls"}, "condition_on: 'cls' must be one of projection, pooled"),
-        ({"rtd_weight": -1.0}, "rtd_weight: -1.0 must be at least 0"),
-        ({"rtd_weight": float("nan")}, "rtd_weight: nan must be at least 0"),
-        ({"rtd_mask_ratio": 1.5}, "rtd_mask_ratio: 1.5 must be at least 0 and at most 1"),
-        ({"prediction": "masked_lm", "edit": "insert"}, "prediction: masked_lm needs edit: replace, got insert"),
-        ({"edited_view": "positive", "edit": "all"}, "set edit: replace, insert or delete"),
-        ({"edited_view": "positive", "predicted_sentence": "next"}, "set predicted_sentence: same"),
-        ({"projection": "gelu"}, "set condition_on: pooled"),
-    ],
-)
-def test_configuration_errors_name_the_value(changes, line):
-    with pytest.raises(ValueError) as error:
-        DiffCSEConfig(**changes)
-    assert line in str(error.value)

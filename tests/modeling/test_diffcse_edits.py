@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from csezoo.modeling.methods.diffcse.editing import delete_tokens, insert_masks
-from tests.modeling.test_diffcse import MASK, diffcse, sentences, writing
+from tests.methods.diffcse import MASK, diffcse, sentences, writing
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])

@@ -6,15 +6,15 @@ import torch
 
 from csezoo.modeling import ISBERTConfig, ISBERTForContrastiveLearning, ISBERTModel
 from csezoo.modeling.methods.isbert.model import jensen_shannon
-from tests.conftest import tiny_config
+from tests.conftest import NO_DROPOUT, tiny_config
 from tests.tiny import batch
-
-QUIET = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def model(**keys) -> ISBERTForContrastiveLearning:
     torch.manual_seed(0)
-    return ISBERTForContrastiveLearning(ISBERTConfig(backbone_config=tiny_config("bert", **QUIET), **keys)).double()
+    return ISBERTForContrastiveLearning(
+        ISBERTConfig(backbone_config=tiny_config("bert", **NO_DROPOUT), **keys)
+    ).double()
 
 
 def ngram_features(hidden: np.ndarray, convolutions: torch.nn.ModuleList, activation: str) -> np.ndarray:
@@ -111,25 +111,6 @@ def test_a_served_checkpoint_has_its_convolutions_and_its_activation(activation,
     loaded = ISBERTModel.from_pretrained(tmp_path)
     assert loaded.config.activation == loaded.ngrams.activation == activation
     assert torch.equal(loaded.ngrams.convolutions[1].weight, trained.model.ngrams.convolutions[1].weight)
-
-
-@pytest.mark.parametrize(
-    "keys, message",
-    [
-        ({"kernel_sizes": [1, 2]}, "must be odd numbers"),
-        ({"kernel_sizes": []}, "kernel_sizes"),
-        ({"activation": "gelu"}, "activation: 'gelu' must be one of none, relu"),
-        ({"pooling": "cls"}, "pooling"),
-        ({"projection": "tanh"}, "projection"),
-        ({"hard_negative_weight": 1.0}, "no hard negatives"),
-    ],
-)
-def test_what_the_method_does_not_have_is_refused(keys, message):
-    with pytest.raises(ValueError, match=message):
-        ISBERTConfig(**keys)
-    assert ISBERTConfig().view_columns(1) == [0]
-    with pytest.raises(ValueError, match="one text column, not 2"):
-        ISBERTConfig().view_columns(2)
 
 
 def test_features_that_do_not_count_change_nothing():

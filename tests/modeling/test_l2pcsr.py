@@ -6,31 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling import L2PCSRForContrastiveLearning
 from csezoo.modeling.methods.l2pcsr.model import ascend, weakening_mask
-from tests.conftest import tiny_config
-from tests.tiny import batch
-
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-RELEASED = {
-    "token_update": "sign",
-    "token_step_size": 0.1,
-    "feature_step_size": 0.1,
-    "feature_mask_scope": "shared",
-    "attend_padding": True,
-}
-
-
-def l2pcsr(kind="bert", backbone=NO_DROPOUT, training_class=L2PCSRForContrastiveLearning, **changes):
-    """A model in training mode, without dropout unless asked for."""
-    torch.manual_seed(0)
-    config = training_class.config_class(backbone_config=tiny_config(kind, **backbone), **changes)
-    return training_class(config).double().train()
-
-
-def gradients(model):
-    return {name: parameter.grad for name, parameter in model.named_parameters()}
-
+from tests.methods.l2pcsr import RELEASED, l2pcsr
+from tests.tiny import batch, gradients
 
 # --- masks and ascent
 

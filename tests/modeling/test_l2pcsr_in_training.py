@@ -10,31 +10,10 @@ from csezoo.modeling import METHODS, L2PCSRConfig, L2PCSRForContrastiveLearning,
 from csezoo.modeling.contrastive.perturbations import perturbed
 from csezoo.training.recipes import load_recipe
 from tests.conftest import tiny_config
-from tests.modeling.test_l2pcsr import RELEASED, gradients, l2pcsr
-from tests.modeling.test_prompts import PROMPTS
-from tests.tiny import batch
+from tests.methods.l2pcsr import l2pcsr
+from tests.tiny import PROMPTS, batch, gradients
 
 # --- neutral, and what stays untouched
-
-
-NEUTRAL = {
-    "threshold": {"threshold": 0.0},
-    "threshold-released": {"threshold": 0.0, **RELEASED, "attend_padding": False},
-    "noise": {"weakening": "noise", "noise_size": 0.0},
-}
-
-
-@pytest.mark.parametrize("neutral", NEUTRAL)
-def test_threshold_0_is_simcse(neutral, kind):
-    simcse = l2pcsr(kind, training_class=SimCSEForContrastiveLearning)
-    model = l2pcsr(kind, **NEUTRAL[neutral])
-    model.load_state_dict(simcse.state_dict())
-    losses = [one(**batch()).loss for one in (simcse, model)]
-    torch.testing.assert_close(losses[1], losses[0], atol=1e-6, rtol=0)
-    for loss in losses:
-        loss.backward()
-    for name, gradient in gradients(simcse).items():
-        torch.testing.assert_close(gradients(model)[name], gradient, atol=1e-6, rtol=0, msg=name)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 4])
@@ -220,27 +199,6 @@ def test_recorded_hidden_states_are_the_weakened_ones_in_every_forward():
     with perturbed(model.model.backbone, [lambda hidden, packing: torch.full_like(hidden, 7)] * 2):
         states = model.model.backbone(ids, attention_mask=mask, output_hidden_states=True).hidden_states
     assert [(state == 7).all().item() for state in states] == [True, True, False, False]
-
-
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({"weakening": "strong"}, "weakening: 'strong' must be one of binary, continuous, noise"),
-        ({"token_update": "linf"}, "token_update: 'linf' must be one of l2, sign"),
-        ({"feature_mask_scope": "batch"}, "feature_mask_scope: 'batch' must be one of row, shared"),
-        ({"threshold": 1.5}, "threshold: 1.5 must be at least 0 and at most 1"),
-        ({"token_step_size": -0.5}, "token_step_size: -0.5 must be at least 0"),
-        ({"inner_steps": -1}, "inner_steps: -1 must be at least 0"),
-        ({"weakened_layers": 0}, "weakened_layers: 0 must be at least 1"),
-        ({"weakened_layers": 14}, "weakened_layers: 14 must be at most 13"),
-        ({"token_mask": False, "feature_mask": False}, "if both are false, nothing is weakened"),
-        ({"temperature": 0.0}, "temperature: 0.0 must be above 0"),
-    ],
-)
-def test_configuration_errors_name_the_value(changes, line):
-    with pytest.raises(ValueError) as error:
-        L2PCSRConfig(**changes)
-    assert line in str(error.value)
 
 
 @pytest.mark.parametrize("backbone", ["bert-base-uncased", "bert-large-uncased", "roberta-base", "roberta-large"])

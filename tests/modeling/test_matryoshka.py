@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling import METHODS, SimCSEConfig, SimCSEForContrastiveLearning, method
-from tests.conftest import tiny_config
+from csezoo.modeling import METHODS, method
+from tests.conftest import NO_DROPOUT, tiny_config
 from tests.methods import COMBINATIONS, TESTED
 from tests.tiny import batch
 
@@ -22,7 +22,7 @@ def info_nce(anchors, positives, temperature):
 def without_dropout(name="simcse", **changes):
     changes = {"mask_token_id": 4, "special_token_ids": [0, 2, 3, 4], **changes}
     config, _, training = method(name)
-    backbone = tiny_config("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    backbone = tiny_config("bert", **NO_DROPOUT)
     torch.manual_seed(0)
     return training(config(backbone_config=backbone, **changes)).double().train()
 
@@ -86,19 +86,3 @@ def test_duplicates_are_no_negatives_at_any_width():
     )
     for dim in DIMS:
         assert masked[f"matryoshka_{dim}"] < unmasked[f"matryoshka_{dim}"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"matryoshka_dims": [32]}, "matryoshka_dims: 32 must be at least 1 and at most 31"),
-        ({"matryoshka_dims": [0]}, "matryoshka_dims: 0 must be at least 1"),
-        ({"matryoshka_dims": [4, 4]}, r"matryoshka_dims: \[4, 4\] must be different numbers"),
-        ({"matryoshka_dims": [4], "matryoshka_weights": [-1.0]}, "matryoshka_weights: -1.0 must be at least 0"),
-        ({"matryoshka_dims": [4], "matryoshka_weights": [1.0, 1.0]}, "one number for each of matryoshka_dims"),
-        ({"matryoshka_weights": [1.0]}, "one number for each of matryoshka_dims"),
-    ],
-)
-def test_a_width_or_weight_that_cannot_be_used_is_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        SimCSEForContrastiveLearning(SimCSEConfig(backbone_config=tiny_config("bert"), **changes))

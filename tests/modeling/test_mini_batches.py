@@ -5,6 +5,7 @@ import torch
 
 from csezoo.modeling import METHODS
 from csezoo.modeling.contrastive import mini_batches
+from tests.conftest import NO_DROPOUT
 from tests.methods import CONFIGS
 from tests.tiny import batch, configure
 
@@ -46,7 +47,7 @@ def test_the_backward_pass_repeats_the_dropout(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["simcse", "simcse-batchnorm", "prdsimcse", "sgopt", "diffaug", "diffaug-lora"])
 def test_without_dropout_the_mini_batch_size_changes_nothing(name):
-    trained = model(name, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    trained = model(name, **NO_DROPOUT)
     whole = step(trained, None)
     for size in (1, 2, 5, 9):
         assert_same(step(trained, size), whole)

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+import torch._dynamo
 from transformers import (
     AlbertConfig,
     AutoConfig,
@@ -20,12 +21,14 @@ from transformers import (
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel, method
 from csezoo.modeling.contrastive import packing
 from csezoo.modeling.contrastive.backbones import first_output
+from csezoo.modeling.contrastive.compiled_layers import compile_layers
 from csezoo.modeling.contrastive.configuration import POOLING_MODES
 from csezoo.modeling.contrastive.mirrored_mask import MirroredMask
 from csezoo.modeling.contrastive.packed_rows import Packing, PaddedAttention
 from csezoo.modeling.contrastive.packing import can_pack, packing_of
 from csezoo.modeling.serving.layers_csezoo import hidden_layers
-from tests.conftest import tiny_config, tiny_tokenizer
+from csezoo.training.benchmarks.training import encoders
+from tests.conftest import NO_DROPOUT, tiny_config, tiny_tokenizer
 from tests.methods import COMBINATIONS, CONFIGS
 from tests.tiny import configure
 
@@ -36,7 +39,6 @@ def packed_whatever_it_costs(monkeypatch):
     monkeypatch.setattr(packing, "LEAST_ON_DEVICE", 0.0)
 
 
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 PROMPT = {
     "pooling": "prompt",
     "denoise": "train",
@@ -440,3 +442,41 @@ def test_computed_padding_has_the_draws_of_the_plain_backbone_bit_for_bit():
         torch.manual_seed(0)
         vectors.append(run())
     assert torch.equal(*vectors)
+
+
+CHANGING_LAYERS = ("diffaug", "l2pcsr")  # not LoRA: its parts are compiled again for another number of tokens
+
+
+@pytest.fixture
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def loss_and_gradients(model, rows):
+    torch.manual_seed(3)
+    model.zero_grad()
+    loss = model(**rows).loss
+    loss.backward()
+    return loss.detach(), [weight.grad for weight in model.parameters() if weight.grad is not None]
+
+
+@pytest.mark.parametrize("name", ["simcse", *(pytest.param(name, marks=pytest.mark.slow) for name in CHANGING_LAYERS)])
+# Where a graph breaks, torch itself looks at what it carries over.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+def test_compiled_layers_give_the_numbers_of_others_for_any_number_of_tokens(name, fresh_compiler):
+    """And one compilation serves all numbers of tokens."""
+    config = configured(name, "bert")
+    torch.manual_seed(0)
+    model = METHODS[config.model_type][2](config).double().train()
+    compiled = copy.deepcopy(model)
+    first, second, *others = [mirrored(batch(sentences=number)) for number in (5, 6, 7, 9)]
+    loss_and_gradients(compiled, first)
+    for encoder in encoders(compiled):
+        compile_layers(encoder, backend="aot_eager")
+    for rows in (first, second):
+        torch.testing.assert_close(loss_and_gradients(compiled, rows), loss_and_gradients(model, rows))
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for rows in others:
+            torch.testing.assert_close(loss_and_gradients(compiled, rows), loss_and_gradients(model, rows))

@@ -14,13 +14,8 @@ from transformers import AutoTokenizer
 from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning
 from csezoo.modeling.contrastive.prompts import template_bias
 from csezoo.training.loading.templates import FULL_STOP, serving_tokenizer, template_token_ids
-from csezoo.training.recipes import load_recipe
 from tests.conftest import tiny_config, tiny_tokenizer
-
-PROMPTS = {
-    "bert": load_recipe("promptbert-bert-base-uncased").model["prompts"],
-    "roberta": load_recipe("promptbert-roberta-base").model["prompts"],
-}
+from tests.tiny import PROMPTS
 
 
 def test_templates_equal_the_published_ones():

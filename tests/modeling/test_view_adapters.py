@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers import AutoModel
 
-from tests.modeling.test_diffaug import diffaug
+from tests.methods.diffaug import diffaug
 from tests.tiny import batch, one_view
 
 
