@@ -36,7 +36,7 @@ FIRST_FILE = {"model": "config.json", "dataset": "README.md"}  # what a client a
 
 
 def local_directory(
-    repository: str, revision: str | None = None, *, only: list[str] | None = None, without: str | None = None
+    repository: str, revision: str | None = None, *, only: list[str] | None = None, ignored: str | None = None
 ) -> Path:
     """Return a local directory unchanged, or download a Hub repository and return its directory in the cache.
 
@@ -44,7 +44,7 @@ def local_directory(
         repository: directory or Hub id.
         revision: branch, tag or commit on the Hub.
         only: patterns of the files to download; all by default.
-        without: a pattern of files to leave out.
+        ignored: a pattern of files to leave out.
 
     Raises:
         UserError: it is neither a directory nor a Hub id, or the download fails or takes too long.
@@ -59,7 +59,7 @@ def local_directory(
         return Path(
             within_time(
                 f"the download of {repository}",
-                lambda: snapshot_download(repository, revision=revision, allow_patterns=only, ignore_patterns=without),
+                lambda: snapshot_download(repository, revision=revision, allow_patterns=only, ignore_patterns=ignored),
             )
         )
     except HFValidationError:

@@ -22,8 +22,6 @@ def draws_of(seed: int, number: int, sentences: range) -> Iterator[Random]:
     """Yield a random generator for the edits of each sentence. It does not depend on the number of processes.
 
     Args:
-        seed: of the run.
-        number: of the batch.
         sentences: their places in the batch over all processes.
 
     Example:

@@ -31,7 +31,6 @@ def tokenize(
 
     Args:
         batch: columns of texts, named by numbers. Other columns are left out.
-        tokenizer: of the backbone.
         length: most word pieces of a sentence.
         config: of the method. It may add text prefixes, and decides whether `length` counts them.
         prompt: text in front of every sentence; `length` counts it.

@@ -27,7 +27,6 @@ def neighbours(lines: Iterable[str], *, split: bool = True) -> Iterator[tuple[st
     """Yield each sentence of running text with the one after it. A blank line ends a text: no pair crosses it.
 
     Args:
-        lines: of the text.
         split: split lines into sentences, after `.`, `!` or `?` before a capital letter or a digit. Otherwise each
             line is a sentence.
 
@@ -121,7 +120,6 @@ def write_pairs(
 
     Args:
         to: the file; until it is complete, it has another name, which ends in `.partial`.
-        header: of the two columns.
         batches: returns the pairs from a number on, in batches; the same ones in every call.
         decisive: what the pairs depend on, as JSON can write it. A call with other ones keeps none of the pairs.
 

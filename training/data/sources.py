@@ -118,11 +118,7 @@ class Source:
         return names
 
     def columns(self, names: list[str], columns: list[str] | None, option: str) -> list[str]:
-        """Return the columns named by an option; by default `text`, or the only column.
-
-        Args:
-            names: of all columns.
-        """
+        """Return the columns named by an option; by default `text`, or the only column."""
         header, separator = self._header()
         if columns is None and len(header) == 1 and (others := [each for each in SEPARATORS if each in header[0]]):
             raise UserError(

@@ -25,7 +25,6 @@ def translator(
 
     Args:
         name: directory or Hub id of a sequence-to-sequence model with safetensors.
-        beams: of the search.
         max_length: longest sentence and longest translation, in word pieces.
         prefix: before each sentence, as T5 needs it.
         languages: codes of source and target, for a model of many languages (mBART, M2M100, NLLB).

@@ -40,7 +40,6 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
     that neither this encoder nor `served_encoder` has.
 
     Args:
-        base_model: Hub id or directory.
         options: of `from_pretrained`.
 
     Raises:

@@ -105,10 +105,6 @@ def _refused(name: str, reason: str) -> UserError:
 def served_encoder(name: str, revision: str | None = None) -> ServedEncoder | None:
     """Read how a repository serves its encoder. This reads small files only.
 
-    Args:
-        name: directory or Hub id.
-        revision: on the Hub.
-
     Returns:
         None for a bare encoder, and for a repository of the zoo that more than modules of sentence-transformers serve
         (a template, prefixes): training starts from its encoder alone.

@@ -22,7 +22,6 @@ def template_token_ids(tokenizer: PreTrainedTokenizerBase, prompt: str | None = 
     """Return the token ids before and after a sentence: special tokens, and the template if there is one.
 
     Args:
-        tokenizer: of the backbone.
         prompt: a template with `{sentence}` and `{mask}`, or with `{sentence}` alone, whose last token is pooled.
 
     The space before the sentence belongs to the sentence: like PromptBERT, this strips it off the template.
@@ -123,7 +122,6 @@ def post_processor(tokenizer: PreTrainedTokenizerBase, template: Template) -> di
     This is JSON and not `TemplateProcessing`, which cannot read a name with a colon or a dollar sign in it.
 
     Args:
-        tokenizer: of the backbone.
         template: ids before and after the text.
     """
     names = {token: tokenizer.convert_ids_to_tokens(token) for token in template[0] + template[1]}

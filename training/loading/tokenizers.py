@@ -28,7 +28,6 @@ def load_tokenizer(model: str, *, lower_case: bool = False, **options: Any) -> P
     """Load the tokenizer of a pre-trained encoder, without the full stops that a checkpoint of the zoo adds at test.
 
     Args:
-        model: Hub id or directory.
         lower_case: let it lower-case every text first, as `do_lower_case` of sentence-transformers does.
         options: of `from_pretrained`.
 

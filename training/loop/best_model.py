@@ -114,11 +114,7 @@ class BestModel:
         self.best_score = scores[self.best_step]  # type: ignore[index]  # the caller knows that there is one
 
     def delete_weights(self, checkpoints: Iterable[dict]) -> None:
-        """Delete the weights that none of the checkpoints names.
-
-        Args:
-            checkpoints: the counters of each.
-        """
+        """Delete the weights that none of the checkpoints names."""
         named = [counters["best_weights"] for counters in checkpoints]
         self.weights.delete_others({int(step) for steps in named for step in steps})
 
@@ -147,7 +143,6 @@ class BestModel:
         recipe selects the last one, they are always kept.
 
         Args:
-            step: updates so far.
             counts: whether it counts for `endurance` and `patience`. Scores before training and of stage `nli` do not.
             score: of the model on dev, if it is known.
         """

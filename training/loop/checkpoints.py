@@ -52,8 +52,6 @@ class Snapshot:
         """Write `directory/step-…` under another name, rename it when it is complete, and delete the oldest ones.
 
         Args:
-            directory: of the run's checkpoints.
-            step: updates so far.
             counters: of the run's progress, with `step`.
             metrics: name and content of the run's metrics so far; the checkpoint gets a copy.
         """

@@ -99,12 +99,7 @@ def refuse_padding_dependence(built: Build, recipe: Recipe) -> None:
 
 
 def warn_if_solved(step: int, loss: float) -> None:
-    """Say that a contrastive loss is almost 0 from the start: the encoder tells these sentences apart already.
-
-    Args:
-        step: updates so far, few.
-        loss: of the last one.
-    """
+    """Say that a contrastive loss is almost 0 from the start: the encoder tells these sentences apart already."""
     if loss < SOLVED:
         logger.warning(
             "the contrastive loss is %.1g after %d updates: this encoder tells the sentences of a batch apart already "
@@ -151,12 +146,7 @@ def dead_channels(model: torch.nn.Module) -> dict[str, tuple[int, int]]:
 
 
 def collapse_signs(vectors: np.ndarray, model: torch.nn.Module) -> list[str]:
-    """Return one line for each sign of collapse.
-
-    Args:
-        vectors: embeddings of different sentences.
-        model: the training model.
-    """
+    """Return one line for each sign of collapse."""
     lines = []
     if (distance := spread(vectors)) < LEAST_SPREAD:
         lines.append(f"the embeddings have collapsed: on dev their distance from the mean is {distance:.1e}")

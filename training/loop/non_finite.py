@@ -41,7 +41,6 @@ def keep_batch(
         rows: row numbers of all processes, in the training data and in the labelled data.
         checkpoint: the newest of the run, from before the update. On a CPU, resuming from it is bit-exact and repeats
             the update. On a GPU, sums in another order can round it differently.
-        process: rank of this process.
     """
     name, value = next((name, value) for name, value in found.values.items() if not abs(value) < float("inf"))
     beginning = f"resumes from {checkpoint}" if checkpoint else "starts again"

@@ -124,7 +124,6 @@ def make_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer, updates: int
     """Make the learning rate schedule of a recipe.
 
     Args:
-        recipe: names the schedule.
         optimizer: has the highest learning rate.
         updates: length of the schedule. A `stepped` one has no length.
 
@@ -158,7 +157,6 @@ def make_optimizer(
     Args:
         recipe: names the optimizer and sets betas and epsilon.
         groups: the trained parameters with their weight decay.
-        learning_rate: of the stage.
         fp16: whether the loss is scaled. If so, do not use a fused optimizer: it skips updates that overflow without
             accelerate noticing.
     """

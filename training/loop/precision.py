@@ -62,7 +62,6 @@ def bf16_speed(device: torch.device, *, repeats: int = 5) -> float:
     """Return how many times faster a matrix product is in bf16 than in float32, including the casts of autocast.
 
     Args:
-        device: to measure on.
         repeats: products in each precision, alternating. The fastest are compared, because other work on the
             machine slows some down.
     """

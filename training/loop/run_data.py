@@ -174,7 +174,6 @@ class RunData:
         Args:
             stage: `nli` yields labelled pairs. `contrastive` yields sentences, with labelled pairs in joint training.
             start: first batch, counted from the beginning of the stage.
-            stop: batch to stop before.
             before: batches in earlier stages. Labelled pairs continue after those.
         """
         sources = []

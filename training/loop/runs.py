@@ -169,7 +169,6 @@ def run_seed(
 
     Args:
         served: how the base model is served, see `follow_base`.
-        run: the seed's directory.
         finished: the receipts of the finished seeds of the run, by seed.
     """
     results_file = run / "results.json"
@@ -202,9 +201,6 @@ def evaluate_best(
     """Load `best/` as a user would, score it, draw its similarities and rewrite its card.
 
     The card also shows the nearest sentences of some sentences, before and after training.
-
-    Args:
-        device: of the run.
     """
     results, nearest, figures = [], [], {}
     tasks, baseline = [*dev, *tests], read_baseline(run)
@@ -353,11 +349,7 @@ def aggregate(recipe: Recipe, runs: list[dict], output: Path) -> dict:
 
 
 def summary(results: dict, best: Path) -> str:
-    """Return the text that a run prints at its end.
-
-    Args:
-        best: the finished repository.
-    """
+    """Return the text that a run prints at its end."""
     lines = []
     if "summary" in results:
         lines += [f"{s['task']:<16} {s['mean']:.2f} ± {s['sd']:.2f} ({s['n']} seeds)" for s in results["summary"]]

@@ -82,7 +82,6 @@ class TrainingLog:
 
         Args:
             checkpoint: has a copy of the metrics up to it.
-            counters: of the checkpoint.
         """
         for name in self.COUNTERS:
             setattr(self, name, counters[name])
@@ -97,7 +96,6 @@ class TrainingLog:
         """Count an update.
 
         Args:
-            step: its number.
             losses: scalars on the device, the loss first and the norm of the gradient last.
             rows: training rows of this process.
         """

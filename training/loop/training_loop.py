@@ -88,7 +88,7 @@ class Stage:
 
 
 @dataclass
-class Run:
+class SeedRun:
     """A seed of a recipe in training.
 
     Args:
@@ -192,7 +192,7 @@ def train(
         refuse_padding_dependence(built, recipe)
     with BackgroundWriter() as writer:
         best = BestModel(directory, built, recipe, dev, log, writer)
-        run = Run(directory, recipe, seed, built, data, accelerator, receipt, log, best, writer)
+        run = SeedRun(directory, recipe, seed, built, data, accelerator, receipt, log, best, writer)
         if checkpoint is None:
             log.clear_metrics()
             with float32_attention(built.model, recipe):
@@ -297,7 +297,7 @@ def plan_stages(recipe: Recipe, data: RunData) -> list[Stage]:
 
 
 def train_stage(
-    stage: Stage, run: Run, trainable: list[torch.nn.Parameter], bar: tqdm, checkpoint: Path | None
+    stage: Stage, run: SeedRun, trainable: list[torch.nn.Parameter], bar: tqdm, checkpoint: Path | None
 ) -> None:
     """Train one stage; resume inside it, or skip it if it is finished."""
     recipe, accelerator, model, log = run.recipe, run.accelerator, run.built.model, run.log
@@ -382,7 +382,7 @@ def start_stage(
     return wrapped, optimizer, scheduler
 
 
-def _stopped_at(error: NonFinite, stage: Stage, run: Run) -> UserError:
+def _stopped_at(error: NonFinite, stage: Stage, run: SeedRun) -> UserError:
     """Keep the batches of the update that is not finite, and return the error that ends the run."""
     batches = run.recipe.gradient_accumulation_steps
     first = (error.step - 1 - stage.start) * batches

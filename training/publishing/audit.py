@@ -68,7 +68,7 @@ def audit_repository(repository: str, revision: str | None = None) -> tuple[str,
     Example:
         `audit_repository("somebody/their-model", "main")`
     """
-    directory = local_directory(repository, revision, without="*.safetensors")
+    directory = local_directory(repository, revision, ignored="*.safetensors")
     read = repository if Path(repository).is_dir() else f"{repository} at {directory.name}"
     return read, audit(directory)
 

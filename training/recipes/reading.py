@@ -166,12 +166,7 @@ def make_recipe(values: dict[Any, Any]) -> Recipe:
 
 
 def refuse_unused_pairs(recipe: Recipe, given: dict[Any, Any]) -> None:
-    """Refuse labelled pairs that nothing uses, unless what would use them is given too: 0 then is an ablation.
-
-    Args:
-        recipe: with the given keys.
-        given: keys and values.
-    """
+    """Refuse labelled pairs that nothing uses, unless what would use them is given too: 0 then is an ablation."""
     pairs = [key for key in ("nli_file", "nli_dataset") if given.get(key)]
     if pairs and not recipe.reads_labelled_pairs and not {"nli_steps", "nli_epochs", "nli_weight"} & given.keys():
         raise UserError(

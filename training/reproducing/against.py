@@ -31,8 +31,6 @@ def compared(
 
     Args:
         item: with `against`. If that row has no trained run, the lines are returned as they are.
-        planned: the rows.
-        lines: the same rows, pooled.
         tasks: of the suite `sts`.
         failed: directories of runs that are left out.
     """

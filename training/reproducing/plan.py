@@ -85,10 +85,8 @@ def plan(
     A row that needs what is not public is left out, unless `rows` names rows.
 
     Args:
-        item: the item.
         out: directory of everything that is made; runs are in `out/runs`, for all items.
         rows: names of rows, or patterns such as `DiffAug*`; all by default.
-        seeds: instead of the manifest's.
         overrides: keys for every trained row, beside its own.
         profile: other base models, other data, fewer updates.
 
@@ -150,9 +148,7 @@ def run_of(source: str, recipe: Recipe, values: dict[str, Any], seed: int, out: 
 
     Args:
         source: the recipe's name, or the path of its file.
-        recipe: with the values.
         values: what its command sets beside the source.
-        seed: of the run.
         out: of everything that is made.
     """
     directory = out / "runs" / f"{recipe.name}-{identity(deciding_keys(recipe))}" / f"seed-{seed}"

@@ -62,7 +62,6 @@ def compare(values: Sequence[float], paper: float | None, paper_sd: float | None
     one side has a standard deviation, the other is assumed to have the same.
 
     Args:
-        values: one for each run.
         paper, paper_sd: mean and standard deviation that the paper prints.
         paper_runs: how many runs they are of.
 
@@ -90,7 +89,6 @@ def pool(planned: Planned, columns: Sequence[Column], source: str, failed: dict[
 
     Args:
         planned: the row with its runs.
-        columns: of the table.
         source: of the paper's numbers, unless the row has its own.
         failed: the runs that failed, with the reason.
     """

@@ -91,7 +91,6 @@ def load_profile(path: str | None, data: str | None = None) -> Profile:
     """Read a profile; without a path, one that changes nothing.
 
     Args:
-        path: of the profile.
         data: `hub` or a directory, instead of the profile's.
 
     Raises:

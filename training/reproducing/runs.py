@@ -39,7 +39,6 @@ def launch(run: Run, launcher: Sequence[str] = ()) -> list[str]:
     """Return the command that trains a run.
 
     Args:
-        run: to be trained.
         launcher: options of `accelerate launch`, such as `--config_file FILE`.
     """
     return [
@@ -57,7 +56,6 @@ def train(run: Run, launcher: Sequence[str] = (), watch: Callable[[], None] | No
     """Train a run in a process of its own. Its output is in `train.log` in the directory of the run.
 
     Args:
-        run: to be trained.
         launcher: options of `accelerate launch`.
         watch: called every second while the run trains. An error that it raises ends the run.
 
@@ -118,7 +116,6 @@ def make(
         data, transfer_rows: of the suites, see `evaluate`.
         glue: settings of fine-tuning, see `FineTuning`.
         pairs: tasks whose `ranks` are kept, so that the row can be compared with another.
-        train: trains one run.
 
     Returns:
         The directories of the runs that failed, with the reason.

@@ -71,9 +71,7 @@ def write_item(item: Item, planned: list[Planned], lines: list[Line], directory:
     """Write the table, the results with their receipts, and the pictures of an item.
 
     Args:
-        item: the item.
         planned: its rows with their runs.
-        lines: the same rows, pooled.
         directory: of the item; created if needed.
         data: for the portraits of a figure.
 

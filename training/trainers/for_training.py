@@ -16,7 +16,7 @@ from ..loading.served_encoder import follow_base
 from ..loop.building import Build, build_on
 from ..recipes import make_recipe, method_keys
 from ..recipes.reading import refuse_unknown
-from .parts import Parts, Stages, draws, refuse_without_callback
+from .parts import LossParts, Stages, draws, refuse_without_callback
 
 # Keys of every recipe that describe the model, and not the training.
 MODEL_KEYS: tuple[str, ...] = (
@@ -39,8 +39,8 @@ class Trained(ForContrastiveLearning):
 
     accepts_loss_kwargs = False  # so that the trainer divides the loss by the number of accumulated batches
     stages: Stages
-    parts: Parts
-    eval_parts: Parts
+    parts: LossParts
+    eval_parts: LossParts
 
     def freeze(self, stage: str) -> None:
         """Set what a stage trains."""
@@ -167,7 +167,7 @@ def for_training(method: str, base_model: str, **keys: Any) -> tuple[Trained, Te
     model.__class__ = type(usual.__name__, (Trained, usual), place)
     trained = cast(Trained, model)
     trained.train()
-    trained.stages, trained.parts, trained.eval_parts = Stages(trained), Parts(), Parts()
+    trained.stages, trained.parts, trained.eval_parts = Stages(trained), LossParts(), LossParts()
     for encoder in [trained.model, *(average for average, of in trained.averages() if of is trained.model)]:
         encoder.tokenizer = built.serving_tokenizer
     return trained, TextCollator(built)

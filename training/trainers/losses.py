@@ -25,7 +25,7 @@ from ..data.collation import ViewCollator, tokenize
 from ..errors import UserError, as_user_error
 from ..loading.templates import serving_tokenizer, special_ends
 from .binding import ReadsModules, parts_of, plain_pooling, run_inside, training_model, unwrapped
-from .parts import Parts, Stages, changes_after_updates, draws
+from .parts import LossParts, Stages, changes_after_updates, draws
 
 __all__ = ["DiffAugLoss", "DiffCSELoss", "L2PCSRLoss", "PrdSimCSELoss", "SGOPTLoss", "SimCSELoss", "ZooLoss"]
 
@@ -117,7 +117,7 @@ class ZooLoss(nn.Module):
         self.method, self.keys, self.gathers = method, keys, gather_across_devices
         self.bound = (model,)  # in a tuple, because a trainer replaces `model` by its wrapper
         self.stages = Stages(self.trained)
-        self.parts, self.eval_parts = Parts(), Parts()
+        self.parts, self.eval_parts = LossParts(), LossParts()
         own = {id(parameter) for parameter in model.parameters()}
         for parameter in self.stages.trainable:
             if id(parameter) not in own:  # the trainer wraps the model alone

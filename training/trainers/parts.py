@@ -11,11 +11,11 @@ from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 from ..errors import UserError
 
 
-class Parts:
+class LossParts:
     """Means of the named parts of a loss, over the batches since they were last taken.
 
     Example:
-        >>> parts = Parts()
+        >>> parts = LossParts()
         >>> parts.add({"contrastive": torch.tensor(1.0)})
         >>> parts.add({"contrastive": torch.tensor(2.0)})
         >>> parts.take(), parts.take()

@@ -97,10 +97,15 @@ def translators(tmp_path_factory):
     return names
 
 
-def test_back_translation_continues_where_it_was_interrupted(translators, tmp_path, monkeypatch):
+@pytest.fixture
+def command(translators, tmp_path):
+    """The words of a command, without its file of pairs."""
     (tmp_path / "text.txt").write_text("\n".join(SENTENCES[:7]) + "\n", encoding="utf-8")
-    command = ["backtranslate", str(tmp_path / "text.txt"), "--forward", translators[0], "--back", translators[1]]
-    command += ["--beams", "2", "--batch_size", "2", "--max_length", "12"]
+    words = ["backtranslate", str(tmp_path / "text.txt"), "--forward", translators[0], "--back", translators[1]]
+    return [*words, "--beams", "2", "--batch_size", "2", "--max_length", "12"]
+
+
+def test_back_translation_continues_where_it_was_interrupted(command, tmp_path, monkeypatch):
     main([*command, "--to", str(tmp_path / "whole.csv")])
     whole = rows(tmp_path / "whole.csv")
     assert whole[0] == ["text", "back_translation"] and [first for first, _ in whole[1:]] == SENTENCES[:7]
@@ -115,43 +120,37 @@ def test_back_translation_continues_where_it_was_interrupted(translators, tmp_pa
     assert not interrupted.exists()
 
 
-def test_back_translation_continues_with_another_batch_size_and_order_of_options(translators, tmp_path, monkeypatch):
-    (tmp_path / "text.txt").write_text("\n".join(SENTENCES[:7]) + "\n", encoding="utf-8")
-    models = ["--forward", translators[0], "--back", translators[1]]
-    sizes = ["--beams", "2", "--max_length", "12", "--batch_size"]
-    command = ["backtranslate", str(tmp_path / "text.txt"), *models, *sizes, "2"]
+def test_back_translation_continues_with_another_batch_size_and_order_of_options(command, tmp_path, monkeypatch):
     interrupted = interrupt(command, tmp_path / "pairs.csv", monkeypatch)
     header, _, *others = interrupted.read_bytes().splitlines(keepends=True)
     interrupted.write_bytes(b"".join([header, b'"kept","kept"\n', *others]))
-    main(["backtranslate", "--to", str(tmp_path / "pairs.csv"), *sizes, "3", *models, str(tmp_path / "text.txt")])
-    assert [text for text, _ in rows(tmp_path / "pairs.csv")[1:]] == ["kept", *SENTENCES[1:7]]
+    name, text, *options = command
+    main([name, "--to", str(tmp_path / "pairs.csv"), *options, "--batch_size", "3", text])
+    assert [first for first, _ in rows(tmp_path / "pairs.csv")[1:]] == ["kept", *SENTENCES[1:7]]
     assert not interrupted.exists()
 
 
-def test_pairs_of_other_sentences_or_another_model_are_not_continued(translators, tmp_path, monkeypatch):
-    for name, sentences in (("a", SENTENCES[:7]), ("b", SENTENCES[7:14])):
-        (tmp_path / f"{name}.txt").write_text("\n".join(sentences) + "\n", encoding="utf-8")
-    there, back = (["--forward", translators[0], "--back", translators[1]], ["--back", translators[0]])
-    sizes = ["--beams", "2", "--batch_size", "2", "--max_length", "12"]
-    interrupt(["backtranslate", str(tmp_path / "a.txt"), *there, *sizes], tmp_path / "pairs.csv", monkeypatch)
-    main(["backtranslate", str(tmp_path / "b.txt"), *there, *sizes, "--to", str(tmp_path / "pairs.csv")])
-    assert [text for text, _ in rows(tmp_path / "pairs.csv")[1:]] == SENTENCES[7:14]
-    (tmp_path / "pairs.csv").unlink()
-    other = ["backtranslate", str(tmp_path / "a.txt"), *there, *back, *sizes]
-    main([*other, "--to", str(tmp_path / "alone.csv")])
-    main([*other, "--to", str(tmp_path / "pairs.csv")])
-    assert rows(tmp_path / "pairs.csv") == rows(tmp_path / "alone.csv")
+def other_sentences(command, translators):
+    Path(command[1]).write_text("\n".join(SENTENCES[7:14]) + "\n", encoding="utf-8")
+    return command
 
 
-def test_pairs_of_a_model_whose_weights_have_changed_are_not_continued(translators, tmp_path, monkeypatch):
-    (tmp_path / "text.txt").write_text("\n".join(SENTENCES[:7]) + "\n", encoding="utf-8")
-    shutil.copytree(translators[0], tmp_path / "model")
-    command = ["backtranslate", str(tmp_path / "text.txt"), "--forward", str(tmp_path / "model")]
-    command += ["--back", translators[1], "--beams", "2", "--batch_size", "2", "--max_length", "12"]
+def another_model(command, translators):
+    return [*command, "--back", translators[0]]
+
+
+def changed_weights(command, translators):
+    shutil.copy(Path(translators[1], "model.safetensors"), command[3])
+    return command
+
+
+@pytest.mark.parametrize("change", [other_sentences, another_model, changed_weights])
+def test_other_pairs_are_not_continued(command, translators, tmp_path, monkeypatch, change):
+    command[3] = str(shutil.copytree(translators[0], tmp_path / "model"))
     interrupt(command, tmp_path / "pairs.csv", monkeypatch)
-    shutil.copy(Path(translators[1], "model.safetensors"), tmp_path / "model")
+    changed = change(command, translators)
     for name in ("pairs.csv", "alone.csv"):
-        main([*command, "--to", str(tmp_path / name)])
+        main([*changed, "--to", str(tmp_path / name)])
     assert rows(tmp_path / "pairs.csv") == rows(tmp_path / "alone.csv")
 
 
@@ -280,12 +279,14 @@ def test_a_second_process_that_writes_the_same_file_is_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["pairs.csv"]
 
 
-def test_a_language_that_a_model_lacks_is_named(translators, tmp_path, capsys):
-    (tmp_path / "text.txt").write_text("the cat\n", encoding="utf-8")
-    command = ["backtranslate", str(tmp_path / "text.txt"), "--forward", translators[0], "--back", translators[1]]
+def refused(command, tmp_path, capsys) -> str:
     with pytest.raises(SystemExit):
-        main([*command, "--languages", "the", "xx_XX", "--to", str(tmp_path / "pairs.csv")])
-    assert "has no 'xx_XX'" in capsys.readouterr().err
+        main([*command, "--to", str(tmp_path / "pairs.csv")])
+    return capsys.readouterr().err
+
+
+def test_a_language_that_a_model_lacks_is_named(command, tmp_path, capsys):
+    assert "has no 'xx_XX'" in refused([*command, "--languages", "the", "xx_XX"], tmp_path, capsys)
 
 
 @pytest.mark.parametrize(
@@ -295,8 +296,9 @@ def test_a_language_that_a_model_lacks_is_named(translators, tmp_path, capsys):
         ({"decoder_layers": 20_000}, "its configuration has 20,000 layers; at most 1,000 are allowed"),
     ],
 )
-def test_a_translation_model_that_is_too_short_or_too_deep_is_refused(change, line, translators, tmp_path, capsys):
-    (tmp_path / "text.txt").write_text("the cat\n", encoding="utf-8")
+def test_a_translation_model_that_is_too_short_or_too_deep_is_refused(
+    change, line, command, translators, tmp_path, capsys
+):
     model = shutil.copytree(translators[0], tmp_path / "model")
     config = BartConfig.from_pretrained(model)
     config.update(change)
@@ -304,19 +306,13 @@ def test_a_translation_model_that_is_too_short_or_too_deep_is_refused(change, li
         config.save_pretrained(model)
     else:
         BartForConditionalGeneration(config).save_pretrained(model)
-    command = ["backtranslate", str(tmp_path / "text.txt"), "--forward", str(model), "--back", translators[1]]
-    with pytest.raises(SystemExit):
-        main([*command, "--to", str(tmp_path / "pairs.csv")])
-    assert line in capsys.readouterr().err
+    assert line in refused([*command, "--forward", str(model), "--max_length", "128"], tmp_path, capsys)
 
 
-def test_a_translation_model_that_does_not_load_is_named(tmp_path, capsys):
-    (tmp_path / "text.txt").write_text("the cat\n", encoding="utf-8")
+def test_a_translation_model_that_does_not_load_is_named(command, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
-    command = ["backtranslate", str(tmp_path / "text.txt"), "--to", str(tmp_path / "pairs.csv")]
-    with pytest.raises(SystemExit):
-        main([*command, "--forward", str(tmp_path / "empty"), "--back", str(tmp_path / "empty")])
-    assert "empty' could not be loaded as a sequence-to-sequence model" in capsys.readouterr().err
+    line = refused([*command, "--forward", str(tmp_path / "empty")], tmp_path, capsys)
+    assert "empty' could not be loaded as a sequence-to-sequence model" in line
 
 
 def test_a_synonym_has_the_capital_of_its_word():

@@ -39,7 +39,6 @@ def fit_map(model: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase, rec
 
     Args:
         model: the encoder, without such a map.
-        tokenizer: the serving tokenizer.
         recipe: `whitening` is a number of dimensions, `flow` asks for a flow.
         seed: of the run. A whitening depends on it only if `whitening_updates` train it.
 
@@ -86,11 +85,7 @@ def encode_with_dropout(
     """Embed each sentence once with the dropout of training, without gradients, `(n, H)` in float32.
 
     Args:
-        model: without a map.
-        sentences: n texts.
-        tokenizer: the serving tokenizer.
         batch_size: largest number of texts in a forward pass.
-        seed: of the dropout.
     """
     token_ids = tokenize(tokenizer, [model.prompt_text() + sentence for sentence in sentences])
     order, batches = read_batches(model, token_ids, tokenizer.pad_token_id, batch_size, show_progress_bar=True)
@@ -123,7 +118,6 @@ def refine(whitening: Whitening, vectors: torch.Tensor, *, power: float, updates
         whitening: `(H) -> (k)`, fitted to these vectors with this power.
         vectors: `(n, H)`, without gradients.
         updates: of Adam; the learning rate falls to 0.
-        seed: of the batches.
 
     References:
         Yoon et al. 2024, "Matryoshka-Adaptor", also trains a map of finished vectors to keep their similarities.

@@ -24,12 +24,7 @@ class Soup:
         self.ranked: list[tuple[float, int]] = []
 
     def rank(self, score: float, step: int) -> None:
-        """Rank the weights after an update. Of equal scores, the first is the better.
-
-        Args:
-            score: on dev.
-            step: updates so far.
-        """
+        """Rank the weights after an update. Of equal scores, the first is the better."""
         ranked = [*self.ranked, (score, step)]
         self.ranked = sorted(ranked, key=lambda entry: (-entry[0], entry[1]))[: self.size]
 
