@@ -78,7 +78,7 @@ def _values(text: io.TextIOWrapper) -> Iterator[Any]:
         values = json.loads(start) if start else []
     except ValueError:  # not a value in a line
         values = json.loads(start + text.read())
-        if isinstance(values, dict):
+        if isinstance(values, dict) and all(isinstance(column, list) for column in values.values()):
             values = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
     yield from values if isinstance(values, list) else [values]
     yield from (json.loads(line) for line in text if line.strip())

@@ -207,16 +207,15 @@ class Source:
             str(self.dataset), data_files=self.dataset_file, revision=self.revision
         )
         config, options = builder.config, {}
-        declared = builder.info.features or not config.data_files
-        if isinstance(config, JsonConfig) and not declared and not config.field:
-            files = list(config.data_files["train"])
+        files = [] if builder.info.features else list((config.data_files or {}).get("train", []))
+        if isinstance(config, JsonConfig) and files and not config.field:
             local = files if self.streaming else datasets.DownloadManager().download_and_extract(files)
             try:
                 return json_dataset(local, streaming=self.streaming)
             except UserError as error:
                 raise UserError(f"{self.name}: {error}") from error
-        if isinstance(config, CsvConfig) and not declared:
-            with fsspec.open(config.data_files["train"][0], compression="infer") as file:
+        if isinstance(config, CsvConfig) and files:
+            with fsspec.open(files[0], compression="infer") as file:
                 names = pandas.read_csv(file, nrows=0, sep=config.sep, quoting=config.quoting).columns
             options = {"features": _text_features(names), "keep_default_na": False}
         return self._load(str(self.dataset), **options)

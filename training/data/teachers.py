@@ -81,7 +81,8 @@ def _vectors_of(directory: str, sentences: list[str]) -> datasets.Dataset:
     with library_errors(wrong):
         encoded = datasets.load_dataset("parquet", content, data_files=files, split="train")
     embedding = encoded.features.get("embedding")
-    if "text" not in encoded.features or not isinstance(embedding, datasets.List | datasets.Sequence):
+    sound = isinstance(embedding, datasets.List | datasets.Sequence) and isinstance(embedding.feature, datasets.Value)
+    if "text" not in encoded.features or not sound:
         raise UserError(wrong)
     rows = {text: row for row, text in enumerate(encoded["text"])}
     dimensions, precision = embedding.length, embedding.feature.dtype

@@ -275,11 +275,15 @@ def test_a_number_or_a_list_in_json_where_a_text_is_asked_for_is_one_line(load, 
         assert expected in loaded_by_a_client(hub, tmp_path, **keys)
 
 
-@pytest.mark.parametrize(
-    "content", ['{\n"text": ["a", "b"]}', '[\n {"text": "a"},\n {"text": "b"}\n]', '\n{"text": "a"}\n\n{"text": "b"}']
-)
+LINES = '\n{"text": "a"}\n\n{"text": "b"}'
+LIST = '[\n {"text": "a"},\n {"text": "b"}\n]'
+COLUMNS_OF_JSON = '{\n"text": ["a", "b"]}'
+
+
+@pytest.mark.parametrize("content", [LINES, LIST, LIST.replace("\n", ""), COLUMNS_OF_JSON])
 def test_json_may_be_lines_a_list_or_columns(load, content):
     assert load("a.json", content) == [("a",), ("b",)]
+    assert load("b.json", '{\n"text":\n"ab"}') == [("ab",)], "one object"
 
 
 @pytest.mark.parametrize("streaming", [False, True])
