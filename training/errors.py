@@ -43,7 +43,7 @@ DEFECTS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameErr
 def is_defect(error: BaseException) -> bool:
     """Return whether an error is a mistake in this package, and not what a library raises for a broken file."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return isinstance(error, DEFECTS) and str(frame.f_globals["__name__"]).startswith("csezoo.")
+    return isinstance(error, DEFECTS) and str(frame.f_globals.get("__name__")).startswith("csezoo.")
 
 
 @contextmanager

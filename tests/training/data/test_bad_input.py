@@ -17,7 +17,6 @@ from csezoo.training.evaluation.encoders import plain_encoder
 from csezoo.training.evaluation.tasks.sts import load_pairs_file
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe
-from csezoo.training.train import main
 from tests.conftest import SENTENCES
 from tests.training.runs import values
 
@@ -245,27 +244,6 @@ def test_any_value_of_a_key_is_kept_or_refused_in_one_line(key, value):
         assert is_one_line(error) and (key in str(error) or quoted(key) in str(error))
     else:
         assert make_recipe(yaml.safe_load(yaml.safe_dump(recipe.to_dict()))) == recipe
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["no-such-recipe"], "no-such-recipe"),
-        (["simcse-bert-base-uncased", "--temperature", "hot"], "temperature: 'hot'"),
-        (["simcse-bert-base-uncased", "--temperature", "0"], "temperature: 0"),
-        (["simcse-bert-base-uncased", "--temperature", "nan"], "temperature: nan"),
-        (["simcse-bert-base-uncased", "--batch_size", "-1"], "batch_size: -1"),
-        (["simcse-bert-base-uncased", "--seeds"], "seeds"),
-        (["simcse-bert-base-uncased", "loose"], "unexpected argument 'loose'"),
-    ],
-)
-def test_the_last_line_of_the_command_names_the_mistake(arguments, named, bases, train_file, tmp_path, capsys):
-    files = ["--base_model", bases["bert"], "--train_file", train_file, "--output_dir", tmp_path / "run"]
-    with pytest.raises(SystemExit) as ended:
-        main([*arguments, *map(str, files), "--eval_data", "none", "--report_to", "none"])
-    assert ended.value.code == 2
-    error = capsys.readouterr().err.splitlines()
-    assert error[-1].startswith("error: ") and named in error[-1] and "Traceback" not in error
 
 
 @pytest.mark.parametrize("label", ["[1]", "true", '"maybe"'])
