@@ -17,6 +17,8 @@ from csezoo.training.loop.served.fitted_maps import fit_map
 from csezoo.training.publishing.repository import save_repository
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES, sentence_transformer
+from tests.interpreters import run_python
+from tests.training.runs import command_line, values
 
 TEXTS = [*SENTENCES[:3], "THE OLD CAT", "", "the small cat " * 40]
 
@@ -271,3 +273,18 @@ def test_a_whitening_goes_between_the_layers_and_normalize(bases, train_file, tm
     close(torch.as_tensor(vectors).norm(dim=1), torch.ones(len(SENTENCES)))
     with pytest.raises(UserError, match="whitening: 25 must be at most 24, the dimensions of"):
         build(recipe_on(tmp_path / "served", whitening=25, train_file=str(train_file)))
+
+
+@pytest.mark.slow
+def test_a_run_asks_the_hub_once_for_each_file_that_tells_how_its_base_is_served(
+    hub, bases, train_file, dev_file, tmp_path
+):
+    with_layers(bases["bert"]).save(str(tmp_path / "served"))
+    files = [file for file in (tmp_path / "served").rglob("*") if file.is_file()]
+    hub.commit("zoo/served", "a model", {str(f.relative_to(tmp_path / "served")): f.read_bytes() for f in files})
+    recipe = values("x", train_file, dev_file, tmp_path / "run", max_steps=1, base_model="zoo/served")
+    done = run_python("-m", "csezoo.training.train", *command_line(recipe), **hub.environment(tmp_path / "hf"))
+    assert done.returncode == 0, done.stderr
+    heads = [request.rpartition("/resolve/main/")[2] for request in hub.requests if request.startswith("HEAD")]
+    told = ("modules.json", "1_Pooling/config.json", "2_Dense/config.json", "config_sentence_transformers.json")
+    assert {name: heads.count(name) for name in told} == dict.fromkeys(told, 1)
