@@ -28,7 +28,6 @@ import torch
 import torch.nn.functional as F
 
 from ...contrastive.configuration import SentenceEncoderConfig
-from ...contrastive.distributed import gather_rows, sum_over_processes
 from ...contrastive.keys import key
 from ...contrastive.sentence_encoder import SentenceEncoderModel
 from ...contrastive.training_model import ForContrastiveLearning
@@ -60,17 +59,15 @@ class ArcCSEForContrastiveLearning(ForContrastiveLearning):
     serving_class = ArcCSEModel
     seams = ("objective",)
 
-    def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
-        """Compute the loss of embeddings `(B, 2, H)`, with the other sentences of all processes."""
-        everyone, mine = gather_rows(embeddings)
-        anchors, positives = everyone.unbind(1)
+    def objective(self, embeddings: torch.Tensor, mine: slice, duplicates: torch.Tensor | None) -> torch.Tensor:
+        anchors, positives = embeddings.unbind(1)
         own = numbers_of(mine, anchors)[:, None]
         cosines = cosine_logits(anchors[mine], positives, temperature=1.0)  # (b, B), of this process's sentences
         positive = cosines.gather(1, own)
         sines = (1 - positive.square()).clamp(min=1e-12).sqrt()  # the root of 0 has no gradient
         farther = positive * math.cos(self.config.margin) - sines * math.sin(self.config.margin)  # the cosine of θ + m
         logits = without_duplicates(cosines.scatter(1, own, farther) / self.config.temperature, duplicates)
-        return sum_over_processes(F.cross_entropy(logits, own[:, 0], reduction="sum") / len(anchors))
+        return F.cross_entropy(logits, own[:, 0], reduction="sum") / len(anchors)
 
 
 METHOD = (ArcCSEConfig, ArcCSEModel, ArcCSEForContrastiveLearning)

@@ -44,7 +44,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ...contrastive.configuration import SentenceEncoderConfig
-from ...contrastive.distributed import gather_rows, sum_over_processes
+from ...contrastive.distributed import gather_rows
 from ...contrastive.keys import key
 from ...contrastive.sentence_encoder import SentenceEncoderModel, new_encoder
 from ...contrastive.training_model import ContrastiveLearningOutput, ForContrastiveLearning
@@ -168,19 +168,18 @@ class ESimCSEForContrastiveLearning(ForContrastiveLearning):
         everyone, _ = gather_rows(vectors)
         self.queue.copy_(torch.cat([self.queue, everyone.to(self.queue.dtype)])[-len(self.queue) :])
 
-    def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
-        """Compute the loss of embeddings `(B, 2, H)`, with the negatives of all processes and of the queue."""
+    def objective(self, embeddings: torch.Tensor, mine: slice, duplicates: torch.Tensor | None) -> torch.Tensor:
+        """Return the share in the loss, with the vectors of the queue as negatives of every anchor."""
         if not self.config.queue_size:
-            return super().contrastive_loss(embeddings, duplicates)
-        everyone, mine = gather_rows(embeddings)
-        anchors, positives = everyone.unbind(1)
+            return super().objective(embeddings, mine, duplicates)
+        anchors, positives = embeddings.unbind(1)
         own, targets = anchors[mine], numbers_of(mine, anchors)
         queue = self.queue.clone()  # `forward` changes it before the backward pass reads it
         in_batch = without_duplicates(cosine_logits(own, positives, self.config.temperature), duplicates)  # (b, B)
         earlier = cosine_logits(own, queue, self.config.temperature)  # (b, queue)
         earlier = earlier.masked_fill(~queue.any(1), -torch.inf)  # places not filled yet
         losses = F.cross_entropy(torch.cat([in_batch, earlier], dim=1), targets, reduction="sum")
-        return sum_over_processes(losses / len(anchors))
+        return losses / len(anchors)
 
 
 METHOD = (ESimCSEConfig, ESimCSEModel, ESimCSEForContrastiveLearning)

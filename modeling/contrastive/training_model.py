@@ -49,7 +49,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
     """The model that `AutoModelForPreTraining` loads: the serving model and the training heads.
 
     A method overrides the seams it changes and lists them in `seams`: `views` (`pool_views` and `pool_rows`: how the
-    encoder turns texts into vectors), `objective` (`contrastive_loss`), `auxiliary` (`auxiliary_losses`) and `data`
+    encoder turns texts into vectors), `objective` (`objective`), `auxiliary` (`auxiliary_losses`) and `data`
     (the texts, in its configuration). The loop calls `begin_stage` and `after_update`. The configuration says what a
     method needs (a generator, labelled pairs, ...).
 
@@ -80,6 +80,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
     serving_class: type[SentenceEncoderModel]
     seams: tuple[str, ...] = ()
+    distinct_views = 1  # how many views the encoder reads in different ways; later ones are read as the last of them
     ranked_views: tuple[int, int] = (0, 1)  # the views of a sentence whose rankings are learned
     # Sentences to encode at a time if the batch is too large for the memory, see `in_mini_batches`.
     mini_batch_size: int | None = None
@@ -319,7 +320,17 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             input_ids, attention_mask: `(B, V, T)`.
             inputs: further arguments of `encode_tokens`.
         """
+        views = torch.arange(input_ids.shape[1], device=input_ids.device).repeat(len(input_ids))
+        inputs |= self.view_inputs(views)
         return self.model.encode_tokens(input_ids.flatten(0, 1), attention_mask.flatten(0, 1), **inputs)
+
+    def view_inputs(self, views: torch.Tensor) -> dict[str, Any]:
+        """Return what the encoder needs to know of rows of these views, as arguments of its `run_backbone`.
+
+        Args:
+            views: `(rows or 1,)`, 0 for the anchor, 1 and above for its positive and hard negative.
+        """
+        return {}
 
     def project(self, pooled: torch.Tensor) -> torch.Tensor:
         """Project pooled vectors `(B, V, H)` for the objective. A projection may use batch statistics."""
@@ -327,14 +338,15 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         return projected.unflatten(0, pooled.shape[:2])
 
     def prompt_biases(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Return the bias of each view under its template, `(B, V, H)`. Each template is encoded once."""
-        views = input_ids.shape[1]
+        """Return the bias of each view under its template, `(B, V, H)`. Views that are encoded alike share a pass."""
         last = len(self.config.prompt_token_ids) - 1
+        alike = max(last, self.distinct_views - 1)  # views from here on are encoded alike
         biases = []
-        for template in range(min(views, last + 1)):
-            of_template = slice(template, views if template == last else template + 1)
-            ids, mask = input_ids[:, of_template], attention_mask[:, of_template]
-            bias = self.model.prompt_bias(ids.flatten(0, 1), mask.flatten(0, 1), template)
+        for view in range(min(input_ids.shape[1], alike + 1)):
+            same = slice(view, None if view == alike else view + 1)
+            ids, mask = input_ids[:, same], attention_mask[:, same]
+            inputs = self.view_inputs(torch.full((1,), view, device=ids.device))
+            bias = self.model.prompt_bias(ids.flatten(0, 1), mask.flatten(0, 1), min(view, last), **inputs)
             biases.append(bias.unflatten(0, ids.shape[:2]))
         return torch.cat(biases, dim=1)
 
@@ -355,7 +367,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         return duplicate_rows(everyone, mine)
 
     def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
-        """Objective seam: compute the loss of embeddings `(b, V, H)`, with the negatives of all processes.
+        """Compute the loss of embeddings `(b, V, H)`, with the negatives of all processes.
 
         Each process computes the losses of its own sentences.
 
@@ -363,9 +375,18 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             embeddings: of this process.
             duplicates: `(b, B)`, sentences of all processes that are no negatives of its own, see `duplicates`.
         """
-        everyone, mine = gather_rows(embeddings)
-        anchors, positives, *hard_negatives = everyone.unbind(1)
-        share = info_nce(
+        return sum_over_processes(self.objective(*gather_rows(embeddings), duplicates))
+
+    def objective(self, embeddings: torch.Tensor, mine: slice, duplicates: torch.Tensor | None) -> torch.Tensor:
+        """Objective seam: return the sum of the losses of this process's sentences, divided by B.
+
+        Args:
+            embeddings: `(B, V, H)`, of the sentences of all processes.
+            mine: the b sentences of this process.
+            duplicates: as in `contrastive_loss`.
+        """
+        anchors, positives, *hard_negatives = embeddings.unbind(1)
+        return info_nce(
             anchors,
             positives,
             *hard_negatives,
@@ -374,7 +395,6 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             duplicates=duplicates,
             rows=mine,
         )
-        return sum_over_processes(share)
 
     def labelled_loss(self, pairs: torch.Tensor, labels: torch.Tensor | None, input_ids: torch.Tensor) -> torch.Tensor:
         """Compute the loss of labelled pairs `(N, 2, H)`, or of triplets `(N, 3, H)` without labels.
@@ -382,7 +402,8 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         It is `nli_loss`, or with `nli_objective="contrastive"` that of supervised SimCSE (eq. 5), whatever the method.
         """
         if self.config.nli_objective == "contrastive":
-            return ForContrastiveLearning.contrastive_loss(self, pairs, self.duplicates(input_ids))
+            share = ForContrastiveLearning.objective(self, *gather_rows(pairs), self.duplicates(input_ids))
+            return sum_over_processes(share)
         return nli_loss(self.nli_classifier, pairs, labels)
 
     def rank_loss(self, embeddings: torch.Tensor, teacher_vectors: torch.Tensor | None) -> torch.Tensor:

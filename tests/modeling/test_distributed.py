@@ -10,7 +10,6 @@ from csezoo.modeling.contrastive.distributed import (
     equal_draw,
     gather_rows,
     own_share_of_sum,
-    sum_over_processes,
 )
 from csezoo.modeling.objectives import info_nce
 from csezoo.training.data.batches import process_share
@@ -21,11 +20,10 @@ from tests.two_processes import assert_like_one, model
 class NoisyPositives(SimCSEForContrastiveLearning):
     """Draws in its objective, for the sentences of all processes."""
 
-    def contrastive_loss(self, embeddings, duplicates=None):
-        everyone, mine = gather_rows(embeddings)
-        anchors, positives = everyone.unbind(1)
+    def objective(self, embeddings, mine, duplicates):
+        anchors, positives = embeddings.unbind(1)
         noisy = positives + 0.1 * equal_draw(torch.randn_like(positives))
-        return sum_over_processes(info_nce(anchors, noisy, temperature=0.05, rows=mine))
+        return info_nce(anchors, noisy, temperature=0.05, rows=mine)
 
 
 OPTS = ("base", "opt1", "opt2")

@@ -17,7 +17,6 @@ Relations:
 
 import torch
 
-from ...contrastive.distributed import gather_rows, sum_over_processes
 from ...contrastive.perturbations import perturbed
 from ...contrastive.sentence_encoder import SentenceEncoderModel
 from ...contrastive.training_model import ForContrastiveLearning
@@ -100,13 +99,11 @@ class ConSERTForContrastiveLearning(ForContrastiveLearning):
         with perturbed(self.model.backbone, [lambda hidden, packing: hidden * kept.to(hidden.dtype)]):
             return super().pool_views(input_ids, attention_mask, rows)
 
-    def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
-        """Compute the loss of embeddings `(B, 2, H)`, with the negatives of all processes."""
+    def objective(self, embeddings: torch.Tensor, mine: slice, duplicates: torch.Tensor | None) -> torch.Tensor:
         if not self.config.in_view_negatives:
-            return super().contrastive_loss(embeddings, duplicates)
-        everyone, mine = gather_rows(embeddings)
-        first, second = everyone.unbind(1)
-        share = self_guided(
+            return super().objective(embeddings, mine, duplicates)
+        first, second = embeddings.unbind(1)
+        return self_guided(
             first,
             second[:, None],
             temperature=self.config.temperature,
@@ -114,4 +111,3 @@ class ConSERTForContrastiveLearning(ForContrastiveLearning):
             duplicates=duplicates,
             rows=mine,
         )
-        return sum_over_processes(share)

@@ -213,6 +213,7 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
     config_class = DiffAugConfig
     serving_class = DiffAugModel
     seams = ("views",)
+    distinct_views = 2
     supports_gradient_checkpointing = False
 
     def __init__(self, config: DiffAugConfig):
@@ -271,33 +272,8 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         return flat.unflatten(1, shape).permute(1, 2, 3, 0, 4)
 
     def view_inputs(self, views: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the arguments of `DiffAugModel.run_backbone` for rows of these views.
-
-        Args:
-            views: `(rows or 1,)`, 0 for the anchor, 1 and above for its positive and hard negative.
-        """
         inputs = {"views": views.clamp(max=1)}
         return {**inputs, "prefixes": self.prefixes()} if self.config.prefix_positions else inputs
-
-    def encode_views(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **inputs: Any
-    ) -> tuple[BackboneOutput, torch.Tensor]:
-        views = torch.arange(input_ids.shape[1], device=input_ids.device).repeat(len(input_ids))
-        inputs |= self.view_inputs(views)
-        return self.model.encode_tokens(input_ids.flatten(0, 1), attention_mask.flatten(0, 1), **inputs)
-
-    def prompt_biases(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Return the bias of each view under its template and module, `(B, V, H)`. Each pair is encoded once."""
-        last = len(self.config.prompt_token_ids) - 1
-        alike = max(last, 1)  # views from here on have the same template and module
-        biases = []
-        for view in range(min(input_ids.shape[1], alike + 1)):
-            same = slice(view, None if view == alike else view + 1)
-            ids, mask = input_ids[:, same], attention_mask[:, same]
-            inputs = self.view_inputs(torch.full((1,), view, device=ids.device))
-            bias = self.model.prompt_bias(ids.flatten(0, 1), mask.flatten(0, 1), min(view, last), **inputs)
-            biases.append(bias.unflatten(0, ids.shape[:2]))
-        return torch.cat(biases, dim=1)
 
     @torch.no_grad()
     def serving_model(self) -> SentenceEncoderModel:

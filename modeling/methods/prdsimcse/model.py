@@ -21,7 +21,6 @@ Relations:
 
 import torch
 
-from ...contrastive.distributed import gather_rows, sum_over_processes
 from ...contrastive.sentence_encoder import SentenceEncoderModel
 from ...contrastive.training_model import ForContrastiveLearning
 from ...objectives import prefix_contrastive
@@ -53,13 +52,11 @@ class PrdSimCSEForContrastiveLearning(ForContrastiveLearning):
     serving_class = PrdSimCSEModel
     seams = ("data", "objective")
 
-    def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
-        """Compute the loss of embeddings `(B, 3, H)`, or `(B, 2, H)` without negative copies."""
+    def objective(self, embeddings: torch.Tensor, mine: slice, duplicates: torch.Tensor | None) -> torch.Tensor:
         if self.config.denominator == "batch":
-            return super().contrastive_loss(embeddings, duplicates)
-        everyone, mine = gather_rows(embeddings)
-        anchors, positives, *negatives = everyone.unbind(1)
-        share = prefix_contrastive(
+            return super().objective(embeddings, mine, duplicates)
+        anchors, positives, *negatives = embeddings.unbind(1)  # without negative copies there are two views
+        return prefix_contrastive(
             anchors,
             positives,
             negatives[0] if negatives else None,
@@ -68,4 +65,3 @@ class PrdSimCSEForContrastiveLearning(ForContrastiveLearning):
             duplicates=duplicates,
             rows=mine,
         )
-        return sum_over_processes(share)

@@ -25,7 +25,6 @@ import torch
 from transformers import PreTrainedModel
 
 from ...contrastive.backbones import embedding_layer
-from ...contrastive.distributed import gather_rows, sum_over_processes
 from ...contrastive.packing import packed
 from ...contrastive.sentence_encoder import SentenceEncoderModel, new_encoder
 from ...contrastive.training_model import ForContrastiveLearning
@@ -104,18 +103,15 @@ class SGOPTForContrastiveLearning(ForContrastiveLearning):
             chosen = [packing.unpack(state) for state in chosen]
         return torch.stack([pool((state,), attention_mask, self.config.view_pooling) for state in chosen], dim=1)
 
-    def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
-        """Compute the loss of embeddings and views `(B, 1 + K, D)`, with the other sentences of all processes."""
-        everyone, mine = gather_rows(embeddings)
-        share = self_guided(
-            everyone[:, 0],
-            everyone[:, 1:],
+    def objective(self, embeddings: torch.Tensor, mine: slice, duplicates: torch.Tensor | None) -> torch.Tensor:
+        return self_guided(
+            embeddings[:, 0],
+            embeddings[:, 1:],
             temperature=self.config.temperature,
             variant=self.config.variant,
             duplicates=duplicates,
             rows=mine,
         )
-        return sum_over_processes(share)
 
     def weight_losses(self) -> dict[str, tuple[float, torch.Tensor]]:
         weight = self.config.regularizer_weight
