@@ -31,7 +31,7 @@ from ...contrastive.configuration import SentenceEncoderConfig
 from ...contrastive.keys import key
 from ...contrastive.sentence_encoder import SentenceEncoderModel
 from ...contrastive.training_model import ForContrastiveLearning
-from ...objectives import cosine_logits, numbers_of, without_duplicates
+from ...objectives import cosine_logits, row_numbers, without_duplicates
 
 
 class ArcCSEConfig(SentenceEncoderConfig):
@@ -61,7 +61,7 @@ class ArcCSEForContrastiveLearning(ForContrastiveLearning):
 
     def objective(self, embeddings: torch.Tensor, mine: slice, duplicates: torch.Tensor | None) -> torch.Tensor:
         anchors, positives = embeddings.unbind(1)
-        own = numbers_of(mine, anchors)[:, None]
+        own = row_numbers(mine, anchors)[:, None]
         cosines = cosine_logits(anchors[mine], positives, temperature=1.0)  # (b, B), of this process's sentences
         positive = cosines.gather(1, own)
         sines = (1 - positive.square()).clamp(min=1e-12).sqrt()  # the root of 0 has no gradient

@@ -49,7 +49,7 @@ from ...contrastive.keys import key
 from ...contrastive.sentence_encoder import SentenceEncoderModel, new_encoder
 from ...contrastive.training_model import ContrastiveLearningOutput, ForContrastiveLearning
 from ...contrastive.weight_average import update_average
-from ...objectives import cosine_logits, numbers_of, without_duplicates
+from ...objectives import cosine_logits, row_numbers, without_duplicates
 from ...pooling import build_projection
 
 
@@ -121,11 +121,11 @@ class ESimCSEForContrastiveLearning(ForContrastiveLearning):
                 average.requires_grad_(False).eval()
         return self
 
-    def recover_heads(self, lost: set[str]) -> set[str]:
+    def initialise_heads(self, lost: set[str]) -> set[str]:
         """Accept a serving checkpoint without average and queue, because `begin_stage` makes both."""
         if "queue" in lost:
             self.queue.zero_()
-        return super().recover_heads(lost) | ({"momentum_encoder", "momentum_projection", "queue"} & lost)
+        return super().initialise_heads(lost) | ({"momentum_encoder", "momentum_projection", "queue"} & lost)
 
     def begin_stage(self, name: str) -> None:
         super().begin_stage(name)
@@ -173,7 +173,7 @@ class ESimCSEForContrastiveLearning(ForContrastiveLearning):
         if not self.config.queue_size:
             return super().objective(embeddings, mine, duplicates)
         anchors, positives = embeddings.unbind(1)
-        own, targets = anchors[mine], numbers_of(mine, anchors)
+        own, targets = anchors[mine], row_numbers(mine, anchors)
         queue = self.queue.clone()  # `forward` changes it before the backward pass reads it
         in_batch = without_duplicates(cosine_logits(own, positives, self.config.temperature), duplicates)  # (b, B)
         earlier = cosine_logits(own, queue, self.config.temperature)  # (b, queue)

@@ -37,13 +37,13 @@ def cosine_logits(left: torch.Tensor, right: torch.Tensor, temperature: float) -
         return _unit(left) @ _unit(right).T / temperature
 
 
-def some_of(batch: torch.Tensor, rows: slice) -> torch.Tensor:
+def select_rows(batch: torch.Tensor, rows: slice) -> torch.Tensor:
     """Return some rows of a batch, or itself if they are all: then its gradients are added up in the same order."""
     some = batch[rows]
     return batch if len(some) == len(batch) else some
 
 
-def numbers_of(rows: slice, batch: torch.Tensor) -> torch.Tensor:
+def row_numbers(rows: slice, batch: torch.Tensor) -> torch.Tensor:
     """Return the numbers of some rows of a batch, `(b,)`."""
     return torch.arange(len(batch), device=batch.device)[rows]
 
@@ -155,7 +155,7 @@ def info_nce(
         >>> round(info_nce(z, z, temperature=1.0).item(), 4)  # log(e + 2) - 1
         0.5514
     """
-    own, numbers = some_of(anchors, rows), numbers_of(rows, anchors)
+    own, numbers = select_rows(anchors, rows), row_numbers(rows, anchors)
     logits = without_duplicates(cosine_logits(own, positives, temperature), duplicates)  # (b, B)
     if hard_negatives is not None:
         itself = _itself(numbers, len(anchors)).to(logits.dtype)
@@ -206,7 +206,7 @@ def prefix_contrastive(
     """
     if denominator not in ("batch", "own", "all"):
         raise ValueError(f"denominator: {denominator!r} must be one of batch, own, all")
-    own, numbers = some_of(anchors, rows), numbers_of(rows, anchors)
+    own, numbers = select_rows(anchors, rows), row_numbers(rows, anchors)
     logits = [without_duplicates(cosine_logits(own, positives, temperature), duplicates)]  # (b, B)
     if negatives is not None:
         hard = cosine_logits(own, negatives, temperature)  # (b, B)
@@ -271,7 +271,7 @@ def self_guided(
     if variant not in ("base", "opt1", "opt2", "opt3"):
         raise ValueError(f"variant: {variant!r} must be one of base, opt1, opt2, opt3")
     batch, count, _ = views.shape
-    own, mates = some_of(embeddings, rows), numbers_of(rows, embeddings)
+    own, mates = select_rows(embeddings, rows), row_numbers(rows, embeddings)
     if variant == "opt3":
         logits = cosine_logits(own, views.flatten(0, 1), temperature).unflatten(1, (batch, count))  # (b, B, K)
         itself = _itself(mates, batch)

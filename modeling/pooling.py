@@ -44,19 +44,10 @@ def token_places(
 
 
 def pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tensor, mode: str) -> torch.Tensor:
-    """Pool the token vectors of a batch to one vector per sentence.
-
-    Args:
-        hidden_states: tuple of `(B, T, H)`, the embedding layer's output first (as with `output_hidden_states`).
-        attention_mask: `(B, T)`, 1 for real tokens.
-        mode: one of those of `pooling_csezoo.pool`, or `wk`, see `own_form_csezoo.wk_pool`.
-
-    Returns:
-        `(B, H)`.
+    """Pool token vectors as `pooling_csezoo.pool` does, or with the mode `wk`, see `own_form_csezoo.wk_pool`.
 
     Example:
-        >>> tokens = torch.tensor([[[1.0], [3.0], [9.0]]])
-        >>> pool((tokens,), torch.tensor([[1, 1, 0]]), "mean")
+        >>> pool((torch.tensor([[[1.0], [3.0], [9.0]]]),), torch.tensor([[1, 1, 0]]), "mean")
         tensor([[2.]])
     """
     if mode == "wk":

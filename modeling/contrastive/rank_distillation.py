@@ -12,7 +12,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from ..objectives import EVERY, at_least_float32, cosine_logits, mean_or_share, numbers_of, some_of
+from ..objectives import EVERY, at_least_float32, cosine_logits, mean_or_share, row_numbers, select_rows
 
 
 def without_itself(matrix: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
@@ -89,9 +89,9 @@ def rank_distillation(
     """
     if len(anchors) < 2:
         return (at_least_float32(anchors) * 0).sum()
-    numbers = numbers_of(rows, anchors)
-    scores = without_itself(cosine_logits(some_of(anchors, rows), others, temperature), numbers)
-    teacher_scores = without_itself(cosine_logits(some_of(teachers, rows), teachers, teacher_temperature), numbers)
+    numbers = row_numbers(rows, anchors)
+    scores = without_itself(cosine_logits(select_rows(anchors, rows), others, temperature), numbers)
+    teacher_scores = without_itself(cosine_logits(select_rows(teachers, rows), teachers, teacher_temperature), numbers)
     return (list_net if loss == "listnet" else list_mle)(scores, teacher_scores.to(scores.dtype), len(anchors))
 
 
@@ -118,7 +118,7 @@ def rank_consistency(
         >>> rank_consistency(views, views, temperature=1.0).item()
         0.0
     """
-    own = some_of(anchors, rows)
+    own = select_rows(anchors, rows)
     scores = cosine_logits(own, others, temperature)
     reversed_scores = scores.T if own is anchors else cosine_logits(others[rows], anchors, temperature)
     first, second = scores.log_softmax(1), reversed_scores.log_softmax(1)

@@ -56,17 +56,15 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
     The state that a method keeps between updates (a queue of vectors, an average of weights) survives a resume, and is
     the same in every process under `DistributedDataParallel`, FSDP 2 and ZeRO, if it follows these rules:
 
-    * Vectors and counts are persistent buffers (`register_buffer`), of a size that follows from the configuration
-      (which has `batch_size`). Change them in place, because wrappers keep the original tensors. Every process must
-      make the same change, so use `gather_rows` for what goes in. `forward` may change a buffer if the loss is
-      computed from a copy of it, because the backward pass needs the values that the loss has read.
-    * Weights without gradients (an average of the encoder, a frozen twin) are a module with parameters. Freeze them in
-      `train`, because loading unfreezes them. Change them in `after_update`, not in `forward`: under FSDP 2 the
-      weights of a forward pass are copies, and a change there is lost without an error.
-    * No parameter is a scalar: FSDP 2 fails to shard one. Use a buffer, or a parameter of shape (1,).
-    * Random numbers come from torch's default generator, which checkpoints save. It differs between processes. What is
-      drawn for the sentences of all of them, in an objective, goes through `equal_draw`, which makes it the same.
-      Edits of texts use the `draw` that `edit_sentence` receives.
+    * Vectors and counts are persistent buffers of a size that follows from the configuration (which has `batch_size`).
+      Change them in place, because wrappers keep the original tensors, and in every process alike: what goes in comes
+      from `gather_rows`. A loss that reads a buffer which `forward` changes reads a copy of it, because the backward
+      pass needs the same values.
+    * Weights without gradients are a module with parameters. Freeze them in `train`, because loading unfreezes them,
+      and change them in `after_update`: under FSDP 2 the weights of a forward pass are copies.
+    * No parameter is a scalar, which FSDP 2 fails to shard. Use a buffer, or a parameter of shape (1,).
+    * Random numbers come from torch's default generator, which checkpoints save. It differs between processes: what an
+      objective draws for the sentences of all goes through `equal_draw`. Edits of texts use their argument `draw`.
 
     Example:
         >>> class Counting(ForContrastiveLearning):  # a buffer, changed in place once per update
@@ -115,11 +113,11 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             tensors = {name for name in self.state_dict() if name.split(".")[0] == head}
             if tensors and tensors <= missing:
                 lost[head] = tensors
-        for head in sorted(lost.keys() - self.recover_heads(set(lost))):
+        for head in sorted(lost.keys() - self.initialise_heads(set(lost))):
             logger.warning(f"{type(self).__name__}: the checkpoint has no {head}; training starts with a new one")
         return missing - set().union(*lost.values()), unexpected
 
-    def recover_heads(self, lost: set[str]) -> set[str]:
+    def initialise_heads(self, lost: set[str]) -> set[str]:
         """Initialise the heads that a serving checkpoint lacks, and return those that need no warning.
 
         Encoders and averages start as copies of what they have learned from: the served encoder.

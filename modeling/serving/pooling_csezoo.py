@@ -52,7 +52,7 @@ def last_place(marked: torch.Tensor) -> torch.Tensor:
     return torch.where(marked, torch.arange(marked.shape[1], device=marked.device), 0).amax(1)
 
 
-def at(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+def vectors_at(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """Return the vectors `(B, H)` at one place in each row of `(B, T, H)`. Traces and graphs of it fit any batch."""
     return states.gather(1, places[:, None, None].expand(-1, 1, states.shape[-1])).squeeze(1)
 
@@ -90,7 +90,7 @@ def pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tensor, 
     if mode in OTHER_LAYER:
         return _mean((hidden_states[OTHER_LAYER[mode]] + last) / 2, attention_mask)
     if mode == "last":
-        return at(last, last_place(attention_mask > 0))
+        return vectors_at(last, last_place(attention_mask > 0))
     raise ValueError(f"pooling: {mode!r} must be one of {', '.join(POOLINGS)}")
 
 
@@ -110,7 +110,7 @@ def pool_mask_token(last_hidden_state: torch.Tensor, input_ids: torch.Tensor, ma
         >>> pool_mask_token(hidden, torch.tensor([[5, 103, 103, 7]]), 103)
         tensor([[2.]])
     """
-    return at(last_hidden_state, last_place(input_ids == mask_token_id))
+    return vectors_at(last_hidden_state, last_place(input_ids == mask_token_id))
 
 
 def check_mask_token(input_ids: torch.Tensor, mask_token_id: int) -> None:

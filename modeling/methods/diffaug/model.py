@@ -242,14 +242,14 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         ).to(self.model.prefixes)
 
     @torch.no_grad()
-    def recover_heads(self, lost: set[str]) -> set[str]:
+    def initialise_heads(self, lost: set[str]) -> set[str]:
         """Train the served prefixes directly: the table and MLP behind them cannot be restored."""
         if "prefix_encoder" in lost:
             self.config.reparametrisation = False
             self._build_prefix_encoders()
             table = self.prefix_encoder.embedding.weight
             table.copy_(self.model.prefixes.permute(3, 0, 1, 2, 4).flatten(1)[: len(table)])
-        return super().recover_heads(lost) | ({"prefix_encoder"} & lost)
+        return super().initialise_heads(lost) | ({"prefix_encoder"} & lost)
 
     def averages(self) -> list[tuple[nn.Module, nn.Module]]:
         """Return every average of weights. The prefixes that the average serves come from an average, too."""
