@@ -2,9 +2,9 @@
 
 import torch
 
-from csezoo.modeling import METHODS
+from csezoo.modeling import METHODS, method
 from csezoo.training.recipes import load_recipe
-from tests.conftest import tiny_config, tiny_tokenizer
+from tests.conftest import NO_DROPOUT, tiny_config, tiny_tokenizer
 from tests.methods import CONFIGS
 
 PROMPTS = {
@@ -38,3 +38,10 @@ def one_view(rows):
 
 def gradients(model):
     return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def training_model(name, kind="bert", backbone=NO_DROPOUT, **keys):
+    """A float64 training model of a method, or of several joined by `+`, without dropout unless asked for."""
+    config_class, _, training_class = method(name)
+    torch.manual_seed(0)
+    return training_class(config_class(backbone_config=tiny_config(kind, **backbone), **keys)).double().train()

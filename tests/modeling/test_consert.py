@@ -6,17 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling import ConSERTConfig, ConSERTForContrastiveLearning
+from csezoo.modeling import ConSERTConfig
 from csezoo.modeling.methods.consert.model import feature_cutoff, token_cutoff
 from csezoo.training.data.collation import ViewCollator
-from tests.conftest import NO_DROPOUT, tiny_config
-from tests.tiny import batch
+from tests.tiny import batch, training_model
 
 
-def model(kind: str = "bert", **keys) -> ConSERTForContrastiveLearning:
-    torch.manual_seed(0)
-    config = ConSERTConfig(backbone_config=tiny_config(kind, **NO_DROPOUT), pooling="mean", projection="none", **keys)
-    return ConSERTForContrastiveLearning(config).double().train()
+def model(kind="bert", **keys):
+    return training_model("consert", kind, **{"pooling": "mean", "projection": "none", **keys})
 
 
 def nt_xent(first: np.ndarray, second: np.ndarray, temperature: float) -> float:
@@ -106,11 +103,7 @@ def test_the_order_of_all_tokens_is_the_order_of_their_positions(kind):
 
 def test_training_may_pool_otherwise_than_the_finished_model():
     keys = {"first_view": "none", "second_view": "none", "pooling": "last2_mean"}
-    torch.manual_seed(0)
-    config = ConSERTConfig(
-        backbone_config=tiny_config("bert", **NO_DROPOUT), projection="none", training_pooling="mean", **keys
-    )
-    trained, rows = ConSERTForContrastiveLearning(config).double(), batch()
+    trained, rows = model(training_pooling="mean", **keys), batch()
     ids, mask = rows["input_ids"][:, :2], rows["attention_mask"][:, :2]
     flat = {"input_ids": ids.flatten(0, 1), "attention_mask": mask.flatten(0, 1)}
     outputs = trained.eval().model(**flat, output_hidden_states=True)

@@ -4,21 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling import ContrastiveTensionConfig, ContrastiveTensionForContrastiveLearning
 from csezoo.modeling.methods.contrastive_tension.model import other_pairs
-from tests.conftest import NO_DROPOUT, tiny_config
-from tests.tiny import batch
-
-
-def model_of(**keys) -> ContrastiveTensionForContrastiveLearning:
-    torch.manual_seed(0)
-    backbone = tiny_config("bert", **NO_DROPOUT)
-    config = ContrastiveTensionConfig(backbone_config=backbone, **keys)
-    return ContrastiveTensionForContrastiveLearning(config).double().train()
+from tests.tiny import batch, training_model
 
 
 def test_the_loss_is_the_cross_entropy_of_each_sentence_with_itself_and_those_after_it():
-    model = model_of(negatives=2, negative_pairs="own")
+    model = training_model("contrastive_tension", negatives=2, negative_pairs="own")
     views = torch.randn(4, 2, 32, dtype=torch.float64)
     scores = (views[:, 0] @ views[:, 1].T).numpy()
     losses = []
@@ -36,7 +27,7 @@ def test_the_loss_is_the_cross_entropy_of_each_sentence_with_itself_and_those_af
 
 def test_other_pairs_are_of_two_sentences_that_are_in_no_other_pair():
     """Of ten sentences and two negatives for each positive, two pairs are of one sentence and four of two."""
-    model, views = model_of(negatives=2), torch.randn(10, 2, 32, dtype=torch.float64)
+    model, views = training_model("contrastive_tension", negatives=2), torch.randn(10, 2, 32, dtype=torch.float64)
     scores = (views[:, 0] @ views[:, 1].T).numpy()
     losses = [np.log1p(np.exp(-scores[i, i])) for i in (0, 1)]
     losses += [np.log1p(np.exp(scores[i, j])) for i, j in ((2, 6), (3, 7), (4, 8), (5, 9))]
@@ -56,7 +47,8 @@ def test_every_batch_has_a_positive_pair_and_no_sentence_twice(sentences):
 
 
 def test_the_encoders_start_as_one_and_part():
-    model = model_of(negatives=1, negative_pairs="own")  # with all others, and no dropout, both would learn the same
+    # with all others, and no dropout, both would learn the same
+    model = training_model("contrastive_tension", negatives=1, negative_pairs="own")
     model.start_from(model.model.backbone)
     rows = {name: value[:, :1].expand(-1, 2, -1) for name, value in batch().items()}  # the same sentence twice
     output = model(**rows)

@@ -4,17 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling import ISBERTConfig, ISBERTForContrastiveLearning, ISBERTModel
+from csezoo.modeling import ISBERTModel
 from csezoo.modeling.methods.isbert.model import jensen_shannon
-from tests.conftest import NO_DROPOUT, tiny_config
-from tests.tiny import batch
-
-
-def model(**keys) -> ISBERTForContrastiveLearning:
-    torch.manual_seed(0)
-    return ISBERTForContrastiveLearning(
-        ISBERTConfig(backbone_config=tiny_config("bert", **NO_DROPOUT), **keys)
-    ).double()
+from tests.tiny import batch, training_model
 
 
 def ngram_features(hidden: np.ndarray, convolutions: torch.nn.ModuleList, activation: str) -> np.ndarray:
@@ -52,7 +44,7 @@ def information_loss(features: list[np.ndarray], same: set[tuple[int, int]] = fr
 @pytest.mark.parametrize("activation", ["none", "relu"])
 @pytest.mark.parametrize("mini_batch_size", [None, 2])
 def test_loss_and_vectors_are_those_of_the_formulas(kernel_sizes, activation, mini_batch_size):
-    trained, rows = model(kernel_sizes=kernel_sizes, activation=activation).train(), batch()
+    trained, rows = training_model("isbert", kernel_sizes=kernel_sizes, activation=activation).train(), batch()
     trained.mini_batch_size = mini_batch_size
     ids, mask = rows["input_ids"][:, :1], rows["attention_mask"][:, :1]
     assert len(set(mask.sum(2).flatten().tolist())) > 1, "sentences of several lengths"
@@ -88,7 +80,7 @@ def test_a_single_sentence_has_only_positives():
 
 
 def test_an_update_trains_encoder_and_convolutions():
-    trained = model().train()
+    trained = training_model("isbert").train()
     rows = {name: value[:, :1] for name, value in batch().items()}
     before = trained(**rows).loss
     before.backward()
@@ -99,14 +91,14 @@ def test_an_update_trains_encoder_and_convolutions():
 
 def test_the_convolutions_start_as_those_of_the_release():
     """torch draws them from U(-1/sqrt(k H), 1/sqrt(k H)); transformers from N(0, 0.02), here four times as narrow."""
-    for convolution in model().model.ngrams.convolutions:
+    for convolution in training_model("isbert").model.ngrams.convolutions:
         limit = (convolution.kernel_size[0] * 32) ** -0.5
         assert 0.9 * limit < convolution.weight.abs().max() <= limit and 0 < convolution.bias.abs().max() <= limit
 
 
 @pytest.mark.parametrize("activation", ["none", "relu"])
 def test_a_served_checkpoint_has_its_convolutions_and_its_activation(activation, tmp_path):
-    trained = model(activation=activation)
+    trained = training_model("isbert", activation=activation)
     trained.model.float().save_pretrained(tmp_path)
     loaded = ISBERTModel.from_pretrained(tmp_path)
     assert loaded.config.activation == loaded.ngrams.activation == activation

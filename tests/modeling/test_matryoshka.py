@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling import METHODS, method
-from tests.conftest import NO_DROPOUT, tiny_config
+from csezoo.modeling import METHODS
 from tests.methods import COMBINATIONS, TESTED
-from tests.tiny import batch
+from tests.tiny import batch, training_model
 
 DIMS, WEIGHTS = [4, 16], [0.5, 2.0]
 
@@ -21,10 +20,7 @@ def info_nce(anchors, positives, temperature):
 
 def without_dropout(name="simcse", **changes):
     changes = {"mask_token_id": 4, "special_token_ids": [0, 2, 3, 4], **changes}
-    config, _, training = method(name)
-    backbone = tiny_config("bert", **NO_DROPOUT)
-    torch.manual_seed(0)
-    return training(config(backbone_config=backbone, **changes)).double().train()
+    return training_model(name, **changes)
 
 
 @pytest.mark.parametrize("kept", [False, True])

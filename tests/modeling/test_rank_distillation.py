@@ -8,8 +8,8 @@ import torch
 
 from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning, method
 from csezoo.modeling.contrastive.rank_distillation import list_mle, list_net, rank_consistency, rank_distillation
-from tests.conftest import NO_DROPOUT, tiny_config
-from tests.tiny import batch
+from tests.conftest import tiny_config
+from tests.tiny import batch, training_model
 
 
 def cosines(left, right):
@@ -65,12 +65,9 @@ def test_one_sentence_has_nothing_to_rank(vectors):
 @pytest.mark.parametrize("name", ["simcse", "prdsimcse", "sgopt", "isbert"])
 def test_the_loss_is_added_to_that_of_every_method(name):
     """With dropout off. Where the other views are a twin's or features, the anchors are compared with themselves."""
-    config_class, _, training_class = method(name)
-    backbone = tiny_config("bert", **NO_DROPOUT)
-    torch.manual_seed(0)
-    model = training_class(config_class(backbone_config=backbone, rank_weight=2.0, rank_temperature=0.1))
+    model = training_model(name, rank_weight=2.0, rank_temperature=0.1)
     rows = batch(views={"prdsimcse": 3, "sgopt": 1, "isbert": 1}.get(name, 2))
-    rows["teacher_vectors"] = torch.randn(4, 3)
+    rows["teacher_vectors"] = torch.randn(4, 3, dtype=torch.float64)
     output = model(**rows)
     others = output.embeddings[:, 0 if name in ("sgopt", "isbert") else 1]
     expected = rank_distillation(
@@ -125,17 +122,13 @@ def test_views_that_rank_alike_are_consistent_and_opposed_ones_reach_the_bound()
 
 @pytest.mark.parametrize("name", ["simcse", "prdsimcse"])
 def test_consistency_is_added_with_its_weight_and_the_temperature_of_the_contrast(name):
-    config_class, _, training_class = method(name)
-    backbone = tiny_config("bert", **NO_DROPOUT)
-    config = config_class(backbone_config=backbone, rank_consistency_weight=2.0, temperature=0.1)
-    torch.manual_seed(0)
-    model = training_class(config)
+    model = training_model(name, rank_consistency_weight=2.0, temperature=0.1)
     rows = batch(views=3 if name == "prdsimcse" else 2)
     torch.manual_seed(0)
     output = model(**rows)
     first, second = output.embeddings[:, :2].unbind(1)
     torch.testing.assert_close(output.losses["rank_consistency"], rank_consistency(first, second, temperature=0.1))
-    config.rank_consistency_weight = 0.0
+    model.config.rank_consistency_weight = 0.0
     torch.manual_seed(0)
     torch.testing.assert_close(output.loss, model(**rows).loss + 2.0 * output.losses["rank_consistency"])
 

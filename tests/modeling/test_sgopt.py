@@ -6,15 +6,12 @@ import torch
 
 from csezoo.modeling import SGOPTConfig, SGOPTForContrastiveLearning
 from csezoo.training.recipes import load_recipe
-from tests.conftest import tiny_config
 from tests.formulas import numpy_self_guided
-from tests.tiny import batch
+from tests.tiny import batch, training_model
 
 
 def sgopt(**changes):
-    torch.manual_seed(0)
-    config = SGOPTConfig(backbone_config=tiny_config("bert"), **({"projection_size": 24} | changes))
-    return SGOPTForContrastiveLearning(config).double()
+    return training_model("sgopt", backbone={}, **{"projection_size": 24, **changes})
 
 
 def numpy_gelu_head(head, vectors):

@@ -5,16 +5,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning, SimCSEModel
+from csezoo.modeling import SimCSEConfig, SimCSEModel
 from csezoo.modeling.contrastive.masked_language_modeling import mask_tokens, masked_lm_loss
 from tests.conftest import tiny_config
 from tests.formulas import numpy_info_nce
-from tests.tiny import batch
+from tests.tiny import batch, training_model
 
 
 def simcse(**changes):
-    torch.manual_seed(0)
-    return SimCSEForContrastiveLearning(SimCSEConfig(backbone_config=tiny_config("bert"), **changes)).double()
+    return training_model("simcse", backbone={}, **changes)
 
 
 @pytest.mark.parametrize("views", [2, 3])
