@@ -30,7 +30,7 @@ ALLOWED_IN_A_RUN = {
     "modeling/methods/diffaug/model.py: dropout_divergence": "diagnostics",
     "modeling/serving/pooling_csezoo.py: check_right_padding": "diagnostics, and the check of padding",
     "modeling/serving/encoding_csezoo.py: encode_token_ids": "a dev evaluation: whether its vectors are finite",
-    "training/loop/best_model.py: encode": "a dev evaluation: its vectors",
+    "training/loop/best_model.py: _encode": "a dev evaluation: its vectors",
     "training/loop/health.py: <dictcomp>": "a dev evaluation: dead channels of a batch norm",
     "training/loop/background.py: host_copies": "a checkpoint",
     "training/loop/checkpoints.py: load": "on resuming",
@@ -86,4 +86,5 @@ def test_a_run_of_every_method_trains_and_resumes_on_the_device(name, tmp_path):
     (report,) = on_pretend_device(tmp_path, "runs", name).values()
     assert report["error"] is None, report["error"]
     others = report["waits"].keys() - ALLOWED.keys()
-    assert not {wait.partition(" in ")[2] for wait in others} - ALLOWED_IN_A_RUN.keys()
+    left = {wait.partition(" in ")[2] for wait in others} - ALLOWED_IN_A_RUN.keys()
+    assert not left, sorted(left)
