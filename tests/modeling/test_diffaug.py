@@ -10,7 +10,7 @@ from transformers import AutoModel, AutoModelForPreTraining, DynamicCache
 from csezoo.modeling import DiffAugConfig, DiffAugForContrastiveLearning
 from csezoo.training.errors import UserError
 from csezoo.training.loop.building import build
-from csezoo.training.recipes import load_recipe, make_recipe
+from csezoo.training.recipes import make_recipe
 from tests.conftest import NO_DROPOUT, tiny_config
 from tests.formulas import numpy_info_nce
 from tests.methods.diffaug import L, array, diffaug, numpy_prefixes
@@ -241,31 +241,6 @@ def test_returned_attentions_include_the_prefixes():
     attentions = model(**one_view(batch()), output_attentions=True).attentions
     assert attentions[0].shape == (4, 2, 7, 2 * L + 7)
     assert (attentions[0][..., : 2 * L] > 0).all()
-
-
-@pytest.mark.parametrize("backbone", ["bert-base-uncased", "roberta-base"])
-@pytest.mark.parametrize(
-    ("setting", "stage_one", "stage_two", "alpha"),
-    [
-        ("semi", (1e-3, 2000), (1e-5, 256, 1, 1), 0.0),
-        ("semi-aux", (1e-3, 1500), (1e-5, 256, 1, 1), 1e-3),
-        ("sup", (1e-3, 1250), (5e-5, 128, 4, 3), 0.0),
-    ],
-)
-def test_recipes_have_the_values_of_table_5(backbone, setting, stage_one, stage_two, alpha):
-    recipe = load_recipe(f"diffaug-{backbone}-{setting}")
-    assert recipe.base_model.endswith(f"/{backbone}")
-    assert (recipe.nli_learning_rate, recipe.nli_steps) == stage_one
-    assert recipe.nli_batch_size * recipe.gradient_accumulation_steps == 128, "labelled triplets an update"
-    accumulated = recipe.gradient_accumulation_steps
-    assert (recipe.learning_rate, recipe.batch_size, accumulated, recipe.epochs) == stage_two
-    assert (recipe.eval_steps, recipe.nli_decay_steps) == (50, None)
-    assert recipe.dataset_file == ("nli_for_simcse.csv" if setting == "sup" else "wiki1m_for_simcse.txt")
-    assert recipe.nli_dataset_file == "nli_for_simcse.csv"
-    model = recipe.model
-    assert model["prompts"] == load_recipe(f"promptbert-{backbone}").model["prompts"][:1]
-    assert (model["prefix_length"], model["nli_classes"], model["nli_weight"]) == (8, 2, alpha)
-    assert (model["pooling"], model["denoise"], model["projection_at_test"]) == ("prompt", "train", False)
 
 
 @pytest.mark.parametrize("mode", ["different", "same"])

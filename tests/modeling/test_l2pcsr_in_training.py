@@ -8,7 +8,6 @@ import torch
 
 from csezoo.modeling import METHODS, L2PCSRConfig, L2PCSRForContrastiveLearning, SimCSEForContrastiveLearning, method
 from csezoo.modeling.contrastive.perturbations import perturbed
-from csezoo.training.recipes import load_recipe
 from tests.conftest import tiny_config
 from tests.methods.l2pcsr import l2pcsr
 from tests.tiny import PROMPTS, batch, gradients
@@ -199,26 +198,3 @@ def test_recorded_hidden_states_are_the_weakened_ones_in_every_forward():
     with perturbed(model.model.backbone, [lambda hidden, packing: torch.full_like(hidden, 7)] * 2):
         states = model.model.backbone(ids, attention_mask=mask, output_hidden_states=True).hidden_states
     assert [(state == 7).all().item() for state in states] == [True, True, False, False]
-
-
-@pytest.mark.parametrize("backbone", ["bert-base-uncased", "bert-large-uncased", "roberta-base", "roberta-large"])
-@pytest.mark.parametrize("prompt", ["", "prompt-"])
-def test_recipes_have_the_papers_hyperparameters(backbone, prompt):
-    recipe = load_recipe(f"l2pcsr-{prompt}{backbone}")
-    config = METHODS[recipe.method][0](**recipe.model, **({"prompt_token_ids": [[[0], [1]]] * 2} if prompt else {}))
-    assert recipe.base_model.split("/")[1] == backbone
-    assert recipe.learning_rate == (1e-5 if backbone == "roberta-base" else 3e-5)
-    assert (recipe.batch_size, recipe.epochs, recipe.eval_steps, recipe.max_length) == (512, 1, 150, 32)
-    assert (recipe.dataset_file, recipe.text_columns) == ("wiki1m_for_simcse.txt", None)
-    assert (config.threshold, config.token_step_size, config.feature_step_size) == (0.05, 0.5, 0.5)
-    assert (config.inner_steps, config.weakened_layers, config.weakening, config.token_update) == (
-        4,
-        3,
-        "binary",
-        "l2",
-    )
-    assert (config.feature_mask_scope, config.attend_padding) == ("row", False)
-    assert (config.temperature, config.projection, config.projection_at_test) == (0.05, "tanh", False)
-    assert (config.pooling, config.denoise) == (("prompt", "train") if prompt else ("cls", "none"))
-    if prompt:
-        assert config.prompts == PROMPTS[backbone.split("-")[0]]

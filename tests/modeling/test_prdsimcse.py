@@ -10,7 +10,7 @@ from csezoo.modeling.objectives import prefix_contrastive
 from csezoo.training.data.collation import ViewCollator, tokenize
 from csezoo.training.errors import UserError
 from csezoo.training.loop.building import build
-from csezoo.training.recipes import load_recipe, make_recipe
+from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
 from tests.tiny import batch
 
@@ -160,11 +160,3 @@ def test_the_training_loss_uses_the_configured_denominator(denominator):
     output = model(**batch(views=3))
     expected = prefix_contrastive(*output.embeddings.unbind(1), temperature=0.1, denominator=denominator)
     torch.testing.assert_close(output.loss, expected)
-
-
-@pytest.mark.parametrize(("name", "rate"), [("bert-base-uncased", 4e-5), ("roberta-base", 2e-5)])
-def test_recipes_have_the_published_values(name, rate):
-    recipe = load_recipe(f"prdsimcse-{name}")
-    assert (recipe.learning_rate, recipe.batch_size, recipe.epochs) == (rate, 64, 3)
-    assert (recipe.weight_decay, recipe.eval_steps) == (0.01, 250)
-    assert recipe.model["projection_at_test"] is True

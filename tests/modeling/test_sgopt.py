@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from csezoo.modeling import SGOPTConfig, SGOPTForContrastiveLearning
-from csezoo.training.recipes import load_recipe
 from tests.formulas import numpy_self_guided
 from tests.tiny import batch, training_model
 
@@ -140,21 +139,3 @@ def test_training_starts_with_a_twin_of_the_checkpoint(tmp_path):
 @pytest.mark.parametrize(("guide", "weight", "twin"), [("twin", 0.0, True), ("self", 0.1, True), ("self", 0.0, False)])
 def test_there_is_a_twin_if_it_guides_or_regularizes(guide, weight, twin):
     assert SGOPTConfig(guide=guide, regularizer_weight=weight).has_twin == twin
-
-
-@pytest.mark.parametrize("name", ["bert-base-uncased", "bert-large-uncased", "roberta-base", "roberta-large", "mbert"])
-def test_recipes_have_the_published_values(name):
-    recipe = load_recipe(f"sgopt-{name}")
-    assert (recipe.learning_rate, recipe.batch_size, recipe.epochs, recipe.max_length) == (5e-5, 16, 1, 128)
-    assert (recipe.weight_decay, recipe.adam_betas, recipe.adam_epsilon) == (0.01, [0.9, 0.9], 1e-6)
-    assert (recipe.warmup_ratio, recipe.eval_steps, recipe.endurance) == (0.1, 50, 10)
-    assert recipe.seeds == [1, 2, 3, 4, 1234, 2345, 3456, 7890]
-    assert recipe.model == {
-        "variant": "opt3",
-        "view_pooling": "max",
-        "regularizer_weight": 0.1,
-        "pooling": "cls",
-        "projection": "gelu",
-        "projection_size": 4096,
-        "temperature": 0.01,
-    }

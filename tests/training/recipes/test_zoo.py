@@ -60,6 +60,50 @@ def test_hyperparameters_are_the_published_ones(name):
     assert recipe.dataset_file == ("nli_for_simcse.csv" if recipe.text_columns else "wiki1m_for_simcse.txt")
 
 
+WIKI = {"dataset_file": "wiki1m_for_simcse.txt", "text_columns": None}
+SGOPT = {"learning_rate": 5e-5, "batch_size": 16, "epochs": 1, "max_length": 128, "weight_decay": 0.01}
+SGOPT |= {"adam_betas": [0.9, 0.9], "adam_epsilon": 1e-6, "warmup_ratio": 0.1, "eval_steps": 50, "endurance": 10}
+SGOPT |= {"seeds": [1, 2, 3, 4, 1234, 2345, 3456, 7890], "variant": "opt3", "view_pooling": "max", "pooling": "cls"}
+SGOPT |= {"regularizer_weight": 0.1, "projection": "gelu", "projection_size": 4096, "temperature": 0.01}
+L2PCSR = {**WIKI, "batch_size": 512, "epochs": 1, "eval_steps": 150, "max_length": 32, "temperature": 0.05}
+L2PCSR |= {"threshold": 0.05, "token_step_size": 0.5, "feature_step_size": 0.5, "token_update": "l2"}
+L2PCSR |= {"inner_steps": 4, "weakened_layers": 3, "weakening": "binary", "feature_mask_scope": "row"}
+L2PCSR |= {"attend_padding": False, "projection": "tanh", "projection_at_test": False}
+PRDSIMCSE = {"batch_size": 64, "epochs": 3, "weight_decay": 0.01, "eval_steps": 250, "projection_at_test": True}
+# 128 labelled triplets an update of the first stage.
+SEMI = {**WIKI, "learning_rate": 1e-5, "batch_size": 256, "gradient_accumulation_steps": 1, "epochs": 1}
+SEMI |= {"nli_learning_rate": 1e-3, "nli_batch_size": 128, "nli_dataset_file": "nli_for_simcse.csv", "eval_steps": 50}
+SEMI |= {"prefix_length": 8, "nli_classes": 2, "nli_decay_steps": None}
+SUP = {"dataset_file": "nli_for_simcse.csv", "text_columns": SUPERVISED, "learning_rate": 5e-5, "batch_size": 128}
+SUP = SEMI | SUP | {"gradient_accumulation_steps": 4, "epochs": 3, "nli_steps": 1250, "nli_batch_size": 32}
+PAPERS = {
+    f"sgopt-{name}": SGOPT for name in ("bert-base-uncased", "bert-large-uncased", "roberta-base", "roberta-large")
+}
+PAPERS |= {"sgopt-mbert": SGOPT, "prdsimcse-bert-base-uncased": PRDSIMCSE | {"learning_rate": 4e-5}}
+PAPERS |= {"prdsimcse-roberta-base": PRDSIMCSE | {"learning_rate": 2e-5}}
+for backbone in BACKBONES:
+    rate = {"learning_rate": 1e-5 if backbone == "roberta-base" else 3e-5}
+    prompt = {"prompts": load_recipe(f"promptbert-{backbone.replace('large', 'base')}").model["prompts"]}
+    PAPERS[f"l2pcsr-{backbone}"] = L2PCSR | rate | {"pooling": "cls"}
+    PAPERS[f"l2pcsr-prompt-{backbone}"] = L2PCSR | rate | prompt | {"pooling": "prompt", "denoise": "train"}
+for backbone in ("bert-base-uncased", "roberta-base"):
+    prompt = {"prompts": load_recipe(f"promptbert-{backbone}").model["prompts"][:1]}
+    PAPERS[f"diffaug-{backbone}-semi"] = SEMI | prompt | {"nli_steps": 2000, "nli_weight": 0.0}
+    PAPERS[f"diffaug-{backbone}-semi-aux"] = SEMI | prompt | {"nli_steps": 1500, "nli_weight": 1e-3}
+    PAPERS[f"diffaug-{backbone}-sup"] = SUP | prompt | {"nli_weight": 0.0}
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_values_are_those_of_the_method_s_paper(name):
+    """Kim et al. 2021, table 8; Zhou et al. 2023, appendix B; Wang and Lv 2024; Wang and Lu 2022, table 5."""
+    recipe = load_recipe(name)
+    prompted = {"prompt_token_ids": [[[0], [1]]] * 2} if recipe.model.get("pooling") == "prompt" else {}
+    config = METHODS[recipe.method][0](**recipe.model, **prompted)  # with the defaults of what the recipe leaves out
+    values = config.to_dict() | recipe.to_dict()
+    assert {key: values[key] for key in PAPERS[name]} == PAPERS[name]
+    assert recipe.base_model.split("/")[1] in name.replace("mbert", "bert-base-multilingual-cased")
+
+
 # What the authors' code did where the paper is silent or says something else. The code was read at these commits:
 # yym6472/ConSERT 82a22b1, FreddeFrallan/Contrastive-Tension 5ee9b2d, bohanli/BERT-flow 9f79ed1, yanzhangnlp/IS-BERT
 # b7d4d5c, voidism/DiffCSE fa1e2e8.
