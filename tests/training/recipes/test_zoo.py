@@ -76,10 +76,9 @@ SEMI |= {"nli_learning_rate": 1e-3, "nli_batch_size": 128, "nli_dataset_file": "
 SEMI |= {"prefix_length": 8, "nli_classes": 2, "nli_decay_steps": None}
 SUP = {"dataset_file": "nli_for_simcse.csv", "text_columns": SUPERVISED, "learning_rate": 5e-5, "batch_size": 128}
 SUP = SEMI | SUP | {"gradient_accumulation_steps": 4, "epochs": 3, "nli_steps": 1250, "nli_batch_size": 32}
-PAPERS = {
-    f"sgopt-{name}": SGOPT for name in ("bert-base-uncased", "bert-large-uncased", "roberta-base", "roberta-large")
-}
-PAPERS |= {"sgopt-mbert": SGOPT, "prdsimcse-bert-base-uncased": PRDSIMCSE | {"learning_rate": 4e-5}}
+BACKBONES = ("bert-base-uncased", "bert-large-uncased", "roberta-base", "roberta-large")
+PAPERS = {f"sgopt-{name}": SGOPT for name in (*BACKBONES, "mbert")}
+PAPERS |= {"prdsimcse-bert-base-uncased": PRDSIMCSE | {"learning_rate": 4e-5}}
 PAPERS |= {"prdsimcse-roberta-base": PRDSIMCSE | {"learning_rate": 2e-5}}
 for backbone in BACKBONES:
     rate = {"learning_rate": 1e-5 if backbone == "roberta-base" else 3e-5}
