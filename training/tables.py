@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import statistics
 from collections.abc import Collection, Iterable, Sequence
 
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -67,6 +68,17 @@ def latex(cell: str) -> str:
         \textbackslash{}input\{a\_b\} 70 $\pm$ 1
     """
     return one_line_of(cell).translate(LATEX)
+
+
+def mean_and_deviation(values: Sequence[float]) -> str:
+    """Return the mean of values as text, with their standard deviation if there are several.
+
+    Example:
+        >>> mean_and_deviation([70.0]), mean_and_deviation([70.0, 71.0])
+        ('70.00', '70.50 ± 0.71')
+    """
+    mean = f"{statistics.mean(values):.2f}"
+    return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else mean
 
 
 def text_table(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> str:

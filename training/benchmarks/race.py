@@ -7,7 +7,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 
 from ..environment import default_device, device_name, processor, versions
 from ..errors import UserError
-from ..tables import text_table
+from ..tables import mean_and_deviation, text_table
 
 
 def race(ours: Callable[[], object], usual: Callable[[], object], *, repeats: int = 5) -> dict[str, Any]:
@@ -67,40 +67,10 @@ def format_benchmark(report: dict) -> str:
         >>> print(format_benchmark({**figures, "cpu_ratio": 0.59, "benchmark": "sts", "speedup": 1.7}))
         sts: 6.00 s against 10.00 s (medians of 1), ratio 0.600 (of processor time 0.590); 1.70 times the speed
     """
-    if "sets" in report:
-        sets = {f"{report['benchmark']}, {name}": figures for name, figures in report["sets"].items()}
-        return "\n".join(format_benchmark({**figures, "benchmark": name}) for name, figures in sets.items())
-    if "axes" in report:
-        points = [(axis, value, point) for axis, values in report["axes"].items() for value, point in values.items()]
-        return "\n".join(
-            f"{axis} {value}: {point['rows per second']:.1f} rows per second" for axis, value, point in points
-        )
-    if "points" in report:
-        return "\n".join(_format_point(point, report["points"]) for point in report["points"])
-    if "shapes" in report:
-        return "\n".join(
-            f"{name}: {shape['bytes'] / 1e6:.0f} MB, {shape['cpu_ms_per_sentence']:.2f} ms of processor time each"
-            for name, shape in report["shapes"].items()
-        )
-    if "memory ratio" in report:
-        ours, usual = (size / 1e6 for size in report["peak bytes"].values())
-        return (
-            f"{report['benchmark']}: {ours:,.0f} MB against {usual:,.0f} MB, ratio {report['memory ratio']:.3f} "
-            f"({report['floor']:.3f} with the gradients of the heads only)"
-        )
-    if "starts" in report:
-        return "\n".join(
-            f"{lines:,} lines, {name} start: first update after {start['seconds']:.1f} s, "
-            f"at most {start['memory'] / 2**20:,.0f} MiB"
-            for lines, both in report["starts"].items()
-            for name, start in both.items()
-        )
-    if "parts" in report:
-        return _format_epoch(report)
-    if "updates" in report:
-        return _format_device(report)
-    if "programs" in report:
-        return "\n".join(_format_program(name, program) for name, program in report["programs"].items())
+    return "\n".join(next((lines for part, lines in PARTS.items() if part in report), _race)(report))
+
+
+def _race(report: dict) -> Iterator[str]:
     median, turns = report["median"], len(report["seconds"]["ours"])
     line = (
         f"{report['benchmark']}: {median['ours']:.2f} s against {median['usual']:.2f} s (medians of {turns}), "
@@ -109,60 +79,98 @@ def format_benchmark(report: dict) -> str:
     if "against padded" in report:
         faster = report["against padded"]
         line += f"; {faster['speedup']:.2f} times the speed of padded steps (limit {faster['limit']:.2f})"
-    return line + "".join(f"; {text.format(report[key])}" for key, text in DETAILS.items() if key in report)
+    yield line + "".join(f"; {text.format(report[key])}" for key, text in DETAILS.items() if key in report)
 
 
-def _format_epoch(report: dict) -> str:
+def _sets(report: dict) -> Iterator[str]:
+    for name, figures in report["sets"].items():
+        yield from _race({**figures, "benchmark": f"{report['benchmark']}, {name}"})
+
+
+def _axes(report: dict) -> Iterator[str]:
+    for axis, values in report["axes"].items():
+        for value, point in values.items():
+            yield f"{axis} {value}: {point['rows per second']:.1f} rows per second"
+
+
+def _shapes(report: dict) -> Iterator[str]:
+    for name, shape in report["shapes"].items():
+        cost = f"{shape['cpu_ms_per_sentence']:.2f} ms of processor time each"
+        yield f"{name}: {shape['bytes'] / 1e6:.0f} MB, {cost}"
+
+
+def _memory(report: dict) -> Iterator[str]:
+    ours, usual = (size / 1e6 for size in report["peak bytes"].values())
+    yield (
+        f"{report['benchmark']}: {ours:,.0f} MB against {usual:,.0f} MB, ratio {report['memory ratio']:.3f} "
+        f"({report['floor']:.3f} with the gradients of the heads only)"
+    )
+
+
+def _starts(report: dict) -> Iterator[str]:
+    for lines, both in report["starts"].items():
+        for name, start in both.items():
+            after = f"first update after {start['seconds']:.1f} s, at most {start['memory'] / 2**20:,.0f} MiB"
+            yield f"{lines:,} lines, {name} start: {after}"
+
+
+def _epoch(report: dict) -> Iterator[str]:
     update = report["update"]
-    lines = [f"10^6 sentences: {report['epoch']:,.0f} s; an update of {report['batch_size']}: {1000 * update:.1f} ms"]
-    parts = [[part, f"{1000 * each:.1f} ms", f"{each / update:.1%}"] for part, each in report["parts"].items()]
-    lines += [text_table(parts)]
-    lines += [f"floor by operations: {1000 * report['floor']:.1f} ms; writing a checkpoint: {report['writing']:.2f} s"]
-    return "\n".join(lines)
+    yield f"10^6 sentences: {report['epoch']:,.0f} s; an update of {report['batch_size']}: {1000 * update:.1f} ms"
+    yield text_table(
+        [[part, f"{1000 * each:.1f} ms", f"{each / update:.1%}"] for part, each in report["parts"].items()]
+    )
+    yield f"floor by operations: {1000 * report['floor']:.1f} ms; writing a checkpoint: {report['writing']:.2f} s"
 
 
-def _format_device(report: dict) -> str:
-    head = ("method", "batch", "precision", "layout", "updates/s", "10^6 in s", "R", "share", "GB")
-    rows = [
-        (
-            one["method"],
-            str(one["batch_size"]),
-            one["precision"],
-            one["layout"],
-            f"{one['updates per second']:.2f}",
-            f"{one['seconds for 10^6 sentences']:,.0f}",
-            f"{one['R']:.3f}" if "R" in one else "",
-            f"{one['share']:.2f}" if "share" in one else "",
-            f"{one['peak bytes'] / 1e9:.1f}" if one["peak bytes"] else "",
+def _device(report: dict) -> Iterator[str]:
+    rows = [["method", "batch", "precision", "layout", "updates/s", "10^6 in s", "R", "share", "GB"]]
+    for one in report["updates"]:
+        numbers = [f"{one['updates per second']:.2f}", f"{one['seconds for 10^6 sentences']:,.0f}"]
+        numbers += [f"{one['R']:.3f}" if "R" in one else "", f"{one['share']:.2f}" if "share" in one else ""]
+        numbers.append(f"{one['peak bytes'] / 1e9:.1f}" if one["peak bytes"] else "")
+        rows.append([one["method"], str(one["batch_size"]), one["precision"], one["layout"], *numbers])
+    yield text_table(rows, left=(0, 2, 3))
+    yield from (f"encode in {dtype}: {rate:,.0f} sentences a second" for dtype, rate in report["encoding"].items())
+    if report["evaluation"]:
+        yield f"an evaluation: {report['evaluation']:.2f} s"
+    yield from (f"failed: {setting}: {error}" for setting, error in report["failed"].items())
+    yield from (f"not measured: {setting}" for setting in report["left"])
+
+
+def _points(report: dict) -> Iterator[str]:
+    complete: dict[str, float] = {}
+    for point in report["points"]:
+        score = statistics.mean(point["spearman"])
+        kept = score / complete.setdefault(point["label"], score)
+        yield (
+            f"{point['label']}, {point['dimensions']} dimensions, {point['precision']}: {point['bytes']:,} bytes, "
+            f"STS {mean_and_deviation(point['spearman'])} ({kept:.1%} of complete), "
+            f"recall@10 {statistics.mean(point['recall@10']):.2f}"
         )
-        for one in report["updates"]
-    ]
-    lines = [text_table([head, *rows], left=(0, 2, 3))]
-    lines += [f"encode in {dtype}: {rate:,.0f} sentences a second" for dtype, rate in report["encoding"].items()]
-    lines += [f"an evaluation: {report['evaluation']:.2f} s"] if report["evaluation"] else []
-    lines += [f"failed: {setting}: {error}" for setting, error in report["failed"].items()]
-    return "\n".join([*lines, *(f"not measured: {setting}" for setting in report["left"])])
 
 
-def _format_point(point: dict, points: list[dict]) -> str:
-    complete = next(each for each in points if each["label"] == point["label"])
-    kept = statistics.mean(point["spearman"]) / statistics.mean(complete["spearman"])
-    deviation = f" ± {statistics.stdev(point['spearman']):.2f}" if len(point["spearman"]) > 1 else ""
-    return (
-        f"{point['label']}, {point['dimensions']} dimensions, {point['precision']}: {point['bytes']:,} bytes, "
-        f"STS {statistics.mean(point['spearman']):.2f}{deviation} ({kept:.1%} of complete), "
-        f"recall@10 {statistics.mean(point['recall@10']):.2f}"
-    )
+def _programs(report: dict) -> Iterator[str]:
+    for name, program in report["programs"].items():
+        memory, growth = max(program["rss"]) / 2**20, program["growth"]["rss"] / 2**20
+        yield (
+            f"{name}: at most {memory:,.0f} MiB and {max(program['files'])} open files; from the second quarter of "
+            f"the time to the last: {growth:+,.1f} MiB, {program['growth']['files']:+,.0f} files"
+        )
 
 
-def _format_program(name: str, program: dict) -> str:
-    memory, growth = max(program["rss"]) / 2**20, program["growth"]["rss"] / 2**20
-    return (
-        f"{name}: at most {memory:,.0f} MiB and {max(program['files'])} open files; from the second quarter of the "
-        f"time to the last: {growth:+,.1f} MiB, {program['growth']['files']:+,.0f} files"
-    )
-
-
+# By a part that no other kind of report has.
+PARTS: dict[str, Callable[[dict], Iterator[str]]] = {
+    "sets": _sets,
+    "axes": _axes,
+    "points": _points,
+    "shapes": _shapes,
+    "memory ratio": _memory,
+    "starts": _starts,
+    "parts": _epoch,
+    "updates": _device,
+    "programs": _programs,
+}
 # What some benchmarks report besides their times.
 DETAILS = {
     "difference": "largest difference {:.1e}",

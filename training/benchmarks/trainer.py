@@ -1,4 +1,4 @@
-"""Benchmark of training against the sentence-transformers trainer: same model, sentences, loss, batch, precision."""
+"""Benchmarks against the trainer of sentence-transformers: SimCSE with its own loss, and any method with the zoo's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import datasets
-import torch
 
 from ..data.texts import load_sentences
 from ..environment import default_device, peak_device_bytes, peak_rss_bytes, quiet_transformers
@@ -55,11 +54,10 @@ def benchmark_trainer(recipe: Recipe, *, steps: int = 25, repeats: int = 5) -> d
     ours, usual = (prepare(recipe, steps) for prepare in CONTENDERS.values())
     figures = race(ours, usual, repeats=repeats)
     sentences = steps * recipe.batch_size
+    settings = {name: getattr(recipe, name) for name in ("batch_size", "max_length", "length_window")}
     return {
         "benchmark": "trainer",
-        "batch_size": recipe.batch_size,
-        "max_length": recipe.max_length,
-        "length_window": recipe.length_window,
+        **settings,
         "precision": precision,
         "steps": steps,
         **figures,
@@ -68,6 +66,38 @@ def benchmark_trainer(recipe: Recipe, *, steps: int = 25, repeats: int = 5) -> d
         "peak bytes": {name: peak_of(name, recipe, steps) for name in CONTENDERS},
         "machine": machine(),
     }
+
+
+def benchmark_losses(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> dict[str, object]:
+    """Time updates of a method in `SentenceTransformerTrainer`, with its loss, and in the zoo's own loop.
+
+    Both make `steps` updates on sentences of the recipe's data, with the recipe's batch size, precision and learning
+    rate. The trainer is built before, and tokenises while the clock runs.
+
+    Args:
+        recipe: of a method for single sentences, without a prompt.
+        steps: updates of a turn.
+        repeats: how often each side is timed.
+
+    Returns:
+        The figures of `race`, where `ratio` is the time in the trainer divided by that in the own loop; the settings;
+        the machine.
+
+    Raises:
+        UserError: the recipe has a prompt, or sentence-transformers is not installed or lacks its pooling.
+    """
+    if recipe.model.get("prompts"):
+        raise UserError("benchmark losses: a SentenceTransformer has no template; give a recipe without prompts")
+    datasets.disable_progress_bars()
+    # The trainer has no batches of similar length.
+    recipe = replace(recipe, max_train_sentences=steps * recipe.batch_size, length_window=0)
+    updates = Updates(recipe, steps)
+    with TemporaryDirectory() as directory:
+        train = prepare_losses(updates.recipe, steps, directory, updates.accelerator.mixed_precision)
+        train()
+        updates.run()  # the first run of each is the slowest
+        figures = race(train, updates.run, repeats=repeats)
+    return {"benchmark": "losses", **updates.settings(), **figures, "machine": machine()}
 
 
 def prepare_ours(recipe: Recipe, steps: int) -> Callable[[], None]:
@@ -82,29 +112,39 @@ def prepare_usual(recipe: Recipe, steps: int) -> Callable[[], None]:
     from sentence_transformers import SentenceTransformerTrainer
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
-    temperature = recipe.model.get("temperature", 0.05)
     texts = load_sentences(recipe)["0"]
     rows = datasets.Dataset.from_dict({"anchor": texts, "positive": texts})
 
     def run() -> None:
         with TemporaryDirectory() as directory:
-            options = {"bf16": recipe.mixed_precision == "bf16", "dataloader_pin_memory": torch.cuda.is_available()}
-            arguments = trainer_arguments(recipe, steps, directory, **options)
-            loss = MultipleNegativesRankingLoss(model, scale=1 / temperature)
+            pinned = default_device().type == "cuda"
+            arguments = _arguments(recipe, steps, directory, recipe.mixed_precision, dataloader_pin_memory=pinned)
+            loss = MultipleNegativesRankingLoss(model, scale=1 / recipe.model.get("temperature", 0.05))
             SentenceTransformerTrainer(model, arguments, train_dataset=rows, loss=loss).train()
 
     return run
 
 
-def trainer_arguments(recipe: Recipe, steps: int, directory: str, **options: Any) -> Any:
-    """Return the arguments of a `SentenceTransformerTrainer` that makes updates as a recipe does, and no more.
+def prepare_losses(recipe: Recipe, steps: int, directory: str, precision: str) -> Callable[[], object]:
+    """Return a function that trains with the method's loss in a `SentenceTransformerTrainer`, built before."""
+    model = sentence_transformer(str(recipe.base_model), recipe.model.get("pooling", "cls"), recipe.max_length)
+    from sentence_transformers import SentenceTransformerTrainer
 
-    Args:
-        recipe: whose batch size, rate and clipping are used.
-        steps: updates.
-        directory: for the trainer.
-        options: further arguments.
-    """
+    from ..trainers.binding import REFUSED
+    from ..trainers.losses import ZooLoss
+
+    keys = {key: value for key, value in recipe.model.items() if key not in REFUSED}
+    loss = ZooLoss(model, recipe.method, generator=recipe.generator, **keys)
+    rows = datasets.Dataset.from_dict({"text": load_sentences(recipe)["0"]})
+    accumulated = {"gradient_accumulation_steps": recipe.gradient_accumulation_steps, "dataloader_pin_memory": False}
+    arguments = _arguments(recipe, steps, directory, precision, **accumulated)
+    trainer = SentenceTransformerTrainer(model, arguments, train_dataset=rows, loss=loss)
+    trainer.remove_callback(trainer.model_card_callback_class)  # it encodes examples, once in a training
+    return trainer.train
+
+
+def _arguments(recipe: Recipe, steps: int, directory: str, precision: str | None, **options: Any) -> Any:
+    """Return the arguments of a trainer that makes updates as a recipe does, and no more."""
     from sentence_transformers import SentenceTransformerTrainingArguments
 
     return SentenceTransformerTrainingArguments(
@@ -113,6 +153,8 @@ def trainer_arguments(recipe: Recipe, steps: int, directory: str, **options: Any
         per_device_train_batch_size=recipe.batch_size,
         learning_rate=recipe.learning_rate,
         max_grad_norm=recipe.max_grad_norm,
+        bf16=precision == "bf16",
+        fp16=precision == "fp16",
         report_to="none",
         save_strategy="no",
         logging_strategy="no",

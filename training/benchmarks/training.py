@@ -1,12 +1,15 @@
-"""Benchmark of training: the time of optimizer steps against that of the encoder passes the method needs."""
+"""Benchmarks of training: time and memory of optimizer steps against those of the encoder passes they need."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import torch
@@ -14,6 +17,7 @@ from accelerate import Accelerator
 from accelerate.utils import GradientAccumulationPlugin, set_seed
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
@@ -22,7 +26,7 @@ from csezoo.modeling.contrastive.pretrained import SentenceEncoderPreTrainedMode
 from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 from csezoo.modeling.serving.layers_csezoo import PrefixCache
 
-from ..environment import default_device, peak_device_bytes, peak_rss_bytes
+from ..environment import peak_device_bytes, peak_rss_bytes
 from ..errors import UserError
 from ..loop.building import build, choose_layout
 from ..loop.precision import choose_precision, product_seconds
@@ -265,7 +269,7 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
     run_passes = partial(updates.run_passes, passes)
     updates.run()  # the first run is the slowest
     padding = updates.padding_tokens
-    peak = peak_device_bytes(default_device()) or peak_rss_bytes()
+    peak = peak_device_bytes(updates.accelerator.device) or peak_rss_bytes()
     counted = operations(updates.run)
     floor = counted / operations(run_passes)
     figures = race(updates.run, run_passes, repeats=repeats)
@@ -311,6 +315,65 @@ def against_padded(updates: Updates, repeats: int) -> dict[str, Any]:
     figures = race(partial(run, "ours", False), padded, repeats=repeats)
     updates.built.model.compute_padding(False)
     return {**figures, "speedup": 1 / figures["ratio"], "padding computed": tokens}
+
+
+def benchmark_memory(recipe: Recipe, *, steps: int = 1) -> dict[str, object]:
+    """Measure the memory of optimizer steps against that of the encoder passes they need.
+
+    Memory is the bytes of all tensors that exist at a time. It includes the weights and the optimizer's moments, for
+    the passes too.
+
+    Returns:
+        `kept bytes` of the weights and moments; `peak bytes` of the steps and of their passes, and `memory ratio`;
+        `floor`, the ratio if a step took only the gradients of the weights outside of the encoders in addition; the
+        machine.
+
+    Raises:
+        UserError: the recipe cannot be trained, or fewer than one step.
+    """
+    updates = Updates(recipe, steps)
+    updates.run()  # makes the moments
+    model = updates.built.model
+    passes = updates.needed_passes(updates.batches())
+    moments = [value for state in updates.optimizer.state.values() for value in state.values()]
+    kept = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers(), *filter(torch.is_tensor, moments)))
+    inside = {id(parameter) for encoder in encoders(model) for parameter in encoder.parameters()}
+    heads = [weight for weight in model.parameters() if weight.requires_grad and id(weight) not in inside]
+    peaks = {}
+    for name, run in {"ours": updates.run, "usual": lambda: updates.run_passes(passes)}.items():
+        model.zero_grad()
+        peaks[name] = kept + allocated_at_most(run, updates.accelerator.device)
+    return {
+        "benchmark": "memory",
+        **updates.settings(),
+        "kept bytes": kept,
+        "peak bytes": peaks,
+        "memory ratio": peaks["ours"] / peaks["usual"],
+        "floor": 1 + sum(weight.nbytes for weight in heads) / peaks["usual"],
+        "machine": machine(),
+    }
+
+
+def allocated_at_most(run: Callable[[], object], device: torch.device) -> int:
+    """Return the most bytes that tensors made by `run` occupy on a device at a time.
+
+    Example:
+        >>> zeros = lambda: torch.zeros(1000) + torch.zeros(1000)  # two terms and their sum
+        >>> allocated_at_most(zeros, torch.device("cpu"))
+        12000
+    """
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        run()
+        return torch.cuda.max_memory_allocated(device) - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
+    with TemporaryDirectory() as folder:
+        trace = Path(folder, "trace.json")
+        profiler.export_chrome_trace(str(trace))
+        events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    return max(event["args"]["Total Allocated"] for event in events if event.get("name") == "[memory]")
 
 
 def operations(run: Callable[[], None]) -> int:

@@ -12,7 +12,7 @@ from ..evaluation.report import AVERAGE
 from ..evaluation.tasks.names import STS_TASKS, TRANSFER_TASKS
 from ..files import read_json
 from ..recipes import changes, load_recipe
-from ..tables import csv_table, latex_table, markdown_table, plain
+from ..tables import csv_table, latex_table, markdown_table, mean_and_deviation, plain
 from .published import TRANSFER_AVERAGE, comparable, same_pairs
 
 FORMATS: dict[str, Callable[..., str]] = {
@@ -143,17 +143,6 @@ def newest(results: Sequence[dict]) -> list[dict]:
 def _without_seed(result: dict) -> dict:
     of_seed = ("seed", "value", "model_revision", "model_sha256")  # each seed of a run has weights of its own
     return {name: value for name, value in result.items() if name not in of_seed}
-
-
-def mean_and_deviation(values: Sequence[float]) -> str:
-    """Return the mean of values as text, with their standard deviation if there are several.
-
-    Example:
-        >>> mean_and_deviation([70.0]), mean_and_deviation([70.0, 71.0])
-        ('70.00', '70.50 ± 0.71')
-    """
-    mean = f"{statistics.mean(values):.2f}"
-    return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else mean
 
 
 def format_rows(rows: list[Row], kind: str = "markdown") -> str:

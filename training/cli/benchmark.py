@@ -201,7 +201,7 @@ def add_commands(command: Command) -> None:
 
 
 def sts(options: argparse.Namespace) -> None:
-    from ..benchmarks.sts import benchmark_sts
+    from ..benchmarks.encoding import benchmark_sts
 
     chosen = {"tasks": options.tasks} if options.tasks else {}
     chosen |= {"splits": options.splits, "repeats": options.repeats}
@@ -242,7 +242,7 @@ def training(options: argparse.Namespace) -> None:
 
 def memory(options: argparse.Namespace) -> None:
     recipe = _recipe(options)
-    from ..benchmarks.memory import benchmark_memory
+    from ..benchmarks.training import benchmark_memory
 
     _report(options, benchmark_memory, recipe, steps=options.steps)
 
@@ -256,14 +256,14 @@ def trainer(options: argparse.Namespace) -> None:
 
 def losses(options: argparse.Namespace) -> None:
     recipe = _recipe(options)
-    from ..benchmarks.losses import benchmark_losses
+    from ..benchmarks.trainer import benchmark_losses
 
     keep_freed_memory()  # as a run does
     _report(options, benchmark_losses, recipe, steps=options.steps, repeats=options.repeats)
 
 
 def scaling(options: argparse.Namespace) -> None:
-    from ..benchmarks.scaling import benchmark_scaling
+    from ..benchmarks.programs import benchmark_scaling
     from ..pictures.benchmarks import draw_scaling
 
     chosen = {"axes": options.axes, "steps": options.steps, "repeats": options.repeats}
@@ -271,7 +271,7 @@ def scaling(options: argparse.Namespace) -> None:
 
 
 def soak(options: argparse.Namespace) -> None:
-    from ..benchmarks.soak import benchmark_soak
+    from ..benchmarks.programs import benchmark_soak
     from ..pictures.benchmarks import draw_soak
 
     chosen = {"steps": options.steps, "lines": options.lines, "every": options.every}
@@ -280,7 +280,7 @@ def soak(options: argparse.Namespace) -> None:
 
 def start(options: argparse.Namespace) -> None:
     recipe = _recipe(options)
-    from ..benchmarks.starting import benchmark_start
+    from ..benchmarks.programs import benchmark_start
 
     _report(options, benchmark_start, recipe, lines=options.lines)
 
@@ -294,14 +294,14 @@ def stream(options: argparse.Namespace) -> None:
 
 def epoch(options: argparse.Namespace) -> None:
     recipe = _recipe(options)
-    from ..benchmarks.hardware.epoch import benchmark_epoch
+    from ..benchmarks.epoch import benchmark_epoch
 
     keep_freed_memory()  # as a run does
     _report(options, benchmark_epoch, recipe, steps=options.steps)
 
 
 def device(options: argparse.Namespace) -> None:
-    from ..benchmarks.hardware.device import RECIPES, benchmark_device
+    from ..benchmarks.device import RECIPES, benchmark_device
     from ..files import write_json
 
     def keep(report: dict) -> None:

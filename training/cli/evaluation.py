@@ -193,8 +193,9 @@ def compare(options: argparse.Namespace) -> None:
 
 
 def glue(options: argparse.Namespace) -> None:
-    from ..cards.results_files import mean_and_deviation, over_seeds
+    from ..cards.results_files import over_seeds
     from ..evaluation.glue.fine_tuning import FineTuning, run_glue
+    from ..tables import mean_and_deviation
 
     if options.out:
         refuse_unwritable(options.out)

@@ -3,7 +3,7 @@
 import pytest
 
 from csezoo.modeling import METHODS
-from csezoo.training.benchmarks.hardware.device import (
+from csezoo.training.benchmarks.device import (
     RECIPES,
     Setting,
     benchmark_device,

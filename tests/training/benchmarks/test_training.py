@@ -6,38 +6,36 @@ from dataclasses import replace
 import pytest
 import torch
 
+from csezoo.training.benchmarks.epoch import benchmark_epoch
 from csezoo.training.benchmarks.race import format_benchmark
-from csezoo.training.benchmarks.scaling import AXES, benchmark_scaling
-from csezoo.training.benchmarks.soak import Sample, benchmark_soak, summary
-from csezoo.training.benchmarks.trainer import benchmark_trainer
-from csezoo.training.benchmarks.training import Updates, benchmark_training, encoders, needed_passes
+from csezoo.training.benchmarks.trainer import benchmark_losses, benchmark_trainer
+from csezoo.training.benchmarks.training import (
+    Updates,
+    allocated_at_most,
+    benchmark_memory,
+    benchmark_training,
+    encoders,
+    needed_passes,
+)
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
+from csezoo.training.files import read_json
 from csezoo.training.loop.precision import bf16_speed, choose_precision
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.loop.training_loop import on_device
-from csezoo.training.pictures.benchmarks import draw_scaling, draw_soak
-from csezoo.training.recipes import make_recipe
-from tests.conftest import SENTENCES
-from tests.methods import TESTED, run_keys
-from tests.training.runs import values
+from tests.methods import TESTED
 
 
-@pytest.fixture
-def recipe(bases, train_file, dev_file, tmp_path):
-    def make(method="simcse", **changes):
-        options = {**run_keys(method, bases["bert"]), "batch_size": 8, "length_window": 0, **changes}
-        return make_recipe(values(bases["bert"], train_file, dev_file, tmp_path / "run", **options))
-
-    return make
+def batch_of(updates):
+    (batch,) = (on_device(batch, updates.accelerator.device) for batch in updates.batches())
+    return batch
 
 
 @pytest.mark.parametrize("method", TESTED)
 def test_an_update_needs_these_encoder_passes(recipe, method):
     updates = Updates(recipe(method), steps=1)
     model = updates.built.model
-    (batch,) = (on_device(batch, updates.accelerator.device) for batch in updates.batches())
-    passes = needed_passes(model, batch)
+    passes = needed_passes(model, batch_of(updates))
     found = [(type(p.encoder).__name__, p.needs, len(p.inputs["input_ids"])) for p in passes]
     assert found == [*TESTED[method].passes]
     trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
@@ -53,8 +51,7 @@ def test_an_update_needs_these_encoder_passes(recipe, method):
 
 def test_a_repeated_pass_has_the_prefixes_of_the_recorded_one(recipe):
     updates = Updates(recipe("diffaug", prefix_length=3, padded=True), steps=1)
-    (batch,) = (on_device(batch, updates.accelerator.device) for batch in updates.batches())
-    (encoder_pass,) = needed_passes(updates.built.model, batch)
+    (encoder_pass,) = needed_passes(updates.built.model, batch_of(updates))
     assert [keys.shape[2] for keys, _ in encoder_pass.prefixes] == [3] * len(encoder_pass.prefixes)
     assert encoder_pass.prefixes
     encoder_pass.forward()()
@@ -62,22 +59,13 @@ def test_a_repeated_pass_has_the_prefixes_of_the_recorded_one(recipe):
     assert all(keys.grad is not None for keys, _ in encoder_pass.prefixes)
 
 
-@pytest.fixture
-def lengths(tmp_path):
-    """A file of sentences with one, two or three times the length."""
-    texts = [" ".join(SENTENCES[number : number + 1 + number % 3]) for number in range(40)]
-    (tmp_path / "lengths.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
-    return str(tmp_path / "lengths.txt")
-
-
 def test_a_repeated_pass_of_packed_tokens_has_the_positions_of_the_recorded_one(recipe, lengths):
     """Packed prefixes are in one row. Together they can be longer than the table of positions."""
-    updates = Updates(recipe("diffaug", prefix_length=8, train_file=lengths), steps=1)
-    (batch,) = (on_device(batch, updates.accelerator.device) for batch in updates.batches())
+    updates = Updates(recipe("diffaug", prefix_length=8, train_file=lengths, batch_size=16), steps=1)
     backbone = updates.built.model.encoders()[0]
     outputs = []
     handle = backbone.register_forward_hook(lambda module, inputs, output: outputs.append(output[0].shape))
-    (encoder_pass,) = needed_passes(updates.built.model, batch)
+    (encoder_pass,) = needed_passes(updates.built.model, batch_of(updates))
     encoder_pass.forward()()
     handle.remove()
     assert encoder_pass.prefixes[0][0].shape[2] > backbone.config.max_position_embeddings
@@ -104,7 +92,7 @@ def test_the_training_benchmark_reports_passes_tokens_and_operations(recipe):
 
 
 def test_the_training_benchmark_compares_with_padded_updates(recipe, lengths):
-    report = benchmark_training(recipe(train_file=lengths), steps=2, repeats=1)
+    report = benchmark_training(recipe(train_file=lengths, max_length=32), steps=2, repeats=1)
     against = report["against padded"]
     assert against["limit"] == report["padded tokens"] / report["tokens"] > 1.1
     padding = report["padded tokens"] - report["tokens"]
@@ -119,6 +107,49 @@ def test_accumulated_batches_are_all_counted(recipe):
     assert report["padded tokens"] == sum(batch["input_ids"].numel() for batch in Updates(recipe(), 4).batches())
 
 
+def test_tensors_that_exist_at_different_times_are_not_added():
+    def run():
+        for _ in range(3):
+            torch.zeros(1000).add_(1)
+
+    assert allocated_at_most(run, torch.device("cpu")) < 2 * 4000
+
+
+# Of a tiny encoder, where vectors, masks and prefixes are large beside its activations.
+@pytest.mark.parametrize(
+    ("method", "most"), {"simcse": 1.01, "prdsimcse": 1.03, "diffcse": 1.01, "sgopt": 1.09, "l2pcsr": 1.13}.items()
+)
+def test_an_update_takes_little_more_memory_than_its_encoder_passes(recipe, method, most):
+    report = benchmark_memory(recipe(method, max_length=32))
+    peaks = report["peak bytes"]
+    assert report["memory ratio"] == peaks["ours"] / peaks["usual"] < most
+    assert report["kept bytes"] < peaks["usual"] and report["floor"] >= 1
+
+
+def test_the_floor_of_memory_has_the_gradients_of_the_heads(recipe):
+    report = benchmark_memory(recipe("simcse", projection="tanh"))
+    weights = 32 * 32 + 32  # a linear layer
+    assert report["peak bytes"]["usual"] * (report["floor"] - 1) == pytest.approx(4 * weights)
+
+
+def test_the_parts_of_an_update_add_up_to_it(recipe):
+    report = benchmark_epoch(recipe("simcse", eval_steps=5), steps=2)
+    parts = report["parts"]
+    assert set(parts) == {"data", "products", "elementwise", "checkpoint", "host"}
+    assert min(parts[name] for name in ("data", "products", "elementwise", "checkpoint")) > 0
+    # The profiler makes operators slower, so that nothing may be left for the host.
+    assert sum(parts.values()) > 0.99 * report["update"]
+    assert report["epoch"] == pytest.approx(report["update"] * 1e6 / report["batch_size"])
+    assert 0 < report["floor"] < report["update"]
+    assert list(report["largest"].values()) == sorted(report["largest"].values(), reverse=True)
+
+
+@pytest.mark.parametrize("benchmark", [benchmark_memory, benchmark_epoch, benchmark_training])
+def test_at_least_one_step(recipe, benchmark):
+    with pytest.raises(UserError, match="steps: 0 must be at least 1"):
+        benchmark(recipe(), steps=0)
+
+
 @pytest.mark.slow
 def test_the_trainer_benchmark_reports_speed_and_memory_of_both(recipe):
     plain = recipe(projection="none", learning_rate=0.0)
@@ -129,48 +160,21 @@ def test_the_trainer_benchmark_reports_speed_and_memory_of_both(recipe):
     assert report["precision"] == "no"
 
 
-@pytest.mark.parametrize("changes", [{"method": "l2pcsr"}, {"projection": "tanh"}])
-def test_recipes_that_sentence_transformers_cannot_train_are_refused(recipe, changes):
-    with pytest.raises(UserError, match="give a recipe of simcse and --projection none"):
-        benchmark_trainer(recipe(**changes), steps=1, repeats=1)
-
-
-@pytest.mark.slow
-def test_scaling_is_measured_by_separate_runs(recipe, tmp_path, monkeypatch):
-    monkeypatch.setitem(AXES, "batch_size", (4,))
-    report = benchmark_scaling(recipe(), axes=["batch_size"], steps=2, repeats=1)
-    points = report["axes"]["batch_size"]
-    assert list(points) == ["4"] and all(point["rows per second"] > 0 for point in points.values())
-    draw_scaling(report["axes"], tmp_path / "scaling.png")
-    assert (tmp_path / "scaling.png").stat().st_size > 5000
-    with pytest.raises(UserError, match="axes: 'inner_steps' must be one of batch_size, max_length, processes"):
-        benchmark_scaling(recipe(), axes=["inner_steps"])
-    with pytest.raises(UserError, match="batch_size 4: the run failed: error: .*no_such"):
-        benchmark_scaling(recipe(base_model="./no_such"), axes=["batch_size"])
-
-
-@pytest.mark.slow
-def test_soak_samples_memory_and_files_of_training_and_of_encoding(recipe, tmp_path):
-    report = benchmark_soak(recipe(), steps=2, lines=300, every=0.05)
-    for program in report["programs"].values():
-        assert max(program["rss"]) > 100 * 2**20 and max(program["files"]) > 3
-        assert program["second"] == sorted(program["second"])
-    assert "encoding: " in format_benchmark(report)
-    draw_soak(report["programs"], tmp_path / "soak.png")
-    assert (tmp_path / "soak.png").stat().st_size > 5000
-
-
-@pytest.mark.slow
-def test_soak_names_the_program_that_failed_and_its_error(recipe):
-    with pytest.raises(UserError, match="csezoo.training.train failed: error: .*no_such"):
-        benchmark_soak(recipe(base_model="./no_such"), steps=1, lines=1, every=0.05)
-
-
-def test_growth_is_measured_from_the_second_quarter_to_the_last():
-    leaking = summary([Sample(second, rss=1000 * second, files=5) for second in range(100)])
-    assert leaking["growth"] == {"rss": 50_000, "files": 0}
-    with pytest.raises(UserError, match="3 samples are too few"):
-        summary([Sample(0, 1, 1)] * 3)
+@pytest.mark.parametrize(
+    ("benchmark", "changes", "line"),
+    [
+        (benchmark_trainer, {"method": "l2pcsr"}, "give a recipe of simcse and --projection none"),
+        (benchmark_trainer, {"projection": "tanh"}, "give a recipe of simcse and --projection none"),
+        (
+            benchmark_losses,
+            {"pooling": "prompt", "prompts": ["this sentence : {sentence} means {mask} ."]},
+            "has no template",
+        ),
+    ],
+)
+def test_recipes_that_sentence_transformers_cannot_train_are_refused(recipe, benchmark, changes, line):
+    with pytest.raises(UserError, match=line):
+        benchmark(recipe(**changes), steps=1, repeats=1)
 
 
 def test_automatic_precision_is_the_one_measured_as_faster(recipe):
@@ -183,15 +187,41 @@ def test_automatic_precision_is_the_one_measured_as_faster(recipe):
     assert results["training"]["precision"] == expected
 
 
-def test_the_command_takes_keys_of_the_recipe(recipe, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("arguments", "recipe", "shown"),
+    [
+        (["training", "--repeats", "1"], "simcse-bert-base-uncased", "by counted operations"),
+        (["memory"], "simcse-bert-base-uncased", "with the gradients of the heads only"),
+        (["epoch"], "simcse-bert-base-uncased", "floor by operations"),
+        (["losses", "--repeats", "1"], "diffcse-bert-base-uncased-sts", "losses: "),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*lr_scheduler.step")
+def test_the_command_takes_keys_of_the_recipe_and_writes_a_report(
+    arguments, recipe, shown, options, bases, tmp_path, capsys
+):
     out = tmp_path / "report.json"
-    keys = {"base_model": recipe().base_model, "train_file": recipe().train_file, "batch_size": 8, "eval_data": "none"}
-    options = [text for key, value in keys.items() for text in (f"--{key}", str(value))]
-    steps = ["--steps", "1", "--repeats", "1", "--out", str(out)]
-    main(["benchmark", "training", "simcse-bert-base-uncased", *options, *steps])
-    report = json.loads(out.read_text(encoding="utf-8"))
-    assert report["batch_size"] == 8 and len(report["seconds"]["ours"]) == 1
-    assert f"; {report['floor']:.3f} by counted operations" in capsys.readouterr().out
+    generator = [f"--generator={bases['bert']}"] if "diffcse" in recipe else []
+    options = [*options, *generator, "--mixed_precision=no"]
+    main(["benchmark", arguments[0], recipe, "--steps", "1", "--out", str(out), *arguments[1:], *options])
+    report = read_json(out)
+    assert (report["steps"], report["batch_size"], report["machine"]["cpus"] >= 1) == (1, 8, True)
+    printed = capsys.readouterr().out
+    assert shown in printed and printed.strip().endswith(format_benchmark(report))
+
+
+def test_a_stream_is_read_and_resumed(options, tmp_path, capsys):
+    out = tmp_path / "stream.json"
+    arguments = ["--batches", "5", "--out", str(out), *options, "--batch_size=16", "--shuffle_buffer=32"]
+    main(["benchmark", "stream", "simcse-bert-base-uncased", *arguments])
+    report = read_json(out)
+    assert report["rows"] == 5 * 16
+    assert report["place"]["batch"] == 4 and report["place"]["block"] == 2, "a block has two batches"
+    assert report["rows per second"] == pytest.approx(80 / report["seconds to read"])
+    assert f"{report['rows per second']:,.0f} rows per second" in capsys.readouterr().out
+
+
+def test_a_command_without_a_recipe_takes_no_keys(capsys):
     with pytest.raises(SystemExit):
         main(["recipes", "--batch_size", "8"])
     assert "unrecognized arguments: --batch_size 8" in capsys.readouterr().err

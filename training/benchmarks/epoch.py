@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import save_file
 from torch.profiler import ProfilerActivity, profile
 
-from ...errors import UserError
-from ...files import flush
-from ...hub import sha256
-from ...recipes import Recipe
-from ..race import machine
-from ..training import Updates, matmul_rate, operations
+from ..errors import UserError
+from ..files import flush
+from ..hub import sha256
+from ..recipes import Recipe
+from .race import machine
+from .training import Updates, matmul_rate, operations
 
 # Parts of the names of operators that multiply matrices, attention among them. All others go element by element.
 PRODUCTS = ("mm", "matmul", "linear", "convolution", "attention")
@@ -70,6 +70,7 @@ def benchmark_epoch(recipe: Recipe, *, steps: int = 10) -> dict[str, Any]:
     return {
         "benchmark": "epoch",
         **updates.settings(),
+        "steps": steps,
         "update": update,
         "parts": parts,
         "floor": counted / matmul_rate(updates.accelerator),

@@ -7,9 +7,15 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from csezoo.modeling.serving.modeling_csezoo import CsezooModel
-from csezoo.training.benchmarks.encoding import benchmark_encoding, race_encoders
+from csezoo.training.benchmarks.encoding import (
+    benchmark_encoding,
+    benchmark_sts,
+    padded_encoder,
+    race_encoders,
+    score_as_senteval,
+    senteval_order,
+)
 from csezoo.training.benchmarks.race import race
-from csezoo.training.benchmarks.sts import benchmark_sts, padded_encoder, score_as_senteval, senteval_order
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.suites import evaluate_tasks

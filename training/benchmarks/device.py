@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,18 +14,18 @@ from typing import Any
 
 import torch
 from accelerate.state import AcceleratorState
-from transformers import PreTrainedModel
+from transformers import BertConfig, BertForMaskedLM, BertTokenizer, PreTrainedModel
 
 from csezoo.modeling.contrastive.compiled_layers import compile_layers
 
-from ...environment import progress_bar
-from ...errors import UserError
-from ...evaluation.suites import encode_once
-from ...evaluation.tasks.sts import PairTask
-from ...recipes import load_recipe
-from ..race import machine
-from ..training import Updates, encoders, matmul_rate, operations
-from .random_base import SIZES, sentences, write_base
+from ..environment import default_device, progress_bar
+from ..errors import UserError
+from ..evaluation.suites import encode_once
+from ..evaluation.tasks.sts import PairTask
+from ..quickstart.base import SPECIAL_TOKENS
+from ..recipes import load_recipe
+from .race import machine
+from .training import Updates, encoders, matmul_rate, operations
 
 RECIPES = {
     "simcse": "simcse-bert-base-uncased",
@@ -38,6 +39,13 @@ RECIPES = {
     "contrastive_tension": "contrastive-tension-bert-base-uncased",
     "isbert": "isbert-bert-base-uncased",
 }
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 400},
+    "small": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "vocab_size": 30522},
+    "base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "vocab_size": 30522},
+    "large": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "vocab_size": 30522},
+}
+CHARACTERS = [*"abcdefghijklmnopqrstuvwxyz", *".,:;!?'()-", '"']
 PRECISIONS = ("bf16", "fp16", "no")
 WARM = 3  # updates before those that are timed
 # To encode, by the size of the encoder; and pairs of an evaluation, as many as STS-B dev has.
@@ -113,7 +121,7 @@ def benchmark_device(
     Raises:
         UserError: an unknown size, method or precision.
     """
-    on_gpu = torch.cuda.is_available()
+    on_gpu = default_device().type == "cuda"
     precisions = precisions or (PRECISIONS if on_gpu else ("no", "bf16"))
     for name, given, known in (
         ("size", [size], SIZES),
@@ -251,3 +259,23 @@ def measure_encoding(files: dict[str, str], size: str) -> dict[str, Any]:
         if precision == "float32":
             figures["evaluation"] = timed(lambda: task.results(encode_once(encode, [task])))
     return figures
+
+
+def write_base(directory: Path, size: str, layers: int | None = None) -> None:
+    """Write a BERT with random weights, and a tokenizer that reads each word of `sentences` as one piece."""
+    sizes = SIZES[size] | ({"num_hidden_layers": layers} if layers else {})
+    pieces = [*SPECIAL_TOKENS, *CHARACTERS, *(f"##{character}" for character in CHARACTERS)]
+    pieces += [f"w{number}" for number in range(sizes["vocab_size"] - len(pieces))]
+    config = BertConfig(**sizes, intermediate_size=4 * sizes["hidden_size"], pad_token_id=0)
+    torch.manual_seed(0)
+    BertForMaskedLM(config).save_pretrained(directory)
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    BertTokenizer(vocab=vocabulary, do_lower_case=True, model_max_length=512).save_pretrained(directory)
+
+
+def sentences(number: int, size: str, seed: int = 0) -> list[str]:
+    """Return sentences of random words, with lengths as in Wikipedia: log-normal, median 24."""
+    draw = random.Random(seed)
+    words = SIZES[size]["vocab_size"] - len(SPECIAL_TOKENS) - 2 * len(CHARACTERS)
+    lengths = (min(200, max(3, round(draw.lognormvariate(3.18, 0.44)))) for _ in range(number))
+    return [" ".join(f"w{draw.randrange(words)}" for _ in range(length)) for length in lengths]
