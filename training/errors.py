@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from types import FrameType
 from typing import cast
 
@@ -69,7 +70,7 @@ def library_errors(message: str) -> Iterator[None]:
         raise UserError(message.replace("{error}", one_line(error))) from error
 
 
-def one_line(error: BaseException) -> str:
+def one_line(error: object) -> str:
     r"""Return a message on one line, cut to 400 characters.
 
     Example:
@@ -114,6 +115,18 @@ def refuse_bytes(where: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise UserError(f"{where}: {quoted(text)} is not UTF-8; rename the file, or correct the text") from None
+
+
+def refuse_missing(what: str, *packages: str) -> None:
+    """Refuse an option or a command whose packages are not installed.
+
+    Example:
+        >>> refuse_missing("--onnx", "no_such_package", "numpy")
+        Traceback (most recent call last):
+        csezoo.training.errors.UserError: --onnx needs packages that are not installed: pip install no_such_package
+    """
+    if missing := [name for name in packages if find_spec(name) is None]:
+        raise UserError(f"{what} needs packages that are not installed: pip install {' '.join(missing)}")
 
 
 # What the user can do about an error of the operating system. Any other one is a defect, and keeps its traceback.

@@ -18,7 +18,7 @@ from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning, SimCSEMo
 from csezoo.modeling.contrastive.published import load_published
 from csezoo.modeling.serving.own_form_csezoo import CsezooOwnFormModel
 from csezoo.training.publishing.fingerprints import verify_repository
-from csezoo.training.publishing.staging import check_files
+from csezoo.training.publishing.staging import verify_files
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES
 from tests.families import family_config
@@ -88,7 +88,7 @@ def test_a_changed_model_is_saved_with_all_files_and_a_new_fingerprint(repositor
     if model.config.is_plain:
         close(served(tmp_path, trust=False), expected)
     shutil.copy(repository / "README.md", tmp_path)
-    assert check_files(tmp_path) == "checked   0 checksums, card, audit"
+    assert verify_files(tmp_path) == "checked   0 checksums, card, audit"
     files, tokens, vectors = verify_repository(str(tmp_path))
     assert "no checksums" in files and "match" in tokens and "match" in vectors
     assert warned() == []

@@ -44,9 +44,6 @@ def write_cards(directory: Path) -> list[Entry]:
         directory: the directory of the cards. A sub-directory with `recipe.yaml` and `results.json` is a measured run;
             its card is written there. JSON files in `untrained/` are results of encoders without training.
 
-    Returns:
-        The rows of the index.
-
     Raises:
         UserError: a recipe or a results file cannot be read, a link leads out of the directory, it cannot be
             written, or another index or results.csv is in it.

@@ -88,13 +88,7 @@ def model_card(
 
 
 def recipe_card(recipe: Recipe, *, ideas_at: str, changed: Sequence[Model] = ()) -> ModelCard:
-    """Return the card of a recipe that has not been trained: its methods, and the numbers of the papers.
-
-    Args:
-        recipe: a recipe of the zoo.
-        ideas_at: as for `model_card`.
-        changed: measured runs that change settings of the recipe, such as its base model; the card links them.
-    """
+    """Return the card of a recipe that has not been trained: its methods, and the numbers of the papers."""
     tables = [f"Runs with other settings:\n\n{models_table(changed)}"] if changed else []
     return fill_card(
         _metadata(recipe, [], False),

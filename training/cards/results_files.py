@@ -55,11 +55,7 @@ def read_rows(path: str) -> list[Row]:
 
 
 def different_data(paths: Sequence[str]) -> list[str]:
-    """Return the headings of the columns whose scores are not of the same data in all results files.
-
-    Args:
-        paths: files that `read_rows` can read.
-    """
+    """Return the headings of the columns whose scores are not of the same data in all results files."""
     data: dict[str, set[str]] = {}
     for path in paths:
         newest = {column(result): result for result in read_json(Path(path))["results"] if "sha256" in result}

@@ -79,12 +79,12 @@ def cards(options: argparse.Namespace) -> None:
     if options.docs and not options.html:
         raise UserError(f"docs: {options.docs} becomes a part of the website; give --html too")
     if options.html:  # before anything is written
-        from ..cards.website.documentation import check_documentation
-        from ..cards.website.pages import check_place
+        from ..cards.website.documentation import refuse_documentation
+        from ..cards.website.pages import refuse_place
 
-        check_place(Path(options.html), Path(options.out), *([Path(options.docs)] if options.docs else []))
+        refuse_place(Path(options.html), Path(options.out), *([Path(options.docs)] if options.docs else []))
         if options.docs:
-            check_documentation(Path(options.docs))
+            refuse_documentation(Path(options.docs))
     entries = write_cards(Path(options.out))
     print(f"{options.out}: {sum(entry.card is not None for entry in entries)} cards")
     if options.html:

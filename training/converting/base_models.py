@@ -13,7 +13,7 @@ from ..files import empty_target, new_directory, write_json
 from ..loading.sizes import refuse_oversized
 from .convert import RECEIPT
 from .source import Source, find_source, read_backbone_config, read_tokenizer, read_weights
-from .tensors import check_new_names, check_positions, listed
+from .tensors import listed, refuse_equal_names, refuse_other_positions
 
 KIND = "base"
 # Layer norms had these names before BERT came to PyTorch.
@@ -65,13 +65,13 @@ def _load(source: Source) -> tuple[PreTrainedModel, list[str]]:
     config, _ = read_backbone_config(source)
     read = read_weights(source.weights)
     new_names = {name: _new_name(name) for name in read}
-    check_new_names(new_names)
+    refuse_equal_names(new_names)
     tensors = {new_names[name]: tensor for name, tensor in read.items()}
     with library_errors(f"{source.name}: its weights do not fit its config.json ({{error}})"):
         refuse_oversized(source.name, config.to_dict(), lambda: AutoModelForMaskedLM.from_config(config))
         model = AutoModelForMaskedLM.from_config(config)
         missing, dropped = model.load_state_dict(tensors, strict=False)
-    check_positions(tensors, dropped)
+    refuse_other_positions(tensors, dropped)
     state = model.state_dict()
     # Tied tensors share their memory, and a file has only one of them.
     filled = {state[name].data_ptr() for name in tensors if name in state}

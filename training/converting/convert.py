@@ -26,7 +26,7 @@ from ..publishing.fingerprints import add_checksums
 from ..recipes.released import Kind, Released, kinds, released
 from .prefixes import key_value_prefixes
 from .source import Source, find_source, read_backbone_config, read_tokenizer, read_weights
-from .tensors import check_positions, check_state, sort_tensors
+from .tensors import refuse_other_positions, refuse_other_tensors, sort_tensors
 
 RECEIPT = "conversion.json"
 
@@ -112,7 +112,7 @@ def _write(directory: Path, source: Source, rules: Kind, keys: dict[str, Any]) -
     tokenizer = read_tokenizer(source, backbone_config)
     tensors = read_weights(source.weights)
     kept, dropped = sort_tensors(tensors, rules)
-    check_positions(tensors, dropped)
+    refuse_other_positions(tensors, dropped)
     transform_from = keys.pop("transform_from", None)
     if source.pooling:
         keys["pooling"] = source.pooling
@@ -202,6 +202,6 @@ def _model(
 ) -> SentenceEncoderModel:
     """Return the encoder with these very tensors, so that nothing is copied."""
     model = model_class(config)
-    check_state(state, model)
+    refuse_other_tensors(state, model)
     model.load_state_dict(state, assign=True)
     return cast(SentenceEncoderModel, model.eval())

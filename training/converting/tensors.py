@@ -56,11 +56,11 @@ def sort_tensors(names: Iterable[str], kind: Kind) -> tuple[dict[str, str], dict
             unknown.append(name)
     if unknown:
         raise UserError(f"no rule of this kind of checkpoint names {listed(unknown)}; is it another kind (--as)?")
-    check_new_names(kept)
+    refuse_equal_names(kept)
     return kept, dropped
 
 
-def check_new_names(new_names: Mapping[str, str]) -> None:
+def refuse_equal_names(new_names: Mapping[str, str]) -> None:
     """Refuse two tensors of a file that would get one name, because only one of them could be kept."""
     first: dict[str, str] = {}
     for name, new in new_names.items():
@@ -68,7 +68,7 @@ def check_new_names(new_names: Mapping[str, str]) -> None:
             raise UserError(f"{other} and {name} would both become {new}; delete the one that is not used")
 
 
-def check_positions(tensors: Mapping[str, torch.Tensor], dropped: Iterable[str]) -> None:
+def refuse_other_positions(tensors: Mapping[str, torch.Tensor], dropped: Iterable[str]) -> None:
     """Refuse a buffer of positions that does not count 0, 1, 2, …, because dropping it would change the vectors."""
     for name in dropped:
         if name.endswith(POSITIONS):
@@ -77,7 +77,7 @@ def check_positions(tensors: Mapping[str, torch.Tensor], dropped: Iterable[str])
                 raise UserError(f"{name} does not count 0, 1, 2, …, so these positions cannot be kept")
 
 
-def check_state(state: Mapping[str, torch.Tensor], model: torch.nn.Module) -> None:
+def refuse_other_tensors(state: Mapping[str, torch.Tensor], model: torch.nn.Module) -> None:
     """Compare tensors by their new names with what a model needs.
 
     Raises:

@@ -59,11 +59,6 @@ FORMATS: dict[str, Callable[[int, list[str], np.ndarray, str], bytes]] = {
 def write_shard(path: Path, first_row: int, texts: list[str], embeddings: np.ndarray, receipt: dict) -> None:
     """Write a complete shard or nothing. An unfinished shard is a hidden file, which readers skip.
 
-    Args:
-        path: its suffix selects the format.
-        first_row: the row of the first text in the embedded file, from 0.
-        receipt: what the embeddings depend on, kept in the metadata.
-
     Raises:
         UserError: the file cannot be written.
     """
@@ -81,10 +76,6 @@ def write_shard(path: Path, first_row: int, texts: list[str], embeddings: np.nda
 
 def finished_shards(directory: Path, receipt: dict, decisive: tuple[str, ...]) -> set[str]:
     """Return the names of the shards that a directory already contains.
-
-    Args:
-        receipt: what the new embeddings depend on.
-        decisive: keys of `receipt` in which the existing shards must agree with it.
 
     Raises:
         UserError: a file is not a shard, or its receipt differs in a decisive key.

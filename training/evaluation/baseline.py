@@ -27,13 +27,6 @@ def keep_baseline(
 ) -> dict[str, Any]:
     """Score the base model before training, and keep the scores in the directory of a run.
 
-    Args:
-        directory: of the run.
-        name: what the base model is: `as served`, or `untrained, cls` for a bare encoder.
-        encode: of the base model.
-        tasks: dev and tests of the run.
-        shown: tasks whose nearest sentences the card shows.
-
     Returns:
         `name`, `results`, and `neighbours`, the nearest sentences.
     """

@@ -228,9 +228,6 @@ def _encoder_receipt(
 def model_receipt(model: str) -> dict[str, str | None]:
     """Return the part of a receipt that identifies the model by its files, wherever they are stored.
 
-    Args:
-        model: directory or Hub id of a model that has been loaded before.
-
     Returns:
         `model_sha256`, a checksum of the names and contents of the weights, configuration and tokenizer files, and
         `model_revision`, the commit of a Hub repository (None for a directory).
@@ -255,9 +252,6 @@ def recipe_of(model: str) -> Recipe | None:
     """Return the recipe that made a model of the zoo, or None if it is not known.
 
     It is in the published repository, or in the directory of the run that has the model in its `best/`.
-
-    Args:
-        model: directory or Hub id of a model that has been loaded before.
 
     Raises:
         UserError: there is a recipe, but it cannot be read.

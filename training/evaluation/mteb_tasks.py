@@ -6,28 +6,17 @@ mteb needs Python 3.11 and is imported only when it is used.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import UserError, quoted
+from ..errors import UserError, quoted, refuse_missing
 from .encoders import load_encoder
 from .sentence_vectors import Encode
 
 # Our tasks that have the pairs of MTEB's. Its SICK-R is train, trial and test together, ours the test pairs only.
 SAME_PAIRS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark")
-
-
-def require_mteb() -> None:
-    """Check that mteb is installed.
-
-    Raises:
-        UserError: it is not.
-    """
-    if find_spec("mteb") is None:
-        raise UserError("this needs mteb, and Python 3.11 or newer: pip install mteb")
 
 
 def run_mteb(
@@ -49,7 +38,7 @@ def run_mteb(
     Raises:
         UserError: mteb is not installed, a task does not exist, or its data is missing.
     """
-    require_mteb()
+    refuse_missing("MTEB (and Python 3.11 or newer)", "mteb")
     import mteb
     from mteb.cache import ResultCache
 
@@ -73,13 +62,7 @@ def run_mteb(
 
 
 def model_meta(model: str, receipt: dict, encode: Encode, name: str | None) -> Any:
-    """Return MTEB's description of a model, whose loader returns an encoder for MTEB's tasks.
-
-    Args:
-        model, name: as for `run_mteb`.
-        receipt: of the model, see `load_encoder`.
-        encode: texts to vectors.
-    """
+    """Return MTEB's description of a model, whose loader returns an encoder for MTEB's tasks."""
     from mteb.models import ModelMeta
     from mteb.models.model_meta import ScoringFunction
 
@@ -148,7 +131,7 @@ def write_results(
     Raises:
         UserError: mteb is not installed, or a result is of other texts than MTEB's.
     """
-    require_mteb()
+    refuse_missing("MTEB (and Python 3.11 or newer)", "mteb")
     import mteb
     from mteb.cache import ResultCache
     from mteb.results import TaskResult

@@ -17,12 +17,6 @@ RANKS = "ranks.npz"  # the file's name beside the results of a run
 def save_ranks(file: Path, tasks: Sequence[PairTask], vectors: Vectors, model_sha256: str) -> list[np.ndarray]:
     """Write the ranks of the cosines of each task, from 0; equal cosines have equal ranks.
 
-    Args:
-        file: to be written, or replaced. About 35 kB for the seven STS tasks.
-        tasks: their names are all different.
-        vectors: of their sentences.
-        model_sha256: checksum of the weights.
-
     Returns:
         The ranks of each task, `(pairs,)` in the smallest type of integers.
     """

@@ -28,12 +28,7 @@ class TransferDevTask(TransferTask):
 
 
 def load_dev_tasks(choice: str, data: str) -> list[Task]:
-    """Read the tasks of a choice for use in training: transfer tasks in the protocol `fast`, on dev alone.
-
-    Args:
-        choice: one of `DEV_SUITES`; any other one has the tasks of `sts-dev`.
-        data: `hub`, or a directory in SentEval's layout.
-    """
+    """Read the tasks of a choice for use in training: transfer tasks in the protocol `fast`, on dev alone."""
     suites = DEV_SUITES.get(choice, DEV_SUITES["sts-dev"])
     if suites == ("transfer",):
         tasks = [load_transfer_task(name, data, "fast") for name in TRANSFER_TASKS]

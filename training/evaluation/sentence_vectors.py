@@ -58,15 +58,7 @@ def vectors_of(encode: Encode, sentences: list[str]) -> np.ndarray:
         encoded = encode(sentences)
     except ValueError as error:
         raise UserError(f"encode: {one_line(error)}") from error
-    return check_vectors(np.asarray(encoded, dtype=np.float32), sentences)
-
-
-def check_vectors(vectors: np.ndarray, sentences: list[str]) -> np.ndarray:
-    """Return the vectors after checking that there is one finite vector for each sentence.
-
-    Raises:
-        UserError: the shape does not fit the sentences, or a vector is not finite.
-    """
+    vectors = np.asarray(encoded, dtype=np.float32)
     if vectors.ndim != 2 or len(vectors) != len(sentences):
         raise UserError(
             f"encode returned shape {vectors.shape} for {len(sentences)} sentences; it must return one vector per text"

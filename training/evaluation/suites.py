@@ -17,7 +17,7 @@ from .tasks.encoding_cost import CostTask, load_cost
 from .tasks.geometry import GeometryTask, load_geometry
 from .tasks.multilingual import load_chinese, load_spanish, load_sts17
 from .tasks.names import DEV_TASK, SICKR_DEV_TASK, STS_TASKS, TRANSFER_TASKS
-from .tasks.releases import check_release
+from .tasks.releases import compare_with_release
 from .tasks.retrieval import NeighboursTask, RetrievalTask, load_retrieval
 from .tasks.search import SearchTask
 from .tasks.sts import PairTask, load_lengths, load_pairs_file, load_task
@@ -148,4 +148,4 @@ def encode_once(encode: Encode, tasks: Sequence[Task]) -> SentenceVectors:
 def full_receipt(task: Task, receipt: dict | None) -> dict[str, object]:
     """Return everything that a task's score depends on: its data, the encoder, the library versions."""
     data = task.receipt()
-    return {**data, **check_release(task.name, data), **(receipt or {}), "versions": versions()}
+    return {**data, **compare_with_release(task.name, data), **(receipt or {}), "versions": versions()}

@@ -29,9 +29,6 @@ def run_on_ray(work: Callable[[Task], object], tasks: Sequence[Task], launcher: 
         launcher: options of `accelerate launch`: a task gets as many processors, and GPUs if the cluster has some, as
             they ask for processes.
 
-    Returns:
-        The numbers of the tasks that failed, with the reason.
-
     Raises:
         UserError: Ray is not installed.
     """

@@ -96,7 +96,7 @@ def run_on_slurm(
         try:
             reason = job.result() if job.paths.result_pickle.is_file() else "the job ended without a result"
         except FailedJobError as error:
-            reason = one_line(FailedJobError(str(error).rpartition("Error: ")[2]))
+            reason = one_line(str(error).rpartition("Error: ")[2])
         if reason:
             failed[number] = f"{reason} ({job.paths.stderr})"
     return failed
@@ -126,7 +126,7 @@ def _states(name: str) -> list[str]:
     command = ["squeue", "--noheader", "--array", f"--name={name}", "--format=%T"]
     asked = subprocess.run(command, capture_output=True, text=True)
     if asked.returncode:
-        raise UserError(f"--on slurm: squeue failed: {one_line(RuntimeError(asked.stderr))}")
+        raise UserError(f"--on slurm: squeue failed: {one_line(asked.stderr)}")
     return asked.stdout.split()
 
 

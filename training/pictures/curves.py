@@ -12,10 +12,6 @@ def draw_prefix_tuning(metrics: Path) -> None:
     """Draw δ and κ over the updates of the stage on labelled pairs, and δ of dropout (figure 3 of DiffAug).
 
     The picture is `prefix_tuning.png`, beside the metrics. Without measurements nothing is drawn.
-
-    Args:
-        metrics: a run's `metrics.jsonl`. A line with `delta` also has `kappa` and `delta_dropout` if the model has
-            prefixes.
     """
     lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     lines = [line for line in lines if "delta" in line]
@@ -42,10 +38,6 @@ def draw_training_curves(metrics: Path, chosen: int | None) -> None:
     """Draw the loss and the dev score over a run's updates, and mark the chosen checkpoint if it has a score.
 
     The picture is `training_curves.png`, beside the metrics. Without losses and scores nothing is drawn.
-
-    Args:
-        metrics: a run's `metrics.jsonl`.
-        chosen: update of the chosen checkpoint.
     """
     lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     losses = [(line["step"], line["loss"]) for line in lines if "loss" in line]

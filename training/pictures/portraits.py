@@ -51,13 +51,7 @@ def layers_picture(model: str, pooling: str | None, data: str, path: str | Path)
 
 @torch.no_grad()
 def layer_scores(model: str, task: PairTask, *, batch_size: int = 128) -> np.ndarray:
-    """Return Spearman × 100 of each layer, the embedding layer first, with each of `POOLINGS`: `(layers, poolings)`.
-
-    Args:
-        model: directory or Hub id.
-        task: pairs with gold scores.
-        batch_size: maximum number of texts per forward pass.
-    """
+    """Return Spearman × 100 of each layer, embeddings first, with each of `POOLINGS`, `(layers, poolings)`."""
     encoder, tokenizer = plain_encoder(model, "cls")
     encoder.to(default_device())  # type: ignore[arg-type]  # a decorator hides `self`
     sentences = sorted(task.sentences(), key=lambda sentence: (len(sentence), sentence))

@@ -137,14 +137,7 @@ def adapter_of_run(run: str, directory: Path, base: str | None = None) -> None:
 
 
 def write_adapter_files(directory: Path, recipe: Recipe, results: dict, fingerprint: dict, base_sha256: str) -> None:
-    """Add to the files of PEFT what a reader and `csezoo merge` need.
-
-    Args:
-        directory: of the adapter.
-        recipe, results: of the run; the recipe's base model is on the Hub.
-        fingerprint: of the model with the adapter, as in its repository.
-        base_sha256: checksum of the base model's weights.
-    """
+    """Add to the files of PEFT what a reader and `csezoo merge` need."""
     vectors = {name: fingerprint[name] for name in ("sentences", "token_ids", "embeddings")}
     trained_on = {"model": recipe.base_model, "file": BASE_WEIGHTS, "sha256": base_sha256}
     write_fingerprint(directory, {**vectors, "base": trained_on})
@@ -153,14 +146,7 @@ def write_adapter_files(directory: Path, recipe: Recipe, results: dict, fingerpr
 
 
 def stage_adapter(run: str, to: str, staged: Path, base: str | None = None) -> None:
-    """Write the files of an adapter as they will be published.
-
-    Args:
-        run: the directory of a run, whose adapter is then made, or of an adapter.
-        to: `ORG/NAME`, for the card.
-        staged: a new directory.
-        base: see `adapter_of_run`.
-    """
+    """Write the files of an adapter as they will be published."""
     if not Path(run, ADAPTER).is_file():
         adapter_of_run(run, staged, base)
     else:
@@ -173,12 +159,8 @@ def stage_adapter(run: str, to: str, staged: Path, base: str | None = None) -> N
     save_card(staged, recipe, read_json(staged / "results.json"), adapter=to)
 
 
-def check_adapter(staged: Path) -> str:
-    """Merge a staged adapter with its base model, and compare the model with the fingerprint.
-
-    Returns:
-        One line that says what was checked.
-    """
+def verify_adapter(staged: Path) -> str:
+    """Merge a staged adapter with its base model, and compare the model with the fingerprint."""
     with TemporaryDirectory() as merged:
         merge_adapter(str(staged), str(Path(merged, "model")))
     return "checked   token ids and vectors, merged with the base model"

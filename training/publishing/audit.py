@@ -76,10 +76,6 @@ def audit_repository(repository: str, revision: str | None = None) -> tuple[str,
 def audit(directory: Path, releases: Path = RELEASES) -> list[Finding]:
     """Return the findings in a directory, by file.
 
-    Args:
-        directory: the repository.
-        releases: the checksums of the code of each release.
-
     Raises:
         UserError: it has far more files than a repository.
     """

@@ -16,12 +16,12 @@ from transformers.utils import logging
 
 from csezoo.modeling.serving.modeling_csezoo import CsezooModel
 
-from ..errors import UserError, one_line
+from ..errors import UserError, one_line, refuse_missing
 from ..evaluation.encoders import checkpoint_tokenizer, load_checkpoint
 from ..files import empty_target, new_directory
 from ..hub import is_hidden, local_directory
 from .fingerprints import FORMATS, add_checksums
-from .onnx_graph import require, write_onnx
+from .onnx_graph import write_onnx
 from .quantized import quantize_and_measure
 from .staging import PLACEHOLDER, finished_repository
 
@@ -87,9 +87,9 @@ def export(
         )
     target = empty_target(to)
     if onnx:
-        require("--onnx", "onnx", "onnxscript", "onnxruntime")
+        refuse_missing("--onnx", "onnx", "onnxscript", "onnxruntime")
     if openvino:
-        require("--openvino", "openvino", "nncf")
+        refuse_missing("--openvino", "openvino", "nncf")
     source = finished_repository(str(local_directory(run)), SAVED)
     logging.disable_progress_bar()
     encoder = load_checkpoint(str(source)).eval()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import warnings
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -29,16 +28,6 @@ def largest_difference(actual: np.ndarray, expected: np.ndarray) -> float:
         0.2
     """
     return float(np.abs(actual - expected).max() / max(1.0, np.abs(actual).max(), np.abs(expected).max()))
-
-
-def require(option: str, *packages: str) -> None:
-    """Check that the packages that an option needs are installed.
-
-    Raises:
-        UserError: one is missing.
-    """
-    if missing := [name for name in packages if find_spec(name) is None]:
-        raise UserError(f"{option} needs packages that are not installed: pip install {' '.join(missing)}")
 
 
 class Graph(nn.Module):
@@ -73,12 +62,6 @@ def write_onnx(
     Inputs are `input_ids` and `attention_mask` `(batch, tokens)` of any size; outputs are `last_hidden_state` and
     `sentence_embedding`, after pooling and the layers that follow it. The one file contains the weights too, so it is
     limited to 2 GB.
-
-    Args:
-        file: the file to write; its directory is created.
-        encoder: the serving model, in evaluation mode, on the CPU.
-        tokenizer: its tokenizer.
-        texts: texts of different lengths. The vectors are compared on the first text, on the first two, and on all.
 
     Raises:
         UserError: the vectors differ by more than `TOLERANCE`.

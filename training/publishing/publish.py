@@ -16,10 +16,10 @@ from huggingface_hub.hf_api import ModelInfo, RepoSibling
 from huggingface_hub.utils import disable_progress_bars, logging
 from huggingface_hub.utils.sha import git_hash
 
-from ..errors import OutOfTimeError, UserError
+from ..errors import OutOfTimeError, UserError, one_line
 from ..hub import differing_files, is_hidden, sha256, within_time
-from .adapters import check_adapter, stage_adapter
-from .staging import EVAL_FILES, check_as_a_stranger, check_files, stage
+from .adapters import stage_adapter, verify_adapter
+from .staging import EVAL_FILES, stage, verify_as_a_stranger, verify_files
 
 Operation = CommitOperationAdd | CommitOperationDelete
 
@@ -102,7 +102,7 @@ def publish(
             stage_adapter(run, to, staged, base)
         else:
             stage(run, to, staged)
-            report(check_files(staged))
+            report(verify_files(staged))
         try:
             known = within_time(f"the request for {to}", lambda: _find(api, to))
             tagged = within_time(f"the request for {to}", lambda: _tagged(api, to, tag)) if known and tag else None
@@ -115,7 +115,7 @@ def publish(
             raise UserError(f"--tag {tag}: {to} has this tag on another commit; give another name")
         for line in plan:
             report(line)
-        report(check_adapter(staged) if adapter else check_as_a_stranger(staged))
+        report(verify_adapter(staged) if adapter else verify_as_a_stranger(staged))
         commit = partial(_commit, api, to, known, operations, private, create_pr, message)
         sha, revision, url = within_time(f"the commit to {to}", commit)
         unchecked = f"commit {sha} was made but not checked; publish again to finish"
@@ -218,13 +218,9 @@ def _explain(error: BaseException, to: str) -> str:
         error = error.__cause__
     if isinstance(error, HfHubHTTPError):
         status = error.response.status_code
-        message = _one_line(error.server_message or error.response.reason_phrase)
+        message = one_line(error.server_message or error.response.reason_phrase)
         way_out = WAYS_OUT.get(status, "publish again later" if status >= 500 else "fix that and publish again")
         return f"the Hub refused {to} with {status} ({message}): {way_out}"
     if isinstance(error, HTTPError | JSONDecodeError):
         return f"{constants.ENDPOINT} cannot be reached ({type(error).__name__}): check the network and HF_ENDPOINT"
-    return f"{to} was not published: {_one_line(str(error))}"  # the client's message names the way out
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:300]
+    return f"{to} was not published: {one_line(error)}"  # the client's message names the way out

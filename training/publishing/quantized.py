@@ -94,12 +94,6 @@ def write_int8(file: Path) -> Path:
     Like `export_dynamic_quantized_onnx_model` of sentence-transformers, this is dynamic quantisation of ONNX Runtime:
     weights are quantised per output channel, activations when the model runs. It needs no calibration texts, and the
     same file is always quantised to the same bytes.
-
-    Args:
-        file: the float32 file.
-
-    Returns:
-        The new file.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -126,10 +120,6 @@ def write_openvino_int8(file: Path, tokenizer: PreTrainedTokenizerBase) -> Path:
 
     Like `export_static_quantized_openvino_model` of sentence-transformers, this is static quantisation of NNCF for
     Transformers, but with the texts in `CALIBRATION`. The same file is always quantised to the same bytes.
-
-    Args:
-        file: the float32 ONNX file, `onnx/model.onnx`.
-        tokenizer: of the model.
 
     Returns:
         The `.xml` file; its weights are in the `.bin` file beside it.
@@ -198,15 +188,7 @@ def quantize_and_measure(
     openvino: bool = False,
     data: str | None = None,
 ) -> list[Quantized]:
-    """Write the int8 files, and measure what they save and cost.
-
-    Args:
-        file: the ONNX file in float32, `onnx/model.onnx`.
-        encoder: the model in float32, on the CPU.
-        tokenizer: its tokenizer.
-        openvino: whether to write the file for OpenVINO too.
-        data: of the STS tasks, as `csezoo evaluate --data` takes it; without it they are left out.
-    """
+    """Write the int8 files, and measure what they save and cost."""
 
     def by_torch(texts: list[str]) -> np.ndarray:
         return encoder.encode(texts, tokenizer, batch_size=BATCH_SIZE)

@@ -79,10 +79,6 @@ def hide_paths(staged: Path) -> None:
 def finished_repository(run: str, needed: tuple[str, ...] = NEEDED) -> Path:
     """Return the `best/` of a run, or `run` itself if it is a repository directory.
 
-    Args:
-        run: a directory.
-        needed: files that must be in it.
-
     Raises:
         UserError: files are missing.
     """
@@ -150,11 +146,8 @@ def _without_directories(value: Any) -> Any:
     return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
 
 
-def check_files(staged: Path) -> str:
+def verify_files(staged: Path) -> str:
     """Check card metadata, audit and checksums, without loading the model.
-
-    Returns:
-        One line that says what was checked.
 
     Raises:
         UserError: the first problem.
@@ -176,11 +169,8 @@ def check_files(staged: Path) -> str:
     return f"checked   {len(checksums)} checksums, card, audit"
 
 
-def check_as_a_stranger(staged: Path) -> str:
+def verify_as_a_stranger(staged: Path) -> str:
     """Load and verify the model in a new process with torch and transformers, but without csezoo, Hub and token.
-
-    Returns:
-        One line that says what was checked.
 
     Raises:
         UserError: the model does not load, or its token ids or vectors differ from the fingerprint.
@@ -192,5 +182,5 @@ def check_as_a_stranger(staged: Path) -> str:
         done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         *_, last = done.stderr.splitlines() or [f"exit code {done.returncode}"]
-        raise UserError(f"a new process without csezoo cannot load and verify the model ({one_line(Exception(last))})")
+        raise UserError(f"a new process without csezoo cannot load and verify the model ({one_line(last)})")
     return "checked   token ids and vectors, loaded in a new process without csezoo"

@@ -137,11 +137,7 @@ def _spearman(row: Row, task: PairTask) -> float:
 
 
 def neighbour_lines(nearest: list[dict]) -> list[str]:
-    """Return for each query a line, and its nearest other sentence before and after, side by side.
-
-    Args:
-        nearest: as `side_by_side` returns it.
-    """
+    """Return for each query a line, and its nearest other sentence before and after, side by side."""
     lines = []
     for row in nearest:
         texts = [f"{row[side]['cosine']:.2f} {row[side]['sentence']}" for side in ("before", "after")]

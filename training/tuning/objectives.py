@@ -26,13 +26,7 @@ WITHOUT_LABELS = {"eval_data": "none", "dev_file": None, "test_file": None}
 
 
 def score(run: Run, objective: str, sentences: Sequence[str]) -> float:
-    """Return the objective of a finished run.
-
-    Args:
-        run: trained and measured.
-        objective: one of `COLUMNS`.
-        sentences: sentences that no run was trained on, for the objective that needs no labels.
-    """
+    """Return the objective of a finished run."""
     if objective == UNLABELLED:
         encode, _ = load_encoder(run.model)
         return held_out_criteria(encode, sentences)[CRITERION]

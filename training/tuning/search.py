@@ -157,11 +157,6 @@ def _drop_half_a_line(journal: Path) -> None:
 def make_trial(search: Search, number: int = 0, *, train: Callable[..., None] = train) -> bool:
     """Make the next trial: one that an ended process left, or a new one. If there are enough, do nothing.
 
-    Args:
-        search: the search that the trial belongs to.
-        number: of the task; not used.
-        train: trains one run.
-
     Returns:
         Whether there was one to make.
     """

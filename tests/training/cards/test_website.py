@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import urlsplit
 
 import pytest
@@ -16,7 +17,7 @@ from markdown_it import MarkdownIt
 from csezoo.training.cards.index import COLUMNS, write_cards
 from csezoo.training.cards.listing import LOADABLE, STATUSES
 from csezoo.training.cards.website.documentation import write_documentation
-from csezoo.training.cards.website.pages import card_body, write_website
+from csezoo.training.cards.website.pages import card_parts, write_page, write_website
 from csezoo.training.cli.parser import main
 from csezoo.training.recipes import recipe_names
 from csezoo.training.recipes.released import released
@@ -48,6 +49,17 @@ class Page(HTMLParser):
     def handle_data(self, data):
         if self.rows and self.rows[-1]:
             self.rows[-1][-1] += data.strip()
+
+
+@pytest.fixture
+def body(tmp_path):
+    """A function that returns what the page of a card has below the navigation."""
+
+    def body(card, file=Path("run/README.md"), places=MappingProxyType({})):
+        write_page(tmp_path / "page.html", title="", **card_parts(card, file, places))
+        return (tmp_path / "page.html").read_text(encoding="utf-8").partition("<main")[2]
+
+    return body
 
 
 @pytest.fixture(scope="module")
@@ -116,14 +128,14 @@ def test_links_of_the_documentation_lead_to_pages_of_the_website(tmp_path):
     assert '<h2 id="two-words">' in text
 
 
-def test_a_link_of_a_card_leads_to_the_page_of_another_card_or_is_text(tmp_path):
+def test_a_link_of_a_card_leads_to_the_page_of_another_card_or_is_text(body, tmp_path):
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "README.md").touch()
     card = ModelCard(
         "---\nlicense: mit\n---\n\n[second](../second/README.md) [lost](../third/README.md) [out](../..)\n"
     )
-    body = card_body(card, tmp_path / "first" / "README.md", {tmp_path: Path()})
+    body = body(card, tmp_path / "first" / "README.md", {tmp_path: Path()})
     assert Page(body).links == ["../second/index.html"]
     assert "lost out" in body
 
@@ -170,9 +182,9 @@ def test_no_external_file_is_loaded(site):
         assert re.findall(r"https?://[^\"]+", file.read_text(encoding="utf-8")) == ["http://www.w3.org/2000/svg"]
 
 
-def test_html_in_a_card_is_shown_as_text():
+def test_html_in_a_card_is_shown_as_text(body):
     card = ModelCard("---\nlicense: <b>mit</b>\n---\n\n# <script>alert(1)</script>\n\n[x](javascript:alert)\n")
-    body = card_body(card, Path("run/README.md"), {})
+    body = body(card)
     assert "&lt;script&gt;" in body and "&lt;b&gt;mit" in body
     assert "<script" not in body and 'href="javascript' not in body
 
@@ -211,9 +223,9 @@ def test_names_of_a_run_stay_texts_in_cards_and_website(hostile, tmp_path):
     assert not list((tmp_path / "site").glob("java*/page.html")) + list((tmp_path / "site").glob("java*/*.svg"))
 
 
-def test_a_picture_from_elsewhere_is_its_description():
+def test_a_picture_from_elsewhere_is_its_description(body):
     card = ModelCard("---\nlicense: mit\n---\n\n![a <b>](https://example.org/x.png) ![c](//example.org) ![d](d.png)\n")
-    body = card_body(card, Path("run/README.md"), {})
+    body = body(card)
     assert Page(body).loads == ["d.png"]
     assert "a &lt;b&gt; c " in body
 

@@ -12,7 +12,7 @@ from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.files import LOCK
 from csezoo.training.loop.runs import run_recipe, write_unfinished
-from csezoo.training.publishing.staging import check_files, stage
+from csezoo.training.publishing.staging import stage, verify_files
 from csezoo.training.recipes import make_recipe
 from tests.training.runs import flip_a_bit, newest, same_run
 
@@ -65,7 +65,7 @@ def test_the_command_writes_it_and_stages_it_without_results(unfinished, tmp_pat
     assert captured.out == f"written   {unfinished}/best, the best of the first 6 updates\n"
     assert "'no-owner' has no owner" in captured.err
     stage(str(unfinished), "zoo/tiny", tmp_path / "staged")
-    assert "card, audit" in check_files(tmp_path / "staged")
+    assert "card, audit" in verify_files(tmp_path / "staged")
     staged = {path.name for path in (tmp_path / "staged").iterdir()}
     assert "recipe.yaml" in staged and "results.json" not in staged
     assert ModelCard.load(tmp_path / "staged" / "README.md").data.eval_results is None

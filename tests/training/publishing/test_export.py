@@ -21,7 +21,7 @@ from csezoo.training.publishing.audit import audit
 from csezoo.training.publishing.export import NOT_A_NUMBER, export
 from csezoo.training.publishing.fingerprints import FORMATS, verify_repository
 from csezoo.training.publishing.onnx_graph import Graph
-from csezoo.training.publishing.staging import check_files
+from csezoo.training.publishing.staging import verify_files
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES
 from tests.hub_server import HubServer
@@ -151,11 +151,11 @@ def test_a_format_of_earlier_weights_is_neither_published_nor_verified(from_the_
     model.save_pretrained(directory)
     problem = "onnx/model.onnx has no checksum: it may be of other weights; delete it and export again"
     with pytest.raises(UserError, match=problem):
-        check_files(directory)
+        verify_files(directory)
     with pytest.raises(UserError, match=problem):
         verify_repository(str(directory))
     export(str(directory), str(tmp_path / "again"), truncate_dim=5)
-    check_files(tmp_path / "again")
+    verify_files(tmp_path / "again")
 
 
 @pytest.mark.slow

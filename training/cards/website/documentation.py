@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from html import escape
 from pathlib import Path
+from typing import Any
 
 from markdown_it.token import Token
+from markupsafe import Markup
 
 from ...errors import UserError, one_line
 from ...files import refuse_links_out
@@ -26,29 +27,32 @@ def write_documentation(docs: Path, cards: Path, directory: Path) -> None:
         docs: a directory of Markdown pages. `README.md` is the index: its links set the order of the navigation.
         cards: the directory of the cards.
         directory: the directory of the website, written by `write_website` before.
-
-    Raises:
-        UserError: `docs` has no index, a page cannot be read, or the website cannot be written.
     """
-    check_documentation(docs)
+    refuse_documentation(docs)
     try:
         index = (docs / INDEX).read_text(encoding="utf-8")
-        pages = [("Overview", INDEX), *re.findall(r"\[([^\]]+)\]\(([\w-]+\.md)\)", index)]
+        links = [("Overview", INDEX), *re.findall(r"\[([^\]]+)\]\(([\w-]+\.md)\)", index)]
+        pages = [(title, html_name(Path(name)).name) for title, name in links]
         shutil.copytree(docs, directory / DOCS, ignore=shutil.ignore_patterns("*.md"), dirs_exist_ok=True)
         for page in docs.glob("*.md"):
             text = re.sub(r"<!--.*?-->\n*", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
             tokens = MARKDOWN.parse(text)
             title = next((text for _, text in _headings(tokens)), page.stem)
             _add_ids(tokens)
-            text = render(tokens, page, {docs: Path(DOCS), cards: Path()})
-            body = f"{_navigation(pages, page.name)}\n<div>\n{text}\n</div>"
-            place = directory / DOCS / html_name(Path(page.name))
-            write_page(place, f"csezoo: {title}", body, kind=f' class="docs {page.stem}"', root="../", docs=True)
+            html = Markup(render(tokens, page, {docs: Path(DOCS), cards: Path()}))
+            name = html_name(Path(page.name)).name
+            about: dict[str, Any] = {
+                "title": f"csezoo: {title}",
+                "kind": f"docs {page.stem}",
+                "root": "../",
+                "docs": True,
+            }
+            write_page(directory / DOCS / name, html=html, pages=pages, current=name, **about)
     except OSError as error:
         raise UserError(f"html: {directory} cannot be written ({one_line(error)})") from error
 
 
-def check_documentation(docs: Path) -> None:
+def refuse_documentation(docs: Path) -> None:
     """Refuse documentation without an index, links that would put other files into the website, and unreadable pages.
 
     Raises:
@@ -62,15 +66,6 @@ def check_documentation(docs: Path) -> None:
             page.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"docs: {page} cannot be read ({one_line(error)}); a page is text in UTF-8") from error
-
-
-def _navigation(pages: list[tuple[str, str]], current: str) -> str:
-    """Return links to all pages, each a title and a file name."""
-    links = []
-    for title, name in pages:
-        here = ' aria-current="page"' if name == current else ""
-        links.append(f'<a href="{html_name(Path(name))}"{here}>{escape(title)}</a>')
-    return f'<nav class="pages" aria-label="pages">{"".join(links)}</nav>'
 
 
 def _add_ids(tokens: list[Token]) -> None:

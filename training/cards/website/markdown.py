@@ -27,13 +27,7 @@ MARKDOWN.add_render_rule("image", local_image)
 
 
 def render(tokens: list[Token], file: Path, places: dict[Path, Path]) -> str:
-    """Return a Markdown file as HTML. Its links lead to pages of the website, or become plain text.
-
-    Args:
-        tokens: the parsed file. Its links are changed.
-        file: the file.
-        places: see `on_website`.
-    """
+    """Return a Markdown file as HTML. Its links lead to pages of the website, or become plain text."""
     for token in tokens:
         if token.children:
             token.children = _relinked(token.children, file, places)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from html import escape
 from pathlib import Path
-from string import Template
+from typing import Any
 from urllib.parse import quote
 
+import jinja2
 from huggingface_hub import ModelCard
+from markupsafe import Markup
 
 from ...errors import UserError, one_line
 from ...files import refuse_links_out, refuse_other_file
@@ -19,6 +20,9 @@ from ..method_texts import all_ideas
 from .markdown import MARKDOWN, render
 
 FILES = Path(__file__).parent / "files"
+PAGES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(FILES), autoescape=True, trim_blocks=True, lstrip_blocks=True
+)
 # Columns of numbers, shown in digits of equal width.
 NUMBERS = ("MB", "CPU ms", STS_AVERAGE, *TASKS)
 # The directory of the documentation in the website.
@@ -28,7 +32,7 @@ COPIED = {".csv", ".json", ".png", ".yaml"}
 TITLE = "csezoo: model cards"
 
 
-def check_place(directory: Path, *sources: Path) -> None:
+def refuse_place(directory: Path, *sources: Path) -> None:
     """Refuse a website inside of a directory that it is made from, or in place of another website.
 
     In the first case it would become a part of itself.
@@ -56,39 +60,26 @@ def write_website(cards: Path, entries: list[Entry], directory: Path, *, docs: b
     Raises:
         UserError: the directory cannot be written or is in that of the cards, or a link leads out of the latter.
     """
-    check_place(directory, cards)
+    refuse_place(directory, cards)
     refuse_links_out(cards)
     try:
         shutil.copytree(cards, directory, ignore=_others, dirs_exist_ok=True)
         for name in ("style.css", "table.js"):
             shutil.copy(FILES / name, directory)
-        write_page(directory / "index.html", TITLE, index_body(entries), docs=docs)
+        write_page(directory / "index.html", "index.html", title=TITLE, docs=docs, **index_parts(entries))
         for entry in entries:
             if entry.card:
                 page = (directory / entry.model.card).with_name("index.html")
-                body = card_body(entry.card, cards / entry.model.card, {cards: Path()})
-                write_page(page, entry.model.name, body, kind=' class="card"', root="../", docs=docs)
+                parts = card_parts(entry.card, cards / entry.model.card, {cards: Path()})
+                write_page(page, title=entry.model.name, docs=docs, **parts)
     except OSError as error:
         raise UserError(f"html: {directory} cannot be written ({one_line(error)})") from error
 
 
-def write_page(page: Path, title: str, body: str, *, kind: str = "", root: str = "", docs: bool = False) -> None:
-    """Write a page of the website.
-
-    Args:
-        page: the file.
-        title: its title, as text.
-        body: its content, as HTML.
-        kind: an attribute of the main element.
-        root: path from the page to the directory of the website, with a slash at its end.
-        docs: whether the navigation links the documentation.
-    """
-    links = {"Models": "index.html"} | ({"Documentation": f"{DOCS}/index.html"} if docs else {})
-    navigation = "".join(f'<a href="{root}{target}">{name}</a>' for name, target in links.items())
-    template = Template((FILES / "template.html").read_text(encoding="utf-8"))
-    text = template.substitute(title=escape(title), body=body, kind=kind, root=root, navigation=navigation)
+def write_page(page: Path, template: str = "page.html", **parts: Any) -> None:
+    """Write a page of the website from a template; texts in it are escaped."""
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(text, encoding="utf-8")
+    page.write_text(PAGES.get_template(template).render(parts), encoding="utf-8")
 
 
 def _others(directory: str, names: list[str]) -> list[str]:
@@ -102,74 +93,34 @@ def _is_idea(path: Path) -> bool:
     return idea is not None and path.name == idea.name and path.read_bytes() == idea.read_bytes()
 
 
-def index_body(entries: list[Entry]) -> str:
-    """Return the HTML of the table of all models, with a plot, a search field, filters, and columns for each task.
-
-    The script `table.js` draws the plot from the table.
-    """
-    methods = sorted({name for entry in entries for name in entry.model.method.split(" + ")})
-    backbones = sorted({entry.model.base_model for entry in entries if entry.model.base_model})
+def index_parts(entries: list[Entry]) -> dict[str, Any]:
+    """Return the parts of the page with all models: a table, from which `table.js` draws the plot, and its filters."""
     scored = {task for entry in entries for task in entry.model.scores}
     tasks = [task for task in TASKS if task in scored]
-    boxes = "".join(f'<label><input type="checkbox" value="{task}"> {task}</label>' for task in tasks)
-    heads = "".join(_head(column, column in tasks) for column in (*COLUMNS, *tasks))
-    rows = "\n".join(f'<tr data-status="{escape(e.model.status)}">{_cells(e, tasks)}</tr>' for e in entries)
-    return f"""{MARKDOWN.render(INTRODUCTION)}
-<figure id="plot" hidden>
-<p class="key"></p>
-<svg role="img" aria-label="score against cost of the models in the table"></svg>
-<figcaption>Up: {STS_AVERAGE}. Across:
-<select id="cost" aria-label="cost"><option value="CPU ms">processor time per sentence, ms</option>
-<option value="MB">size, MB</option></select>. Each point is a model in the table and a
-link to its card. The papers' scores are on the papers' encoders, so compare points of one colour.</figcaption>
-</figure>
-<div class="controls">
-<input id="search" type="search" placeholder="search" aria-label="search">
-<select id="method" aria-label="method"><option value="">all methods</option>{_options(methods)}</select>
-<select id="backbone" aria-label="base model"><option value="">all base models</option>{_options(backbones)}</select>
-</div>
-<details class="tasks"><summary>columns for single tasks</summary>{boxes}</details>
-<p class="facts"><output id="count"></output></p>
-<div class="scroll"><table id="models">
-<thead><tr>{heads}</tr></thead>
-<tbody>
-{rows}
-</tbody>
-</table></div>
-<p class="facts"><a href="{FILE}">{FILE}</a>: a line for each model, task and seed</p>"""
+    rows = [
+        {
+            "link": quote(entry.model.card.replace("README.md", "index.html")),
+            "cells": {**cells(entry.model), **{task: shown_score(entry.model, task) for task in tasks}},
+        }
+        for entry in entries
+    ]
+    return {
+        "introduction": Markup(MARKDOWN.render(INTRODUCTION)),
+        "score": STS_AVERAGE,
+        "methods": sorted({name for entry in entries for name in entry.model.method.split(" + ")}),
+        "backbones": sorted({entry.model.base_model for entry in entries if entry.model.base_model}),
+        "tasks": tasks,
+        "columns": [*COLUMNS, *tasks],
+        "numbers": NUMBERS,
+        "rows": rows,
+        "file": FILE,
+    }
 
 
-def _options(names: list[str]) -> str:
-    return "".join(f"<option>{escape(name)}</option>" for name in names)
-
-
-def _head(column: str, hidden: bool) -> str:
-    return f'<th scope="col"{" hidden" * hidden}><button type="button">{escape(column)}</button></th>'
-
-
-def _cells(entry: Entry, tasks: list[str]) -> str:
-    link = quote(entry.model.card.replace("README.md", "index.html"))
-    name, *others = cells(entry.model).items()
-    parts = [f'<td><a href="{escape(link)}">{escape(name[1])}</a></td>']
-    for column, text in [*others, *((task, shown_score(entry.model, task)) for task in tasks)]:
-        kind = ' class="number"' if column in NUMBERS else ' class="status"' if column == "status" else ""
-        hidden = " hidden" * (column in tasks)
-        parts.append(f'<td{kind}{hidden} data-label="{escape(column)}">{escape(text)}</td>')
-    return "".join(parts)
-
-
-def card_body(card: ModelCard, file: Path, places: dict[Path, Path]) -> str:
-    """Return a card as HTML, with license, base model and data sets from its metadata.
-
-    Args:
-        card: the card.
-        file: its file.
-        places: see `on_website`.
-    """
-    data = card.data
-    html = render(MARKDOWN.parse(card.text), file, places)
-    shown = {"license": [data.get("license")], "base model": [data.get("base_model")]}
-    shown["data"] = data.get("datasets") or [None]
+def card_parts(card: ModelCard, file: Path, places: dict[Path, Path]) -> dict[str, Any]:
+    """Return the parts of a card's page, with license, base model and data sets from its metadata."""
+    shown = {"license": [card.data.get("license")], "base model": [card.data.get("base_model")]}
+    shown["data"] = card.data.get("datasets") or [None]
     facts = [f"{name}: {', '.join(values)}" for name, values in shown.items() if values[0]]
-    return f"""{html}
-<p class="facts">{escape(" · ".join(facts))}</p>"""
+    html = Markup(render(MARKDOWN.parse(card.text), file, places))
+    return {"html": html, "facts": " · ".join(facts), "kind": "card", "root": "../"}

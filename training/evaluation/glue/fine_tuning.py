@@ -97,10 +97,6 @@ class FineTuning:
 def classifier(model: str, classes: int) -> PreTrainedModel:
     """Put a new classification head on an encoder. New weights are drawn with torch's random state.
 
-    Args:
-        model: a checkpoint of the zoo, whose backbone is used, or any encoder for which transformers has a classifier.
-        classes: number of classes; 1 for a score.
-
     Raises:
         UserError: the model cannot be loaded, or transformers has no classifier for it.
     """
@@ -122,10 +118,6 @@ def pair_tokenizer(model: str, config: PretrainedConfig) -> PreTrainedTokenizerB
 
     The tokenizer of a checkpoint of the zoo is for single sentences, inside a prompt if the model has one. Here it
     gets [CLS] and [SEP] instead, by whatever name.
-
-    Args:
-        model: directory or Hub id.
-        config: of the backbone.
     """
     tokenizer = load_tokenizer(model)
     if is_published(model):
@@ -158,12 +150,7 @@ def tokenize_examples(
 
 
 def measure(name: str, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Return the metrics of a task, times 100.
-
-    Args:
-        name: a key of `TASKS`.
-        logits: `(n, classes)`, or `(n, 1)` predicted scores.
-        labels: `(n,)`.
+    """Return the metrics of a task, times 100, from its logits `(n, classes)` and labels `(n,)`.
 
     Example:
         >>> measure("MRPC", np.array([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]]), np.array([1, 0, 0]))["f1"]
@@ -182,11 +169,6 @@ class _Bars(ProgressCallback):
 
 def finetune(model: str, task: GlueTask, seed: int, settings: FineTuning, *, progress: bool = False) -> list[dict]:
     """Fine-tune on a task and score its dev set.
-
-    Args:
-        model: directory or Hub id.
-        seed: of the new head, the order of the examples and dropout.
-        progress: show bars.
 
     Returns:
         A result for each metric, times 100, with its receipt (`receipt`).

@@ -21,13 +21,7 @@ EDITS = {
 
 @dataclass
 class EditTask:
-    """The mean cosine of sentences and their edited copies: mean over i of cos(f(x_i), f(x'_i)). Not times 100.
-
-    Args:
-        name: of the edit.
-        originals, edited: sentences x_i, and x'_i.
-        source: where the sentences are from.
-    """
+    """The mean cosine of sentences and their edited copies: mean over i of cos(f(x_i), f(x'_i)). Not times 100."""
 
     name: str
     originals: list[str]

@@ -18,10 +18,6 @@ class GeometryTask:
     `alignment` is over the pairs with a gold score above 4, as in SimCSE. (DiffCSE reports it too, but does not say
     for which pairs.) `uniformity` is over all pairs of sentences in the data, repeated sentences included (Wang, Isola
     2020). `anisotropy` is the mean cosine of the same pairs (Ethayarajh 2019).
-
-    Args:
-        pairs: pairs with gold scores.
-        positive: pairs with a higher score are positive.
     """
 
     pairs: PairTask

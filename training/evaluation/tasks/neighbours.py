@@ -24,10 +24,6 @@ def query_sentences(task: PairTask) -> list[str]:
 def nearest_sentences(task: PairTask, vectors: Vectors) -> list[dict]:
     """Return for each of `query_sentences` the nearest other sentence of the task, and its cosine.
 
-    Args:
-        task: its distinct sentences are the corpus.
-        vectors: of an encoder.
-
     Returns:
         `query`, `sentence` and `cosine` of each.
     """

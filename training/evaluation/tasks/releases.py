@@ -23,18 +23,13 @@ RELEASED = {
 }
 
 
-def check_release(task: str, receipt: dict) -> dict[str, bool]:
+def compare_with_release(task: str, receipt: dict) -> dict[str, bool]:
     """Compare a task's checksum with that of the release; return `as_released`, or nothing if no checksum is known.
 
-    Args:
-        task: name of the task.
-        receipt: the task's receipt with `dataset` and `sha256`. MTEB's data sets are not compared: their text differs,
-            and a pinned revision identifies them.
-
     Example:
-        >>> check_release("MR", {"dataset": "SentEval MR", "sha256": "0" * 64})
+        >>> compare_with_release("MR", {"dataset": "SentEval MR", "sha256": "0" * 64})
         {'as_released': False}
-        >>> check_release("mine", {"dataset": "mine.csv", "sha256": "0" * 64})
+        >>> compare_with_release("mine", {"dataset": "mine.csv", "sha256": "0" * 64})
         {}
     """
     if task not in RELEASED or receipt["dataset"].startswith("mteb/"):

@@ -65,12 +65,7 @@ class RetrievalTask:
 
 @dataclass
 class NeighboursTask:
-    """The three nearest neighbours of a query.
-
-    Args:
-        pairs: the corpus is their distinct sentences, without the query.
-        query: a sentence of the user.
-    """
+    """The three nearest neighbours of a query."""
 
     pairs: PairTask
     query: str

@@ -24,13 +24,7 @@ AT_ONCE = 256
 
 @dataclass
 class SearchTask:
-    """Queries, the passages that answer each, and the passages that are searched.
-
-    Args:
-        name: of the task.
-        queries: each with the numbers of its passages.
-        passages: all different.
-    """
+    """Queries, the passages that answer each, and the passages that are searched."""
 
     name: str
     queries: dict[str, set[int]]

@@ -163,11 +163,6 @@ def from_hub(
 ) -> PairTask:
     """Read pairs from a data set on the Hub with the columns sentence1, sentence2, score.
 
-    Args:
-        name: of the task.
-        repository, revision, split, config: of the data set.
-        metric: of the task.
-
     Raises:
         UserError: the Hub cannot be reached, or a row is not a pair with a score.
     """
@@ -201,9 +196,6 @@ def _from_files(name: str, data: str) -> PairTask:
 
 def load_all_sentences(data: str) -> list[str]:
     """Read both sentences of every pair of the seven STS data sets, all splits of them, with or without a score.
-
-    Args:
-        data: `hub`, whose archive of SentEval is then read, or a directory in SentEval's layout.
 
     Raises:
         UserError: the data is missing, or does not have the released number of sentences.

@@ -109,11 +109,6 @@ def examples_receipt(parts: dict[str, list[Example]], source: str, revision: str
 def load_transfer_task(name: str, data: str, protocol: str = "default") -> TransferTask:
     """Read a task.
 
-    Args:
-        name: one of `names.TRANSFER_TASKS`.
-        data: `hub`, or a directory in SentEval's layout.
-        protocol: a key of `probing.PROTOCOLS`.
-
     Raises:
         UserError: the data is missing or does not have the released row counts. (A release once shipped SUBJ with only
             twenty subjective sentences.)
