@@ -11,12 +11,15 @@ import multiprocessing
 import os
 import random
 import runpy
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import warnings
 from pathlib import Path
+
+import pytest
 
 LONGEST = 300  # seconds; a process that takes longer says where it is, and ends
 ROOT = str(Path(__file__).parents[1])
@@ -122,3 +125,12 @@ def run_two(*arguments: object) -> tuple[str, str]:
     finished = [process.finish() for process in started]
     assert [done.returncode for done in finished] == [0, 0], [done.stderr for done in finished]
     return "".join(done.stdout for done in finished), "".join(done.stderr for done in finished)
+
+
+def as_a_user() -> list[str]:
+    """The start of a command that may read no more than a user may, also where the tests run as root."""
+    if os.geteuid() != 0:
+        return []
+    if shutil.which("setpriv") is None:
+        pytest.skip("CLOSED FILES NOT TESTED: root reads and writes everything, and there is no setpriv")
+    return ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search"]

@@ -13,6 +13,7 @@ from csezoo.training.publishing.repository import save_repository
 from csezoo.training.recipes import make_recipe
 from tests.conftest import tiny_config, tiny_tokenizer
 from tests.families import FAMILIES, family_config, family_tokenizer
+from tests.hub_server import TOKEN
 from tests.interpreters import run_python
 
 PROMPT = {"pooling": "prompt", "prompts": ["this sentence : {sentence} means {mask} ."]}
@@ -100,3 +101,18 @@ def publish_to(hub, home: Path, run: Path, *options: str, to: str = "zoo/tiny", 
     """Run `csezoo publish` in a new process, because the client reads the Hub's address when it is imported."""
     command = ["-m", "csezoo.training.cli", "publish", run, "--to", to, *options]
     return run_python(*command, **{**hub.environment(home), **environment})
+
+
+def local_files(directory):
+    paths = [path for path in directory.rglob("*") if path.is_file()]
+    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in paths}
+
+
+def assert_refused(done, *parts):
+    """The command ends with exit code 2 and one error line with all parts; the token is nowhere in the output."""
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    for part in parts:
+        assert part in line
+    assert TOKEN not in done.stdout + done.stderr

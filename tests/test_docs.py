@@ -28,7 +28,7 @@ from csezoo.training.recipes import load_recipe, make_recipe, parse_overrides
 from csezoo.training.reproducing.manifests import load_item
 from csezoo.training.train import main as train
 from tests.conftest import SENTENCES
-from tests.training.evaluation.tasks.test_sts import write_senteval
+from tests.training.senteval_files import write_senteval
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))

@@ -1,4 +1,4 @@
-"""A finished run, an interrupted one, a Hub, the command that publishes to it, and labelled triplets to train on."""
+"""What many tests start from: a finished run, a Hub, the command that publishes to it, SentEval's data, triplets."""
 
 import json
 import logging
@@ -14,6 +14,7 @@ from tests.hub_server import HubServer
 from tests.repositories import publish_to, tiny_repository
 from tests.training.faults import AtRecord, Stopped, stop
 from tests.training.runs import values
+from tests.training.senteval_files import write_senteval
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +46,12 @@ def hub():
 def publish(hub, tmp_path):
     """A function that runs `csezoo publish` against the test's Hub."""
     return partial(publish_to, hub, tmp_path / "hf")
+
+
+@pytest.fixture
+def senteval(tmp_path):
+    """A directory with every file SentEval reads for STS."""
+    return write_senteval(tmp_path / "senteval")
 
 
 @pytest.fixture

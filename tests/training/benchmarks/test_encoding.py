@@ -22,7 +22,7 @@ from csezoo.training.evaluation.suites import evaluate_tasks
 from csezoo.training.evaluation.tasks.sts import load_task
 from tests.conftest import SENTENCES
 from tests.repositories import tiny_repository
-from tests.training.evaluation.tasks.test_sts import YEARS, senteval  # noqa: F401 (a fixture)
+from tests.training.senteval_files import YEARS
 
 
 def letters(texts):
@@ -40,7 +40,7 @@ def test_the_side_that_runs_first_alternates():
 
 
 @pytest.mark.parametrize("name", ["STS16", "STSBenchmark"])
-def test_senteval_s_order_has_small_batches_and_the_same_score(senteval, name):  # noqa: F811
+def test_senteval_s_order_has_small_batches_and_the_same_score(senteval, name):
     task, batches = load_task(name, str(senteval)), []
 
     def encode(texts):
@@ -62,7 +62,7 @@ def test_evaluation_scripts_compute_the_padding_of_a_batch(bases, tmp_path):
     assert type(padded_encoder(str(tiny_repository(tmp_path / "model")), None)[0]) is CsezooModel
 
 
-def test_the_command_writes_a_report(senteval, bases, tmp_path, capsys):  # noqa: F811
+def test_the_command_writes_a_report(senteval, bases, tmp_path, capsys):
     out = tmp_path / "report.json"
     model = ["--model", str(bases["roberta"]), "--pooling", "mean"]
     tasks = ["--tasks", "STS16", "STSBenchmark"]
@@ -76,7 +76,7 @@ def test_the_command_writes_a_report(senteval, bases, tmp_path, capsys):  # noqa
 
 
 @pytest.mark.parametrize(("splits", "pairs"), [("test", 1379), ("all", 1379 + 5749 + 1500)])
-def test_senteval_s_side_can_encode_train_and_dev_too(splits, pairs, senteval, bases):  # noqa: F811
+def test_senteval_s_side_can_encode_train_and_dev_too(splits, pairs, senteval, bases):
     model, data = str(bases["roberta"]), str(senteval)
     report = benchmark_sts(model, "mean", data, tasks=["STSBenchmark"], splits=splits, repeats=1)
     assert report["sentences"] == {"ours": len(load_task("STSBenchmark", data).sentences()), "usual": 2 * pairs}

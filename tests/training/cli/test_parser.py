@@ -16,7 +16,6 @@ from csezoo.training.evaluation.suites import LOADERS
 from csezoo.training.loop.building import build
 from csezoo.training.publishing.repository import save_repository
 from csezoo.training.recipes import make_recipe, recipe_names
-from tests.training.evaluation.tasks.test_sts import senteval  # noqa: F401 (a fixture)
 
 ROOT = Path(__file__).parents[3]
 
@@ -119,7 +118,7 @@ def test_csezoo_train_is_the_training_command(capsys):
     assert "accelerate launch -m csezoo.training.train RECIPE" in capsys.readouterr().out
 
 
-def test_evaluate_prints_a_table_of_the_suite_and_writes_receipts(bases, senteval, tmp_path, capsys):  # noqa: F811
+def test_evaluate_prints_a_table_of_the_suite_and_writes_receipts(bases, senteval, tmp_path, capsys):
     recipe = make_recipe({"base_model": str(bases["roberta"]), "name": "tiny"})
     built = build(recipe)
     save_repository(tmp_path / "model", built.model.model, built.serving_tokenizer, recipe)

@@ -13,12 +13,11 @@ from transformers import AutoModelForMaskedLM
 
 from csezoo.training.cli import main
 from tests.conftest import tiny_config, tiny_tokenizer
-from tests.interpreters import run_python
+from tests.interpreters import as_a_user, run_python
 from tests.repositories import tiny_repository
 
 ROOT = Path(__file__).parents[3]
 # Root may read everything, unless it gives up these capabilities.
-AS_A_USER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search"]
 TRAIN = "train simcse-bert-base-uncased --eval_data none --report_to none --base_model".split()
 TRAINED = [*TRAIN, "model", "--train_file", "texts.txt", "--output_dir"]
 # Runs commands in one process, which imports the libraries once. Each has the status, or the type of a defect.
@@ -101,9 +100,7 @@ def reading(files, closed):
 
 @pytest.mark.parametrize("what", ["directory", "files"])
 def test_what_may_not_be_read_is_one_line_in_every_command(what, files):
-    as_a_user = AS_A_USER if os.geteuid() == 0 else []
-    if as_a_user and shutil.which("setpriv") is None:
-        pytest.skip("UNREADABLE FILES NOT TESTED: root reads everything, and there is no setpriv")
+    user = as_a_user()
     closed = files / "closed"
     closed.mkdir()
     for name in ("model", "texts.txt", "pairs.csv", "results.json", "recipe.yaml", "words.txt"):
@@ -112,7 +109,7 @@ def test_what_may_not_be_read_is_one_line_in_every_command(what, files):
     for path in [closed] if what == "directory" else [path for path in closed.rglob("*") if path.is_file()]:
         path.chmod(0)
     try:
-        found = answers(EACH, reading(files, closed), *(as_a_user or ["env"]))
+        found = answers(EACH, reading(files, closed), *(user or ["env"]))
     finally:
         closed.chmod(0o755)
     assert [answer for answer in found if answer[1] != 2 or not answer[2].startswith("error: ")] == []
@@ -260,12 +257,10 @@ def test_a_directory_that_weights_cannot_be_written_to_is_one_line(command, file
 
 def test_a_home_that_cannot_be_written_needs_no_cache(files):
     """What reads texts with `datasets` computes without its cache, and does not blame the file."""
-    if shutil.which("setpriv") is None and os.geteuid() == 0:
-        pytest.skip("READ-ONLY HOME NOT TESTED: root writes everywhere, and there is no setpriv")
+    user = as_a_user()
     home = files / "home"
     home.mkdir(mode=0o555)
-    as_a_user = AS_A_USER if os.geteuid() == 0 else []
     variables = ["env", "-u", "HF_HOME", "-u", "HF_DATASETS_CACHE", "-u", "XDG_CACHE_HOME", f"HOME={home}"]
     command = ["synonyms", files / "texts.txt", "--thesaurus", files / "words.txt", "--to", files / "s.csv"]
-    ((_, code, line),) = answers(EACH, [command], *as_a_user, *variables)
+    ((_, code, line),) = answers(EACH, [command], *user, *variables)
     assert (code, list(home.iterdir())) == (0, []), line

@@ -18,7 +18,7 @@ from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
 from tests.hub_server import Commit, HubServer
 from tests.interpreters import run_python
-from tests.training.evaluation.tasks.test_sts import write
+from tests.training.senteval_files import write
 
 QUICK = FineTuning(learning_rate=5e-3, epochs=6, batch_size=16)
 # The header and a line of each task's files, as GLUE distributes them.

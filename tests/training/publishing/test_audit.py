@@ -14,6 +14,7 @@ import torch
 
 from csezoo.training.cli.parser import main
 from csezoo.training.publishing.audit import RELEASES, Finding, add_release, audit, installed_code, known_code
+from tests.interpreters import as_a_user
 from tests.methods import TESTED
 from tests.repositories import PROMPT, tiny_repository
 
@@ -29,7 +30,6 @@ KINDS = {name: (name, {}) for name in TESTED} | {
     "LoRA": ("simcse", {"lora_rank": 3}),
 }
 # Root may read everything, unless it gives up these capabilities.
-AS_A_USER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search"]
 AUDIT_EACH = """
 import json, sys
 from pathlib import Path
@@ -251,11 +251,9 @@ def test_what_cannot_be_read_is_a_finding(published, tmp_path):
         (tmp_path / case / name).chmod(0o444 if case == "names" else 0)
     shutil.copytree(published, tmp_path / "listed").chmod(0o444)
     try:
-        as_a_user = AS_A_USER if os.geteuid() == 0 else []
-        if as_a_user and shutil.which("setpriv") is None:
-            pytest.skip("UNREADABLE FILES NOT TESTED: root reads everything, and there is no setpriv")
+        user = as_a_user()
         names = [str(tmp_path / case) for case in (*closed, "listed")]
-        command = [*as_a_user, sys.executable, "-W", "ignore", "-c", AUDIT_EACH, *names]
+        command = [*user, sys.executable, "-W", "ignore", "-c", AUDIT_EACH, *names]
         done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[3])
     finally:
         for path in (*(tmp_path / case / name for case, name in closed.items()), tmp_path / "listed"):

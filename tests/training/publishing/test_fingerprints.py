@@ -1,7 +1,6 @@
 """Verifying a repository compares it with its fingerprint and names every difference."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -18,8 +17,8 @@ from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.publishing.fingerprints import verify_repository
 from tests.clean_interpreter import run_without_csezoo
+from tests.interpreters import as_a_user
 from tests.repositories import PROMPT, tiny_repository
-from tests.training.publishing.test_audit import AS_A_USER
 
 
 @pytest.fixture(scope="module")
@@ -264,13 +263,11 @@ def test_what_cannot_be_read_is_named(copy, tmp_path):
     directory = copy("plain")
     modes = {"model.safetensors": 0, "fingerprint.json": 0, "1_Pooling": 0, "./1_Pooling": 0o444, ".": 0, "./": 0o444}
     cases = {name: tmp_path / str(number) for number, name in enumerate(modes)}
-    as_a_user = AS_A_USER if os.geteuid() == 0 else []
-    if as_a_user and shutil.which("setpriv") is None:
-        pytest.skip("UNREADABLE FILES NOT TESTED: root reads everything, and there is no setpriv")
+    user = as_a_user()
     try:
         for name, case in cases.items():
             (shutil.copytree(directory, case) / name).chmod(modes[name])
-        command = [*as_a_user, sys.executable, "-W", "ignore", "-c", VERIFY_EACH, *map(str, cases.values())]
+        command = [*user, sys.executable, "-W", "ignore", "-c", VERIFY_EACH, *map(str, cases.values())]
         done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[3])
     finally:
         for name, case in cases.items():

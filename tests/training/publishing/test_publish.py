@@ -18,7 +18,7 @@ from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES
 from tests.hub_server import TOKEN, HubServer
 from tests.interpreters import run_python
-from tests.repositories import publish_each, publish_to
+from tests.repositories import assert_refused, local_files, publish_each, publish_to
 
 TEXTS = SENTENCES[:5]
 LOAD = f"""
@@ -41,21 +41,6 @@ from huggingface_hub import snapshot_download
 snapshot = Path(snapshot_download("zoo/tiny"))
 print(json.dumps(sorted(path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file())))
 """
-
-
-def local_files(directory):
-    paths = [path for path in directory.rglob("*") if path.is_file()]
-    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in paths}
-
-
-def assert_refused(done, *parts):
-    """The command ends with exit code 2 and one error line with all parts; the token is nowhere in the output."""
-    assert done.returncode == 2, done.stderr
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("error: ")
-    for part in parts:
-        assert part in line
-    assert TOKEN not in done.stdout + done.stderr
 
 
 def seed(hub, run, tmp_path):

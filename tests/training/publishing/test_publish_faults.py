@@ -8,7 +8,7 @@ from csezoo.training.errors import UserError
 from csezoo.training.hub import within_time
 from tests.hub_server import TOKEN
 from tests.interpreters import run_python
-from tests.training.publishing.test_publish import assert_refused, local_files
+from tests.repositories import assert_refused, local_files
 
 REPO = "zoo/tiny"
 

@@ -24,7 +24,7 @@ from csezoo.training.publishing.quantized import (
 )
 from tests.conftest import SENTENCES
 from tests.repositories import tiny_repository
-from tests.training.evaluation.tasks.test_sts import write_senteval
+from tests.training.senteval_files import write_senteval
 
 OPENVINO = find_spec("openvino") is not None and find_spec("nncf") is not None
 

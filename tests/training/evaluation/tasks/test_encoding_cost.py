@@ -15,7 +15,6 @@ from csezoo.training.evaluation.sentence_vectors import SentenceVectors
 from csezoo.training.evaluation.tasks.encoding_cost import CostTask
 from csezoo.training.evaluation.tasks.sts import PairTask
 from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
-from tests.training.evaluation.tasks.test_sts import senteval  # noqa: F401 (a fixture)
 
 PAIRS = PairTask("toy", [(SENTENCES[0], SENTENCES[1]), (SENTENCES[1], SENTENCES[2])], [0.0, 1.0], "example")
 
@@ -63,6 +62,6 @@ def test_tokens_of_static_models_of_sentence_transformers_are_counted(tmp_path):
         assert encode.count_tokens(["small cat", "cat"]) == 3
 
 
-def test_cost_is_a_suite_of_csezoo_evaluate(base, senteval, capsys):  # noqa: F811
+def test_cost_is_a_suite_of_csezoo_evaluate(base, senteval, capsys):
     main(["evaluate", str(base), "--pooling", "mean", "--suite", "cost", "--data", str(senteval)])
     assert "STSBenchmark cost  tokens per second" in capsys.readouterr().out

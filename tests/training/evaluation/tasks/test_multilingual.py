@@ -13,7 +13,7 @@ from csezoo.training.evaluation.tasks.multilingual import CHINESE, STS17, load_c
 from csezoo.training.evaluation.tasks.sts import PairTask
 from tests.hub_server import Commit, HubServer
 from tests.interpreters import run_python
-from tests.training.evaluation.tasks.test_sts import respaced, write
+from tests.training.senteval_files import respaced, write
 
 CHINESE_ROWS = {"BQ": 10000, "LCQMC": 12500}
 LANGUAGES = ("ar-ar", "en-ar", "es-es", "es-en", "en-en", "en-tr", "en-de", "fr-en", "it-en", "nl-en")

@@ -7,7 +7,6 @@ from csezoo.training.evaluation.suites import LOADERS, full_receipt
 from csezoo.training.evaluation.tasks.names import STS_TASKS
 from csezoo.training.evaluation.tasks.releases import RELEASED
 from csezoo.training.evaluation.tasks.sts import HUB, load_task
-from tests.training.evaluation.tasks.test_sts import senteval  # noqa: F401 (a fixture)
 
 
 def test_the_real_data_is_as_released(real_data):
@@ -24,7 +23,7 @@ def test_one_changed_sentence_is_detected(real_data, change):
     assert full_receipt(task, None)["as_released"] is False
 
 
-def test_altered_data_is_scored_with_a_warning(bases, senteval, capsys):  # noqa: F811
+def test_altered_data_is_scored_with_a_warning(bases, senteval, capsys):
     main(["evaluate", str(bases["roberta"]), "--pooling", "mean", "--suite", "sts", "--data", str(senteval)])
     err = capsys.readouterr().err
     assert [f"warning: {name}: the data differs from the released data" in err for name in STS_TASKS] == [True] * len(

@@ -15,8 +15,6 @@ from csezoo.training.evaluation.tasks.sts import load_task
 from csezoo.training.evaluation.tasks.transfer import load_transfer_task
 from tests.hub_server import HubServer
 from tests.interpreters import Python
-from tests.training.evaluation.tasks.test_sts import senteval  # noqa: F401 (a fixture)
-from tests.training.evaluation.tasks.test_transfer import cr  # noqa: F401 (a fixture)
 
 FIND = """
 import json
@@ -55,7 +53,7 @@ def archive(*members: tuple[str, bytes]) -> bytes:
 
 
 @pytest.fixture
-def released(hub, senteval, cr):  # noqa: F811
+def released(hub, senteval, cr):
     """The repository with an archive as released, with the tasks' directories at the top level."""
     paths = [senteval / "downstream" / "SICK" / "SICK_test_annotated.txt", *sorted((cr / "CR").iterdir())]
     content = archive(*((f"{path.parent.name}/{path.name}", path.read_bytes()) for path in paths))
@@ -72,7 +70,7 @@ def read(process):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_tasks_from_the_hub_equal_those_of_a_directory_and_name_the_commit(hub, released, senteval, cr, tmp_path):  # noqa: F811
+def test_tasks_from_the_hub_equal_those_of_a_directory_and_name_the_commit(hub, released, senteval, cr, tmp_path):
     sick, custrev = read(start(hub, tmp_path, RECEIPTS))
     commit = {"revision": released.id}
     assert sick == {
