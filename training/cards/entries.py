@@ -71,11 +71,7 @@ class Entry:
     def __post_init__(self):
         for task in dict.fromkeys(line.task for line in self.lines):
             lines = [line for line in self.lines if line.task == task]
-            self.model.scores[task] = statistics.mean(line.value for line in lines)
-            if len(lines) > 1:
-                self.model.deviations[task] = statistics.stdev(line.value for line in lines)
-            elif lines[0].deviation is not None:
-                self.model.deviations[task] = lines[0].deviation
+            self.model.add_scores(task, [line.value for line in lines], lines[0].deviation)
 
 
 def entries(directory: Path) -> list[Entry]:
@@ -130,7 +126,7 @@ def _encoder(file: Path) -> Entry:
     except (KeyError, TypeError, IndexError) as error:
         raise UserError(f"{file} is not a results file ({one_line(error)})") from error
     link = f"{file.parent.name}/{file.name}"
-    return Entry(Model(name, link, MEASURED, False, "untrained", base, "", None, None), Shape(base), lines=lines)
+    return Entry(Model(name, link, MEASURED, False, "untrained", base, ""), Shape(base), lines=lines)
 
 
 def _released(name: str) -> Entry:
@@ -144,8 +140,6 @@ def _released(name: str) -> Entry:
         " + ".join(kind.texts),
         file_name(entry.base_model),
         entry.data or kind.data or "",
-        None,
-        None,
     )
     values: dict[str, Any] = {**kind.model, **next(iter(kind.servings.values()), {}), **entry.model}
     family = "roberta" if "roberta" in entry.base_model else "bert"
@@ -173,8 +167,6 @@ def _described(recipe: Recipe, name: str, status: str, *, trained: bool = False)
         method=" + ".join(text_names(recipe)),
         base_model=file_name(recipe.base_model) if recipe.base_model else "",
         data=" + ".join(dict.fromkeys(file_name(name) for name in used if name)),
-        bytes=None,
-        cpu_ms_per_sentence=None,
     )
 
 

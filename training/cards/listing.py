@@ -52,10 +52,17 @@ class Model:
     method: str
     base_model: str
     data: str
-    bytes: int | None
-    cpu_ms_per_sentence: float | None
+    bytes: int | None = None
+    cpu_ms_per_sentence: float | None = None
     scores: dict[str, float] = field(default_factory=dict)
     deviations: dict[str, float] = field(default_factory=dict)
+
+    def add_scores(self, task: str, values: list[float], published: float | None = None) -> None:
+        """Add the scores of all seeds on a task. One score has at most the deviation that a paper reports."""
+        self.scores[task] = statistics.mean(values)
+        deviation = statistics.stdev(values) if len(values) > 1 else published
+        if deviation is not None:
+            self.deviations[task] = deviation
 
 
 def list_models(
@@ -96,6 +103,7 @@ def list_models(
 def _read(file: Path) -> list[Model]:
     models: dict[str, Model] = {}
     values: dict[tuple[str, str], list[float]] = {}
+    deviations: dict[tuple[str, str], float] = {}
     try:
         with file.open(encoding="utf-8", newline="") as lines:
             for row in csv.DictReader(lines):
@@ -103,7 +111,7 @@ def _read(file: Path) -> list[Model]:
                 if row["value"]:
                     values.setdefault((row["card"], row["task"]), []).append(float(row["value"]))
                 if row["deviation"]:
-                    models[row["card"]].deviations[row["task"]] = float(row["deviation"])
+                    deviations[row["card"], row["task"]] = float(row["deviation"])
     except OSError as error:
         raise UserError(
             f"{file} cannot be read ({one_line(error)}); give the directory of the cards, or run csezoo cards"
@@ -111,9 +119,7 @@ def _read(file: Path) -> list[Model]:
     except (KeyError, ValueError, TypeError, csv.Error) as error:
         raise UserError(f"{file} is not a file of csezoo cards ({one_line(error)}); write it again") from error
     for (card, task), of_seeds in values.items():
-        models[card].scores[task] = statistics.mean(of_seeds)
-        if len(of_seeds) > 1:
-            models[card].deviations[task] = statistics.stdev(of_seeds)
+        models[card].add_scores(task, of_seeds, deviations.get((card, task)))
     return list(models.values())
 
 

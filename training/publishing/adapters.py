@@ -133,16 +133,12 @@ def adapter_of_run(run: str, directory: Path, base: str | None = None) -> None:
     save_adapter(directory, served(trained_on, recipe).backbone, best.backbone, base)
     fingerprint = read_fingerprint(Path(run, "best"), run)
     recipe.base_model = base
-    write_adapter_files(directory, recipe, read_json(Path(run, "results.json")), fingerprint, sha256(weights))
-
-
-def write_adapter_files(directory: Path, recipe: Recipe, results: dict, fingerprint: dict, base_sha256: str) -> None:
-    """Add to the files of PEFT what a reader and `csezoo merge` need."""
+    # What a reader and `csezoo merge` need beside the files of PEFT.
     vectors = {name: fingerprint[name] for name in ("sentences", "token_ids", "embeddings")}
-    trained_on = {"model": recipe.base_model, "file": BASE_WEIGHTS, "sha256": base_sha256}
-    write_fingerprint(directory, {**vectors, "base": trained_on})
+    trained_with = {"model": base, "file": BASE_WEIGHTS, "sha256": sha256(weights)}
+    write_fingerprint(directory, {**vectors, "base": trained_with})
     dump_recipe(recipe, directory / "recipe.yaml")
-    write_json(directory / "results.json", results)
+    write_json(directory / "results.json", read_json(Path(run, "results.json")))
 
 
 def stage_adapter(run: str, to: str, staged: Path, base: str | None = None) -> None:

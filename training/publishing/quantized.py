@@ -21,6 +21,8 @@ from ..evaluation.report import average, format_table
 from ..evaluation.tasks.sts import unit_vectors
 from .onnx_graph import INPUTS
 
+# sentence-transformers' own exporters (`export_dynamic_quantized_onnx_model`, …) need optimum. They quantise the
+# encoder without its pooling and further layers, write other file names, and calibrate on texts that they download.
 FILE = "model_int8.onnx"  # the name by which transformers.js and embed-anything find it
 OPENVINO_FILE = "openvino_model_qint8_quantized.xml"  # the name that sentence-transformers gives it
 BATCH_SIZE = 32
@@ -91,9 +93,8 @@ class Quantized:
 def write_int8(file: Path) -> Path:
     """Write an ONNX file with int8 weights beside a float32 one.
 
-    Like `export_dynamic_quantized_onnx_model` of sentence-transformers, this is dynamic quantisation of ONNX Runtime:
-    weights are quantised per output channel, activations when the model runs. It needs no calibration texts, and the
-    same file is always quantised to the same bytes.
+    This is dynamic quantisation of ONNX Runtime: weights are quantised per output channel, activations when the model
+    runs. It needs no calibration texts, and the same file is always quantised to the same bytes.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -118,8 +119,7 @@ def write_int8(file: Path) -> Path:
 def write_openvino_int8(file: Path, tokenizer: PreTrainedTokenizerBase) -> Path:
     """Write an int8 model for OpenVINO, in `openvino/` beside the directory of a float32 ONNX file.
 
-    Like `export_static_quantized_openvino_model` of sentence-transformers, this is static quantisation of NNCF for
-    Transformers, but with the texts in `CALIBRATION`. The same file is always quantised to the same bytes.
+    This is static quantisation of NNCF for Transformers. The same file is always quantised to the same bytes.
 
     Returns:
         The `.xml` file; its weights are in the `.bin` file beside it.

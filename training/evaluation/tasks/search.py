@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ...errors import UserError
-from ...files import long_cells
 from .senteval import read_text
-from .sts import Vectors, unit_vectors
+from .sts import Vectors, read_columns, unit_vectors
 
-COLUMNS = ("query", "passage")
 # Ranks after this one count as not found.
 LAST_RANK = 10
 # Queries whose similarities to all passages are in memory at once.
@@ -74,22 +70,13 @@ def load_search(queries: str, passages: str | None = None) -> SearchTask:
         UserError: a file is missing or malformed, a text is empty, or there are fewer than two passages.
     """
     file = Path(queries)
-    if not file.is_file():
-        raise UserError(f"{file} does not exist; give a CSV file with the columns query and passage")
-    reader = csv.DictReader(io.StringIO(read_text(file)))
     numbers: dict[str, int] = {}
     judged: dict[str, set[int]] = {}
-    try:
-        with long_cells():
-            if missing := [column for column in COLUMNS if column not in (reader.fieldnames or [])]:
-                raise UserError(f"{file} has no column {missing[0]}; it needs query and passage")
-            for row in reader:
-                query, passage = ((row[column] or "").strip() for column in COLUMNS)
-                if not query or not passage:
-                    raise UserError(f"{file}, line {reader.line_num}: a query or a passage is empty")
-                judged.setdefault(query, set()).add(numbers.setdefault(passage, len(numbers)))
-    except csv.Error as error:
-        raise UserError(f"{file}, line {reader.line_num}: {error}") from None
+    for number, cells in read_columns(file, ("query", "passage")):
+        query, passage = (cell.strip() for cell in cells)
+        if not query or not passage:
+            raise UserError(f"{file}, line {number}: a query or a passage is empty")
+        judged.setdefault(query, set()).add(numbers.setdefault(passage, len(numbers)))
     if passages is not None:
         if not Path(passages).is_file():
             raise UserError(f"{passages} does not exist; give a text file with one passage on each line")

@@ -245,33 +245,42 @@ def load_lengths(data: str) -> list[PairTask]:
     return [task, *split_by_length(task)]
 
 
+def read_columns(file: Path, columns: tuple[str, ...]) -> list[tuple[int, list[str]]]:
+    """Return the number and the cells in `columns` of each line of a CSV file.
+
+    Raises:
+        UserError: the file or a column does not exist, or the file is malformed.
+    """
+    needed = f"{', '.join(columns[:-1])} and {columns[-1]}"
+    if not file.is_file():
+        raise UserError(f"{file} does not exist; give a CSV file with the columns {needed}")
+    reader = csv.DictReader(io.StringIO(read_text(file)))
+    try:
+        with long_cells():
+            header, rows = list(reader.fieldnames or []), [(reader.line_num, row) for row in reader]
+    except csv.Error as error:  # a quote that never closes, or a file of something else
+        raise UserError(f"{file}, line {reader.line_num}: {error}") from None
+    if missing := [column for column in columns if column not in header]:
+        raise UserError(f"{file} has no column {', '.join(missing)}; it needs {needed}")
+    if repeated := [column for column in columns if header.count(column) > 1]:
+        raise UserError(f"{file}: its header has the column {repeated[0]} twice; rename one of them")
+    if ragged := [number for number, row in rows if None in row.values() or None in row]:
+        raise UserError(f"{file}, line {ragged[0]}: the number of cells differs from the header")
+    return [(number, [row[column] for column in columns]) for number, row in rows]
+
+
 def load_pairs_file(path: str) -> PairTask:
     """Read pairs from a CSV file with the columns sentence1, sentence2, score.
 
     Raises:
         UserError: the file does not exist, a line is not a pair with a score, or fewer than two scores differ.
     """
-    file = Path(path)
-    if not file.is_file():
-        raise UserError(f"{file} does not exist; give a CSV file with the columns sentence1, sentence2, score")
-    reader, columns = csv.DictReader(io.StringIO(read_text(file))), ("sentence1", "sentence2", "score")
-    try:
-        with long_cells():
-            header, numbered = list(reader.fieldnames or []), [(reader.line_num, row) for row in reader]
-    except csv.Error as error:  # a quote that never closes, or a file of something else
-        raise UserError(f"{file}, line {reader.line_num}: {error}") from None
-    if missing := [column for column in columns if column not in header]:
-        raise UserError(f"{file} has no column {', '.join(missing)}; it needs sentence1, sentence2 and score")
-    if repeated := [column for column in columns if header.count(column) > 1]:
-        raise UserError(f"{file}: its header has the column {repeated[0]} twice; rename one of them")
-    rows = []
-    for number, row in numbered:
-        if None in row.values() or None in row:
-            raise UserError(f"{file}, line {number}: the number of cells differs from the header")
+    file, rows = Path(path), []
+    for number, (first, second, score) in read_columns(file, ("sentence1", "sentence2", "score")):
         try:
-            rows.append((respaced(row["sentence1"]), respaced(row["sentence2"]), finite(row["score"])))
+            rows.append((respaced(first), respaced(second), finite(score)))
         except ValueError:
-            raise UserError(f"{file}, line {number}: score {quoted(row['score'])} is not a number") from None
+            raise UserError(f"{file}, line {number}: score {quoted(score)} is not a number") from None
     task = pair_task(file.stem, rows, file.name)
     if len(set(task.scores)) < 2:
         raise UserError(f"{file} has {len(set(task.scores))} different scores; a correlation needs at least two")
