@@ -257,12 +257,6 @@ def test_a_website_in_the_cards_or_in_the_documentation_is_refused_before_anythi
         assert not list((tmp_path / "cards").iterdir())
 
 
-def test_the_site_does_not_overwrite_the_cards(tmp_path, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["cards", "--out", str(tmp_path), "--html", str(tmp_path)])
-    assert "which the website is made from; give another directory" in capsys.readouterr().err
-
-
 @pytest.fixture
 def dumped(site):
     """Returns the page of the table as a browser has it, after some JavaScript."""

@@ -29,7 +29,6 @@ KINDS = {name: (name, {}) for name in TESTED} | {
     "adapters": ("diffaug", {"views_module": "adapter"}),
     "LoRA": ("simcse", {"lora_rank": 3}),
 }
-# Root may read everything, unless it gives up these capabilities.
 AUDIT_EACH = """
 import json, sys
 from pathlib import Path
@@ -282,12 +281,9 @@ def test_what_a_download_a_run_and_a_tokenizer_add_is_no_finding(repository):
     assert audit(repository) == []
 
 
-def test_the_command_says_that_there_are_no_findings(repository, capsys):
+def test_the_command_prints_the_findings_their_number_and_exits_with_2(repository, capsys):
     main(["audit", str(repository)])
     assert capsys.readouterr().out == f"no findings in {repository}\n"
-
-
-def test_the_command_prints_the_findings_their_number_and_exits_with_2(repository, capsys):
     (repository / "pooling_csezoo.py").write_text("import os\n", encoding="utf-8")
     (repository / "model.pt").touch()
     with pytest.raises(SystemExit) as ended:

@@ -80,13 +80,6 @@ def test_the_report_ends_with_the_picture_and_three_lines_that_load_the_model(tw
     assert second.strip() == 'model = SentenceTransformer("run/best")' and "encode([" in third
 
 
-@pytest.mark.slow
-def test_every_stage_is_announced(twice):
-    log = twice[0][2]
-    stages = ["making run/world", "making run/base", "training simcse", "training diffaug", "comparing all rows"]
-    assert sorted(stages, key=log.index) == stages
-
-
 def test_without_labels_only_the_sentences_are_used(tmp_path, capsys):
     output = tmp_path / "run"
     quickstart("quickstart-simcse", FAST | {"output_dir": str(output)}, **SIZES)

@@ -87,10 +87,6 @@ SMALL = [
 ]
 
 
-def test_the_penalties_are_those_of_senteval():
-    assert pytest.approx(PENALTIES) == [10**exponent for exponent in (-5, -4, -3, -2)]
-
-
 @pytest.mark.parametrize("protocol", SMALL[:2], ids=lambda protocol: f"{protocol.optimizer}-{protocol.hidden}")
 def test_nested_folds_match_a_plain_loop(protocol):
     x, y = data(97, 2)

@@ -13,7 +13,6 @@ from csezoo.training.evaluation.tasks import senteval as senteval_files
 from csezoo.training.evaluation.tasks.senteval import ARCHIVE, REPOSITORY
 from csezoo.training.evaluation.tasks.sts import load_task
 from csezoo.training.evaluation.tasks.transfer import load_transfer_task
-from tests.hub_server import HubServer
 from tests.interpreters import Python
 
 FIND = """
@@ -34,12 +33,6 @@ from csezoo.training.evaluation.tasks.transfer import load_transfer_task
 
 print(json.dumps([load_task("SICK-R", "hub").receipt(), load_transfer_task("CR", "hub").receipt()]))
 """
-
-
-@pytest.fixture
-def hub():
-    with HubServer() as server:
-        yield server
 
 
 def archive(*members: tuple[str, bytes]) -> bytes:
