@@ -135,7 +135,7 @@ def settings_table(recipe: Recipe) -> str:
     rows: dict[str, object] = {
         "data": _source(recipe, recipe.train_file, recipe.dataset_file or recipe.dataset, recipe.text_columns),
         "length": f"{recipe.max_length} word pieces" if recipe.tells_length else "that of the base model",
-        **(_optimisation(recipe) if trained(recipe) or recipe.whitening_updates else {}),
+        **(_training(recipe) if trained(recipe) or recipe.whitening_updates else {}),
         **_fitted(recipe),
         "seeds": ", ".join(map(str, recipe.seeds)),
         **({"soup": f"the average of up to {recipe.soup} best checkpoints"} if recipe.soup else {}),
@@ -161,20 +161,17 @@ def _fitted(recipe: Recipe) -> dict[str, object]:
     return {key: "all" if value is None else value for key, value in settings.items()}
 
 
-def _optimisation(recipe: Recipe) -> dict[str, object]:
-    """Return the batch size, the learning rate and the length of training."""
-    return {"batch size": recipe.batch_size, "learning rate": f"{recipe.learning_rate:g}", **_length(recipe)}
-
-
-def _length(recipe: Recipe) -> dict[str, object]:
-    """Return the length of training. A stage on labelled data comes before the other."""
+def _training(recipe: Recipe) -> dict[str, object]:
+    """Return batch size, learning rate and the length of training. A stage on labelled data comes before the other."""
+    settings: dict[str, object] = {"batch size": recipe.batch_size, "learning rate": f"{recipe.learning_rate:g}"}
     unit, length = ("epochs", f"{recipe.epochs:g}") if recipe.max_steps is None else ("updates", recipe.max_steps)
     if not (recipe.nli_steps or recipe.nli_epochs):
-        return {unit: length}
+        return {**settings, unit: length}
     first, of_first = ("updates", recipe.nli_steps) if recipe.nli_steps else ("epochs", f"{recipe.nli_epochs:g}")
     if recipe.max_steps == 0:
-        return {first: of_first}
-    return {"first stage, on labelled data": f"{first}: {of_first}", "second stage": f"{unit}: {length}"}
+        return {**settings, first: of_first}
+    stages = {"first stage, on labelled data": f"{first}: {of_first}", "second stage": f"{unit}: {length}"}
+    return {**settings, **stages}
 
 
 def _labelled(recipe: Recipe) -> dict[str, str]:

@@ -6,7 +6,6 @@ for byte those of a csezoo release, and nothing else in it is executable; or the
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from csezoo.modeling.serving.configuration_csezoo import OWN_FORM, PLAIN
 
 from ..errors import UserError, one_line
 from ..files import read_json
-from ..hub import is_inside, local_directory
+from ..hub import is_inside, local_directory, sha256
 
 SERVING = Path(__file__).parents[2] / "modeling" / "serving"
 # The checksums of the code of each release, by version and file. `python -m csezoo.training.publishing.audit VERSION`
@@ -113,7 +112,7 @@ def _reasons(name: str, path: Path, code: dict[str, set[str]]) -> Iterator[str]:
     if not path.is_file():
         yield "is neither a file nor a directory"
     elif path.suffix == ".py":
-        if hashlib.sha256(path.read_bytes()).hexdigest() not in code.get(name, set()):
+        if sha256(path) not in code.get(name, set()):
             yield "is not code of a csezoo release: read it"
     elif path.name == "adapter_config.json":
         yield "loads the model that it names, with its code, instead of this one"
@@ -142,7 +141,7 @@ def known_code(releases: Path = RELEASES) -> dict[str, set[str]]:
 
 
 def installed_code() -> dict[str, str]:
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in SERVING.glob("*_csezoo.py")}
+    return {file.name: sha256(file) for file in SERVING.glob("*_csezoo.py")}
 
 
 def add_release(version: str, releases: Path = RELEASES) -> None:

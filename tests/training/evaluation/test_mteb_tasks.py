@@ -109,22 +109,7 @@ def test_what_mteb_does_not_have_is_refused(folders, tmp_path, monkeypatch, caps
 
     monkeypatch.chdir(folders)
     assert "belong together" in refusal("evaluate", "model", "--format", "mteb")
-    done = run_python(
-        *(
-            "-W",
-            "ignore",
-            "-m",
-            "csezoo.training.cli",
-            "mteb",
-            "model",
-            "--tasks",
-            "STS13",
-            "--to",
-            "x",
-            "--data",
-            "data",
-        ),
-        cwd=folders,
-    )
+    command = "-W ignore -m csezoo.training.cli mteb model --tasks STS13 --to x --data data"
+    done = run_python(*command.split(), cwd=folders)
     assert done.returncode == 2 and "sts13-sts does not exist; MTEB's task STS13 reads it" in done.stderr
     assert ROWS["STS12"] == 3108  # what the process above changed, it changed for itself

@@ -17,6 +17,7 @@ from csezoo.training.tuning.criteria import HOW_RELIABLE
 from tests.conftest import SENTENCES
 
 PAIRS = list(zip(SENTENCES[:50], SENTENCES[30:80], strict=True))
+LENGTHS = [float(len(first) - len(second)) for first, second in PAIRS]
 
 
 @pytest.fixture
@@ -89,8 +90,7 @@ def letters(texts):
 
 
 def test_encoders_are_compared_on_every_task():
-    pairs = list(zip(SENTENCES[:50], SENTENCES[30:80], strict=True))
-    task = PairTask("toy", pairs, [float(len(a) - len(b)) for a, b in pairs], "here")
+    task = PairTask("toy", PAIRS, LENGTHS, "here")
     (result,) = compare(letters, lambda texts: letters(texts) ** 2, [task], resamples=20)
     assert (result["task"], result["items"]) == ("toy", 50)
     assert result["difference"] == pytest.approx(result["new"] - result["old"])
@@ -101,9 +101,7 @@ def test_encoders_are_compared_on_every_task():
 
 
 def test_several_tasks_have_an_average_of_their_own_draws():
-    pairs = list(zip(SENTENCES[:50], SENTENCES[30:80], strict=True))
-    lengths, halves = [float(len(a) - len(b)) for a, b in pairs], slice(0, 25)
-    tasks = [PairTask("all", pairs, lengths, "here"), PairTask("half", pairs[halves], lengths[halves], "here")]
+    tasks = [PairTask("all", PAIRS, LENGTHS, "here"), PairTask("half", PAIRS[:25], LENGTHS[:25], "here")]
     *rows, average = compare(letters, lambda texts: letters(texts) ** 2, tasks, resamples=20)
     assert (average["task"], average["items"]) == ("average", 75)
     for name in ("old", "new", "difference"):

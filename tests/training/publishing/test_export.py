@@ -16,7 +16,6 @@ from transformers import AutoTokenizer
 from csezoo.modeling.contrastive.published import load_published
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
-from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.publishing.audit import audit
 from csezoo.training.publishing.export import NOT_A_NUMBER, export
 from csezoo.training.publishing.fingerprints import FORMATS, verify_repository
@@ -102,12 +101,6 @@ def test_the_graph_of_a_causal_model_has_vectors_for_rows_that_are_padded_on_the
     model = load_published(tiny_repository(tmp_path / "source", kind="Llama", pooling="last"))
     inputs = torch.tensor([[5, 6, 7], [0, 6, 7]]), torch.tensor([[1, 1, 1], [0, 1, 1]])
     torch.testing.assert_close(Graph(model)(*inputs)[1], model(*inputs).pooler_output)
-
-
-def test_an_export_can_be_evaluated(from_the_hub):
-    source, exported, _ = from_the_hub
-    encode, _ = load_encoder(str(exported))
-    np.testing.assert_allclose(encode(TEXTS), load_published(source).encode(TEXTS), atol=1e-6, rtol=0)
 
 
 def test_a_cut_export_has_the_first_dimensions_by_every_door(tmp_path, capsys):
