@@ -49,7 +49,7 @@ CHARACTERS = [*"abcdefghijklmnopqrstuvwxyz", *".,:;!?'()-", '"']
 PRECISIONS = ("bf16", "fp16", "no")
 WARM = 3  # updates before those that are timed
 # To encode, by the size of the encoder; and pairs of an evaluation, as many as STS-B dev has.
-TEXTS, PAIRS = {"tiny": 1_000, "small": 20_000, "base": 20_000, "large": 10_000}, 1_500
+TO_ENCODE, TO_COMPARE = {"tiny": 1_000, "small": 20_000, "base": 20_000, "large": 10_000}, 1_500
 
 
 @dataclass(frozen=True)
@@ -239,9 +239,9 @@ def measure_encoding(files: dict[str, str], size: str) -> dict[str, Any]:
     AcceleratorState._reset_state()
     built = prepare(Setting("simcse", 2, "no"), files, 1).built
     serving, tokenizer = built.model.serving_model().eval(), built.serving_tokenizer
-    texts = sentences(TEXTS[size], size, seed=1)
-    pairs = list(zip(*(sentences(PAIRS, size, seed=seed) for seed in (2, 3)), strict=True))
-    task = PairTask("pairs", pairs, [float(number % 6) for number in range(PAIRS)], "random")
+    texts = sentences(TO_ENCODE[size], size, seed=1)
+    pairs = list(zip(*(sentences(TO_COMPARE, size, seed=seed) for seed in (2, 3)), strict=True))
+    task = PairTask("pairs", pairs, [float(number % 6) for number in range(TO_COMPARE)], "random")
 
     def timed(run: Any) -> float:
         started = time.perf_counter()

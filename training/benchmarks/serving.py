@@ -23,7 +23,7 @@ from ..errors import library_errors
 from ..recipes import file_name
 from .race import machine
 
-ROWS, PIECES, WORDS = 8, 16, 1000
+SENTENCES, PIECES, WORDS = 8, 16, 1000
 LARGE: dict[str, Any] = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16}
 LARGE["intermediate_size"] = 4096
 ROBERTA: dict[str, Any] = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
@@ -83,7 +83,7 @@ def benchmark_serving(cards: str, bases: Sequence[str] = (), *, repeats: int = 5
         }
         for shape in shapes
     }
-    protocol = {"pieces": PIECES, "sentences": ROWS, "threads": 1, "repeats": repeats}
+    protocol = {"pieces": PIECES, "sentences": SENTENCES, "threads": 1, "repeats": repeats}
     return {
         "benchmark": "serving",
         "protocol": protocol,
@@ -127,8 +127,8 @@ def _layers(shape: Shape, base: PretrainedConfig) -> tuple:
 def _milliseconds(shape: Shape, base: PretrainedConfig) -> float:
     few = type(base).from_dict({**base.to_dict(), "vocab_size": WORDS})
     model = serving_model(shape, few)
-    ids = torch.randint(10, WORDS, (ROWS, PIECES + shape.template))
+    ids = torch.randint(10, WORDS, (SENTENCES, PIECES + shape.template))
     for _ in range(2):  # the first one warms up
         started = time.process_time()
         model(input_ids=ids, attention_mask=torch.ones_like(ids))
-    return 1000 * (time.process_time() - started) / ROWS
+    return 1000 * (time.process_time() - started) / SENTENCES

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..evaluation.report import AVERAGE
-from ..evaluation.tasks.names import ROWS, STS_TASKS, TRANSFER_TASKS
+from ..evaluation.tasks.names import RELEASED_PAIRS, STS_TASKS, TRANSFER_TASKS
 from .method_texts import method_entries
 
 TRANSFER_AVERAGE = "average of the transfer tasks"
@@ -107,4 +107,4 @@ def same_pairs(results: list[dict]) -> set[str]:
 
 
 def _as_in_papers(result: dict) -> bool:
-    return ROWS.get(result["task"], result["rows"]) == result["rows"] and result.get("protocol") != FAST
+    return RELEASED_PAIRS.get(result["task"], result["rows"]) == result["rows"] and result.get("protocol") != FAST

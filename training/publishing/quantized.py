@@ -29,7 +29,7 @@ BATCH_SIZE = 32
 ROUNDS = 5
 Encode = Callable[[list[str]], np.ndarray]
 # What speed and similarity are measured on: 96 sentences of 5 to 20 words.
-TEXTS = [
+MEASURED_TEXTS = [
     f"{who} {does} {what}{where}."
     for who in ("The old woman", "A group of students", "Nobody in the office", "My brother's dog")
     for does in ("carefully painted", "was looking for", "has never seen", "will sell")
@@ -37,7 +37,7 @@ TEXTS = [
     for where in ("", " in the small town near the river, although it had rained for several days")
 ]
 # What the ranges of activations are taken from: 144 other sentences, of 3 to 40 words.
-CALIBRATION = [
+CALIBRATION_TEXTS = [
     f"{opening}{who} {does}{end}"
     for opening in ("", "According to the report of 2019, ", "Is it true that ")
     for who in (
@@ -80,7 +80,7 @@ class Quantized:
             f"`{self.file}` has {self.size:.0%} of the bytes of `onnx/model.onnx`. A forward pass takes "
             f"{self.processor_time:.2f} of the processor time that torch needs in float32 (one thread, the machine of "
             f"the export). The lowest cosine of a sentence's vectors before and after is {self.similarity:.4f}, over "
-            f"{len(TEXTS)} sentences."
+            f"{len(MEASURED_TEXTS)} sentences."
         ]
         if not self.before:
             return [*lines, "What it costs on STS was not measured: `--data` of `csezoo export` measures it."]
@@ -135,9 +135,9 @@ def write_openvino_int8(file: Path, tokenizer: PreTrainedTokenizerBase) -> Path:
     with redirect_stdout(io.StringIO()):  # NNCF's progress bars
         model = nncf.quantize(
             openvino.convert_model(file),
-            nncf.Dataset(CALIBRATION, inputs),
+            nncf.Dataset(CALIBRATION_TEXTS, inputs),
             model_type=nncf.ModelType.TRANSFORMER,
-            subset_size=len(CALIBRATION),
+            subset_size=len(CALIBRATION_TEXTS),
         )
     for number, step in enumerate(model.get_ordered_ops()):  # its own names count what this process has made
         step.set_friendly_name(f"{step.get_type_name()}_{number}")
@@ -205,7 +205,7 @@ def quantize_and_measure(
             f"{written.parent.name}/{written.name}",
             size / file.stat().st_size,
             processor_time(encode, by_torch),
-            float((unit_vectors(encode(TEXTS)) * unit_vectors(by_torch(TEXTS))).sum(1).min()),
+            float((unit_vectors(encode(MEASURED_TEXTS)) * unit_vectors(by_torch(MEASURED_TEXTS))).sum(1).min()),
             before,
             [] if data is None else evaluate(encode, ["sts"], data)["results"],
         )
@@ -223,7 +223,7 @@ def processor_time(first: Encode, second: Encode) -> float:
             times = []
             for encode in (first, second):
                 start = time.process_time()
-                encode(TEXTS)
+                encode(MEASURED_TEXTS)
                 times.append(time.process_time() - start)
             shares.append(times[0] / times[1])
     finally:

@@ -11,7 +11,7 @@ from csezoo.training.cards.published import SUITES, TRANSFER_AVERAGE, published
 from csezoo.training.cards.results_files import format_rows, read_rows
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.report import AVERAGE
-from csezoo.training.evaluation.tasks.names import ROWS, STS_TASKS, TRANSFER_TASKS
+from csezoo.training.evaluation.tasks.names import RELEASED_PAIRS, STS_TASKS, TRANSFER_TASKS
 from csezoo.training.recipes import changes, dump_recipe, load_recipe, recipe_names
 
 ENTRIES = [
@@ -58,7 +58,7 @@ def test_each_recipe_has_its_papers_headline_number():
 def results_file(tmp_path):
     """Writes a results file of two seeds with the keys that `read_rows` needs, and reads its rows."""
 
-    def write(rows=ROWS, **changes):
+    def write(rows=RELEASED_PAIRS, **changes):
         results = [{"task": task, "rows": rows[task], "value": 70.0, "metric": "spearman"} for task in STS_TASKS]
         summary = [{"task": task, "mean": 70.0, "sd": 0.5, "n": 2} for task in (*STS_TASKS, AVERAGE)]
         report = {"model": "mine", "recipe": "simcse-bert-base-uncased", "method": "simcse", "changed": []}
@@ -155,7 +155,7 @@ def test_a_note_that_limits_the_comparison_is_shown_beside_the_numbers(results_f
 
 def test_tasks_with_other_pairs_than_the_paper_s_are_not_compared(results_file):
     """MTEB's SICK-R has twice as many pairs, so neither it nor the average is compared."""
-    _, (_, paper), (_, distances) = results_file(rows={**ROWS, "SICK-R": 9927})
+    _, (_, paper), (_, distances) = results_file(rows={**RELEASED_PAIRS, "SICK-R": 9927})
     assert paper.keys() == distances.keys() == set(STS_TASKS) - {"SICK-R"}
 
 
@@ -169,7 +169,7 @@ def test_a_run_remembers_its_recipe(tmp_path):
 @pytest.mark.parametrize(("dataset", "raw"), [("mteb/sts12-sts", True), ("SentEval STS/STS12-en-test", False)])
 def test_a_card_warns_that_raw_text_is_not_the_paper_s_tokens(dataset, raw):
     recipe = load_recipe("simcse-bert-base-uncased")
-    result = {"task": "STS12", "dataset": dataset, "rows": ROWS["STS12"], "value": 70.0}
+    result = {"task": "STS12", "dataset": dataset, "rows": RELEASED_PAIRS["STS12"], "value": 70.0}
     table = results_table(recipe, [result], None)
     assert "| STS12 | " in table and "Source of the paper's numbers" in table
     assert ("as raw text" in table) is raw

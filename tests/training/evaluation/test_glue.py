@@ -9,7 +9,7 @@ import torch
 from csezoo.training.cards.results_files import read_rows
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
-from csezoo.training.evaluation.glue.data import HUB, ROWS, TASKS, GlueTask, load_glue_task
+from csezoo.training.evaluation.glue.data import HUB, RELEASED_EXAMPLES, TASKS, GlueTask, load_glue_task
 from csezoo.training.evaluation.glue.fine_tuning import FineTuning, classifier, finetune, measure, pair_tokenizer
 from csezoo.training.loading.tokenizers import load_tokenizer
 from csezoo.training.loop.building import build
@@ -56,23 +56,26 @@ def write_part(directory, name, part, rows, labels):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_is_read_from_glues_layout(tmp_path, monkeypatch, name):
-    monkeypatch.setitem(ROWS, name, dict.fromkeys(ROWS[name], 20))
+    monkeypatch.setitem(RELEASED_EXAMPLES, name, dict.fromkeys(RELEASED_EXAMPLES[name], 20))
     labels = TASKS[name].labels or ("0.5", "4.75")
-    for part in ROWS[name]:
+    for part in RELEASED_EXAMPLES[name]:
         write_part(tmp_path, name, part, 20, labels)
     task = load_glue_task(name, str(tmp_path))
-    assert list(task.parts) == list(ROWS[name])
+    assert list(task.parts) == list(RELEASED_EXAMPLES[name])
     for examples in task.parts.values():
         for n, (sides, label) in enumerate(examples):
             first, second, is_cat = texts(n)
             quoted = f'"{first}' if name == "MRPC" else first
             assert sides == ((quoted, second) if len(sides) == 2 else (first,))
             assert label == (is_cat if TASKS[name].labels else float(labels[is_cat]))
-    assert (task.receipt()["dataset"], task.receipt()["rows"]) == (f"GLUE {name}", dict.fromkeys(ROWS[name], 20))
+    assert (task.receipt()["dataset"], task.receipt()["rows"]) == (
+        f"GLUE {name}",
+        dict.fromkeys(RELEASED_EXAMPLES[name], 20),
+    )
 
 
 def test_cut_off_lines_of_qqp_are_left_out(tmp_path, monkeypatch):
-    monkeypatch.setitem(ROWS, "QQP", {"train": None, "dev": 20})
+    monkeypatch.setitem(RELEASED_EXAMPLES, "QQP", {"train": None, "dev": 20})
     for part in ("train", "dev"):
         write_part(tmp_path, "QQP", part, 20, ("0", "1"))
     path = tmp_path / "QQP" / "train.tsv"
@@ -93,7 +96,7 @@ def test_cut_off_lines_of_qqp_are_left_out(tmp_path, monkeypatch):
     ],
 )
 def test_damaged_files_are_refused_with_the_place_of_the_damage(tmp_path, change, part):
-    for name, rows in ROWS["RTE"].items():
+    for name, rows in RELEASED_EXAMPLES["RTE"].items():
         write_part(tmp_path, "RTE", name, rows, TASKS["RTE"].labels)
     path = tmp_path / "RTE" / "dev.tsv"
     path.write_text("\n".join(change(path.read_text(encoding="utf-8").splitlines())) + "\n", encoding="utf-8")
@@ -214,7 +217,7 @@ def test_dev_share_chooses_the_epoch_and_the_rest_of_dev_tests_it(bases):
 
 
 def test_the_command_prints_mean_and_deviation_over_seeds(bases, tmp_path, capsys):
-    for part, rows in ROWS["WNLI"].items():
+    for part, rows in RELEASED_EXAMPLES["WNLI"].items():
         write_part(tmp_path, "WNLI", part, rows, ("0", "1"))
     out = tmp_path / "glue.json"
     options = ["--data", str(tmp_path), "--epochs", "1", "--learning_rate", "1e-3", "--out", str(out)]
@@ -231,7 +234,7 @@ def test_the_command_prints_mean_and_deviation_over_seeds(bases, tmp_path, capsy
 
 
 def test_runs_in_the_results_file_are_kept_and_not_repeated(bases, tmp_path, capsys):
-    for part, rows in ROWS["WNLI"].items():
+    for part, rows in RELEASED_EXAMPLES["WNLI"].items():
         write_part(tmp_path, "WNLI", part, rows, ("0", "1"))
     out = tmp_path / "glue.json"
 
@@ -273,7 +276,7 @@ def test_tasks_from_the_hub_are_read_at_the_pinned_commit(tmp_path):
     configs, files = [], {}
     for name, label in (("RTE", lambda n: n % 2), ("STS-B", lambda n: n % 11 / 2)):
         config = name.lower().replace("-", "")
-        splits = {part.replace("dev", "validation"): rows for part, rows in ROWS[name].items()}
+        splits = {part.replace("dev", "validation"): rows for part, rows in RELEASED_EXAMPLES[name].items()}
         paths = "".join(f"  - split: {split}\n    path: {config}/{split}.jsonl\n" for split in splits)
         configs.append(f"- config_name: {config}\n  data_files:\n{paths}")
         for split, rows in splits.items():
@@ -286,6 +289,6 @@ def test_tasks_from_the_hub_are_read_at_the_pinned_commit(tmp_path):
         done = run_python("-c", FROM_THE_HUB, **hub.environment(tmp_path / "hf"))
     assert done.returncode == 0, done.stderr
     (rte, rte_rows), (stsb, stsb_rows) = json.loads(done.stdout.splitlines()[-1])
-    assert (rte["dataset"], rte["revision"], rte["rows"]) == (*HUB, ROWS["RTE"])
-    assert stsb["rows"] == ROWS["STS-B"]
+    assert (rte["dataset"], rte["revision"], rte["rows"]) == (*HUB, RELEASED_EXAMPLES["RTE"])
+    assert stsb["rows"] == RELEASED_EXAMPLES["STS-B"]
     assert rte_rows == [[["a 0", "b"], 0], [["a 1", "b"], 1]] and stsb_rows[1] == [["a 1", "b"], 0.5]

@@ -12,7 +12,7 @@ import pytest
 from csezoo.training.cli.parser import main
 from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.evaluation.mteb_tasks import revision_of
-from csezoo.training.evaluation.tasks.names import ROWS
+from csezoo.training.evaluation.tasks.names import RELEASED_PAIRS
 from tests.conftest import SENTENCES
 from tests.interpreters import run_python
 from tests.repositories import tiny_repository
@@ -31,7 +31,7 @@ def from_file(name, *_):
     return sts.pair_task(name, rows, "mteb/sts12-sts", "main")
 
 sts.from_hub = from_file
-sts.ROWS["STS12"] = 96
+sts.RELEASED_PAIRS["STS12"] = 96
 import csezoo.training.evaluation.suites as suites
 suites.LOADERS["sts"] = lambda data: [sts.load_task("STS12", data)]
 main(["evaluate", "model", "--out", "ours.json", "--format", "mteb", "--to", "ours", "--name", "zoo/tiny"])
@@ -112,4 +112,4 @@ def test_what_mteb_does_not_have_is_refused(folders, tmp_path, monkeypatch, caps
     command = "-W ignore -m csezoo.training.cli mteb model --tasks STS13 --to x --data data"
     done = run_python(*command.split(), cwd=folders)
     assert done.returncode == 2 and "sts13-sts does not exist; MTEB's task STS13 reads it" in done.stderr
-    assert ROWS["STS12"] == 3108  # what the process above changed, it changed for itself
+    assert RELEASED_PAIRS["STS12"] == 3108  # what the process above changed, it changed for itself

@@ -46,7 +46,7 @@ TASKS = {
     "RTE": Format(SENTENCES, SENTENCES, "label", ENTAILMENT, ("accuracy",)),
     "WNLI": Format(SENTENCES, SENTENCES, "label", BINARY, ("accuracy",)),
 }
-ROWS: dict[str, dict[str, int | None]] = {
+RELEASED_EXAMPLES: dict[str, dict[str, int | None]] = {
     "CoLA": {"train": 8551, "dev": 1043},
     "SST-2": {"train": 67349, "dev": 872},
     "MRPC": {"train": 3668, "dev": 408},
@@ -92,11 +92,11 @@ def load_glue_task(name: str, data: str) -> GlueTask:
     if name not in TASKS:
         raise UserError(f"tasks: {name!r} must be one of {', '.join(TASKS)}")
     if data == "hub":
-        task = GlueTask(name, {part: _read_hub(name, part) for part in ROWS[name]}, *HUB)
+        task = GlueTask(name, {part: _read_hub(name, part) for part in RELEASED_EXAMPLES[name]}, *HUB)
     else:
-        files = {part: Path(data) / name / f"{part}.tsv" for part in ROWS[name]}
+        files = {part: Path(data) / name / f"{part}.tsv" for part in RELEASED_EXAMPLES[name]}
         task = GlueTask(name, {part: _read_file(name, path) for part, path in files.items()}, f"GLUE {name}")
-    for part, expected in ROWS[name].items():
+    for part, expected in RELEASED_EXAMPLES[name].items():
         rows = len(task.parts[part])
         if rows != expected and expected is not None:
             raise UserError(f"{name}: expected {expected} examples in {part}, got {rows}; download the data again")

@@ -24,7 +24,7 @@ STS_TASKS = (*SUBSETS, "STSBenchmark", "SICK-R")
 DEV_TASK = "STSBenchmark-dev"
 SICKR_DEV_TASK = "SICK-R-dev"
 # Pairs with a score.
-ROWS = {
+RELEASED_PAIRS = {
     "STS12": 3108,
     "STS13": 1500,
     "STS14": 3750,

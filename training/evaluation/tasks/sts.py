@@ -16,7 +16,7 @@ from ...errors import UserError, quoted
 from ...files import long_cells
 from ...hub import load_rows
 from ..metrics.sts.sts import STS
-from .names import DEV_TASK, ROWS, SICKR_DEV_TASK, SUBSETS
+from .names import DEV_TASK, RELEASED_PAIRS, SICKR_DEV_TASK, SUBSETS
 from .senteval import (
     find_senteval,
     finite,
@@ -142,7 +142,7 @@ def load_task(name: str, data: str) -> PairTask:
         UserError: the data is missing or does not have the released row count.
     """
     task = from_hub(name, *HUB[name]) if data == "hub" and name in HUB else _from_files(name, data)
-    return counted(task, ROWS[name])
+    return counted(task, RELEASED_PAIRS[name])
 
 
 def counted(task: PairTask, expected: int) -> PairTask:

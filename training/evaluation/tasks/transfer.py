@@ -13,7 +13,7 @@ from .probing import PROTOCOLS, SEED, dev_then_test, folds_then_test, nested_fol
 from .senteval import find_senteval, numbered_lines, respaced
 from .sts import Vectors
 
-ROWS = {
+RELEASED_EXAMPLES = {
     "MR": {"all": 10662},
     "CR": {"all": 3775},
     "SUBJ": {"all": 10000},
@@ -119,14 +119,14 @@ def load_transfer_task(name: str, data: str, protocol: str = "default") -> Trans
         parts = {"all": _polarity(*(folder / file for file in POLARITY[name]))}
     elif name == "SST2":
         folder = senteval.root / "SST" / "binary"
-        parts = {part: _sentiment(folder / f"sentiment-{part}") for part in ROWS[name]}
+        parts = {part: _sentiment(folder / f"sentiment-{part}") for part in RELEASED_EXAMPLES[name]}
     elif name == "TREC":
         folder = senteval.root / "TREC"
         parts = {"train": _questions(folder / "train_5500.label"), "test": _questions(folder / "TREC_10.label")}
     else:
         folder = senteval.root / "MRPC"
-        parts = {part: _paraphrases(folder / f"msr_paraphrase_{part}.txt") for part in ROWS[name]}
-    for part, expected in ROWS[name].items():
+        parts = {part: _paraphrases(folder / f"msr_paraphrase_{part}.txt") for part in RELEASED_EXAMPLES[name]}
+    for part, expected in RELEASED_EXAMPLES[name].items():
         if len(parts[part]) != expected:
             raise UserError(
                 f"{name}: expected {expected} examples in {folder} ({part}), got {len(parts[part])}; "

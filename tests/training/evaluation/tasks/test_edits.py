@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from csezoo.training.evaluation.tasks.edits import EditTask, load_edits
-from csezoo.training.evaluation.tasks.names import DEV_TASK, ROWS
+from csezoo.training.evaluation.tasks.names import DEV_TASK, RELEASED_PAIRS
 
 
 def letters(texts: list[str]) -> np.ndarray:
@@ -27,7 +27,9 @@ def test_the_tasks_are_table_1_and_every_prefix(tmp_path):
     """Of a file of STS-B dev with two sentences."""
     file = tmp_path / "downstream" / "STS" / "STSBenchmark" / "sts-dev.csv"
     file.parent.mkdir(parents=True)
-    file.write_text("genre\tfile\tyear\t7\t2.500\ta b c d e f g h\tshort\n" * ROWS[DEV_TASK], encoding="utf-8")
+    file.write_text(
+        "genre\tfile\tyear\t7\t2.500\ta b c d e f g h\tshort\n" * RELEASED_PAIRS[DEV_TASK], encoding="utf-8"
+    )
     tasks = {task.name: task for task in load_edits(str(tmp_path))}
     assert len(tasks) == 4 + 6 + 4
     assert tasks["rearrangement"].edited == ["natural language processing love I."]

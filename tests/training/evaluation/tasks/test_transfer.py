@@ -8,7 +8,7 @@ from csezoo.training.evaluation.suites import evaluate, evaluate_tasks
 from csezoo.training.evaluation.tasks.names import TRANSFER_TASKS
 from csezoo.training.evaluation.tasks.probing import PROTOCOLS, dev_then_test, folds_then_test, nested_folds
 from csezoo.training.evaluation.tasks.transfer import (
-    ROWS,
+    RELEASED_EXAMPLES,
     TransferTask,
     examples_receipt,
     load_transfer_task,
@@ -59,7 +59,7 @@ def test_the_six_kinds_of_questions_are_six_classes(tmp_path):
 
 def test_a_paraphrase_has_the_two_sentences_and_the_label_of_its_line(tmp_path):
     (tmp_path / "MRPC").mkdir()
-    for part, rows in ROWS["MRPC"].items():
+    for part, rows in RELEASED_EXAMPLES["MRPC"].items():
         lines = [f"{n % 2}\t11\t22\tfirst {n % 2}\tsecond {n % 2}" for n in range(rows)]
         text = "\n".join(["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", *lines]) + "\n"
         (tmp_path / "MRPC" / f"msr_paraphrase_{part}.txt").write_text(text, encoding="utf-8")
@@ -162,5 +162,5 @@ def test_missing_data_and_unknown_suites_say_what_to_give(tmp_path):
 @pytest.mark.parametrize("name", TRANSFER_TASKS)
 def test_the_real_files_have_the_published_row_counts(real_data, name):
     task = load_transfer_task(name, str(real_data / "data" / "senteval"))
-    assert {part: len(examples) for part, examples in task.parts.items()} == ROWS[name]
+    assert {part: len(examples) for part, examples in task.parts.items()} == RELEASED_EXAMPLES[name]
     assert all(text == " ".join(text.split()) and text for text in task.sentences())
