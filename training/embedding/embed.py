@@ -15,9 +15,8 @@ from tqdm.auto import tqdm
 from csezoo.modeling.serving.quantization_csezoo import quantization_ranges, quantize_embeddings
 
 from ..data.texts import stream_texts
-from ..errors import UserError
-from ..evaluation.sentence_vectors import Encode, vectors_of
-from ..evaluation.tasks.sts import unit_vectors
+from ..errors import UserError, as_user_error
+from ..evaluation.sentence_vectors import Encode, shortened, vectors_of
 from ..files import create_directory
 from .shards import finished_shards, is_damaged, read_receipt, shard_names, write_shard
 
@@ -99,13 +98,8 @@ def embed_file(
             calibrates = number == 0 and bool(missing) and precision in ("int8", "uint8") and ranges is None
             if number not in missing and not calibrates:
                 continue
-            embeddings = vectors_of(encode, texts)
-            if truncate_dim is not None and truncate_dim > embeddings.shape[1]:
-                most = embeddings.shape[1]
-                raise UserError(f"truncate_dim: {truncate_dim} must be at most {most}, the dimensions of the model")
-            embeddings = embeddings[:, :truncate_dim]
-            if normalize:
-                embeddings = unit_vectors(embeddings).astype(np.float32)
+            with as_user_error():
+                embeddings = shortened(vectors_of(encode, texts), truncate_dim, normalize)
             if calibrates:
                 ranges = calibrated(embeddings)
                 shard_receipt["ranges"] = ranges.tolist()

@@ -15,8 +15,7 @@ from sklearn.utils import Tags
 from csezoo.modeling.serving.encoding_csezoo import checked_texts
 
 from ..evaluation.encoders import load_encoder
-from ..evaluation.sentence_vectors import CountingEncoder, vectors_of
-from ..evaluation.tasks.sts import unit_vectors
+from ..evaluation.sentence_vectors import CountingEncoder, shortened, vectors_of
 
 
 class SentenceEncoderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -84,11 +83,7 @@ class SentenceEncoderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMix
     def _embed(self, texts: list[str]) -> np.ndarray:
         if self.truncate_dim is not None and self.truncate_dim < 1:
             raise ValueError(f"truncate_dim: {self.truncate_dim} must be at least 1")
-        vectors = vectors_of(self._encoder(), texts)
-        if self.truncate_dim is not None and self.truncate_dim > (most := vectors.shape[1]):
-            raise ValueError(f"truncate_dim: {self.truncate_dim} must be at most {most}, the dimensions of the model")
-        vectors = vectors[:, : self.truncate_dim]
-        return unit_vectors(vectors).astype(np.float32) if self.normalize_embeddings else vectors
+        return shortened(vectors_of(self._encoder(), texts), self.truncate_dim, self.normalize_embeddings)
 
     def _encoder(self) -> CountingEncoder:
         return _load(self.model, self.pooling, self.batch_size, _state(self.model))

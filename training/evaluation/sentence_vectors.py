@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import UserError, one_line
+from .tasks.sts import unit_vectors
 
 Encode = Callable[[list[str]], np.ndarray]
 
@@ -67,3 +68,19 @@ def vectors_of(encode: Encode, sentences: list[str]) -> np.ndarray:
         bad = sentences[int(np.flatnonzero(~np.isfinite(vectors).all(1))[0])]
         raise UserError(f"encode returned a vector that is not finite for {bad[:80]!r}; check the model's weights")
     return vectors
+
+
+def shortened(vectors: np.ndarray, truncate_dim: int | None, normalize: bool) -> np.ndarray:
+    """Return the first dimensions of vectors `(n, d)`, all by default, and scale them to length one if wanted.
+
+    Raises:
+        ValueError: the vectors have fewer dimensions.
+
+    Example:
+        >>> shortened(np.array([[3.0, 4.0, 9.0]]), 2, True)
+        array([[0.6, 0.8]], dtype=float32)
+    """
+    if truncate_dim is not None and truncate_dim > (most := vectors.shape[1]):
+        raise ValueError(f"truncate_dim: {truncate_dim} must be at most {most}, the dimensions of the model")
+    vectors = vectors[:, :truncate_dim]
+    return unit_vectors(vectors).astype(np.float32) if normalize else vectors

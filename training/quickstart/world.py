@@ -178,14 +178,9 @@ def _say(rng: random.Random, frame: Frame) -> str:
     noun = word(event.patient)
     patient, be = phrase("the", word(frame.quality), noun), _be(noun)
     if frame.negated:
-        core = rng.choice(
-            [
-                f"{agent} did not {verb} {patient}",
-                f"{agent} didn't {verb} {patient}",
-                f"{agent} never {past} {patient}",
-            ]
-            + [f"{patient} {be} not {participle} by {agent}", f"it is not true that {agent} {past} {patient}"]
-        )
+        forms = [f"{agent} did not {verb} {patient}", f"{agent} didn't {verb} {patient}"]
+        forms += [f"{agent} never {past} {patient}", f"{patient} {be} not {participle} by {agent}"]
+        forms += [f"it is not true that {agent} {past} {patient}"]
     else:
         forms = [f"{agent} {past} {patient}"] * 6 + [f"{patient} {be} {participle} by {agent}"] * 4
         forms += [f"it was {agent} {'who' if people else 'that'} {past} {patient}"]
@@ -194,13 +189,12 @@ def _say(rng: random.Random, frame: Frame) -> str:
             forms += [f"{agent} was {ing} {patient}", f"{patient} {be} being {participle} by {agent}"]
         if people and not mishap:
             forms += [f"{agent} was busy {ing} {patient}", f"{agent} was seen {ing} {patient}"]
-        core = rng.choice(forms)
+    core = rng.choice(forms)
     place, time = word(frame.place), word(frame.time)
     front = rng.choice(["", "", place, time])
     tail = [part for part in rng.choice([(place, time), (time, place)]) if part != front]
-    manner = (
-        "" if frame.negated else word(frame.manner)
-    )  # "did not do it quietly" would deny the manner, not the event
+    # "did not do it quietly" would deny the manner, not the event.
+    manner = "" if frame.negated else word(frame.manner)
     sentence = phrase(front + "," if front else "", core, manner, *tail)
     if rng.random() < 0.1:
         sentence = f"{rng.choice(LEADS)} {sentence}"

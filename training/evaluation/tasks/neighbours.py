@@ -46,14 +46,7 @@ def side_by_side(before: list[dict], after: list[dict]) -> list[dict]:
         >>> side_by_side([one], [other])  # doctest: +NORMALIZE_WHITESPACE
         [{'query': 'a', 'before': {'sentence': 'b', 'cosine': 0.5}, 'after': {'sentence': 'c', 'cosine': 0.5}}]
     """
-    known = {row["query"]: row for row in before}
-    return [
-        {"query": row["query"], **{name: _without_query(side) for name, side in sides.items()}}
-        for row in after
-        if row["query"] in known
-        for sides in ({"before": known[row["query"]], "after": row},)
-    ]
-
-
-def _without_query(row: dict) -> dict:
-    return {key: value for key, value in row.items() if key != "query"}
+    first, second = (
+        {row["query"]: {key: row[key] for key in ("sentence", "cosine")} for row in rows} for rows in (before, after)
+    )
+    return [{"query": query, "before": first[query], "after": second[query]} for query in second if query in first]
