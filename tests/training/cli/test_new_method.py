@@ -13,22 +13,20 @@ from csezoo.training.cli import new_method
 from csezoo.training.cli.parser import main
 
 ROOT = Path(__file__).parents[3]
-PARTS = ("modeling", "training", "csezoo", "tests", "docs", "examples", "model_cards", "README.md")
-PARTS += ("setup.cfg", "pyproject.toml")
 
 
 @pytest.fixture
 def clone(tmp_path) -> Path:
     """A copy of the project in which it can be imported: `csezoo` has links to its packages."""
     root = tmp_path / "clone"
-    root.mkdir()
-    for path in (ROOT / name for name in PARTS):
-        if path.is_dir():
-            shutil.copytree(path, root / path.name, ignore=shutil.ignore_patterns("__pycache__", "stand-in"))
-        else:
-            shutil.copy(path, root)
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    for name in filter(lambda name: (ROOT / name).is_file(), listed.stdout.splitlines()):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, root / name)
     for name in ("modeling", "training", "model_cards"):
         (root / "csezoo" / name).symlink_to(root / name)
+    for command in (["init", "-q"], ["add", "-A"]):  # for the tests that ask which files there are
+        subprocess.run(["git", *command], cwd=root, check=True)
     return root
 
 
@@ -46,7 +44,8 @@ def begin(clone: Path, name: str, *seams: str) -> str:
 
 def content(root: Path) -> dict[str, bytes]:
     """Every file of a clone; an empty directory too would be one that a method is looked for in."""
-    return {str(path): path.is_file() and path.read_bytes() for path in root.rglob("*")}
+    paths = (path for path in root.rglob("*") if ".git" not in path.parts)
+    return {str(path): path.is_file() and path.read_bytes() for path in paths}
 
 
 def test_a_method_of_each_seam_passes_the_quick_tests(clone, monkeypatch):
