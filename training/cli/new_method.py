@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -49,11 +50,11 @@ def new_method(options: argparse.Namespace) -> None:
     row = f"| {class_name(options.name)}: SAY WHAT IT DOES | `{name}-bert-base-uncased` |"
     write(ROOT / "modeling" / "methods" / name, files, row)
     print(f"modeling/methods/{name}/ is a method, trained by csezoo train simcse-bert-base-uncased --method {name}")
-    # In a new process, which finds the new method.
-    cards = [sys.executable, "-m", "csezoo.training.cli", "cards", "--out", str(ROOT / "model_cards")]
-    subprocess.run(cards, check=True)
-    reference = [sys.executable, "-m", "csezoo.training.cli.reference", str(ROOT / "docs" / "reference.md")]
-    subprocess.run(reference, check=True)
+    cards = ["csezoo.training.cli", "cards", "--out", str(ROOT / "model_cards")]
+    reference = ["csezoo.training.cli.reference", str(ROOT / "docs" / "reference.md")]
+    for command in (cards, reference):  # each in a new process, which finds the new method
+        if subprocess.run([sys.executable, "-m", *command]).returncode:
+            raise UserError(f"{name} is written, but its cards are not; run python -m {shlex.join(command)}")
     print("Put your idea in place of the example, and your texts in place of those in capitals; see")
     print("docs/adding-a-method.md for the tests to run.")
 
