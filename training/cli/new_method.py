@@ -152,5 +152,13 @@ def write(folder: Path, files: dict[Path, str], row: str) -> None:
 
 
 def with_row(page: str, row: str) -> str:
-    """Return the README with another row at the end of the table under "Methods and recipes"."""
-    return re.sub(r"(## Methods and recipes\n\n(?:\|.*\n)+)", lambda table: f"{table[1]}{row}\n", page)
+    """Return the README with another row at the end of the first table under "Methods and recipes".
+
+    Example:
+        >>> with_row("## Methods and recipes\\n\\nText.\\n\\n|a|b|\\n|---|---|\\n|1|2|\\n\\nText.\\n", "|3|4|")
+        '## Methods and recipes\\n\\nText.\\n\\n|a|b|\\n|---|---|\\n|1|2|\\n|3|4|\\n\\nText.\\n'
+    """
+    table = re.search(r"^## Methods and recipes\n(?:[^|#\n].*\n|\n)*(?:\|.*\n)+", page, re.MULTILINE)
+    if table is None:
+        raise UserError('README.md: it has no table under "Methods and recipes"; restore it')
+    return f"{page[: table.end()]}{row}\n{page[table.end() :]}"

@@ -53,10 +53,10 @@ def test_a_method_of_each_seam_passes_the_quick_tests(clone, monkeypatch):
     names = [f"new{seam}" for seam in new_method.SEAMS]
     for name, seam in zip(names, new_method.SEAMS, strict=True):
         folder = clone / "modeling" / "methods" / name
-        new_method.write(folder, new_method.new_files(name, [seam]), "| row |")
+        new_method.write(folder, new_method.new_files(name, [seam]), f"| {name} | `{name}-bert-base-uncased` |")
     tests = [*(f"tests/modeling/test_{name}.py" for name in names), "tests/modeling/test_neutral.py"]
     tests += ["tests/modeling/test_methods.py", "tests/training/recipes/test_zoo.py"]
-    chosen = f"({' or '.join(names)}) and not roberta and not fresh_interpreter"
+    chosen = f"({' or '.join(names)} or readme_names) and not roberta and not fresh_interpreter"
     passed = run(clone, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-k", chosen, *tests)
     assert "passed" in passed and "skipped" not in passed
 
