@@ -91,7 +91,7 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
         if content.get("model_type") and "backbone_config" not in content and "config" not in kwargs:
             name, kind = pretrained_model_name_or_path, cls.config_class.model_type
             raise ValueError(
-                f"{name} is a plain encoder ({content['model_type']}), not a model of the zoo; build a training model "
+                f"{name} is a bare encoder ({content['model_type']}), not a model of the zoo; build a training model "
                 f"from it: model, collator = csezoo.for_training({kind!r}, {str(name)!r})"
             )
         weight_files(pretrained_model_name_or_path, **{name: kwargs[name] for name in WHERE_FROM if name in kwargs})

@@ -1,7 +1,7 @@
 """The configuration of a published repository: the encoder's own, and under one key what the zoo's class needs."""
 
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import AutoConfig, BertConfig, PretrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -39,6 +39,7 @@ class CsezooConfig(PretrainedConfig):
 
     model_type = "csezoo"
     sub_configs = {"backbone_config": AutoConfig}
+    family: ClassVar[Any] = None  # the configuration class of the encoder, if the repository is a plain encoder
 
     def __init__(self, backbone_config: Any = None, csezoo: dict[str, Any] | None = None, **kwargs: Any):
         if isinstance(backbone_config, dict):
@@ -86,6 +87,7 @@ def with_family(model_type: str) -> type[CsezooConfig]:
     members = {
         "__init__": family.__init__,
         "__module__": CsezooConfig.__module__,
+        "family": family,
         "model_type": model_type,
         "sub_configs": family.sub_configs,
         "backbone_config": property(lambda config: config),

@@ -47,7 +47,7 @@ class EncodesTexts(PreTrainedModel):
     default_prompt_name: str | None = None  # the one that it uses if it is told nothing
     similarity_fn_name = "cosine"  # what `similarity` computes
     causal = False  # whether a token sees only the tokens before it
-    first_position = 0  # of a text, in a causal model
+    first_position = 0  # of a text: prefixes take the positions before it
     backbone: Any
 
     def get_input_embeddings(self) -> nn.Module:

@@ -85,7 +85,7 @@ class CsezooModel(EncodesTexts):
             raise ValueError(f"config.json: pooling: {pooling!r} must be one of {', '.join(self.poolings)}")
         if config.is_plain:  # `AutoModel` would make this class again
             config._attn_implementation = attention  # for the family to choose, which may not have what this class has
-            self.backbone = MODEL_MAPPING[type(config).__mro__[2]]._from_config(config)  # type: ignore[attr-defined]
+            self.backbone = MODEL_MAPPING[config.family]._from_config(config)  # type: ignore[attr-defined]
         else:
             self.backbone = AutoModel.from_config(config.backbone_config)
         self.causal = is_causal(self.backbone)

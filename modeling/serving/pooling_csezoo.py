@@ -186,13 +186,15 @@ def build_layers(described: list[dict[str, Any]], known: dict[str, type[nn.Modul
     return layers
 
 
-def modules_on_top(csezoo: dict[str, Any], hidden_size: int, layers: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def modules_on_top(
+    csezoo: dict[str, Any], hidden_size: int, num_hidden_layers: int
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield name and configuration of each module of sentence-transformers after the encoder.
 
     Args:
         csezoo: of a plain encoder's configuration.
         hidden_size: H.
-        layers: of the encoder.
+        num_hidden_layers: of the encoder.
     """
     pooling = csezoo["pooling"]
     if pooling == "prompt":  # a mean in which only the template's mask token has a weight
@@ -200,7 +202,7 @@ def modules_on_top(csezoo: dict[str, Any], hidden_size: int, layers: int) -> Ite
     if pooling in OTHER_LAYER:
         yield (
             "WeightedLayerPooling",
-            {"word_embedding_dimension": hidden_size, "num_hidden_layers": layers, "layer_start": 0},
+            {"word_embedding_dimension": hidden_size, "num_hidden_layers": num_hidden_layers, "layer_start": 0},
         )
     modes = {
         "pooling_mode_cls_token": pooling == "cls",

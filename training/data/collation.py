@@ -94,6 +94,7 @@ class ViewCollator:
         templates: ids before and after the sentence, one pair per view (the last for all further views).
         pad_token_id: pads rows to the longest of the batch.
         view_columns: maps the number of columns to the column of each view, see `SentenceEncoderConfig.view_columns`.
+            One column makes two equal views, which dropout tells apart.
         edit_sentence: edits each sentence of a training batch, see `SentenceEncoderConfig.edit_sentence`.
         tokenize: applied first, if the rows are texts (streams).
         edits_special_tokens: give `edit_sentence` the templates and special tokens too.

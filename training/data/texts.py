@@ -209,7 +209,7 @@ def _checked(
 
 
 def _clean(batch: dict[str, list], columns: list[str], others: tuple[str, ...] = ()) -> dict[str, list]:
-    """Drop rows with a blank anchor, and replace other blank cells by one space."""
+    """Name the columns of texts `0`, `1`, `2`, drop rows with a blank anchor, and make other blank cells one space."""
     for column in columns:
         if wrong := [text for text in batch[column] if not isinstance(text, str | type(None))]:
             raise UserError(f"column {column} must be text, got {wrong[0]!r}")

@@ -81,8 +81,7 @@ def load_encoder(
         return _sentence_transformer(model, batch_size, dtype, progress, device)
     if pooling is None:
         raise UserError(
-            f"{model} is a plain encoder, which needs a pooling: give --pooling with one of "
-            f"{', '.join(PLAIN_POOLINGS)}"
+            f"{model} is a bare encoder, which needs a pooling: give --pooling with one of {', '.join(PLAIN_POOLINGS)}"
         )
     encoder, tokenizer = plain_encoder(model, pooling, dtype)
     encode = _counting_encoder(model, encoder, tokenizer, batch_size, progress, device)

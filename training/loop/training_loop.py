@@ -276,13 +276,13 @@ def write_best(
 
 def plan_stages(recipe: Recipe, data: RunData) -> list[Stage]:
     """Return the stage on labelled pairs, if the recipe has one, and the contrastive stage, which may be empty."""
-    batches = recipe.gradient_accumulation_steps
+    per_update = recipe.gradient_accumulation_steps
     updates = recipe.max_steps
     if updates is None:
-        updates = math.ceil(data.batches_per_epoch * recipe.epochs / batches)
+        updates = math.ceil(data.batches_per_epoch * recipe.epochs / per_update)
     before = recipe.nli_steps
     if recipe.nli_epochs:
-        before = math.ceil(data.nli_batches_per_epoch * recipe.nli_epochs / batches)
+        before = math.ceil(data.nli_batches_per_epoch * recipe.nli_epochs / per_update)
     contrastive = Stage("contrastive", before, updates, updates, recipe.learning_rate)
     if not before:
         return [contrastive]
@@ -316,9 +316,9 @@ def train_stage(
         run.restore(state, checkpoint)
         logger.info("resumed from %s", checkpoint)
     bar.update(log.step - bar.n)
-    batches = recipe.gradient_accumulation_steps
-    done = (log.step - stage.start) * batches
-    loader = run.data.batches(stage.name, done, stage.updates * batches, before=stage.start * batches)
+    per_update = recipe.gradient_accumulation_steps
+    done = (log.step - stage.start) * per_update
+    loader = run.data.batches(stage.name, done, stage.updates * per_update, before=stage.start * per_update)
     started = time.perf_counter()
     wrapped.train()
     resumed_at = log.step
@@ -384,10 +384,10 @@ def start_stage(
 
 def _stopped_at(error: NonFinite, stage: Stage, run: SeedRun) -> UserError:
     """Keep the batches of the update that is not finite, and return the error that ends the run."""
-    batches = run.recipe.gradient_accumulation_steps
-    first = (error.step - 1 - stage.start) * batches
-    position = (stage.name, first, first + batches)
-    before = stage.start * batches
+    per_update = run.recipe.gradient_accumulation_steps
+    first = (error.step - 1 - stage.start) * per_update
+    position = (stage.name, first, first + per_update)
+    before = stage.start * per_update
     run.writer.wait()
     written = checkpoints(run.directory / "checkpoints", run.receipt)
     return keep_batch(
@@ -451,12 +451,12 @@ def update(
         padding that all encoder passes of the update computed, and last the norm of the gradient. Then the number of
         rows.
     """
-    batches, rows = recipe.gradient_accumulation_steps, 0
+    per_update, rows = recipe.gradient_accumulation_steps, 0
     trained = next(module for module in model.modules() if isinstance(module, ForContrastiveLearning))
     trained.pop_padding_tokens()  # those before the update, such as of diagnostics
     padding: int | torch.Tensor = 0
     totals: dict[str, torch.Tensor] = {}
-    for _ in range(batches):
+    for _ in range(per_update):
         batch = next(loader)
         rows += next(len(value) for value in batch.values() if isinstance(value, torch.Tensor))
         batch = on_device(batch, accelerator.device, mirror=not is_compiled(accelerator))
@@ -470,7 +470,7 @@ def update(
                 check(batch["input_ids"], output.embeddings)
             accelerator.backward(output.loss)  # divides by the number of batches
         for name, loss in {"loss": output.loss, **output.losses}.items():
-            totals[name] = totals.get(name, 0) + loss.detach() / batches
+            totals[name] = totals.get(name, 0) + loss.detach() / per_update
     padding = padding + trained.pop_padding_tokens()
     totals[PADDING_TOKENS] = torch.as_tensor(padding, dtype=torch.float32, device=accelerator.device)
     totals[PADDING_TOKENS] *= accelerator.num_processes  # logged as a mean over processes

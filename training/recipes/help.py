@@ -129,6 +129,8 @@ def _table(keys: Mapping[str, Key]) -> str:
 def _type(key: Key) -> str:
     plain, nullable = optional(key.hint)
     items = typing.get_args(plain)
+    if typing.get_origin(plain) is dict:
+        return f"mapping of names to texts{' or null' if nullable else ''}"
     name = f"list of {TYPES[items[0]]}" if items else TYPES[plain]
     return f"{name} or null" if nullable else name
 

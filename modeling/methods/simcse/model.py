@@ -6,7 +6,9 @@ or its entailed hypothesis, with the contradicted hypothesis as hard negative (s
 .. math:: \ell_i = -\log \frac{e^{\cos(z_i, z_i^+)/\tau}}
           {\sum_j \left(e^{\cos(z_i, z_j^+)/\tau} + e^{\,w [i = j]}\, e^{\cos(z_i, z_j^-)/\tau}\right)}
 
-with z = tanh(W h_CLS + b). Both views of the batch go through the encoder in one forward pass.
+with z = tanh(W h_CLS + b). Both views of the batch go through the encoder in one forward pass. The formula is
+`objectives.info_nce`, called by `ForContrastiveLearning.contrastive_loss`. `SentenceEncoderConfig.view_columns` makes
+the second view.
 
 References:
     Gao, Yao, Chen 2021, "SimCSE: Simple Contrastive Learning of Sentence Embeddings", EMNLP. The release keeps the

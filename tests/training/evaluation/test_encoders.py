@@ -196,7 +196,7 @@ def test_weights_can_be_loaded_in_another_dtype(repositories):
 
 def test_a_model_that_cannot_be_loaded_is_named_with_the_way_out(bases, repositories, tmp_path):
     plain, zoo = str(bases["bert"]), str(repositories["bert", "cls"])
-    assert f"{plain} is a plain encoder, which needs a pooling: give --pooling with one of cls, mean, max" in refusal(
+    assert f"{plain} is a bare encoder, which needs a pooling: give --pooling with one of cls, mean, max" in refusal(
         plain
     )
     assert "--pooling mean" in refusal(zoo, pooling="mean") and zoo in refusal(zoo, pooling="mean")
