@@ -34,7 +34,9 @@ TEMPLATE = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailin
     (Path(__file__).parent / "card.jinja").read_text(encoding="utf-8")
 )
 UNTRAINED = f"{RECIPE_ONLY}. The command below makes the weights."
-UNPUBLISHED = f"{MEASURED}. The weights are not published. REPOSITORY is the directory that the command below makes."
+UNPUBLISHED = (
+    f"{MEASURED}. The weights are not published. REPOSITORY is `best/` of the run that the command below makes."
+)
 NO_COST = "Time, memory, precision and number of processes were not recorded for this run."
 TAGS = ["sentence-transformers", "sentence-embeddings", "feature-extraction"]
 
