@@ -288,6 +288,19 @@ def test_the_page_of_results_quotes_the_runs_on_a_public_encoder():
         assert rows[name] == [*means, str(len(runs))]
 
 
+TABLE_ROW = re.compile(r"^\| (.+?) \| (\d\d\.\d\d) \| (\d\d\.\d\d) \| (\d\d\.\d\d) \|$", re.MULTILINE)
+
+
+def test_the_page_on_adapting_quotes_the_three_domains():
+    page = (ROOT / "docs" / "adapt.md").read_text(encoding="utf-8")
+    scores: dict[str, list[str]] = {}
+    for run in json.loads((ROOT / "docs" / "all-minilm-l6-domains.json").read_text(encoding="utf-8")):
+        scores.setdefault(run["way"], []).append(f"{run['result']['value']:.2f}")
+    assert len(scores) == 5
+    rows = {re.sub(r"`| of sentence-transformers", "", name): cells for name, *cells in TABLE_ROW.findall(page)}
+    assert {way: rows[way] for way in scores} == scores and len(scores) == 5
+
+
 def test_the_page_of_results_quotes_the_explanations_that_were_tried():
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     for made, base, updates in (("longer", "B", "1,600"), ("earlier", "A", "400")):
