@@ -32,7 +32,8 @@ def clone(tmp_path) -> Path:
 
 def run(clone: Path, *command: str) -> str:
     """What Python prints in a clone."""
-    environment = {**os.environ, "PYTHONPATH": str(clone), "PYTHONDONTWRITEBYTECODE": "1"}
+    # Without the options of the tests around it, such as those for coverage.
+    environment = {**os.environ, "PYTHONPATH": str(clone), "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": ""}
     done = subprocess.run([sys.executable, *command], cwd=clone, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     return done.stdout
