@@ -267,6 +267,6 @@ def test_keys_that_it_does_not_have_are_refused(method, keys, message, base):
         for_training(method, str(base), **keys)
 
 
-def test_from_pretrained_on_a_plain_encoder_says_what_to_call(base):
-    with pytest.raises(ValueError, match=rf"plain encoder \(bert\).*csezoo.for_training\('diffcse', '{base}'\)"):
+def test_from_pretrained_on_a_bare_encoder_says_what_to_call(base):
+    with pytest.raises(ValueError, match=rf"bare encoder \(bert\).*csezoo.for_training\('diffcse', '{base}'\)"):
         DiffCSEForContrastiveLearning.from_pretrained(base)
