@@ -19,7 +19,6 @@ from ..pictures.weakened_tokens import draw_weakened_tokens
 from .manifests import Item
 from .plan import Planned, Run
 from .pooling import Cell, Line, mark_other_data
-from .receipts import with_shared_receipts
 
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 PAGE = """<!doctype html>
@@ -90,8 +89,15 @@ def write_item(item: Item, planned: list[Planned], lines: list[Line], directory:
     }
     for name, content in contents.items():
         replace_file(directory / name, content)
-    kept = {"item": item.name, "title": item.title, "source": item.source, "notes": item.notes, "needs": item.needs}
-    write_json(directory / "results.json", {**kept, **with_shared_receipts([line.to_dict() for line in lines])})
+    results = {
+        "item": item.name,
+        "title": item.title,
+        "source": item.source,
+        "notes": item.notes,
+        "needs": item.needs,
+        "rows": [line.to_dict() for line in lines],
+    }
+    write_json(directory / "results.json", results)
     return [
         *(directory / name for name in contents),
         directory / "results.json",

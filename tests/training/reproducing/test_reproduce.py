@@ -114,8 +114,8 @@ def test_a_table_has_ours_beside_the_papers(made):
     assert cell["n"] == 2 and cell["mean"] == pytest.approx(sum(scores) / 2)
     assert cell["paper"] == 82.3 and cell["difference"] == pytest.approx(cell["mean"] - 82.3)
     assert row["reasons"] and "base_model" in row["reasons"][0] and "(a tiny BERT)" in row["reasons"][0]
-    assert "sha256" in row["runs"][0]["receipt"]  # of the dev pairs
-    assert {"base_model", "train_file"} <= results["origin"].keys()
+    assert "sha256" in row["runs"][0]["results"][0]  # the receipt of the dev pairs
+    assert {"base_model", "train_file"} <= row["runs"][0]["training"]["origin"].keys()
 
 
 def test_every_format_has_the_same_rows(made):
@@ -315,7 +315,7 @@ def test_an_untrained_model_is_evaluated_and_drawn(tmp_path, bases, real_data):
     directory = tmp_path / "out" / "sgopt" / "figure-5"
     (row,) = json.loads((directory / "results.json").read_text(encoding="utf-8"))["rows"]
     assert row["cells"]["STS-B dev."]["n"] == 1 and row["reasons"] == ["another model than in the paper (tiny)"]
-    assert row["runs"][0]["receipt"]["pooling"] == "cls"
+    assert row["runs"][0]["results"][0]["pooling"] == "cls"
     assert len(list(directory.glob("BERT-base-*.png"))) == 1
 
 

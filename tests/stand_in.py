@@ -1,13 +1,19 @@
-"""The results of a table with each receipt once: of a run's results, of a task, and of the training of all runs."""
+"""Write the results of a table for docs/stand-in, with each receipt once: of a run, of a task, of all trainings.
+
+python -m tests.stand_in reproduced/diffcse/table-3/results.json docs/stand-in/diffcse-table-3.json
+"""
 
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from ..loop.checkpoints import RECEIPT
-from .columns import RUN
+from csezoo.training.files import read_json, write_json
+from csezoo.training.loop.checkpoints import RECEIPT
+from csezoo.training.reproducing.columns import RUN
 
 NAME = ("suite", "task", "metric")  # of a task, and of its entry in `tasks`
 OWN = (*NAME, "value")  # of each result, even if all have the same
@@ -21,16 +27,6 @@ def with_shared_receipts(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     Args:
         rows: with `runs`, each with its `results`.
-
-    Example:
-        >>> results = [{"suite": "sts", "task": task, "metric": "spearman", "value": 70.0, "rows": rows,
-        ...             "dtype": "float32"} for task, rows in (("STS12", 3108), ("STS13", 1500))]
-        >>> table = with_shared_receipts([{"name": "SimCSE", "runs": [{"results": results}]}])
-        >>> (run,) = table["rows"][0]["runs"]
-        >>> run["receipt"], run["results"][0]
-        ({'dtype': 'float32'}, {'suite': 'sts', 'task': 'STS12', 'metric': 'spearman', 'value': 70.0})
-        >>> table["tasks"][1]
-        {'suite': 'sts', 'task': 'STS13', 'metric': 'spearman', 'rows': 1500}
     """
     rows = copy.deepcopy(list(rows))
     runs = [run for row in rows for run in row["runs"]]
@@ -57,3 +53,8 @@ def _take_shared(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for key in keys:
             del result[key]
     return shared
+
+
+if __name__ == "__main__":
+    table = read_json(Path(sys.argv[1]))
+    write_json(Path(sys.argv[2]), {**table, **with_shared_receipts(table["rows"])})
