@@ -87,16 +87,16 @@ def test_a_run_killed_while_checkpoints_are_written_ends_like_the_uninterrupted_
     bases, train_file, dev_file, tmp_path
 ):
     """SIGKILLs at random moments after an evaluation: its checkpoint is written while the run trains on."""
-    changes = {"max_steps": 120, "eval_steps": 1, "soup": 2}
+    changes = {"max_steps": 50, "eval_steps": 1, "soup": 2}
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", **changes)
     run_recipe(make_recipe(recipe))
     broken = {**recipe, "output_dir": str(tmp_path / "broken")}
     draw, code, steps = random.Random(0), -signal.SIGKILL, []
-    while code == -signal.SIGKILL and len(steps) < 50:
+    while code == -signal.SIGKILL and len(steps) < 20:
         fault = KilledAfter("  dev ", draw.randint(1, 4), draw.uniform(0, 0.1))
         code, err = train_in_child(command_line(broken), tmp_path, fault)
         steps.append(max((step_of(path) for path in tmp_path.glob("broken/checkpoints/step-*")), default=0))
-    assert steps == sorted(steps) and len({*steps}) > 10, "few checkpoints were complete"
+    assert steps == sorted(steps) and len({*steps}) > 5, "few checkpoints were complete"
     if code != 0:
         code, err = train_in_child(command_line(broken), tmp_path)
     assert code == 0, err
