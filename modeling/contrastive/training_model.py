@@ -318,17 +318,20 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             input_ids, attention_mask: `(B, V, T)`.
             inputs: further arguments of `encode_tokens`.
         """
-        views = torch.arange(input_ids.shape[1], device=input_ids.device).repeat(len(input_ids))
-        inputs |= self.view_inputs(views)
+        if self.distinct_views > 1:
+            views = torch.arange(input_ids.shape[1], device=input_ids.device).repeat(len(input_ids))
+            inputs |= self.view_inputs(views)
         return self.model.encode_tokens(input_ids.flatten(0, 1), attention_mask.flatten(0, 1), **inputs)
 
     def view_inputs(self, views: torch.Tensor) -> dict[str, Any]:
         """Return what the encoder needs to know of rows of these views, as arguments of its `run_backbone`.
 
+        Only methods with `distinct_views` above 1 implement this.
+
         Args:
             views: `(rows or 1,)`, 0 for the anchor, 1 and above for its positive and hard negative.
         """
-        return {}
+        raise NotImplementedError
 
     def project(self, pooled: torch.Tensor) -> torch.Tensor:
         """Project pooled vectors `(B, V, H)` for the objective. A projection may use batch statistics."""
@@ -343,7 +346,8 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         for view in range(min(input_ids.shape[1], alike + 1)):
             same = slice(view, None if view == alike else view + 1)
             ids, mask = input_ids[:, same], attention_mask[:, same]
-            inputs = self.view_inputs(torch.full((1,), view, device=ids.device))
+            distinct = self.distinct_views > 1
+            inputs = self.view_inputs(torch.full((1,), view, device=ids.device)) if distinct else {}
             bias = self.model.prompt_bias(ids.flatten(0, 1), mask.flatten(0, 1), min(view, last), **inputs)
             biases.append(bias.unflatten(0, ids.shape[:2]))
         return torch.cat(biases, dim=1)
