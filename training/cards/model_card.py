@@ -113,7 +113,7 @@ def _of_recipe(recipe: Recipe, runs: Sequence[dict]) -> dict[str, Any]:
         "origin": "Made with csezoo, a model zoo of contrastive sentence embeddings.",
         "obstacle": no_plain_form(recipe.method, {**recipe.model, **({"flow_width": 1} if recipe.flow else {})}),
         "command": shown,
-        "fence": "`" * max(3, *(1 + len(run) for run in re.findall("`+", shown)), 3),
+        "fence": "`" * max([3, *(1 + len(run) for run in re.findall("`+", shown))]),
         # The command does not make these runs again.
         "forced": [{"seed": run["seed"], "changed": others(names)} for run, names in changed if names],
         "settings": settings_table(recipe),

@@ -46,7 +46,7 @@ def new_method(options: argparse.Namespace) -> None:
     if unknown := set(options.seams.split(",")) - SEAMS.keys():
         raise UserError(f"seams: {min(unknown)!r} must be one of {', '.join(SEAMS)}")
     files = new_files(options.name, seams)
-    check_name(name, files)
+    refuse_name(name, files)
     row = f"| {class_name(options.name)}: SAY WHAT IT DOES | `{name}-bert-base-uncased` |"
     write(ROOT / "modeling" / "methods" / name, files, row)
     print(f"modeling/methods/{name}/ is a method, trained by csezoo train simcse-bert-base-uncased --method {name}")
@@ -69,8 +69,8 @@ def class_name(name: str) -> str:
     return name if name != name.lower() else "".join(part.capitalize() for part in name.split("_"))
 
 
-def check_name(name: str, files: Iterable[Path]) -> None:
-    """Check that a new method can have this name.
+def refuse_name(name: str, files: Iterable[Path]) -> None:
+    """Refuse a name that a new method cannot have.
 
     Raises:
         UserError: it is not an identifier of ASCII characters, or something else has it.
