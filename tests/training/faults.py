@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,8 +52,10 @@ def terminate() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def fill_disk() -> None:
-    """From here on the file system lets no file grow beyond 50 kB."""
+def fill_disk(after: Path) -> None:
+    """Once `after` is there, the file system lets no file grow beyond 50 kB. A thread may still be writing it."""
+    while not after.exists():
+        time.sleep(0.01)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
 
 
