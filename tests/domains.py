@@ -1,4 +1,4 @@
-"""Adapt an encoder to the sentences of three domains, and score it by each domain's own labels.
+"""Adapt an encoder to the sentences of four domains, and score it by each domain's own labels.
 
 python -m tests.domains sentence-transformers/all-MiniLM-L6-v2 SentEval/data runs/domains
 
@@ -10,6 +10,7 @@ are scored. `scores.json` has a row for each run; a run that is in it is not mad
 import random
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -24,7 +25,7 @@ from csezoo.training.evaluation.tasks.sts import load_task
 from csezoo.training.evaluation.tasks.transfer import load_transfer_task
 from csezoo.training.files import read_json, write_json
 
-UPDATES, BATCH, SEEDS = 100, 64, (1,)
+UPDATES, BATCH, SEEDS = 100, 64, (1, 2)
 RECIPES = ("adapt", "adapt-distil")
 RATES = {"TSDAE": 3e-5, "SimCSE": 5e-5}  # of sentence-transformers' examples
 
@@ -35,21 +36,22 @@ def main(base: str, data: str, out: str) -> None:
     scores = directory / "scores.json"
     rows = read_json(scores, list) if scores.exists() else []
     made = {(row["domain"], row["way"], row["seed"]) for row in rows}
-    for domain, (sentences, task) in domains(data).items():
-        runs = [("as served", None), *((way, seed) for seed in SEEDS for way in (*RECIPES, *RATES))]
-        for way, seed in (run for run in runs if (domain, *run) not in made):
-            model = directory / f"{domain}-{way}-{seed}"
-            if way in RECIPES:
-                file = directory / f"{domain}.txt"
-                file.write_text("\n".join(sentences), encoding="utf-8")
-                train_recipe(way, base, file, model, seed)
-            elif seed is not None:
-                train_sentence_transformer(way, base, sentences, model, seed)
-            encode, receipt = load_encoder(base if seed is None else str(model / "best"))
-            (result,) = evaluate_tasks(encode, [task], receipt=receipt)
-            rows.append({"domain": domain, "way": way, "seed": seed, "versions": versions(), "result": result})
-            write_json(scores, rows)
-            print(f"{domain}, {way}, seed {seed}: {result['task']} {result['value']:.2f}", flush=True)
+    runs = [("as served", None), *((way, seed) for seed in SEEDS for way in (*RECIPES, *RATES))]
+    for (way, seed), (domain, (sentences, task)) in product(runs, domains(data).items()):
+        if (domain, way, seed) in made:
+            continue
+        model = directory / f"{domain}-{way}-{seed}"
+        if way in RECIPES:
+            file = directory / f"{domain}.txt"
+            file.write_text("\n".join(sentences), encoding="utf-8")
+            train_recipe(way, base, file, model, seed)
+        elif seed is not None:
+            train_sentence_transformer(way, base, sentences, model, seed)
+        encode, receipt = load_encoder(base if seed is None else str(model / "best"))
+        (result,) = evaluate_tasks(encode, [task], receipt=receipt)
+        rows.append({"domain": domain, "way": way, "seed": seed, "versions": versions(), "result": result})
+        write_json(scores, rows)
+        print(f"{domain}, {way}, seed {seed}: {result['task']} {result['value']:.2f}", flush=True)
 
 
 def domains(data: str) -> dict[str, tuple[list[str], object]]:
@@ -58,12 +60,13 @@ def domains(data: str) -> dict[str, tuple[list[str], object]]:
     CR is scored by cross-validation, so all of its sentences are read, and MR's beside them. Of the others, the
     training part is read.
     """
-    cr, mr, trec = (load_transfer_task(name, data, "fast") for name in ("CR", "MR", "TREC"))
-    questions = {text for texts, _ in trec.parts["train"] for text in texts}
+    cr, mr, trec, mrpc = (load_transfer_task(name, data, "fast") for name in ("CR", "MR", "TREC", "MRPC"))
+    questions, news = ({text for texts, _ in task.parts["train"] for text in texts} for task in (trec, mrpc))
     return {
         "reviews": (sorted(cr.sentences() | mr.sentences()), cr),
         "questions": (sorted(questions), trec),
         "captions": (sorted(load_task("SICK-R-train", data).sentences()), load_task("SICK-R", data)),
+        "news": (sorted(news), mrpc),
     }
 
 
