@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch
 from accelerate.state import AcceleratorState
+from accelerate.utils.memory import clear_device_cache
 from transformers import BertConfig, BertForMaskedLM, BertTokenizer, PreTrainedModel
 
 from csezoo.modeling.contrastive.compiled_layers import compile_layers
@@ -148,6 +148,7 @@ def benchmark_device(
                     report["updates"].append({**vars(setting), **figures})
             except RuntimeError as error:  # too little memory, or a compiler that cannot do it
                 report["failed"][str(setting)] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            clear_device_cache(garbage_collection=True)  # also of what a setting without enough memory took
             if number == len(batch_sizes) - 1:  # the main figures of training are there
                 report |= measure_encoding(files, size)
             report["left"].remove(str(setting))
@@ -215,10 +216,6 @@ def measure(setting: Setting, files: dict[str, str], steps: int) -> Iterator[dic
         if layout == "packed":
             figures |= against_passes(updates, seconds)
         yield figures
-    del updates
-    gc.collect()
-    if on_gpu:
-        torch.cuda.empty_cache()
 
 
 def against_passes(updates: Updates, seconds: float) -> dict[str, Any]:
