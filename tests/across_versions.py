@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from packaging.version import Version
 from tqdm import tqdm
 from transformers.utils import logging
 
@@ -104,7 +105,7 @@ def main(directory: Path) -> None:
         ):
             done = run(directory, f"st-{version}", packages, ENCODE.replace("TRUST", trust), models)
             title = f"sentence-transformers {version}, {name}"
-            if models == own and _numbers(version) < _numbers(OLDEST_FOR_OWN_FORM):
+            if models == own and Version(version) < Version(OLDEST_FOR_OWN_FORM):
                 refuse(title, done, f"version {OLDEST_FOR_OWN_FORM}")
             else:
                 compare(title, done, expected[models])
@@ -124,10 +125,6 @@ def save_all(plain: Path, own: Path) -> dict[Path, dict[str, np.ndarray]]:
             path.rename(own / path.name)
         expected[plain if model.config.is_plain else own][path.name] = model.encode(TEXTS)
     return expected
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))
 
 
 def compare(name: str, done: subprocess.CompletedProcess, expected: dict[str, np.ndarray]) -> None:

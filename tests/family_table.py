@@ -14,7 +14,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -72,23 +71,12 @@ for path in json.loads(PATHS):
         found.append(repr(error))
 print(json.dumps(found))
 """
-# What is checked of each cell that is not refused.
-TRAINED, REMOTE, ONNX, PROCESSES = "trained", "remote code", "ONNX", "two processes"
+# What is checked of each cell, each with its error or None. A cell that is refused has the reason instead.
+REFUSED, TRAINED, REMOTE, ONNX, PROCESSES = "refused", "trained", "remote code", "ONNX", "two processes"
 ABSENT = "absent"  # instead of an error: this version of transformers does not have the family
 UNCHECKED = {("mlm", PROCESSES): "mlm draws its masks, so two processes draw others than one"}
-
-
-@dataclass
-class Cell:
-    """A family under a method.
-
-    Args:
-        refused: why it is refused, or None.
-        checks: those that were made, each with the error or None.
-    """
-
-    refused: str | None = None
-    checks: dict[str, str | None] = field(default_factory=dict)
+Cell = tuple[str, str]  # a family and a method
+Checks = dict[str, str | None]
 
 
 def recipe_of(family: str, method: str, base: Path) -> Recipe:
@@ -177,14 +165,17 @@ def check_remote_code(directories: list[Path], tmp_path: Path) -> list[str | Non
     # Not by `run_without_csezoo`: what it starts from this file, run as a script, would import csezoo.
     command = [sys.executable, "-W", "ignore", "-c", WITHOUT_CSEZOO + loading(directories)]
     variables = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
-    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return printed(subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True))
 
 
 def loading(directories: list[Path]) -> str:
     """Return the code that loads published models, and prints the error of each."""
     return f"PATHS = {json.dumps(list(map(str, directories)))!r}\n{LOAD}"
+
+
+def printed(done: subprocess.CompletedProcess) -> list[str | None]:
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def check_audit_and_onnx(directory: Path) -> None:
@@ -222,31 +213,27 @@ def check_two_processes(pools: list[ProcessPoolExecutor], setting: dict[str, obj
             torch.testing.assert_close(shared[name], gradient, atol=1e-5, rtol=1e-3, msg=name)
 
 
-def table(cells: dict[tuple[str, str], Cell]) -> str:
+def table(cells: dict[Cell, Checks]) -> str:
     """Return the table in Markdown, and below it the reason of each cell that is refused, or that failed a check."""
     lines = [f"| family | {' | '.join(METHODS)} |", "|---|" + "---|" * len(METHODS)]
     reasons: dict[str, int] = {}
     for family in FAMILIES:
         marks = []
         for method in METHODS:
-            cell = cells[family, method]
-            failed = [f"{check}: {error}" for check, error in failures(cell).items()]
-            why = "; ".join(failed) or (cell.refused or "").replace(family, "BASE")
+            refused = cells[family, method].get(REFUSED)
+            failed = {check: error for check, error in cells[family, method].items() if error not in (None, ABSENT)}
+            why = refused.replace(family, "BASE") if refused else "; ".join(f"{c}: {e}" for c, e in failed.items())
             number = reasons.setdefault(why, len(reasons) + 1) if why else None
-            marks.append(f"{'failed' if failed else 'refused'} ({number})" if number else "✔")
+            marks.append(f"{'refused' if refused else 'failed'} ({number})" if number else "✔")
         lines.append(f"| {family} | {' | '.join(marks)} |")
-    passed = sum(not cell.refused and not failures(cell) for cell in cells.values())
+    passed = sum(line.count("✔") for line in lines)
     lines += ["", f"{passed} of {len(cells)} cells pass ({100 * passed / len(cells):.0f} %). The others:", ""]
     lines += [f"{number}. `{reason}`" for reason, number in reasons.items()]
     for version in OTHERS:
-        lacking = {family for (family, _), cell in cells.items() if cell.checks.get(of_version(version)) == ABSENT}
+        lacking = {family for (family, _), checks in cells.items() if checks.get(of_version(version)) == ABSENT}
         if lacking:
             lines += ["", f"transformers {version} does not have {', '.join(f for f in FAMILIES if f in lacking)}."]
     return "\n".join(lines)
-
-
-def failures(cell: Cell) -> dict[str, str]:
-    return {check: error for check, error in cell.checks.items() if error and error != ABSENT}
 
 
 def of_version(version: str) -> str:
@@ -262,41 +249,40 @@ class Work:
 
     def __init__(self, directory: Path):
         self.directory = directory
-        self.bases = {family: directory / "bases" / file_part(family) for family in FAMILIES}
+        self.bases = {family: directory / "bases" / family.replace(" ", "-") for family in FAMILIES}
         for family, base in self.bases.items():
             if not base.is_dir():
                 save_family(family, base)
         self.file = directory / "cells.json"
         known = json.loads(self.file.read_text()) if self.file.is_file() else {}
-        self.cells = {(f, m): Cell(**known.get(f"{f} / {m}", {})) for f in FAMILIES for m in METHODS}
+        self.cells: dict[Cell, Checks] = {(f, m): known.get(f"{f} / {m}", {}) for f in FAMILIES for m in METHODS}
 
-    def model(self, cell: tuple[str, str]) -> Path:
-        return self.directory / "models" / "-".join(map(file_part, cell))
+    def model(self, cell: Cell) -> Path:
+        return self.directory / "models" / "-".join(cell).replace(" ", "-")
 
-    def done(self, cell: tuple[str, str], check: str, error: str | None) -> None:
-        self.cells[cell].checks[check] = error
-        self.file.write_text(json.dumps({" / ".join(key): asdict(value) for key, value in self.cells.items()}))
+    def done(self, cell: Cell, check: str, error: str | None) -> None:
+        self.cells[cell][check] = error
+        self.file.write_text(json.dumps({" / ".join(key): checks for key, checks in self.cells.items()}))
 
-    def missing(self, check: str) -> list[tuple[str, str]]:
-        cells = [cell for cell, known in self.cells.items() if check not in known.checks and not known.refused]
+    def missing(self, check: str) -> list[Cell]:
+        cells = [cell for cell, checks in self.cells.items() if not checks.keys() & {check, REFUSED}]
         return [cell for cell in cells if (cell[1], check) not in UNCHECKED]
 
-    def each(self, check: str, make: Callable[[tuple[str, str]], None]) -> None:
-        """Make a check of every cell that lacks it."""
+    def each(self, check: str, make: Callable[[Cell], str | None]) -> None:
+        """Make a check of every cell that lacks it; it returns why the cell is refused, or None."""
         for cell in tqdm(self.missing(check), desc=check):
             try:
-                make(cell)
+                refused = make(cell)
             except (AssertionError, RuntimeError, ValueError, UserError) as error:
                 self.done(cell, check, one_line(error))
             else:
-                if not self.cells[cell].refused:
-                    self.done(cell, check, None)
+                self.done(cell, REFUSED if refused else check, refused)
 
-    def train(self, cell: tuple[str, str]) -> None:
+    def train(self, cell: Cell) -> str | None:
         to = self.model(cell)
         shutil.rmtree(to, ignore_errors=True)
         to.parent.mkdir(exist_ok=True)
-        self.cells[cell].refused = check_cell(*cell, self.bases[cell[0]], to)
+        return check_cell(*cell, self.bases[cell[0]], to)
 
     def load(self, check: str, errors_of: Callable[[list[Path]], list[str | None]]) -> None:
         """Load the models that were not loaded in this way yet, a family at a time."""
@@ -308,19 +294,14 @@ class Work:
 
     def load_with(self, version: str) -> None:
         """Load the models with another version of transformers."""
-
-        def errors_of(paths: list[Path]) -> list[str | None]:
-            done = run(self.directory / "environments", version, {"transformers": version}, loading(paths), paths[0])
-            assert done.returncode == 0, done.stderr
-            return json.loads(done.stdout.splitlines()[-1])
-
-        self.load(of_version(version), errors_of)
+        place, packages = self.directory / "environments", {"transformers": version}
+        self.load(of_version(version), lambda paths: printed(run(place, version, packages, loading(paths), paths[0])))
 
     def run_two_processes(self) -> None:
         port, spawn = free_port(), get_context("spawn")
         pools = [ProcessPoolExecutor(1, spawn, initializer=join, initargs=(rank, port)) for rank in range(2)]
 
-        def check(cell: tuple[str, str]) -> None:
+        def check(cell: Cell) -> None:
             setting = distributed_setting(*cell, self.bases[cell[0]])
             check_two_processes(pools, setting, {"PrdSimCSE": 3, "SG-OPT": 1}.get(cell[1], 2))
 
@@ -329,10 +310,6 @@ class Work:
             call.result()
         for pool in pools:
             pool.shutdown()
-
-
-def file_part(name: str) -> str:
-    return name.replace(" ", "-")
 
 
 def main(directory: Path, page: Path) -> None:
@@ -345,14 +322,10 @@ def main(directory: Path, page: Path) -> None:
     work.run_two_processes()
     for version in OTHERS:
         work.load_with(version)
-    write_table(page, work.cells)
-
-
-def write_table(page: Path, cells: dict[tuple[str, str], Cell]) -> None:
-    """Replace the table between the two marks of a page."""
+    # The table is between two marks of the page.
     before, rest = page.read_text(encoding="utf-8").split("<!-- table -->\n")
     _, after = rest.split("<!-- end of the table -->\n")
-    marked = f"<!-- table -->\n{table(cells)}\n<!-- end of the table -->\n"
+    marked = f"<!-- table -->\n{table(work.cells)}\n<!-- end of the table -->\n"
     page.write_text(before + marked + after, encoding="utf-8")
 
 

@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 import os
 import random
@@ -36,58 +37,12 @@ from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
 from tests.repositories import tiny_repository
 
 SMALL = "--eval_data none --report_to none --max_steps 1 --batch_size 4 --max_length 16".split()
-ODD = [
-    None,
-    True,
-    False,
-    0,
-    1,
-    -1,
-    3,
-    10**6,
-    10**30,
-    0.5,
-    -0.5,
-    1e308,
-    float("nan"),
-    float("inf"),
-    "",
-    "x",
-    "0",
-    "nan",
-]
-ODD += [[], {}, [1], {"a": 1}, [[]], "x" * 300, "bert", ["bert"], "kernels-community/activation", "../x", "\x00", "😀"]
-CELLS = [
-    "",
-    " ",
-    "a cat",
-    "the dog",
-    "nan",
-    "0",
-    "1.5",
-    "-1",
-    "inf",
-    "1e999",
-    '"',
-    "'",
-    ";",
-    "\t",
-    "x" * 3000,
-    "\ufeff",
-]
-CELLS += [
-    "entailment",
-    "neutral",
-    "contradiction",
-    "-",
-    "label",
-    "text",
-    "sentence1",
-    "sentence2",
-    "score",
-    "😀",
-    "\x00",
-]
+ODD = [None, True, False, 0, 1, -1, 3, 10**6, 10**30, 0.5, -0.5, 1e308, float("nan"), float("inf")]
+ODD += ["", "x", "0", "nan", "x" * 300, "bert", "kernels-community/activation", "../x", "\x00", "😀"]
+ODD += [[], {}, [1], {"a": 1}, [[]], ["bert"]]
+CELLS = ["", " ", "a cat", "the dog", "nan", "0", "1.5", "-1", "inf", "1e999", '"', "'", ";", "\t", "\ufeff"]
+CELLS += ["entailment", "neutral", "contradiction", "-", "label", "text", "sentence1", "sentence2", "score"]
+CELLS += ["😀", "\x00", "x" * 3000]
 
 
 class Case:
@@ -136,15 +91,9 @@ class Case:
     def damaged(self, content: bytes) -> bytes:
         """Return bytes that are cut, have random bytes in them, or are something else."""
         place = self.draw.randrange(len(content) + 1)
-        kinds = [
-            content[:place],
-            content[:place] + self.draw.randbytes(3) + content[place:],
-            content[:place] + content[place + 1 :],
-            content + content,
-            self.draw.randbytes(20),
-            b"",
-        ]
-        return self.draw.choice(kinds)
+        before, after = content[:place], content[place:]
+        kinds = [before, before + self.draw.randbytes(3) + after, before + after[1:], content + content]
+        return self.draw.choice([*kinds, self.draw.randbytes(20), b""])
 
     def table(self, header: list[str], rows: int) -> str:
         """Return a CSV file of which header, separator, cells and number of cells are often wrong."""
@@ -157,34 +106,37 @@ class Case:
         return "\n".join(separator.join(line) for line in lines)
 
 
+def evaluate(case: Case, model: str = "bert", pairs: str = "pairs.csv", pooling: str = "cls") -> list[str]:
+    return ["evaluate", case.path(model), "--pooling", pooling, "--pairs", case.path(pairs)]
+
+
+def encode(case: Case, texts: str = "train.txt") -> list[str]:
+    return ["encode", case.path("bert"), case.path(texts), "--pooling", "cls", "--to", case.path("vectors")]
+
+
+def train(case: Case, base: str = "bert", texts: str = "train.txt") -> list[str]:
+    keys = ["--base_model", case.path(base), "--train_file", case.path(texts), "--output_dir", case.path("run")]
+    return ["train", "simcse-bert-base-uncased", *keys, *SMALL]
+
+
 def broken_base(case: Case) -> list[list[str]]:
     """A plain encoder with a broken configuration or tokenizer, to evaluate and to train on."""
-    base = case.directory / case.draw.choice(["bert", "roberta"])
-    case.break_json(base / case.draw.choice(["config.json", "config.json", "tokenizer.json", "tokenizer_config.json"]))
-    train = ["train", "simcse-bert-base-uncased", "--base_model", str(base), "--train_file", case.path("train.txt")]
+    base = case.draw.choice(["bert", "roberta"])
+    file = case.draw.choice(["config.json", "config.json", "tokenizer.json", "tokenizer_config.json"])
+    case.break_json(case.directory / base / file)
     pooling = case.draw.choice(["cls", "mean", "first_last_mean"])
-    return [
-        ["evaluate", str(base), "--pooling", pooling, "--pairs", case.path("pairs.csv")],
-        [*train, *SMALL, "--output_dir", case.path("run")],
-    ]
+    return [evaluate(case, base, pooling=pooling), train(case, base)]
 
 
 def broken_checkpoint(case: Case) -> list[list[str]]:
-    """A checkpoint of the zoo of which one file is broken, to verify, evaluate and audit."""
-    model = case.directory / "model"
-    names = [
-        "config.json",
-        "config.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "fingerprint.json",
-        "modules.json",
-    ]
-    case.break_json(model / case.draw.choice(names))
+    """A checkpoint of the zoo of which one file is broken, to verify, evaluate and encode with."""
+    names = ["config", "config", "tokenizer", "tokenizer_config", "fingerprint", "modules"]
+    case.break_json(case.directory / "model" / f"{case.draw.choice(names)}.json")
+    model = case.path("model")
     return [
-        ["verify", str(model)],
-        ["evaluate", str(model), "--pairs", case.path("pairs.csv")],
-        ["encode", str(model), case.path("train.txt"), "--to", case.path("vectors")],
+        ["verify", model],
+        ["evaluate", model, "--pairs", case.path("pairs.csv")],
+        ["encode", model, case.path("train.txt"), "--to", case.path("vectors")],
     ]
 
 
@@ -197,84 +149,54 @@ def broken_recipe(case: Case) -> list[list[str]]:
     if case.draw.random() < 0.2:
         text = case.damaged(text.encode()).decode("utf-8", "replace")
     Path(case.path("mine.yaml")).write_text(text, encoding="utf-8")
-    given = ["--train_file", case.path("train.txt"), "--output_dir", case.path("run"), "--report_to"]
+    given = ["--train_file", case.path("train.txt"), "--output_dir", case.path("run"), "--report_to", "none"]
     return [
         ["train", case.path("mine.yaml"), "--help"],
-        ["train", case.path("mine.yaml"), *given, "none", "--eval_data", "none", "--max_steps", "1"],
+        ["train", case.path("mine.yaml"), *given, "--eval_data", "none", "--max_steps", "1"],
     ]
 
 
 def broken_texts(case: Case) -> list[list[str]]:
     """Training sentences, labelled pairs or scored pairs that are not what they should be."""
     name = case.draw.choice(["text.csv", "text.tsv", "text.txt", "text.jsonl", "pairs.csv", "labelled.csv"])
-    header = {"pairs.csv": ["sentence1", "sentence2", "score"], "labelled.csv": ["premise", "hypothesis", "label"]}
-    text = case.table(
-        header.get(name, case.draw.choice([["text"], ["text", "text"], ["a", "b"]])), case.draw.randrange(6)
-    )
+    labelled = ["premise", "hypothesis", "label"]
+    header = {"pairs.csv": ["sentence1", "sentence2", "score"], "labelled.csv": labelled}
+    columns = header.get(name, case.draw.choice([["text"], ["text", "text"], ["a", "b"]]))
+    text = case.table(columns, case.draw.randrange(6))
     if name == "text.jsonl":
         rows = [{case.draw.choice(["text", "a"]): case.draw.choice(ODD)} for _ in range(case.draw.randrange(5))]
         text = "\n".join(map(json.dumps, rows))
     content = text.encode("utf-8", "replace")
     Path(case.path(name)).write_bytes(case.damaged(content) if case.draw.random() < 0.2 else content)
-    train = ["train", "simcse-bert-base-uncased", "--base_model", case.path("bert"), *SMALL]
-    train += ["--output_dir", case.path("run"), "--train_file"]
     if name == "pairs.csv":
-        return [
-            ["evaluate", case.path("bert"), "--pooling", "cls", "--pairs", case.path(name)],
-            [*train, case.path("train.txt"), "--dev_file", case.path(name)],
-        ]
+        return [evaluate(case, pairs=name), [*train(case), "--dev_file", case.path(name)]]
     if name == "labelled.csv":
-        pairs = [
-            "--nli_file",
-            case.path(name),
-            "--nli_columns",
-            "premise",
-            "hypothesis",
-            "label",
-            "--nli_classes",
-            "3",
-        ]
-        return [[*train, case.path("train.txt"), *pairs, "--nli_steps", "1", "--nli_batch_size", "4"]]
+        keys = ["--nli_file", case.path(name), "--nli_columns", *labelled, "--nli_classes", "3"]
+        return [[*train(case), *keys, "--nli_steps", "1", "--nli_batch_size", "4"]]
     streaming = ["--streaming"] if case.draw.random() < 0.3 else []
-    return [
-        [*train, case.path(name), *streaming],
-        ["encode", case.path("bert"), case.path(name), "--pooling", "cls", "--to", case.path("vectors")],
-    ]
+    return [[*train(case, texts=name), *streaming], encode(case, name)]
 
 
 def broken_results(case: Case) -> list[list[str]]:
     """Results files and their recipes, to print and to continue."""
-    case.break_json(case.directory / "results.json")
-    return [
-        ["table", case.path("results.json"), "--format", case.draw.choice(["markdown", "latex", "csv"])],
-        ["evaluate", case.path("bert"), "--pooling", "cls", "--pairs", case.path("pairs.csv"), "--out"]
-        + [case.path("results.json")],
-    ]
+    results = case.path("results.json")
+    case.break_json(Path(results))
+    kind = case.draw.choice(["markdown", "latex", "csv"])
+    return [["table", results, "--format", kind], [*evaluate(case), "--out", results]]
 
 
 def odd_arguments(case: Case) -> list[list[str]]:
     """Commands with values that they do not expect."""
-    odd = [str(value) for value in ODD if value != "\x00"] + [
-        case.path("bert"),
-        case.path("train.txt"),
-        "nothing-here",
-    ]
+    odd = [str(value) for value in ODD if value != "\x00"]
+    odd += [case.path("bert"), case.path("train.txt"), "nothing-here"]
     commands = [
-        ["evaluate", case.path("bert"), "--pooling", "cls", "--pairs", case.path("pairs.csv"), "--batch_size", "4"],
-        ["encode", case.path("bert"), case.path("train.txt"), "--pooling", "cls", "--to", case.path("v")],
+        [*evaluate(case), "--batch_size", "4"],
+        encode(case),
+        train(case),
         ["table", case.path("results.json"), "--format", "csv"],
         ["verify", case.path("model")],
         ["audit", case.path("model")],
         ["publish", case.path("model"), "--to", "me/model"],
-        [
-            "train",
-            "simcse-bert-base-uncased",
-            "--base_model",
-            case.path("bert"),
-            "--train_file",
-            case.path("train.txt"),
-        ]
-        + [*SMALL, "--output_dir", case.path("run")],
     ]
     words = case.draw.choice(commands)
     return [[*words[: (place := case.draw.randrange(1, len(words)))], case.draw.choice(odd), *words[place + 1 :]]]
@@ -296,17 +218,14 @@ def answer(words: list[str]) -> str | None:
         if stop.code != 2 or not lines or not lines[-1].startswith("error: "):
             return f"exit code {stop.code} with {lines[-1:]}"
         return f"a line of {len(lines[-1])} characters" if len(lines[-1]) > 2000 else None
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        where = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
-        ours = [
-            f
-            for f in traceback.extract_tb(error.__traceback__)
-            if "/training/" in f.filename or "/modeling/" in f.filename
-        ]
-        last = f"{Path(ours[-1].filename).name}:{ours[-1].name}" if ours else where[-1]
-        return f"{type(error).__name__} at {last}: {' '.join(str(error).split())[:150]}"
+        frames = traceback.extract_tb(error.__traceback__)
+        ours = [frame for frame in frames if "/training/" in frame.filename or "/modeling/" in frame.filename]
+        last = (ours or frames)[-1]
+        where = f"{Path(last.filename).name}:{last.name}"
+        return f"{type(error).__name__} at {where}: {' '.join(str(error).split())[:150]}"
     finally:
         AcceleratorState._reset_state(reset_partial_state=True)
     return None
@@ -333,19 +252,16 @@ def originals(directory: Path) -> Path:
     return directory
 
 
-def fuzz(minutes: float, out: Path, start: int, kinds: list[str]) -> None:
+def fuzz(minutes: float, out: Path, start: int) -> None:
     """Run cases until the time is over, and write the counts and an example of everything that fell."""
     tried: Counter[str] = Counter()
     fallen: Counter[str] = Counter()
     examples: dict[str, dict] = {}
-    chosen = [kind for kind in KINDS if not kinds or kind.__name__ in kinds]
-    end = time.monotonic() + 60 * minutes
-    number = start
-    out = out.absolute()
+    end, out = time.monotonic() + 60 * minutes, out.absolute()
     with tempfile.TemporaryDirectory() as directory:
         working = originals(Path(directory, "originals"))
-        while time.monotonic() < end:
-            make = chosen[number % len(chosen)]
+        for number in itertools.count(start):
+            make = KINDS[number % len(KINDS)]
             case = Case(working, Path(directory), number)
             os.chdir(case.directory)  # a broken path leads there
             for words in make(case):
@@ -357,16 +273,16 @@ def fuzz(minutes: float, out: Path, start: int, kinds: list[str]) -> None:
                 tried[make.__name__] += 1
                 if problem:
                     fallen[make.__name__] += 1
-                    key = problem.split(":")[0] + problem.partition(":")[2].split(":")[0]
-                    examples.setdefault(key, {"case": number, "words": words, "problem": problem, "times": 0})[
-                        "times"
-                    ] += 1
+                    example = {"case": number, "words": words, "problem": problem, "times": 0}
+                    examples.setdefault(":".join(problem.split(":")[:2]), example)["times"] += 1
             os.chdir(directory)
             shutil.rmtree(case.directory)
-            number += 1
-            if number % 20 == 0 or time.monotonic() >= end:
-                report = {"cases": number - start, "tried": tried, "fallen": fallen, "examples": examples}
+            over = time.monotonic() >= end
+            if over or number % 20 == 19:
+                report = {"cases": number + 1 - start, "tried": tried, "fallen": fallen, "examples": examples}
                 out.write_text(json.dumps(report, indent=2), encoding="utf-8")
+            if over:
+                break
     print(f"{sum(tried.values())} commands tried, {sum(fallen.values())} fell")
 
 
@@ -375,6 +291,5 @@ if __name__ == "__main__":
     parser.add_argument("--minutes", type=float, default=45)
     parser.add_argument("--out", type=Path, default=Path("fuzz.json"))
     parser.add_argument("--start", type=int, default=0, help="number of the first case")
-    parser.add_argument("--kinds", nargs="*", default=[], help="only these kinds")
     options = parser.parse_args()
-    fuzz(options.minutes, options.out, options.start, options.kinds)
+    fuzz(options.minutes, options.out, options.start)
