@@ -2,13 +2,13 @@
 
 from random import Random
 
-import numpy as np
 import pytest
 import torch
 
 from csezoo.modeling import ConSERTConfig
 from csezoo.modeling.methods.consert.model import feature_cutoff, token_cutoff
 from csezoo.training.data.collation import ViewCollator
+from tests.formulas import numpy_self_guided
 from tests.tiny import batch, training_model
 
 
@@ -16,21 +16,10 @@ def model(kind="bert", **keys):
     return training_model("consert", kind, **{"pooling": "mean", "projection": "none", **keys})
 
 
-def nt_xent(first: np.ndarray, second: np.ndarray, temperature: float) -> float:
-    rows = np.concatenate([first, second])
-    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    losses = []
-    for i in range(len(rows)):
-        mate = (i + len(first)) % len(rows)
-        others = [np.exp(rows[i] @ rows[k] / temperature) for k in range(len(rows)) if k != i]
-        losses.append(np.log(sum(others)) - rows[i] @ rows[mate] / temperature)
-    return float(np.mean(losses))
-
-
 def test_the_loss_is_nt_xent_over_both_views():
     vectors = torch.randn(5, 2, 32, dtype=torch.float64)
-    loss = model().contrastive_loss(vectors)
-    assert loss.item() == pytest.approx(nt_xent(*vectors.numpy().swapaxes(0, 1), 0.1), abs=1e-10)
+    expected = numpy_self_guided(vectors[:, 0].numpy(), vectors[:, 1:].numpy(), "base", [0] * 5, 0.1)  # one formula
+    assert model().contrastive_loss(vectors).item() == pytest.approx(expected, abs=1e-10)
 
 
 def test_token_cutoff_leaves_out_its_share_of_the_real_tokens():
@@ -116,5 +105,3 @@ def test_training_may_pool_otherwise_than_the_finished_model():
     torch.testing.assert_close(
         trained.train().pool_views(ids, mask).flatten(0, 1), expected["mean"], atol=1e-10, rtol=0
     )
-    with pytest.raises(ValueError, match="training_pooling: 'prompt' must be one of cls, mean"):
-        ConSERTConfig(training_pooling="prompt")

@@ -5,17 +5,11 @@ import pytest
 import torch
 
 from csezoo.modeling import METHODS
+from tests.formulas import numpy_info_nce
 from tests.methods import COMBINATIONS, TESTED
 from tests.tiny import batch, training_model
 
 DIMS, WEIGHTS = [4, 16], [0.5, 2.0]
-
-
-def info_nce(anchors, positives, temperature):
-    """SimCSE eq. 4 in float64, sentence by sentence."""
-    units = [vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (anchors, positives)]
-    logits = units[0] @ units[1].T / temperature
-    return np.mean([np.log(np.exp(row).sum()) - row[number] for number, row in enumerate(logits)])
 
 
 def without_dropout(name="simcse", **changes):
@@ -35,13 +29,13 @@ def test_each_width_has_the_loss_of_the_first_dimensions_of_the_served_vector(ke
     pooled = model.pool_views(**rows).detach().numpy()
     projection = model.model.projection if kept else model.projection
     weight, bias = (tensor.detach().numpy() for tensor in (projection.dense.weight, projection.dense.bias))
-    expected = {"contrastive": info_nce(*np.moveaxis(np.tanh(pooled @ weight.T + bias), 1, 0), 0.05)}
+    expected = {"contrastive": numpy_info_nce(*np.moveaxis(np.tanh(pooled @ weight.T + bias), 1, 0))}
     for dim in DIMS:
         if kept:
             short = np.tanh(pooled @ weight.T + bias)[..., :dim]
         else:
             short = np.tanh(pooled[..., :dim] @ weight[:, :dim].T + bias)
-        expected[f"matryoshka_{dim}"] = info_nce(*np.moveaxis(short, 1, 0), 0.05)
+        expected[f"matryoshka_{dim}"] = numpy_info_nce(*np.moveaxis(short, 1, 0))
     assert {name: loss.item() for name, loss in output.losses.items()} == pytest.approx(expected, abs=1e-9)
     total = expected["contrastive"] + 0.5 * expected["matryoshka_4"] + 2.0 * expected["matryoshka_16"]
     assert output.loss.item() == pytest.approx(total, abs=1e-9)

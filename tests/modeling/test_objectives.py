@@ -8,6 +8,7 @@ import torch
 
 from csezoo.modeling.objectives import (
     alignment,
+    duplicate_rows,
     info_nce,
     parameter_distance,
     prefix_contrastive,
@@ -15,7 +16,11 @@ from csezoo.modeling.objectives import (
     self_guided,
     uniformity,
 )
-from tests.formulas import naive_softmax_loss, numpy_info_nce, numpy_self_guided, unit
+from tests.formulas import numpy_info_nce, numpy_prefix_contrastive, numpy_self_guided, unit
+
+EVEN = torch.arange(7) % 2 == 0
+SAME = (EVEN[:, None] & EVEN).fill_diagonal_(False)  # rows 0, 2, 4 and 6 of seven are one sentence
+some_the_same = pytest.mark.parametrize("same", [None, SAME], ids=["all different", "some the same"])
 
 
 @pytest.fixture
@@ -23,23 +28,25 @@ def vectors():
     return torch.from_numpy(np.random.default_rng(0).normal(size=(3, 7, 5)))
 
 
-def test_the_unsupervised_loss_equals_the_equation(vectors):
+@some_the_same
+def test_the_unsupervised_loss_equals_the_equation(vectors, same):
     a, p, _ = vectors
-    expected = numpy_info_nce(a.numpy(), p.numpy())
-    assert info_nce(a, p, temperature=0.05).item() == pytest.approx(expected, abs=1e-12)
+    expected = numpy_info_nce(a.numpy(), p.numpy(), same=same)
+    assert info_nce(a, p, temperature=0.05, duplicates=same).item() == pytest.approx(expected, abs=1e-12)
 
 
+@some_the_same
 @pytest.mark.parametrize("weight", [0.0, 1.5, -2.0])
-def test_hard_negative_weight_is_a_log_weight_of_each_anchors_own_negative(vectors, weight):
-    a, p, n = vectors
-    expected = numpy_info_nce(a.numpy(), p.numpy(), n.numpy(), 0.1, weight)
-    loss = info_nce(a, p, n, temperature=0.1, hard_negative_weight=weight)
+def test_hard_negative_weight_is_a_log_weight_of_each_anchors_own_negative(vectors, weight, same):
+    expected = numpy_info_nce(*vectors.numpy(), 0.1, weight, same)
+    loss = info_nce(*vectors, temperature=0.1, hard_negative_weight=weight, duplicates=same)
     assert loss.item() == pytest.approx(expected, abs=1e-12)
 
 
-def test_the_gradient_equals_finite_differences(vectors):
-    a, p, n = (v.clone().requires_grad_() for v in vectors)
-    assert torch.autograd.gradcheck(lambda *v: info_nce(*v, temperature=0.5, hard_negative_weight=0.3), (a, p, n))
+@some_the_same
+def test_the_gradient_equals_finite_differences(vectors, same):
+    options = {"temperature": 0.5, "hard_negative_weight": 0.3, "duplicates": same}
+    assert torch.autograd.gradcheck(lambda v: info_nce(*v, **options), vectors.requires_grad_())
 
 
 def test_length_of_the_vectors_does_not_matter(vectors):
@@ -72,34 +79,15 @@ def test_alignment_and_uniformity_equal_the_equations(vectors):
     assert uniformity(x).item() == pytest.approx(float(np.log(np.mean(pairs))), abs=1e-12)
 
 
+@some_the_same
+@pytest.mark.parametrize("negatives", [True, False])
 @pytest.mark.parametrize("denominator", ["batch", "own", "all"])
-def test_prefix_contrastive_equals_each_reading_of_the_equation(vectors, denominator):
-    a, p, n = (unit(v.numpy()) for v in vectors)
-    losses = []
-    for i in range(len(a)):
-        terms = [a[i] @ p[j] / 0.1 for j in range(len(a))]
-        if denominator == "own":
-            terms += [a[i] @ n[i] / 0.1]
-        else:
-            terms += [a[i] @ n[j] / 0.1 for j in range(len(a))]
-        if denominator == "all":
-            terms += [a[i] @ a[j] / 0.1 for j in range(len(a)) if j != i]
-            assert len(terms) == 3 * len(a) - 1, "one positive, and N - 2 of the other vectors"
-        losses.append(naive_softmax_loss(a[i] @ p[i] / 0.1, terms))
-    loss = prefix_contrastive(*vectors, temperature=0.1, denominator=denominator)
-    assert loss.item() == pytest.approx(np.mean(losses), abs=1e-12)
-
-
-@pytest.mark.parametrize("denominator", ["batch", "own", "all"])
-def test_prefix_contrastive_works_without_negative_copies(vectors, denominator):
-    a, p, _ = (unit(v.numpy()) for v in vectors)
-    losses = []
-    for i in range(len(a)):
-        terms = [a[i] @ p[j] / 0.1 for j in range(len(a))]
-        terms += [a[i] @ a[j] / 0.1 for j in range(len(a)) if j != i] if denominator == "all" else []
-        losses.append(naive_softmax_loss(a[i] @ p[i] / 0.1, terms))
-    loss = prefix_contrastive(*vectors[:2], None, temperature=0.1, denominator=denominator)
-    assert loss.item() == pytest.approx(np.mean(losses), abs=1e-12)
+def test_prefix_contrastive_equals_each_reading_of_the_equation(vectors, denominator, negatives, same):
+    anchors, positives, copies = vectors[0], vectors[1], vectors[2] if negatives else None
+    of_copies = None if copies is None else copies.numpy()
+    expected = numpy_prefix_contrastive(anchors.numpy(), positives.numpy(), of_copies, denominator, 0.1, same)
+    options = {"temperature": 0.1, "denominator": denominator, "duplicates": same}
+    assert prefix_contrastive(anchors, positives, copies, **options).item() == pytest.approx(expected, abs=1e-12)
 
 
 def test_prefix_contrastive_refuses_another_reading(vectors):
@@ -107,16 +95,16 @@ def test_prefix_contrastive_refuses_another_reading(vectors):
         prefix_contrastive(*vectors, temperature=0.1, denominator="some")
 
 
+@some_the_same
 @pytest.mark.parametrize("variant", ["base", "opt1", "opt2", "opt3"])
-def test_self_guided_equals_each_variant_of_the_equation(variant):
+def test_self_guided_equals_each_variant_of_the_equation(variant, same):
     rng = np.random.default_rng(1)
-    c, views, layers = rng.normal(size=(6, 5)), rng.normal(size=(6, 4, 5)), rng.integers(4, size=6)
+    c, views, layers = rng.normal(size=(7, 5)), rng.normal(size=(7, 4, 5)), rng.integers(4, size=7)
     tensors = (torch.from_numpy(c).requires_grad_(), torch.from_numpy(views).requires_grad_())
-    loss = self_guided(*tensors, temperature=0.2, variant=variant, layers=torch.from_numpy(layers))
-    assert loss.item() == pytest.approx(numpy_self_guided(c, views, variant, layers, 0.2), abs=1e-12)
-    assert torch.autograd.gradcheck(
-        lambda *v: self_guided(*v, temperature=0.5, variant=variant, layers=torch.from_numpy(layers)), tensors
-    )
+    options = {"variant": variant, "layers": torch.from_numpy(layers), "duplicates": same}
+    loss = self_guided(*tensors, temperature=0.2, **options)
+    assert loss.item() == pytest.approx(numpy_self_guided(c, views, variant, layers, 0.2, same), abs=1e-12)
+    assert torch.autograd.gradcheck(lambda *v: self_guided(*v, temperature=0.5, **options), tensors)
 
 
 def test_self_guided_needs_layers_if_there_are_several_views():
@@ -164,3 +152,28 @@ def test_replaced_tokens_are_averaged_over_the_real_ones_even_if_there_is_one_or
     none = replaced_token_detection(logits, labels, torch.zeros(1, 3), reduction="nonpad_mean")
     none.backward()
     assert none == 0 and torch.equal(logits.grad, torch.zeros_like(logits))
+
+
+def test_a_batch_of_one_sentence_has_no_negatives_and_a_finite_gradient():
+    z = torch.randn(4, 6, requires_grad=True)
+    everyone = ~torch.eye(4, dtype=torch.bool)
+    info_nce(z, z + 1, temperature=0.05, duplicates=everyone).backward()
+    assert torch.equal(z.grad, torch.zeros_like(z))
+
+
+def test_rows_are_duplicates_if_an_anchor_or_positive_is_equal():
+    a, b, c, d = [1, 2, 0], [1, 2, 3], [4, 0, 0], [5, 6, 7]  # 0 pads: another length is another text
+    rows = torch.tensor([[a, b, d], [c, a, d], [d, c, d], [[9, 9, 9], [8, 8, 8], a]])
+    expected = [[False, True, False, False], [True, False, True, False], [False, True, False, False], [False] * 4]
+    assert duplicate_rows(rows).tolist() == expected
+    assert duplicate_rows(rows[:, :1]).tolist() == [[False] * 4] * 4
+    assert duplicate_rows(rows[:0]).shape == (0, 0)
+
+
+def test_rows_are_equal_only_if_every_token_is():
+    rows = torch.randint(30_000, (300, 1, 9))
+    rows[150:] = rows[:150]
+    rows[150:200, 0, 4] += 1
+    rows[200:250] = rows[200:250].flip(2)
+    expected = (rows[:, None, 0] == rows[None, :, 0]).all(2).fill_diagonal_(False)
+    assert torch.equal(duplicate_rows(rows), expected) and expected.sum() == 100
