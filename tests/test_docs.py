@@ -1,10 +1,9 @@
-"""The documentation is true: its commands run, its options exist, its numbers are those of the reports.
+"""The documentation is true: its commands run, and its options exist.
 
 Each page is run from top to bottom, as a reader would, in a directory of its own. The material has the names that the
 pages use, but it is tiny.
 """
 
-import json
 import os
 import re
 import runpy
@@ -14,7 +13,6 @@ import subprocess
 import sys
 from glob import glob
 from pathlib import Path
-from statistics import mean, stdev
 
 import pytest
 from accelerate.state import AcceleratorState
@@ -22,10 +20,8 @@ from markdown_it import MarkdownIt
 
 from csezoo.training.cli.parser import build_parser, main
 from csezoo.training.cli.reference import filled
-from csezoo.training.evaluation.tasks.names import DEV_TASK, STS_TASKS
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe, parse_overrides
-from csezoo.training.reproducing.manifests import load_item
 from csezoo.training.train import main as train
 from tests.conftest import SENTENCES
 from tests.training.senteval_files import write_senteval
@@ -212,149 +208,3 @@ def test_every_file_that_a_page_names_exists(page):
     )
     for name in (name for name in named if "NAME" not in name):  # NAME stands for a new method's
         assert (ROOT / name).exists(), name
-
-
-def stand_in(name):
-    """The results of a table that was made on a stand-in."""
-    return json.loads((ROOT / "docs" / "stand-in" / f"{name}.json").read_text(encoding="utf-8"))
-
-
-PAPERS_TABLES = sorted(path.stem for path in (ROOT / "docs" / "stand-in").glob("*-table-*.json"))
-
-
-@pytest.mark.parametrize("name", PAPERS_TABLES)
-def test_the_page_of_results_quotes_the_papers_tables(name):
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    table = stand_in(name)
-    number = table["item"].rpartition("-")[2]
-    for row in table["rows"]:
-        if not row["runs"]:
-            assert row["reasons"][0].startswith("not run: ")
-            continue
-        cells = [f"{cell['mean']:.2f} ± {cell['sd']:.2f} ({cell['n']})" for cell in row["cells"].values()]
-        assert f"| table {number} | {row['name']} | {' | '.join(cells)} |" in page
-
-
-def test_the_page_of_results_quotes_the_learning_rates():
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    made = stand_in("zoo-learning-rates")
-    scores: dict[str, list[float]] = {}
-    for row in made["rows"]:
-        scores.setdefault(row["name"].rpartition(", ")[0], []).append(row["cells"]["STS-B dev."]["mean"])
-    settings = {row.label: row.set for row in load_item("zoo/methods").rows}
-    for method, three in scores.items():
-        name = method.replace(", same", " with the same").replace(", similar", " on similar")
-        rates = ["1e-5", "3e-5", "1e-4"]
-        best = f"{settings[f'400 updates, {name}']['learning_rate']:.0e}".replace("e-0", "e-")
-        assert rates.index(best) == three.index(max(three)), "the manifest has another rate than the best"
-        cells = [
-            f"**{score:.2f}**" if rate == best else f"{score:.2f}" for rate, score in zip(rates, three, strict=True)
-        ]
-        shorter = settings.get(f"SimCSE's time, {name}", {"max_steps": 400})
-        updates = shorter["max_steps"] + shorter.get("nli_steps", 0)
-        assert f"| {name} | {' | '.join(cells)} | {updates} |" in page
-
-
-def compared(row):
-    """The cells of a row of a compared table: dev score, average of the seven tests, transfer, and the comparison."""
-    cells = [row["cells"][name] for name in ("STS-B dev.", "Avg.", "Transfer avg.")]
-    average = cells[1]
-    p = "" if average["p"] is None else f"{average['low']:+.2f} to {average['high']:+.2f}, p {average['p']:.3f}"
-    return " | ".join([*(f"{cell['mean']:.2f} ± {cell['sd']:.2f}" for cell in cells), p])
-
-
-def test_the_page_of_results_quotes_the_methods_on_one_base():
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    rows = {row.label: row for row in load_item("zoo/methods").rows}
-    made = stand_in("zoo-methods")
-    for row in made["rows"]:
-        keys = rows[row["name"]].set
-        updates = keys["max_steps"] + keys.get("nli_steps", 0)
-        shown = "" if row["name"].startswith("400 updates") else f" {updates} |"
-        assert f"| {rows[row['name']].name} |{shown} {compared(row)} |" in page
-
-
-def test_the_page_of_results_quotes_the_runs_on_a_public_encoder():
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    groups: dict[str, list[dict]] = {}
-    for run in json.loads((ROOT / "docs" / "all-minilm-l6.json").read_text(encoding="utf-8")):
-        groups.setdefault(run["run"].rsplit("-", 1)[0], []).append(run)
-    shown = re.findall(r"^\| (\S+) \| (\S+)(?: ± \S+)? \| (\S+)(?: ± \S+)? \| (\d) \|", page, re.MULTILINE)
-    rows = {re.sub(r".*model_cards/(.+)-all-minilm-l6\)", r"\1-lora", name): values for name, *values in shown}
-    groups.pop("as-served-sup-full")
-    assert rows.keys() == groups.keys()
-    for name, runs in groups.items():
-        means = [f"{mean(run[key] for run in runs):.2f}" for key in ("best_dev", "average")]
-        assert rows[name] == [*means, str(len(runs))]
-
-
-TABLE_ROW = re.compile(r"^\| (.+?) \| (\d\d\.\d\d) \| (\d\d\.\d\d) \| (\d\d\.\d\d) \|$", re.MULTILINE)
-
-
-def test_the_page_on_adapting_quotes_the_three_domains():
-    page = (ROOT / "docs" / "adapt.md").read_text(encoding="utf-8")
-    scores: dict[str, list[str]] = {}
-    for run in json.loads((ROOT / "docs" / "all-minilm-l6-domains.json").read_text(encoding="utf-8")):
-        scores.setdefault(run["way"], []).append(f"{run['result']['value']:.2f}")
-    rows = {re.sub(r"`| of sentence-transformers", "", name): cells for name, *cells in TABLE_ROW.findall(page)}
-    scores = {way: three for way, three in scores.items() if len(three) == 3}
-    assert {way: rows[way] for way in scores} == scores and len(scores) == 7
-
-
-def test_the_page_of_results_quotes_the_explanations_that_were_tried():
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    for made, base, updates in (("longer", "B", "1,600"), ("earlier", "A", "400")):
-        for row in stand_in("zoo-methods-promptbert")[made]["rows"]:
-            name = row["name"].rpartition(", ")[2]
-            dev, average = (f"{row['cells'][column]['mean']:.2f}" for column in ("STS-B dev.", "Avg."))
-            assert re.search(rf"\| {name} \| {base} \| {updates} \| [\d.]+ \| {dev} \| {average} \|", page)
-    made = stand_in("zoo-methods")
-    for name in ("SimCSE", "PromptBERT"):
-        run = next(row for row in made["rows"] if row["name"] == f"400 updates, {name}")["runs"][0]
-        scores = {result["task"]: result["value"] for result in run["results"]}
-        dev, average = scores[DEV_TASK], mean(scores[task] for task in STS_TASKS)
-        assert re.search(rf"\| {name} \| B \| 400 \| [\d.]+ \| {dev:.2f} \| {average:.2f} \|", page)
-
-
-def test_the_page_of_results_quotes_the_dev_scores_before_and_after_training():
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    rows = re.findall(r"\| (\w+) \| ([AB]) \| ([\d,]+) \| ([\d.]+) \| ([\d.]+) \|", page)
-    logs = stand_in("zoo-methods-promptbert")["dev"]
-    assert len(rows) == len(logs) == 5
-    for name, base, updates, *quoted in rows:
-        steps, scores = zip(*logs[f"{name.lower()}-{base.lower()}-{updates.replace(',', '')}"], strict=True)
-        assert steps[0] == 0
-        assert quoted == [f"{scores[0]:.2f}", f"{max(scores):.2f}"]
-
-
-def test_the_page_of_results_quotes_the_recipe_of_the_zoo():
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    made = stand_in("zoo-nli-then-wiki")
-    for row in made["rows"]:
-        assert f"| {row['name']} | {compared(row)} |" in page
-
-
-def test_the_page_of_results_quotes_the_baselines_before_and_after_they_train_as_their_authors_did():
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    made = stand_in("baselines")
-    assert made["rows"]
-    for row in made["rows"]:
-        for side in ("before", "after"):
-            columns = zip(*(seed.values() for seed in row[side].values()), strict=True)
-            cells = " | ".join(f"{mean(column):.2f} ± {stdev(column):.2f} ({len(column)})" for column in columns)
-            assert f"| `{row['recipe']}` | {side} | {cells} |" in page
-    for row in made["rows"]:
-        today = load_recipe(row["recipe"]).to_dict()
-        assert {key: today[key] for key in row["changed"]} == {
-            key: change["after"] for key, change in row["changed"].items()
-        }
-
-
-def test_the_page_of_results_quotes_the_seven_seeds_of_the_recipe_of_the_zoo():
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    made = stand_in("zoo-nli-then-wiki")
-    for row, more in zip(made["rows"], made["more_seeds"]["rows"], strict=False):
-        results = [run["results"] for run in (*row["runs"], *more["runs"])]
-        averages = [mean(each["value"] for each in run if each["task"] in STS_TASKS) for run in results]
-        quoted = [f"{average:.2f}" for average in averages]
-        assert f"| {row['name']} | {' | '.join(quoted)} | {mean(averages):.2f} ± {stdev(averages):.2f} |" in page

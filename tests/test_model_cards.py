@@ -1,4 +1,4 @@
-"""Every number on the cards and in the documentation comes from a results file or from a table of a paper."""
+"""Every number on the cards comes from a results file or from a table of a paper."""
 
 import json
 import re
@@ -18,8 +18,8 @@ from csezoo.training.cards.method_texts import NLI, all_ideas, ideas, text_names
 from csezoo.training.cards.model_card import UNTRAINED, model_card, recipe_card
 from csezoo.training.cards.published import published
 from csezoo.training.cli.parser import main
-from csezoo.training.evaluation.report import AVERAGE, average
-from csezoo.training.evaluation.tasks.names import DEV_TASK, RELEASED_PAIRS, STS_TASKS
+from csezoo.training.evaluation.report import AVERAGE
+from csezoo.training.evaluation.tasks.names import RELEASED_PAIRS, STS_TASKS
 from csezoo.training.evaluation.tasks.senteval import REPOSITORY as SENTEVAL
 from csezoo.training.pictures.captions import PICTURES
 from csezoo.training.recipes import FREE_KEYS, file_name, load_recipe, parse_overrides, recipe_names
@@ -27,9 +27,7 @@ from csezoo.training.recipes.released import released
 
 ROOT = Path(__file__).parents[1]
 CARDS = ROOT / "model_cards"
-RESULTS = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 RUNS = sorted(path.parent for path in CARDS.glob("*/results.json"))
-COMPARED = json.loads((ROOT / "docs/stand-in/similar-lengths.json").read_text(encoding="utf-8"))["rows"]
 
 
 def read(run):
@@ -65,25 +63,6 @@ def test_the_committed_cards_say_what_the_command_writes(tmp_path, capsys):
     assert (written / "results.csv").read_bytes() == (CARDS / "results.csv").read_bytes()
     pictures = [{path.relative_to(root).as_posix() for path in root.rglob("*.svg")} for root in (written, CARDS)]
     assert pictures[0] == pictures[1]
-
-
-@pytest.mark.parametrize(
-    ("name", "link", "summary"),
-    [(run.name, f"../model_cards/{run.name}", read(run)["summary"]) for run in RUNS]
-    + [(row["name"], "stand-in/similar-lengths.json", row["summary"]) for row in COMPARED],
-)
-def test_the_page_of_results_quotes_the_runs(name, link, summary):
-    scores = {entry["task"]: f"{entry['mean']:.2f} ± {entry['sd']:.2f}" for entry in summary}
-    assert f"| [`{name}`]({link}) | {scores['STSBenchmark-dev']} | {scores[AVERAGE]} |" in RESULTS
-
-
-@pytest.mark.parametrize("file", sorted((CARDS / "untrained").glob("*.json")), ids=lambda file: file.name)
-def test_the_page_of_results_quotes_the_untrained_encoders(file):
-    results = json.loads(file.read_text(encoding="utf-8"))["results"]
-    (dev,) = [result["value"] for result in results if result["task"] == DEV_TASK]
-    pooling = results[0]["pooling"]
-    row = f"| [untrained, {pooling}](../model_cards/untrained/{file.name}) | {dev:.2f} | {average(results):.2f} |"
-    assert row in RESULTS
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
