@@ -4,6 +4,7 @@ import copy
 import itertools
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -32,14 +33,17 @@ def train_one_step(config):
     return model.eval()
 
 
-@pytest.fixture(params=CONFIGS)
-def name(request) -> str:
-    return request.param
+@pytest.fixture(scope="module", params=CONFIGS)
+def trained(request, kind):
+    return train_one_step(configure(request.param, kind))
 
 
-@pytest.fixture
-def trained(name, kind):
-    return train_one_step(configure(name, kind))
+@pytest.fixture(scope="module")
+def published(trained, tmp_path_factory) -> Path:
+    """The repository of its encoder."""
+    directory = tmp_path_factory.mktemp("published")
+    trained.model.save_pretrained(directory)
+    return directory
 
 
 def test_the_training_output_has_loss_parts_and_views(trained):
@@ -82,25 +86,23 @@ def close(actual, expected):
     torch.testing.assert_close(actual, expected, atol=1e-6 * size, rtol=0)
 
 
-def test_a_published_model_serves_the_same_vectors(trained, tmp_path):
-    trained.model.save_pretrained(tmp_path)
-    loaded = load_published(tmp_path)
+def test_a_published_model_serves_the_same_vectors(trained, published):
+    loaded = load_published(published)
     assert not loaded.training
     assert loaded.config.is_plain == (trained.config.reason_for_own_code is None)
     close(loaded(**one_view(batch())).pooler_output, trained.model(**one_view(batch())).pooler_output)
 
 
-def test_training_continues_from_a_published_model_and_from_a_training_checkpoint(trained, tmp_path):
-    trained.save_pretrained(tmp_path / "training")
-    trained.model.save_pretrained(tmp_path / "published")
+def test_training_continues_from_a_published_model_and_from_a_training_checkpoint(trained, published, tmp_path):
+    trained.save_pretrained(tmp_path)
     expected = trained.model(**one_view(batch())).pooler_output
-    from_training = AutoModel.from_pretrained(tmp_path / "training")
+    from_training = AutoModel.from_pretrained(tmp_path)
     assert type(from_training) is trained.serving_class
     assert torch.equal(from_training(**one_view(batch())).pooler_output, expected)
-    encoder = trained.serving_class.from_pretrained(tmp_path / "published")
+    encoder = trained.serving_class.from_pretrained(published)
     close(encoder(**one_view(batch())).pooler_output, expected)
     ids = {key: getattr(trained.config, key) for key in ("mask_token_id", "special_token_ids")}  # a tokenizer has them
-    training = type(trained).from_pretrained(tmp_path / "published", **ids)
+    training = type(trained).from_pretrained(published, **ids)
     assert not training.training
     close(training.model(**one_view(batch())).pooler_output, expected)
     assert training(**batch()).loss.isfinite()
@@ -118,8 +120,8 @@ def test_a_head_that_is_added_to_a_training_checkpoint_leaves_the_others_as_they
 
 
 @pytest.mark.parametrize("damage", ["missing", "unexpected", "mis-shaped"])
-def test_the_error_of_a_damaged_repository_names_the_tensor(trained, tmp_path, damage):
-    trained.model.save_pretrained(tmp_path)
+def test_the_error_of_a_damaged_repository_names_the_tensor(published, tmp_path, damage):
+    shutil.copytree(published, tmp_path, dirs_exist_ok=True)
     state = load_file(tmp_path / "model.safetensors")
     victim = next(tensor_name for tensor_name in state if tensor_name.endswith("key.weight"))
     if damage == "missing":
@@ -173,30 +175,27 @@ print(json.dumps(vectors))
         close(there[name], vectors)
 
 
-def test_the_files_of_a_repository_that_its_config_names_import_all_others(trained, tmp_path):
+def test_the_files_of_a_repository_that_its_config_names_import_all_others(published):
     """From a directory, transformers 4 copies imported files, but not the files that those import."""
-    trained.model.save_pretrained(tmp_path)
-    named = json.loads((tmp_path / "config.json").read_text())["auto_map"].values()
+    named = json.loads((published / "config.json").read_text())["auto_map"].values()
     imported = set()
-    for file in {tmp_path / f"{reference.split('.')[0]}.py" for reference in named}:
+    for file in {published / f"{reference.split('.')[0]}.py" for reference in named}:
         needed = {Path(path).stem for path in get_relative_import_files(file)}
         assert needed == set(get_relative_imports(file))
         imported |= needed | {file.stem}
-    assert imported == {path.stem for path in tmp_path.glob("*.py")}
+    assert imported == {path.stem for path in published.glob("*.py")}
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_attention_implementation_reaches_the_backbone(trained, tmp_path, implementation):
-    trained.model.save_pretrained(tmp_path)
-    loaded = load_published(tmp_path, attn_implementation=implementation)
+def test_attention_implementation_reaches_the_backbone(trained, published, implementation):
+    loaded = load_published(published, attn_implementation=implementation)
     assert loaded.backbone.config._attn_implementation == implementation
     expected = trained.model(**one_view(batch())).pooler_output
     torch.testing.assert_close(loaded(**one_view(batch())).pooler_output, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_bfloat16_reaches_every_weight(trained, tmp_path):
-    trained.model.save_pretrained(tmp_path)
-    loaded = load_published(tmp_path, dtype=torch.bfloat16)
+def test_bfloat16_reaches_every_weight(published):
+    loaded = load_published(published, dtype=torch.bfloat16)
     assert {parameter.dtype for parameter in loaded.parameters()} == {torch.bfloat16}
     assert loaded(**one_view(batch())).pooler_output.dtype == torch.bfloat16
 
@@ -206,14 +205,14 @@ def test_gradient_checkpointing_changes_no_gradient(trained):
         with pytest.raises(ValueError, match="does not support"):
             trained.gradient_checkpointing_enable()
         return
-    checkpointed = copy.deepcopy(trained)
+    plain, checkpointed = copy.deepcopy(trained), copy.deepcopy(trained)
     checkpointed.gradient_checkpointing_enable()
-    for model in (trained, checkpointed):
+    for model in (plain, checkpointed):
         model.train()
         model.zero_grad()
         torch.manual_seed(2)  # the same dropout and masks
         model(**batch()).loss.backward()
-    for (parameter_name, a), b in zip(trained.named_parameters(), checkpointed.parameters(), strict=True):
+    for (parameter_name, a), b in zip(plain.named_parameters(), checkpointed.parameters(), strict=True):
         torch.testing.assert_close(b.grad, a.grad, msg=parameter_name)
 
 
