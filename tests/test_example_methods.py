@@ -1,4 +1,4 @@
-"""The methods of `examples/` by their formulas; `test_examples.py` runs the tests of every method over them."""
+"""ESimCSE of `examples/` by its formulas; `test_examples.py` runs the tests of every method over the examples."""
 
 import importlib.util
 import sys
@@ -10,40 +10,28 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import tiny_config
+from tests.conftest import NO_DROPOUT, tiny_config
 from tests.formulas import numpy_info_nce, unit
 from tests.tiny import batch
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def load(name, monkeypatch):
-    """An example's file as a method of the zoo, where it would be copied."""
-    spec = importlib.util.spec_from_file_location(
-        f"csezoo.modeling.methods.{name}", EXAMPLES / f"{name}.py", submodule_search_locations=[]
-    )
+@pytest.fixture
+def esimcse(monkeypatch):
+    """A function that makes its training model, tiny and without dropout, in float64."""
+    name = "csezoo.modeling.methods.esimcse"  # where its file would be copied
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / "esimcse.py", submodule_search_locations=[])
     module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
+    monkeypatch.setitem(sys.modules, name, module)
     spec.loader.exec_module(module)
-    return module
-
-
-def maker(name, method, monkeypatch, **settings):
-    """A function that makes the example's training model, tiny and without dropout, in float64."""
-    module = load(name, monkeypatch)
-    config_class, model_class = getattr(module, f"{method}Config"), getattr(module, f"{method}ForContrastiveLearning")
 
     def make(**changes):
         torch.manual_seed(0)
-        backbone = tiny_config("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-        return model_class(config_class(backbone_config=backbone, **settings, **changes)).double().train()
+        config = module.ESimCSEConfig(backbone_config=tiny_config("bert", **NO_DROPOUT), batch_size=4, **changes)
+        return module.ESimCSEForContrastiveLearning(config).double().train()
 
     return make
-
-
-@pytest.fixture
-def esimcse(monkeypatch):
-    return maker("esimcse", "ESimCSE", monkeypatch, batch_size=4)
 
 
 @pytest.mark.parametrize(("pieces", "most"), [(1, 1), (2, 2), (6, 2), (10, 3), (30, 9)])

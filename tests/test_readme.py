@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from csezoo.training.recipes import recipe_names
 from tests.clean_interpreter import run_without_csezoo
 
 ROOT = Path(__file__).parents[1]
@@ -28,11 +27,6 @@ def command(marker: str) -> str:
 def test_ci_runs_the_test_command_of_the_readme():
     assert "<!-- test command -->" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert command("test").endswith("python -m pytest -n auto --dist loadfile")
-
-
-def test_every_recipe_is_in_the_readme():
-    recipes = set(recipe_names())
-    assert recipes == {name for name in re.findall(r"`([a-z0-9-]+)`", README) if name in recipes}
 
 
 @pytest.fixture(scope="module")

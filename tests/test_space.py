@@ -85,21 +85,20 @@ def test_equal_lines_stay_in_the_order_they_were_given(app, encoders):
     assert [line for *_, line in found] == [FIRST, SECOND, SECOND]
 
 
-@pytest.mark.parametrize(("first", "second"), [("", FIRST), (FIRST, " \n"), ("", "")])
-def test_two_sentences_are_asked_for(app, encoders, first, second):
-    with pytest.raises(app.InputError, match=r"^Type two sentences\.$"):
-        app.similarity(encoders, first, second)
-
-
-@pytest.mark.parametrize(("query", "lines"), [("", FIRST), (FIRST, " \n\n")])
-def test_a_query_and_lines_are_asked_for(app, encoders, query, lines):
-    with pytest.raises(app.InputError, match=r"^Type a query, and the sentences to search, one per line\.$"):
-        app.search(encoders[0], query, lines)
-
-
-def test_too_many_lines_are_refused(app, encoders):
-    with pytest.raises(app.InputError, match=r"^These are 1001 lines: search at most 1000 at a time\.$"):
-        app.search(encoders[0], FIRST, "cat\n" * 1001)
+@pytest.mark.parametrize(
+    ("function", "texts", "said"),
+    [
+        ("similarity", ("", FIRST), "Type two sentences."),
+        ("similarity", (FIRST, " \n"), "Type two sentences."),
+        ("search", ("", FIRST), "Type a query, and the sentences to search, one per line."),
+        ("search", (FIRST, " \n\n"), "Type a query, and the sentences to search, one per line."),
+        ("search", (FIRST, "cat\n" * 1001), "These are 1001 lines: search at most 1000 at a time."),
+    ],
+)
+def test_texts_that_cannot_be_used_are_refused(app, encoders, function, texts, said):
+    models = encoders if function == "similarity" else encoders[0]
+    with pytest.raises(app.InputError, match=f"^{re.escape(said)}$"):
+        getattr(app, function)(models, *texts)
 
 
 def test_a_sentence_that_would_be_cut_is_refused_and_the_longest_is_not(app, encoders):

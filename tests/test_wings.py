@@ -20,11 +20,15 @@ FOUNDATION = {"errors", "files", "hub", "environment", "tables"}
 ENTRY = {"train"}  # what `accelerate launch -m` starts
 
 
-def imports(file: Path, package: str) -> list[str]:
-    """Dotted names of everything that a file imports, wherever in it; modules inside `package` by their full name."""
+def imports(file: Path, package: str, when_imported: bool = False) -> list[str]:
+    """Dotted names of everything that a file imports, wherever in it; modules inside `package` by their full name.
+
+    `when_imported` leaves out what functions import, and what is imported for types alone.
+    """
     here = [package, *file.relative_to(TRAINING if package.endswith("training") else MODELING).parent.parts]
     found = []
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in tree.body if when_imported else ast.walk(tree):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -96,17 +100,7 @@ def test_no_two_modules_of_modeling_import_each_other_when_they_are_imported():
         modules[".".join(["csezoo.modeling", *(part for part in parts if part != "__init__")])] = file
     graph = {}
     for name, file in modules.items():
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        package = name.split(".") if file.name == "__init__.py" else name.split(".")[:-1]
-        graph[name] = set()
-        for node in tree.body:  # not those inside functions, and not those for types alone
-            if isinstance(node, ast.ImportFrom) and node.level:
-                module = ".".join([*package[: len(package) - node.level + 1], *filter(None, [node.module])])
-                names = {f"{module}.{alias.name}" for alias in node.names}
-                graph[name] |= {each for each in (names & modules.keys() or {module}) if each != name}
+        used = imports(file, "csezoo.modeling", when_imported=True)
+        used = {each if each in modules else each.rpartition(".")[0] for each in used}
+        graph[name] = (used & modules.keys()) - {name}
     assert list(graphlib.TopologicalSorter(graph).static_order()), "a circle is an error that names it"
-
-
-def test_tests_mirror_the_wings():
-    tests = Path(__file__).parent / "training"
-    assert {path.parent.name for path in tests.glob("*/__init__.py")} <= set(WINGS)

@@ -61,6 +61,7 @@ CONTRADICTIONS = [
     ("simcse", {"prompts": ["{sentence} {mask}"]}, "give both or neither"),
     ("simcse", {**PROMPT, "prompts": ["{mask} {sentence}"]}, "must have {mask} after {sentence}"),
     ("simcse", {**PROMPT, "prompts": ["a {sentence}"]}, "must contain {sentence} and {mask} once each"),
+    ("simcse", {"projection": "mlm_transform"}, "is used in training and at test; set projection_at_test: true"),
     ("simcse", {"denoise": "train"}, "denoise: train needs pooling: prompt"),
     ("simcse", {"matryoshka_dims": [32]}, "matryoshka_dims: 32 must be at least 1 and at most 31"),
     ("simcse", {"matryoshka_dims": [4, 4]}, "matryoshka_dims: [4, 4] must be different numbers"),
@@ -117,6 +118,8 @@ COLUMNS = [  # of how many columns, which ones the views read; or the error
     ("consert", PAIRS | {"second_view": "token_cutoff"}, {2: [0, 1], 3: "consert needs one text column"}),
     ("contrastive_tension", {}, {1: [0, 0], 2: [0, 1], 3: "one text column or two, not 3"}),
     ("isbert", {}, {1: [0], 2: "one text column, not 2"}),
+    ("sgopt", {}, {1: [0], 2: [0, 1], 3: "not 3"}),
+    ("sgopt", {"guide": "self"}, {1: [0, 0]}),
     ("diffcse", {"predicted_sentence": "next"}, {2: [0, 0, 1], 1: "(a sentence and the one after it), not 1"}),
     ("diffcse", {"edited_view": "negative"}, {1: [0, 0], 3: "give one or two text columns, not 3"}),
 ]

@@ -101,12 +101,11 @@ def test_a_change_of_the_tokenizer_counts_in_the_next_call(serving):
     assert np.abs(model.encode("zebra", tokenizer) - before[1]).max() > 1e-4
 
 
-def test_encode_accepts_one_text_no_text_and_an_array(serving):
+def test_encode_accepts_one_text_and_no_text(serving):
     model, tokenizer = serving
     one = model.encode("the cat", tokenizer)
     assert one.shape == (32,) and one.dtype == np.float32
     assert model.encode([], tokenizer).shape == (0, 32)
-    np.testing.assert_array_equal(model.encode(np.array(["the cat"]), tokenizer)[0], one)
 
 
 def test_encode_can_return_tensors_of_the_models_type_and_device(serving):
@@ -137,22 +136,9 @@ def test_tokens_can_be_added(serving):
     np.testing.assert_array_equal(model.encode(MIXED[:9], tokenizer), expected)
 
 
-def test_encode_restores_the_mode_of_the_model(serving):
-    model, tokenizer = serving
-    model.train()
-    model.encode(["the cat"], tokenizer)
-    assert model.training
-
-
 def test_the_error_without_a_tokenizer_says_how_to_pass_one(serving):
     with pytest.raises(ValueError, match=r"has no tokenizer; pass it: encode\(texts, tokenizer\)"):
         serving[0].encode("the cat")
-
-
-def test_a_batch_size_below_1_is_refused(serving):
-    model, tokenizer = serving
-    with pytest.raises(ValueError, match="batch_size: 0 must be at least 1"):
-        model.encode(["the cat"], tokenizer, batch_size=0)
 
 
 def test_padding_on_the_left_is_refused_where_it_would_change_a_vector(serving):
@@ -218,6 +204,7 @@ def test_a_head_on_token_embeddings_can_be_trained(serving):
     ("options", "message"),
     [
         ({"prompt_name": "query"}, "prompt_name: 'query' is no prompt of this model, which has none"),
+        ({"batch_size": 0}, "batch_size: 0 must be at least 1"),
         ({"truncate_dim": 0}, "truncate_dim: 0 must be at least 1"),
         ({"precision": "int4"}, "precision: 'int4' must be one of float32, int8"),
         ({"output_value": None}, "output_value: None must be one of sentence_embedding, token_embeddings"),

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling import METHODS, L2PCSRConfig, L2PCSRForContrastiveLearning, SimCSEForContrastiveLearning, method
+from csezoo.modeling import L2PCSRConfig, L2PCSRForContrastiveLearning, SimCSEForContrastiveLearning
 from csezoo.modeling.contrastive.perturbations import perturbed
-from tests.conftest import tiny_config
 from tests.methods.l2pcsr import l2pcsr
 from tests.tiny import PROMPTS, batch, gradients
 
@@ -144,13 +143,6 @@ def test_the_masks_increase_the_loss_that_training_decreases():
     model = l2pcsr(training_class=Both, inner_steps=3)
     model(**batch()).loss.backward()
     assert seen == [True] * 4
-
-
-def test_it_combines_by_name_and_is_served_as_itself():
-    config, serving, training = method("simcse+l2pcsr")
-    model = training(config(backbone_config=tiny_config("bert"), inner_steps=1))
-    assert (serving, model.config.model_type) == (METHODS["l2pcsr"][1], "l2pcsr")
-    model(**batch()).loss.backward()
 
 
 def test_autocast_treats_the_learned_masks_as_constants():

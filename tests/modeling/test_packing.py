@@ -28,7 +28,7 @@ from csezoo.modeling.contrastive.packed_rows import Packing, PaddedAttention
 from csezoo.modeling.contrastive.packing import can_pack, packing_of
 from csezoo.modeling.serving.layers_csezoo import hidden_layers
 from csezoo.training.benchmarks.training import encoders
-from tests.conftest import NO_DROPOUT, tiny_config, tiny_tokenizer
+from tests.conftest import NO_DROPOUT, tiny_config
 from tests.methods import COMBINATIONS, CONFIGS
 from tests.tiny import configure
 
@@ -72,6 +72,10 @@ def batch(sentences=6, views=2, tokens=12, prompt=False):
     return {"input_ids": input_ids, "attention_mask": attention_mask}
 
 
+def flat(rows):
+    return {name: value.flatten(0, 1) for name, value in rows.items()}
+
+
 def mirrored(rows):
     """The rows as on a GPU, whose values the host knows from the collator: attention is then on padded rows."""
     return rows | {
@@ -108,19 +112,16 @@ def assert_same(made, *, computed=0):
     torch.testing.assert_close(packed, padded, rtol=1e-9, atol=1e-10)
 
 
-# The discriminator's mean over all positions reads the vectors at padding, so that pass computes them.
-def discriminated(config, rows):
-    whole = config.model_type == "diffcse" and config.rtd_weight > 0 and config.prediction == "rtd"
-    return 1 if whole and config.rtd_reduction == "mean" else 0
-
-
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_numbers_of_every_method_are_those_of_the_padded_batch(name, kind):
     config = configured(name, kind)
-    rows = batch(views=3 if config.model_type == "prdsimcse" else 2)
-    made = both(config, rows)
-    if discriminated(config, rows) or config.model_type == "l2pcsr" and config.attend_padding:
-        assert 0 < made[0][-1] < made[1][-1] or name.endswith("released")
+    made = both(config, batch(views=3 if config.model_type == "prdsimcse" else 2))
+    # The discriminator's mean over all positions reads the vectors at padding, so that pass computes them.
+    discriminated = config.model_type == "diffcse" and config.rtd_weight > 0 and config.prediction == "rtd"
+    if discriminated and config.rtd_reduction == "mean":
+        assert 0 < made[0][-1] < made[1][-1]
+        torch.testing.assert_close(made[0][:-1], made[1][:-1], rtol=1e-9, atol=1e-10)
+    elif name == "l2pcsr-released":  # it attends to padding
         torch.testing.assert_close(made[0][:-1], made[1][:-1], rtol=1e-9, atol=1e-10)
     else:
         assert_same(made)
@@ -129,43 +130,41 @@ def test_the_numbers_of_every_method_are_those_of_the_padded_batch(name, kind):
 @pytest.mark.parametrize("name", COMBINATIONS)
 def test_the_numbers_of_a_combination_are_those_of_the_padded_batch(name):
     config_class, _, training_class = method(name)
-    tokenizer = tiny_tokenizer("bert")
-    config = config_class(
-        backbone_config=tiny_config("bert", **NO_DROPOUT),
-        mask_token_id=tokenizer.mask_token_id,
-        special_token_ids=tokenizer.all_special_ids,
-        **({"rtd_reduction": "nonpad_mean"} if "diffcse" in name else {}),
-    )
+    heads = {"mask_token_id": 4, "special_token_ids": [0, 2, 3, 4]}
+    heads |= {"rtd_reduction": "nonpad_mean"} if "diffcse" in name else {}
+    config = config_class(backbone_config=tiny_config("bert", **NO_DROPOUT), **heads)
     assert_same(both(config, batch(views=3 if "prdsimcse" in name else 2), training_class))
 
 
-@pytest.mark.parametrize("pooling", sorted(set(POOLING_MODES) - {"prompt"}))
-def test_the_numbers_of_every_pooling_are_those_of_the_padded_batch(pooling):
-    config = SimCSEConfig(backbone_config=tiny_config("bert", **NO_DROPOUT), pooling=pooling)
-    made = both(config, batch())
-    if pooling == "wk":  # it divides by the lengths of token vectors, at padding too
-        assert made[0][-1] == made[1][-1]
-        torch.testing.assert_close(made[0], made[1])
-    else:
-        assert_same(made)
+def plain(model):
+    pass
 
 
-@pytest.mark.parametrize("name", ["simcse", "l2pcsr", "diffaug", "diffaug-lora"])
-def test_the_numbers_with_a_prompt_and_its_bias_are_those_of_the_padded_batch(name):
-    config = configured(name, "bert", **PROMPT)
-    assert_same(both(config, batch(prompt=True)))
+def in_mini_batches(model):
+    model.mini_batch_size = 2
 
 
-@pytest.mark.parametrize("name", ["simcse", "diffaug", "diffcse-corrective"])
-def test_the_numbers_with_mini_batches_are_those_of_the_padded_batch(name):
-    config = configured(name, "bert")
-    assert_same(both(config, batch(), prepare=lambda model: setattr(model, "mini_batch_size", 2)))
+def checkpointed(model):
+    model.gradient_checkpointing_enable()
 
 
-@pytest.mark.parametrize("name", ["simcse", "l2pcsr", "diffcse-corrective"])
-def test_the_numbers_with_gradient_checkpointing_are_those_of_the_padded_batch(name):
-    config = configured(name, "bert")
-    assert_same(both(config, batch(), prepare=lambda model: model.gradient_checkpointing_enable()))
+SETTINGS = [("simcse", {"pooling": pooling}, plain) for pooling in sorted(set(POOLING_MODES) - {"prompt", "wk"})]
+SETTINGS += [(name, PROMPT, plain) for name in ("simcse", "l2pcsr", "diffaug", "diffaug-lora")]
+SETTINGS += [("l2pcsr", {"weakened_layers": 4}, plain)]  # the last layer too
+SETTINGS += [(name, {}, in_mini_batches) for name in ("simcse", "diffaug", "diffcse-corrective")]
+SETTINGS += [(name, {}, checkpointed) for name in ("simcse", "l2pcsr", "diffcse-corrective")]
+
+
+@pytest.mark.parametrize(("name", "changes", "prepare"), SETTINGS)
+def test_the_numbers_of_a_setting_are_those_of_the_padded_batch(name, changes, prepare):
+    assert_same(both(configured(name, "bert", **changes), batch(prompt=changes == PROMPT), prepare=prepare))
+
+
+def test_wk_pooling_computes_padding():
+    """It divides by the lengths of token vectors, at padding too."""
+    packed, padded = both(configured("simcse", "bert", pooling="wk"), batch())
+    assert packed[-1] == padded[-1]
+    torch.testing.assert_close(packed, padded)
 
 
 def test_labelled_pairs_and_adapters_of_views_are_packed_too():
@@ -187,7 +186,7 @@ def last_layer_tokens(model, rows, **options):
 @pytest.mark.parametrize("pooling", sorted(set(POOLING_MODES) - {"prompt"}))
 def test_the_last_layer_computes_only_the_tokens_that_pooling_reads(pooling):
     model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert"), pooling=pooling)).double().eval()
-    rows = {name: value.flatten(0, 1) for name, value in batch().items()}
+    rows = flat(batch())
     all_tokens, expected = last_layer_tokens(model, rows)
     tokens, outputs = last_layer_tokens(model, rows, pooled_only=True)
     torch.testing.assert_close(outputs.pooler_output, expected.pooler_output, rtol=1e-9, atol=1e-12)
@@ -198,7 +197,7 @@ def test_the_last_layer_computes_only_the_tokens_that_pooling_reads(pooling):
 
 def test_the_last_layer_computes_only_the_mask_token_of_a_prompt_and_all_tokens_for_a_user():
     model = METHODS["simcse"][1](configured("simcse", "bert", **PROMPT)).double().eval()
-    rows = {name: value.flatten(0, 1) for name, value in batch(prompt=True).items()}
+    rows = flat(batch(prompt=True))
     tokens, outputs = last_layer_tokens(model, rows, pooled_only=True)
     all_tokens, expected = last_layer_tokens(model, rows)
     assert tokens == len(rows["input_ids"]) and all_tokens == rows["attention_mask"].sum()
@@ -217,12 +216,8 @@ def test_the_last_layer_computes_only_pooled_tokens_in_batches_without_padding_t
 
 def test_all_tokens_are_computed_if_a_pooled_one_is_padding():
     model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert"))).train()
-    rows = {name: value.flatten(0, 1).flip(1) for name, value in batch().items()}
+    rows = {name: value.flip(1) for name, value in flat(batch()).items()}
     assert last_layer_tokens(model, rows, pooled_only=True)[0] == rows["attention_mask"].sum()
-
-
-def test_the_numbers_with_a_mask_on_the_last_layer_are_those_of_the_padded_batch():
-    assert_same(both(configured("l2pcsr", "bert", weakened_layers=4), batch()))
 
 
 # In layers with the norm first, keys and values read the norm of the layer's input.
@@ -231,7 +226,7 @@ def test_layers_that_normalise_their_input_compute_all_tokens(norm_first):
     torch.manual_seed(0)
     config = SimCSEConfig(backbone_config=AutoConfig.for_model(norm_first, **SMALL, pad_token_id=1))
     model = SimCSEModel(config).double().eval()
-    rows = {name: value.flatten(0, 1) for name, value in batch().items()}
+    rows = flat(batch())
     tokens, outputs = last_layer_tokens(model, rows, pooled_only=True)
     assert tokens == rows["attention_mask"].sum()
     model.compute_padding()
@@ -284,7 +279,7 @@ def test_other_families_give_the_same_vectors_packed_or_not(family):
     torch.manual_seed(0)
     model = SimCSEModel(SimCSEConfig(backbone_config=FAMILIES[family])).double().eval()
     assert can_pack(model.backbone) == (family not in COUNT_POSITIONS_IN_LAYERS)
-    rows = {name: value.flatten(0, 1) for name, value in batch().items()}
+    rows = flat(batch())
     vectors = model(**rows, pooled_only=True).pooler_output
     left = model.pop_padding_tokens()
     model.compute_padding()
@@ -354,7 +349,7 @@ def test_a_decoder_is_not_packed():
 
 def test_outputs_for_a_user_have_the_padded_shape(kind):
     model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config(kind))).double().eval()
-    rows = {name: value.flatten(0, 1) for name, value in batch().items()}
+    rows = flat(batch())
     packed = model(**rows, output_hidden_states=True)
     model.compute_padding()
     padded = model(**rows, output_hidden_states=True)
@@ -387,7 +382,7 @@ def test_threads_that_share_a_model_get_the_vectors_of_one_thread(name, family):
 def test_eager_attention_and_requested_attentions_compute_padding():
     model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert"))).eval()
     model.set_attn_implementation("eager")
-    rows = {name: value.flatten(0, 1) for name, value in batch().items()}
+    rows = flat(batch())
     assert model(**rows, output_attentions=True).attentions[0].shape == (12, 2, 12, 12)
     assert model.pop_padding_tokens() == (rows["attention_mask"] == 0).sum()
     rows["attention_mask"][:, 2:] = 0
@@ -412,7 +407,7 @@ def test_little_padding_and_empty_rows_are_computed():
 def test_holes_in_the_mask_are_left_out_as_attention_leaves_them_out():
     torch.manual_seed(0)
     model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert"))).double().eval()
-    rows = {name: value.flatten(0, 1) for name, value in batch().items()}
+    rows = flat(batch())
     rows["attention_mask"][:, 2] = 0
     vectors = model(**rows).pooler_output
     model.compute_padding()
@@ -433,7 +428,7 @@ def test_computed_padding_has_the_draws_of_the_plain_backbone_bit_for_bit():
     """Also after passes that left it out, because those change the attention's implementation."""
     model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert"))).train()
     plain = copy.deepcopy(model.backbone)
-    rows = {name: value.flatten(0, 1) for name, value in batch().items()}
+    rows = flat(batch())
     model(**rows)
     assert model.pop_padding_tokens() == 0
     model.compute_padding()

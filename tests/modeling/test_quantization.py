@@ -1,4 +1,4 @@
-"""Quantised embeddings are those of sentence-transformers, bit for bit, and of the formula in float64."""
+"""Quantised embeddings are those of sentence-transformers, bit for bit."""
 
 import logging
 
@@ -35,23 +35,6 @@ def test_ranges_of_other_embeddings_are_used_and_values_outside_are_clipped(prec
     assert ours.min() == np.iinfo(ours.dtype).min and ours.max() == np.iinfo(ours.dtype).max
 
 
-def test_a_number_restores_its_value_to_one_step():
-    given = embeddings()
-    numbers = quantize_embeddings(torch.tensor(given), "uint8").numpy().astype(np.float64)
-    least, most = given.min(0).astype(np.float64), given.max(0).astype(np.float64)
-    step = (most - least) / 255
-    # The number is the lower end of a step; float32 decides at its ends.
-    error = given - (least + numbers * step)
-    assert (error >= -1e-4 * step).all() and (error <= (1 + 1e-4) * step).all()
-
-
-def test_a_bit_is_the_sign_of_its_dimension():
-    given = embeddings(size=20)
-    bits = np.unpackbits(quantize_embeddings(torch.tensor(given), "ubinary").numpy(), axis=1)
-    np.testing.assert_array_equal(bits[:, :20], given > 0)
-    assert bits.shape == (300, 24) and not bits[:, 20:].any()
-
-
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_no_embeddings_keep_type_and_width(precision):
     empty = quantize_embeddings(torch.empty(0, 20), precision).numpy()
@@ -59,15 +42,8 @@ def test_no_embeddings_keep_type_and_width(precision):
     assert empty.shape == expected.shape and empty.dtype == expected.dtype
 
 
-def test_ranges_need_more_than_one_embedding_and_few_are_warned_about(caplog):
-    with pytest.raises(ValueError, match="precision: .* a single text; encode many texts in one call"):
-        quantize_embeddings(torch.zeros(1, 4), "int8")
-    logging.getLogger("transformers").propagate = True
+def test_ranges_of_few_embeddings_are_warned_about(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     with caplog.at_level(logging.WARNING):
         quantization_ranges(torch.tensor(embeddings(99)))
     assert "the ranges of 99 embeddings" in caplog.text
-
-
-def test_an_unknown_precision_is_refused_with_the_choices():
-    with pytest.raises(ValueError, match="precision: 'int4' must be one of float32, int8, uint8, binary, ubinary"):
-        quantize_embeddings(torch.zeros(2, 4), "int4")

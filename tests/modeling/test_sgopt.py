@@ -118,14 +118,6 @@ def test_contrastive_back_translation_needs_no_twin():
     assert model(**rows).loss.item() == pytest.approx(expected, abs=1e-6)
 
 
-def test_one_column_is_enough_for_the_twin():
-    assert SGOPTConfig().view_columns(1) == [0]
-    assert SGOPTConfig(guide="self").view_columns(1) == [0, 0]
-    assert SGOPTConfig().view_columns(2) == [0, 1]
-    with pytest.raises(ValueError, match="not 3"):
-        SGOPTConfig().view_columns(3)
-
-
 def test_training_starts_with_a_twin_of_the_checkpoint(tmp_path):
     served = sgopt().float().model
     served.save_pretrained(tmp_path)
