@@ -1,13 +1,14 @@
 """Train on the pretend device, in a process of its own, and say what happened.
 
-    python -m tests.on_pretend_device updates|runs|moved|faults FILE [NAME ...]
+    python -m tests.on_pretend_device FILE KIND[:NAME] ...
 
 `updates` makes two updates of each setting of the matrix and counts the waits of the second one. `runs` trains each
 method to the end, again up to a line of the log, and resumes. `moved` begins on the CPU and resumes on the device.
-`faults` does what the device must notice. FILE becomes a JSON object: for each name its `waits`, and its `error` or
-null.
+`faults` does what the device must notice. FILE becomes a JSON object: for each kind and name its `waits`, and its
+`error` or null.
 """
 
+import gc
 import json
 import logging
 import os
@@ -193,9 +194,11 @@ def report(work: Callable[[str], None], name: str) -> dict[str, object]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    kind, file, *names = sys.argv[1:]
+    gc.freeze()  # accelerate collects twice in each run
     kinds = {"updates": (two_updates, UPDATES), "runs": (whole_and_broken_run, TESTED)}
     kinds |= {"faults": (fault, ("mixed", "wait")), "moved": (moved_run, ("simcse",))}
-    work, known = kinds[kind]
-    content = {name: report(work, name) for name in names or known}
-    Path(file).write_text(json.dumps(content, indent=1), encoding="utf-8")
+    content: dict[str, dict] = {}
+    for kind, _, name in (word.partition(":") for word in sys.argv[2:]):
+        work, known = kinds[kind]
+        content[kind] = {each: report(work, each) for each in ([name] if name else known)}
+    Path(sys.argv[1]).write_text(json.dumps(content, indent=1), encoding="utf-8")

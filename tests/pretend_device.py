@@ -11,6 +11,7 @@ The device is registered for the whole process and cannot be taken back. Import 
 
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -120,12 +121,18 @@ def place() -> str:
     """Return the innermost place in the project or its libraries that is running, as `file: function`."""
     frame = sys._getframe(1)
     while frame is not None:
-        file = Path(frame.f_code.co_filename)
-        for root, name in ROOTS.items():
-            if file.is_relative_to(root):
-                return f"{name}/{file.relative_to(root).as_posix()}: {frame.f_code.co_name}"
+        if file := _inside(frame.f_code.co_filename):
+            return f"{file}: {frame.f_code.co_name}"
         frame = frame.f_back
     return "elsewhere"
+
+
+@cache
+def _inside(file: str) -> str | None:
+    for root, name in ROOTS.items():
+        if Path(file).is_relative_to(root):
+            return f"{name}/{Path(file).relative_to(root).as_posix()}"
+    return None
 
 
 def _wait(kind: str) -> None:
