@@ -7,6 +7,7 @@ Two are tested elsewhere: `launch/fsdp.yaml` and `launch/deepspeed.yaml` in `tra
 import ast
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -37,11 +38,15 @@ def run(*command, **environment) -> list[str]:
     return done.stdout.splitlines()
 
 
-def example(name, *arguments) -> list[str]:
-    """The lines a Python file among the examples prints."""
-    done = run_python(EXAMPLES / name, *arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+@pytest.fixture
+def example(capsys):
+    """Runs a Python file among the examples, and returns the lines that it prints."""
+
+    def run(name, *arguments) -> list[str]:
+        runpy.run_path(str(EXAMPLES / name), run_name="examples")["main"](*map(str, arguments))
+        return capsys.readouterr().out.splitlines()
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -51,20 +56,20 @@ def repository(bases, train_file, dev_file, tmp_path_factory) -> Path:
     return output / "best"
 
 
-def test_embed_sentences_prints_cosine_1_for_equal_sentences(repository):
+def test_embed_sentences_prints_cosine_1_for_equal_sentences(repository, example):
     twice = ["the cat sees the house .", "the cat sees the house ."]
     said = example("embed_sentences.py", repository, *twice)
     assert said == [" 1.00   1.00   the cat sees the house ."] * 2
 
 
-def test_semantic_search_finds_the_sentence_itself_first(repository, train_file):
+def test_semantic_search_finds_the_sentence_itself_first(repository, train_file, example):
     said = example("semantic_search.py", repository, train_file, *SENTENCES[:2])
     assert [said[0], said[6]] == SENTENCES[:2]
     assert [said[1], said[7]] == [f"  1.00  {sentence}" for sentence in SENTENCES[:2]]
     assert len(said) == 12
 
 
-def test_cluster_sentences_puts_every_sentence_into_one_group(repository, tmp_path):
+def test_cluster_sentences_puts_every_sentence_into_one_group(repository, tmp_path, example):
     (tmp_path / "sentences.txt").write_text("\n".join(SENTENCES[:9]), encoding="utf-8")
     said = example("cluster_sentences.py", repository, tmp_path / "sentences.txt", 3)
     assert [line for line in said if not line.startswith("  ")] == ["group 1", "group 2", "group 3"]
@@ -78,7 +83,8 @@ def test_continue_training_leaves_a_repository(repository, train_file, dev_file,
     assert (tmp_path / "further" / "best" / "model.safetensors").is_file()
 
 
-def test_pretrain_further_leaves_a_base_and_continues_when_started_again(bases, train_file, tmp_path):
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*no accelerator")  # the default of the trainers
+def test_pretrain_further_leaves_a_base_and_continues_when_started_again(bases, train_file, tmp_path, example):
     def log(*options) -> list[float]:
         """The loss of each update, as the last checkpoint remembers it."""
         example("pretrain_further.py", bases["bert"], train_file, tmp_path / "base", "--logging_steps=1", *options)
@@ -111,7 +117,9 @@ def other_libraries(tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["langchain_search.py", "llama_index_search.py"])
-def test_langchain_and_llama_index_find_the_lines_that_the_model_finds(name, other_libraries, repository, train_file):
+def test_langchain_and_llama_index_find_the_lines_that_the_model_finds(
+    name, other_libraries, repository, train_file, example
+):
     said = run(other_libraries, EXAMPLES / name, repository, train_file, SENTENCES[0], HF_HUB_OFFLINE="1")
     expected = example("semantic_search.py", repository, train_file, SENTENCES[0])[1:]
     # Sentences with the same cosine may be in another order.
@@ -119,7 +127,7 @@ def test_langchain_and_llama_index_find_the_lines_that_the_model_finds(name, oth
     assert set(said) <= set(expected)
 
 
-def test_a_loop_of_your_own_leaves_a_repository(bases, train_file, tmp_path):
+def test_a_loop_of_your_own_leaves_a_repository(bases, train_file, tmp_path, example):
     said = example("train_in_your_loop.py", bases["bert"], train_file, tmp_path / "own", "l2pcsr")
     assert [line.split()[:2] for line in said] == [[number, "{'contrastive':"] for number in "123"]
     said = example("embed_sentences.py", tmp_path / "own", *SENTENCES[:2])
@@ -173,7 +181,7 @@ def test_methods_in_one_file_pass_the_tests_of_every_method(contributed, marked)
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        ("l2pcsr+arccse", {"margin": 0.2}),
+        pytest.param("l2pcsr+arccse", {"margin": 0.2}, marks=pytest.mark.slow),
         ("esimcse+diffaug", {"queue_factor": 1.5}),
     ],
 )

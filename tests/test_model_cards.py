@@ -301,24 +301,28 @@ def test_no_picture_is_a_copy_of_another():
     assert len(set(drawn.values())) == len(drawn), sorted(drawn)
 
 
-def test_a_new_run_gets_a_card_and_a_row_in_the_index(tmp_path):
-    shutil.copytree(CARDS / "simcse-minilm", tmp_path / "another")
-    write_cards(tmp_path)
-    (entry,) = [entry for entry in entries(tmp_path) if entry.model.name == "another"]
+@pytest.fixture(scope="module")
+def new_cards(tmp_path_factory) -> Path:
+    """Cards of a directory with one run."""
+    directory = tmp_path_factory.mktemp("cards")
+    shutil.copytree(CARDS / "simcse-minilm", directory / "another")
+    write_cards(directory)
+    return directory
+
+
+def test_a_new_run_gets_a_card_and_a_row_in_the_index(new_cards):
+    (entry,) = [entry for entry in entries(new_cards) if entry.model.name == "another"]
     assert (entry.model.status, entry.model.base_model) == ("measured here", "minilm-mlm")
-    assert "| [another](another/README.md) | simcse | minilm-mlm |" in (tmp_path / "README.md").read_text(
-        encoding="utf-8"
-    )
+    assert "| [another](another/README.md) | simcse | minilm-mlm |" in (new_cards / "README.md").read_text("utf-8")
 
 
-def test_the_released_checkpoints_are_listed_as_not_verified(tmp_path):
-    write_cards(tmp_path)
-    index = (tmp_path / "README.md").read_text(encoding="utf-8")
+def test_the_released_checkpoints_are_listed_as_not_verified(new_cards):
+    index = (new_cards / "README.md").read_text(encoding="utf-8")
     assert index.count("| published by its authors |") == len(released()) == 18
     name = "royokong/unsup-PromptBERT"
     row = next(line for line in index.splitlines() if line.startswith(f"| [{name}]"))
     assert "| bert-base-uncased |" in row and "| 78.87 |" in row, "the file's own score, not the mean over seeds"
-    card = ModelCard.load(tmp_path / "royokong--unsup-PromptBERT" / "README.md")
+    card = ModelCard.load(new_cards / "royokong--unsup-PromptBERT" / "README.md")
     assert card.data.license == "unknown" and "There is no license" in card.text
     assert f"csezoo convert {name} --to unsup-PromptBERT" in card.text
 
