@@ -1,7 +1,6 @@
 """Tests that every method passes on every backbone family. `tests/methods.py` lists the methods."""
 
 import copy
-import itertools
 import json
 import re
 import shutil
@@ -136,30 +135,18 @@ def test_the_error_of_a_damaged_repository_names_the_tensor(published, tmp_path,
         load_published(tmp_path)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_fresh_interpreter_without_the_project_gives_the_same_vectors(method, tmp_path):
-    """The other doors are in `tests/training/publishing/test_doors.py`."""
-    here = {}
-    names = [name for name in CONFIGS if name.split("-")[0] == method]
-    for kind, name in itertools.product(("bert", "roberta"), names):
-        trained, tokenizer = train_one_step(configure(name, kind)), tiny_tokenizer(kind)
-        longest = 64 - trained.config.prefix_positions
-        trained.model.tokenizer = serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=longest)
-        trained.model.save_pretrained(tmp_path / f"{kind}-{name}")
-        here[f"{kind}-{name}"] = torch.from_numpy(trained.model.encode(SENTENCES[:5]))
-    code = f"""
+LOAD = f"""
 import json
-TEXTS = {json.dumps(SENTENCES[:5])!r}
 from pathlib import Path
 from transformers import AutoConfig, AutoModel, AutoTokenizer
-texts, vectors = json.loads(TEXTS), {{}}
-for repository in {list(here)}:
+texts, vectors = {SENTENCES[:5]}, {{}}
+for repository in sorted(map(str, Path(".").glob("*-*"))):
     config = AutoConfig.from_pretrained(repository, trust_remote_code=True)
     model = AutoModel.from_pretrained(repository, trust_remote_code=True)
     tokenizer = AutoTokenizer.from_pretrained(repository, trust_remote_code=True)
     output = model(**tokenizer(texts, padding=True, return_tensors="pt")).pooler_output
     assert abs(model.encode(texts) - output.detach().numpy()).max() < 1e-6
-    again = Path(repository + "-again")
+    again = Path("again", repository)
     model.save_pretrained(again)
     for file in Path(repository).rglob("*.*"):
         same = (again / file.relative_to(repository)).read_bytes() == file.read_bytes()
@@ -169,10 +156,29 @@ for repository in {list(here)}:
     vectors[repository] = output.tolist()
 print(json.dumps(vectors))
 """
-    there = {name: torch.tensor(vectors) for name, vectors in run_without_csezoo(code, tmp_path).items()}
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """The vectors of each setting, here and in a fresh interpreter without the project."""
+    directory, here = tmp_path_factory.mktemp("elsewhere"), {}
+    for kind, name in [*(("roberta", name) for name in METHODS), *(("bert", name) for name in CONFIGS)]:
+        trained, tokenizer = train_one_step(configure(name, kind)), tiny_tokenizer(kind)
+        longest = 64 - trained.config.prefix_positions
+        trained.model.tokenizer = serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=longest)
+        trained.model.save_pretrained(directory / f"{kind}-{name}")
+        here[f"{kind}-{name}"] = torch.from_numpy(trained.model.encode(SENTENCES[:5]))
+    there = run_without_csezoo(LOAD, directory)
     assert there.keys() == here.keys()
-    for name, vectors in here.items():
-        close(there[name], vectors)
+    return {repository: (torch.tensor(there[repository]), vectors) for repository, vectors in here.items()}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_fresh_interpreter_without_the_project_gives_the_same_vectors(method, elsewhere):
+    """The other doors are in `tests/training/publishing/test_doors.py`."""
+    for repository, vectors in elsewhere.items():
+        if repository.split("-")[1] == method:
+            close(*vectors)
 
 
 def test_the_files_of_a_repository_that_its_config_names_import_all_others(published):
