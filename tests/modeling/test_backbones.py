@@ -129,40 +129,6 @@ def test_a_layer_that_runs_several_times_is_perturbed_in_its_own_way_each_time()
     assert [state.mean().item() for state in states] == means, "pooling over layers reads what was perturbed"
 
 
-def attention_with_prefix(query, keys, values, heads):
-    """Plain attention in float64: `(T, H)` queries on `(l + T, H)` keys and values."""
-    size = query.shape[-1] // heads
-    parts = []
-    for head in range(heads):
-        own = slice(head * size, (head + 1) * size)
-        weights = (query[:, own] @ keys[:, own].T / size**0.5).softmax(-1)
-        parts.append(weights @ values[:, own])
-    return torch.cat(parts, -1)
-
-
-def test_a_prefix_in_slots_is_attention_on_more_keys_and_values():
-    """The first layer of DistilBERT, recomputed from its weights."""
-    torch.manual_seed(0)
-    backbone = family_config("DistilBERT")
-    model = DiffAugModel(DiffAugConfig(backbone_config=backbone, prefix_length=3, pooling="mean")).double().eval()
-    model.prefixes.data.normal_()
-    layer, seen = model.backbone.transformer.layer[0], {}
-    layer.attention.register_forward_hook(lambda module, inputs, output: seen.update(out=output[0]))
-    layer.attention.register_forward_pre_hook(
-        lambda module, inputs, named: seen.update(hidden=inputs[0] if inputs else named["hidden_states"]),
-        with_kwargs=True,
-    )
-    ids = torch.tensor([[5, 6, 7, 8]])
-    model(input_ids=ids)
-    hidden = seen["hidden"][0, 6:]  # behind 2 x 3 slots
-    prefix_keys, prefix_values = model.prefixes[0].transpose(1, 2).flatten(2)
-    attention = layer.attention
-    keys = torch.cat([prefix_keys, attention.k_lin(hidden)])
-    values = torch.cat([prefix_values, attention.v_lin(hidden)])
-    expected = attention.out_lin(attention_with_prefix(attention.q_lin(hidden), keys, values, 2))
-    torch.testing.assert_close(seen["out"][0, 6:], expected, atol=1e-12, rtol=0)
-
-
 def test_a_prefix_in_slots_gives_the_vectors_of_a_prefix_in_a_cache(monkeypatch):
     torch.manual_seed(0)
     config = DiffAugConfig(backbone_config=family_config("BERT"), prefix_length=3)

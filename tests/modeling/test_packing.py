@@ -6,17 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 import torch._dynamo
-from transformers import (
-    AlbertConfig,
-    AutoConfig,
-    AutoModel,
-    AutoModelForPreTraining,
-    DebertaV2Config,
-    DistilBertConfig,
-    ElectraConfig,
-    ModernBertConfig,
-    MPNetConfig,
-)
+from transformers import AutoConfig, AutoModel, AutoModelForPreTraining
 
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel, method
 from csezoo.modeling.contrastive import packing
@@ -29,6 +19,7 @@ from csezoo.modeling.contrastive.packing import can_pack, packing_of
 from csezoo.modeling.serving.layers_csezoo import hidden_layers
 from csezoo.training.benchmarks.training import encoders
 from tests.conftest import NO_DROPOUT, tiny_config
+from tests.families import SIZES, family_config
 from tests.methods import COMBINATIONS, CONFIGS
 from tests.tiny import configure
 
@@ -50,10 +41,15 @@ PROMPT |= {"prompt_token_ids": [[[2, 20], [21, 4, 3]], [[2], [22, 4, 3]]]}
 def configured(name, kind, **changes):
     """A method's tiny configuration, without any dropout."""
     config = configure(name, kind, **changes)
-    config.lora_dropout = 0.0
-    for part in filter(
-        None, (config.backbone_config, config.to_dict().get("generator_config") and config.generator_config)
-    ):
+    return without_dropout(config, config.backbone_config)
+
+
+def without_dropout(config, backbone):
+    """The configuration with this backbone, and a generator that is like it."""
+    config.lora_dropout, config.backbone_config = 0.0, backbone
+    if config.model_type == "diffcse" and not config.generator_config:
+        config.generator_config = backbone
+    for part in filter(None, (backbone, config.model_type == "diffcse" and config.generator_config)):
         for key in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
             if key in part.to_dict():
                 part.update({key: 0.0})
@@ -224,7 +220,7 @@ def test_all_tokens_are_computed_if_a_pooled_one_is_padding():
 @pytest.mark.parametrize("norm_first", ["roberta-prelayernorm", "xlm-roberta-xl"])
 def test_layers_that_normalise_their_input_compute_all_tokens(norm_first):
     torch.manual_seed(0)
-    config = SimCSEConfig(backbone_config=AutoConfig.for_model(norm_first, **SMALL, pad_token_id=1))
+    config = SimCSEConfig(backbone_config=AutoConfig.for_model(norm_first, **SIZES, **NO_DROPOUT, pad_token_id=1))
     model = SimCSEModel(config).double().eval()
     rows = flat(batch())
     tokens, outputs = last_layer_tokens(model, rows, pooled_only=True)
@@ -257,27 +253,14 @@ def test_an_update_of_each_paper_computes_only_pooled_tokens_in_the_last_layer_o
     assert tokens("simcse", checkpoint=True) == 12
 
 
-SMALL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64, **NO_DROPOUT}
-SMALL |= {"vocab_size": 60}
-FAMILIES = {
-    "albert": AlbertConfig(embedding_size=16, **SMALL),
-    "electra": ElectraConfig(embedding_size=16, **SMALL),
-    "distilbert": DistilBertConfig(
-        dim=32, n_layers=3, n_heads=2, hidden_dim=64, vocab_size=60, dropout=0.0, attention_dropout=0.0
-    ),
-    "deberta-v2": DebertaV2Config(**SMALL),
-    "mpnet": MPNetConfig(**SMALL),
-    "modernbert": ModernBertConfig(
-        pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2, **SMALL
-    ),
-}
-COUNT_POSITIONS_IN_LAYERS = {"deberta-v2", "mpnet", "modernbert"}
+COUNT_POSITIONS_IN_LAYERS = ("DeBERTa-v3", "MPNet", "ModernBERT")
+FAMILIES = ("ALBERT", "ELECTRA", "DistilBERT", *COUNT_POSITIONS_IN_LAYERS)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_other_families_give_the_same_vectors_packed_or_not(family):
     torch.manual_seed(0)
-    model = SimCSEModel(SimCSEConfig(backbone_config=FAMILIES[family])).double().eval()
+    model = SimCSEModel(SimCSEConfig(backbone_config=family_config(family))).double().eval()
     assert can_pack(model.backbone) == (family not in COUNT_POSITIONS_IN_LAYERS)
     rows = flat(batch())
     vectors = model(**rows, pooled_only=True).pooler_output
@@ -288,29 +271,19 @@ def test_other_families_give_the_same_vectors_packed_or_not(family):
     assert 0 < left < model.pop_padding_tokens() / 2 if family in COUNT_POSITIONS_IN_LAYERS else left == 0
 
 
-@pytest.mark.parametrize("family", sorted(COUNT_POSITIONS_IN_LAYERS))
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
     "name", ["simcse", "prdsimcse", "sgopt", "diffcse-corrective", "l2pcsr", "diffaug", "consert"]
 )
-def test_a_batch_in_parts_gives_the_numbers_of_the_padded_batch(name, family):
-    """Where a method changes layers (l2pcsr, consert, DiffCSE's discriminator, diffaug) the rows stay together."""
-    config = configured(name, "bert")
-    config.backbone_config = copy.deepcopy(FAMILIES[family])
-    config.generator_config = copy.deepcopy(FAMILIES["deberta-v2"]) if config.needs_generator else None
+def test_the_numbers_of_methods_on_other_families_are_those_of_the_padded_batch(name, family):
+    """Where layers count positions, in parts; where a method changes layers (l2pcsr, consert, diffaug), together."""
+    config = without_dropout(configured(name, "bert"), family_config(family))
     rows = batch(sentences=8, views=3 if name == "prdsimcse" else 2)
-    (*parts, parts_tokens), (*padded, padded_tokens) = both(config, rows)
-    torch.testing.assert_close(parts, padded, rtol=1e-9, atol=1e-10)
-    assert (parts_tokens < padded_tokens) == (name in ("simcse", "prdsimcse", "sgopt", "diffcse-corrective"))
-
-
-@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - COUNT_POSITIONS_IN_LAYERS))
-@pytest.mark.parametrize("name", ["l2pcsr", "diffaug", "diffcse-corrective"])
-def test_methods_change_packed_layers_of_other_families(name, family):
-    config = configured(name, "bert")
-    config.backbone_config = copy.deepcopy(FAMILIES[family])
-    config.generator_config = tiny_config("bert", vocab_size=60, **NO_DROPOUT) if config.needs_generator else None
-    made = both(config, batch())
-    torch.testing.assert_close(made[0][:-1], made[1][:-1], rtol=1e-9, atol=1e-10)
+    (*packed, packed_tokens), (*padded, padded_tokens) = both(config, rows)
+    torch.testing.assert_close(packed, padded, rtol=1e-9, atol=1e-10)
+    if family in COUNT_POSITIONS_IN_LAYERS:
+        in_parts = name in ("simcse", "prdsimcse", "sgopt", "diffcse-corrective")
+        assert (packed_tokens < padded_tokens) == in_parts
 
 
 @pytest.mark.parametrize("name", ["simcse", "simcse-mean", "diffaug", "l2pcsr"])
@@ -361,9 +334,9 @@ def test_outputs_for_a_user_have_the_padded_shape(kind):
 
 
 # The passes are packed, in parts, and with prefixes in the places of extra tokens.
-@pytest.mark.parametrize(("name", "family"), [("simcse", "electra"), ("simcse", "mpnet"), ("diffaug", "distilbert")])
+@pytest.mark.parametrize(("name", "family"), [("simcse", "ELECTRA"), ("simcse", "MPNet"), ("diffaug", "DistilBERT")])
 def test_threads_that_share_a_model_get_the_vectors_of_one_thread(name, family):
-    model = METHODS[name][1](METHODS[name][0](backbone_config=FAMILIES[family])).double().eval()
+    model = METHODS[name][1](METHODS[name][0](backbone_config=family_config(family))).double().eval()
     batches = []
     for seed in range(8):
         rows = batch(sentences=4 + seed)
