@@ -15,11 +15,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import venv
 from pathlib import Path
 
 import numpy as np
-import torch
 import transformers
 from packaging.version import Version
 from tqdm import tqdm
@@ -27,6 +25,8 @@ from transformers.utils import logging
 
 from csezoo.modeling.contrastive.published import load_published
 from tests.conftest import SENTENCES
+from tests.foreign_clients.clients import TORCH
+from tests.foreign_clients.running import environment, file_name
 from tests.methods import CONFIGS
 from tests.repositories import tiny_repository
 
@@ -92,9 +92,9 @@ def main(directory: Path) -> None:
     expected = save_all(plain, own)
     for version in OTHERS:
         for name, models in (("plain", plain), ("own form", own)):
-            done = run(directory, version, {"transformers": version}, LOAD, models)
+            done = run(directory, {"transformers": version}, LOAD, models)
             compare(f"transformers {version}, {name}", done, expected[models])
-    done = run(directory, TOO_OLD, {"transformers": TOO_OLD}, LOAD, plain)
+    done = run(directory, {"transformers": TOO_OLD}, LOAD, plain)
     refuse(f"transformers {TOO_OLD}", done, "transformers>=4.57 is required")
     for version, of_transformers in SENTENCE_TRANSFORMERS.items():
         packages = {"sentence-transformers": version, "transformers": of_transformers}
@@ -103,7 +103,7 @@ def main(directory: Path) -> None:
             ("plain, with trust", ", trust_remote_code=True", plain),
             ("own form, with trust", ", trust_remote_code=True", own),
         ):
-            done = run(directory, f"st-{version}", packages, ENCODE.replace("TRUST", trust), models)
+            done = run(directory, packages, ENCODE.replace("TRUST", trust), models)
             title = f"sentence-transformers {version}, {name}"
             if models == own and Version(version) < Version(OLDEST_FOR_OWN_FORM):
                 refuse(title, done, f"version {OLDEST_FOR_OWN_FORM}")
@@ -147,19 +147,13 @@ def refuse(name: str, done: subprocess.CompletedProcess, reason: str) -> None:
     print(f"{name}: {lines[0]}")
 
 
-def run(directory: Path, name: str, versions: dict[str, str], code: str, models: Path) -> subprocess.CompletedProcess:
+def run(directory: Path, versions: dict[str, str], code: str, models: Path) -> subprocess.CompletedProcess:
     """Run code on a directory of models in an environment with these versions, which is made if it is not there."""
-    environment = directory / name
-    if not environment.is_dir():
-        partial = directory / f"{name}.partial"
-        venv.create(partial, clear=True, with_pip=True)
-        packages = [f"torch=={torch.__version__.split('+')[0]}", "numpy"]
-        packages += [f"{package}=={version}" for package, version in versions.items()]
-        subprocess.run([partial / "bin" / "python", "-m", "pip", "install", "-q", *packages], check=True)
-        partial.rename(environment)
+    packages = [TORCH, "numpy", *(f"{package}=={version}" for package, version in versions.items())]
+    python = environment(packages, directory) / "bin" / "python"
     variables = {variable: value for variable, value in os.environ.items() if variable != "PYTHONPATH"}
-    variables |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(directory / "hf" / name)}
-    command = [environment / "bin" / "python", "-W", "ignore", "-c", code, models]
+    variables |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(directory / "hf" / file_name(*packages))}
+    command = [python, "-W", "ignore", "-c", code, models]
     return subprocess.run(command, cwd=directory, env=variables, capture_output=True, text=True)
 
 

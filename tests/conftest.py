@@ -85,17 +85,28 @@ def kind(request) -> str:
     return request.param
 
 
+def save_base(kind: str, directory: Path) -> Path:
+    """Save a tiny pre-trained masked language model with its tokenizer."""
+    torch.manual_seed(0)
+    {"bert": BertForMaskedLM, "roberta": RobertaForMaskedLM}[kind](tiny_config(kind)).save_pretrained(directory)
+    tiny_tokenizer(kind).save_pretrained(directory)
+    return directory
+
+
+def write_pairs(path: Path) -> Path:
+    """Write pairs scored by the words they share."""
+    lines = ["sentence1,sentence2,score"]
+    for number, first in enumerate(SENTENCES[::2]):
+        second = SENTENCES[(number * 37 + 5) % len(SENTENCES)]
+        lines.append(f"{first},{second},{len(set(first.split()) & set(second.split())) - 1}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
 @pytest.fixture(scope="session")
 def bases(tmp_path_factory) -> dict[str, Path]:
     """Directories of tiny pre-trained masked language models with their tokenizers, by family."""
-    directories = {}
-    for family, model_class in (("bert", BertForMaskedLM), ("roberta", RobertaForMaskedLM)):
-        directory = tmp_path_factory.mktemp("base") / family
-        torch.manual_seed(0)
-        model_class(tiny_config(family)).save_pretrained(directory)
-        tiny_tokenizer(family).save_pretrained(directory)
-        directories[family] = directory
-    return directories
+    return {kind: save_base(kind, tmp_path_factory.mktemp("base") / kind) for kind in ("bert", "roberta")}
 
 
 @pytest.fixture(scope="session")
@@ -153,14 +164,7 @@ def pairs(tmp_path_factory) -> dict[str, object]:
 
 @pytest.fixture(scope="session")
 def dev_file(tmp_path_factory) -> Path:
-    """Pairs scored by the words they share."""
-    lines = ["sentence1,sentence2,score"]
-    for number, first in enumerate(SENTENCES[::2]):
-        second = SENTENCES[(number * 37 + 5) % len(SENTENCES)]
-        lines.append(f"{first},{second},{len(set(first.split()) & set(second.split())) - 1}")
-    path = tmp_path_factory.mktemp("data") / "dev.csv"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
+    return write_pairs(tmp_path_factory.mktemp("data") / "dev.csv")
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -34,10 +32,9 @@ from tests.across_versions import OTHERS, run
 from tests.clean_interpreter import WITHOUT_CSEZOO
 from tests.conftest import SENTENCES
 from tests.families import CAUSAL_FAMILIES, FAMILIES, NO_DROPOUT, save_family
-from tests.interpreters import free_port
 from tests.methods import exact
 from tests.tiny import gradients
-from tests.two_processes import join, leave, model, one_step, rows_of, two_updates
+from tests.two_processes import model, one_step, rows_of, two_processes_of_one_group, two_updates
 
 PROMPT = "the {sentence} sees {mask} ."
 NO_CLASSES: dict[str, object] = {"method": "diffaug", "nli_classes": 0}
@@ -202,10 +199,9 @@ def distributed_setting(family: str, method: str, base: Path) -> dict[str, objec
     return keys
 
 
-def check_two_processes(pools: list[ProcessPoolExecutor], setting: dict[str, object], views: int) -> None:
+def check_two_processes(in_both: Callable, setting: dict[str, object], views: int) -> None:
     """Two processes have the loss and the gradients of one."""
-    calls = [pool.submit(one_step, rank, 4, views, setting) for rank, pool in enumerate(pools)]
-    loss, shared, _, _ = [call.result() for call in calls][0]
+    loss, shared, _, _ = in_both(one_step, 4, views, setting)
     single = model(setting)
     torch.testing.assert_close(loss, two_updates(single, single, rows_of(4, views, setting)), atol=1e-5, rtol=1e-4)
     for name, gradient in gradients(single).items():
@@ -294,22 +290,17 @@ class Work:
 
     def load_with(self, version: str) -> None:
         """Load the models with another version of transformers."""
-        place, packages = self.directory / "environments", {"transformers": version}
-        self.load(of_version(version), lambda paths: printed(run(place, version, packages, loading(paths), paths[0])))
+        packages = {"transformers": version}
+        self.load(of_version(version), lambda paths: printed(run(self.directory, packages, loading(paths), paths[0])))
 
     def run_two_processes(self) -> None:
-        port, spawn = free_port(), get_context("spawn")
-        pools = [ProcessPoolExecutor(1, spawn, initializer=join, initargs=(rank, port)) for rank in range(2)]
+        with two_processes_of_one_group() as in_both:
 
-        def check(cell: Cell) -> None:
-            setting = distributed_setting(*cell, self.bases[cell[0]])
-            check_two_processes(pools, setting, {"PrdSimCSE": 3, "SG-OPT": 1}.get(cell[1], 2))
+            def check(cell: Cell) -> None:
+                setting = distributed_setting(*cell, self.bases[cell[0]])
+                check_two_processes(in_both, setting, {"PrdSimCSE": 3, "SG-OPT": 1}.get(cell[1], 2))
 
-        self.each(PROCESSES, check)
-        for call in [pool.submit(leave) for pool in pools]:
-            call.result()
-        for pool in pools:
-            pool.shutdown()
+            self.each(PROCESSES, check)
 
 
 def main(directory: Path, page: Path) -> None:

@@ -26,14 +26,12 @@ from pathlib import Path
 # Set before any library reads it: no case may reach the network.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-import torch
 import yaml
 from accelerate.state import AcceleratorState
-from transformers import BertForMaskedLM, RobertaForMaskedLM
 
 from csezoo.training.cli.parser import main
 from csezoo.training.recipes import method_keys, recipe_keys
-from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
+from tests.conftest import SENTENCES, save_base, write_pairs
 from tests.repositories import tiny_repository
 
 SMALL = "--eval_data none --report_to none --max_steps 1 --batch_size 4 --max_length 16".split()
@@ -239,14 +237,11 @@ def checksums(directory: Path) -> dict[str, str]:
 
 def originals(directory: Path) -> Path:
     """Write the files that work."""
-    for family, model_class in (("bert", BertForMaskedLM), ("roberta", RobertaForMaskedLM)):
-        torch.manual_seed(0)
-        model_class(tiny_config(family)).save_pretrained(directory / family)
-        tiny_tokenizer(family).save_pretrained(directory / family)
+    for kind in ("bert", "roberta"):
+        save_base(kind, directory / kind)
     tiny_repository(directory / "model")
     (directory / "train.txt").write_text("\n".join(SENTENCES[:12]) + "\n", encoding="utf-8")
-    pairs = "sentence1,sentence2,score\n" + "".join(f"{a},the dog,{n}\n" for n, a in enumerate(SENTENCES[:5]))
-    (directory / "pairs.csv").write_text(pairs, encoding="utf-8")
+    write_pairs(directory / "pairs.csv")
     words = ["evaluate", str(directory / "bert"), "--pooling", "cls", "--pairs", str(directory / "pairs.csv")]
     assert answer([*words, "--out", str(directory / "results.json")]) is None
     return directory

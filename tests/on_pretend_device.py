@@ -24,14 +24,13 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before any library reads it
 import torch
 from accelerate.state import AcceleratorState, PartialState
 from safetensors.torch import load_file
-from transformers import BertForMaskedLM
 
 from csezoo.modeling import METHODS
 from csezoo.training.errors import UserError
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.loop.training_loop import start_stage, update
 from csezoo.training.recipes import make_recipe
-from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
+from tests.conftest import SENTENCES, save_base, write_pairs
 from tests.methods import CONFIGS, TESTED, run_keys
 from tests.pretend_device import GPU, WAITS, PretendGPU
 from tests.tiny import configure
@@ -97,29 +96,18 @@ def accelerator_on_device():
     return Accelerator()
 
 
-def write_inputs(directory: Path) -> None:
-    """Write a base model, sentences and dev pairs."""
-    torch.manual_seed(0)
-    BertForMaskedLM(tiny_config("bert")).save_pretrained(directory / "base")
-    tiny_tokenizer("bert").save_pretrained(directory / "base")
-    (directory / "train.txt").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
-    pairs = [
-        f"{a},{b},{len(set(a.split()) & set(b.split()))}" for a, b in zip(SENTENCES, SENTENCES[5:60], strict=False)
-    ]
-    (directory / "dev.csv").write_text("\n".join(["sentence1,sentence2,score", *pairs]) + "\n", encoding="utf-8")
-    triplets = [",".join(SENTENCES[number : number + 3]) for number in range(40)]
-    text = "\n".join(["premise,entailed,contradicted", *triplets]) + "\n"
-    (directory / "triplets.csv").write_text(text, encoding="utf-8")
-
-
 def recipe_in(directory: Path, method: str) -> dict[str, object]:
     """Write the inputs of a run into a directory, and return its recipe."""
     with torch.utils._python_dispatch._disable_current_modes():
-        write_inputs(directory)
+        save_base("bert", directory / "base")
+    (directory / "train.txt").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+    triplets = [",".join(SENTENCES[number : number + 3]) for number in range(40)]
+    text = "\n".join(["premise,entailed,contradicted", *triplets]) + "\n"
+    (directory / "triplets.csv").write_text(text, encoding="utf-8")
     columns = ["premise", "entailed", "contradicted"]
     triplets = {"nli_file": str(directory / "triplets.csv"), "nli_columns": columns, "nli_classes": 2}
     keys = run_keys(method, directory / "base", triplets)
-    inputs = directory / "base", directory / "train.txt", directory / "dev.csv"
+    inputs = directory / "base", directory / "train.txt", write_pairs(directory / "dev.csv")
     return values(*inputs, directory / "run", log_steps=2, **keys)
 
 

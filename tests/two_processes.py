@@ -1,6 +1,8 @@
 """An update of a method in two gloo processes, and in one."""
 
 import gc
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 
 import torch
@@ -11,6 +13,7 @@ from csezoo.modeling import method
 from csezoo.modeling.contrastive.distributed import gather_rows
 from csezoo.training.data.batches import process_share
 from tests.conftest import NO_DROPOUT, tiny_config
+from tests.interpreters import CONTEXT, free_port
 from tests.tiny import batch, gradients
 
 
@@ -84,6 +87,23 @@ def assert_like_one(two_processes, sentences, views, changes):
     for name, expected in alone.state_dict().items():
         torch.testing.assert_close(state[name], expected, atol=1e-10, rtol=1e-8, msg=name)
     assert gathered.flatten().tolist() == [0.0] * -(-sentences // 2) + [1.0] * (sentences // 2)
+
+
+@contextmanager
+def two_processes_of_one_group():
+    """Yields what runs a function in two processes of one group, and returns the result of the first."""
+    port = free_port()
+    with ExitStack() as stack:
+        made = [ProcessPoolExecutor(1, CONTEXT, initializer=join, initargs=(rank, port)) for rank in range(2)]
+        pools = [stack.enter_context(pool) for pool in made]
+
+        def run(function, *arguments):
+            calls = [pool.submit(function, rank, *arguments) for rank, pool in enumerate(pools)]
+            return [call.result() for call in calls][0]
+
+        yield run
+        for call in [pool.submit(leave) for pool in pools]:
+            call.result()
 
 
 def join(rank, port):

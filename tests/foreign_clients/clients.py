@@ -24,7 +24,7 @@ class Limit:
 
     Args:
         because: the reason, as a card says it: what the client does instead.
-        poolings, projections, whitened, kinds, names: the settings it is about.
+        poolings, projections, whitened, own_code, kinds: the settings it is about.
         texts: the groups of texts it is about; "long" are those that are longer than the model's limit.
     """
 
@@ -34,7 +34,6 @@ class Limit:
     whitened: bool = False
     own_code: bool = False
     kinds: Collection[str] = ()
-    names: Collection[str] = ()
     texts: Collection[str] = ()
 
     def holds(self, setting: Setting, group: str) -> bool:
@@ -42,7 +41,6 @@ class Limit:
             (self.poolings, setting.pooling),
             (self.projections, setting.projection),
             (self.kinds, setting.kind),
-            (self.names, setting.name),
             (self.texts, group),
         )
         met = all(not values or value in values for values, value in wanted)
@@ -69,6 +67,10 @@ class Client:
     packages: tuple[str, ...] = ()
     limits: tuple[Limit, ...] = ()
     needs_hub: bool = False
+
+    @property
+    def npm(self) -> bool:
+        return bool(self.script) and self.script.endswith(".mjs")
 
 
 ONE_LAYER = Limit("its graph returns the last layer only, and this mean needs two", OF_TWO_LAYERS)

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -33,23 +33,23 @@ def file_name(*words: str) -> str:
     return re.sub(r"[^\w.]+", "-", "-".join(words))
 
 
-def environment(client: Client, directory: Path) -> Path:
-    """Return the directory with a client's packages; make it if it is not there.
+def environment(packages: Collection[str], directory: Path, npm: bool = False) -> Path:
+    """Return the directory with these packages, of pip or of npm; make it if it is not there.
 
     Raises:
         subprocess.CalledProcessError: a package cannot be installed.
     """
-    name = file_name(*sorted(client.packages))
+    name = file_name(*sorted(packages))
     made = directory / "environments" / name
     if not made.is_dir():
         partial = made.with_name(f"{name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
-        if client.script.endswith(".mjs"):
+        if npm:
             partial.mkdir(parents=True)
-            install = ["npm", "install", "--ignore-scripts", "--no-audit", "--prefix", partial, *client.packages]
+            install = ["npm", "install", "--ignore-scripts", "--no-audit", "--prefix", partial, *packages]
         else:
             venv.create(partial, with_pip=True)
-            install = [partial / "bin" / "python", "-m", "pip", "install", "-q", *client.packages]
+            install = [partial / "bin" / "python", "-m", "pip", "install", "-q", *packages]
         subprocess.run(install, check=True, capture_output=True)
         partial.rename(made)
     return made
@@ -85,12 +85,11 @@ def run_client(client: Client, directory: Path, names: list[str]) -> tuple[dict[
 def _run_script(client: Client, directory: Path, paths: list[Path], names: list[str]) -> None:
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     variables |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(directory / "hf"), "TOKENIZERS_PARALLELISM": "false"}
-    if not client.packages:
-        command, place = [sys.executable, "-W", "ignore", "-c", THIS_ENVIRONMENT], directory
-    elif client.script.endswith(".mjs"):
-        command, place = ["node"], environment(client, directory)
-    else:
-        command, place = [environment(client, directory) / "bin" / "python", "-W", "ignore"], directory
+    command, place = [sys.executable, "-W", "ignore", "-c", THIS_ENVIRONMENT], directory
+    if client.npm:
+        command, place = ["node"], environment(client.packages, directory, npm=True)
+    elif client.packages:
+        command = [environment(client.packages, directory) / "bin" / "python", "-W", "ignore"]
     command += [SCRIPTS / client.script, *paths, *names]
     with HubServer() as hub:
         if client.needs_hub:

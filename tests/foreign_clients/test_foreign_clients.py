@@ -34,7 +34,7 @@ def test_a_client_returns_the_vectors_of_the_encoder_or_its_limit_says_why(name,
         pytest.skip("TRANSFORMERS.JS NOT TESTED: there is no npm")
     if client.packages:
         try:
-            environment(client, repositories)
+            environment(client.packages, repositories, client.npm)
         except subprocess.CalledProcessError as error:
             pytest.skip(f"{name.upper()} NOT TESTED: it cannot be installed ({error.stderr.decode()[-200:]})")
     _, found = run_client(client, repositories, list(CHOSEN))

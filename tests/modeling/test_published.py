@@ -27,6 +27,7 @@ from tests.interpreters import run_python
 from tests.repositories import PROMPT, tiny_repository
 
 TEXTS = ["", *SENTENCES[:4], "the small cat " * 40]
+OF_THE_CARD = ["A cat sits on the mat.", "A cat is on a mat."]
 OF_A_RUN = {"README.md", "simcse.svg", "isbert.svg"}
 OLDEST = CsezooOwnFormModel.settings["__version__"]["sentence_transformers"]  # that reads what has no plain form
 
@@ -299,20 +300,17 @@ def strange(repository: Path, directory: Path, plain: bool) -> tuple[dict, Path]
 
 
 @pytest.fixture(scope="module")
-def stranger(published, tmp_path_factory):
-    return strange(published, tmp_path_factory.mktemp("stranger"), plain=True)
+def strangers(published, own_form, tmp_path_factory):
+    return {
+        True: strange(published, tmp_path_factory.mktemp("stranger"), plain=True),
+        False: strange(own_form, tmp_path_factory.mktemp("stranger"), plain=False),
+    }
 
 
-@pytest.fixture(scope="module")
-def own_form_stranger(own_form, tmp_path_factory):
-    return strange(own_form, tmp_path_factory.mktemp("stranger"), plain=False)
-
-
-@pytest.fixture(params=["published", "own_form"])
-def both(request):
+@pytest.fixture(params=[True, False], ids=["published", "own_form"])
+def both(request, published, own_form, strangers):
     """A repository, and what a stranger gets from it."""
-    fixture = {"published": "stranger", "own_form": "own_form_stranger"}[request.param]
-    return request.getfixturevalue(request.param), *request.getfixturevalue(fixture)
+    return published if request.param else own_form, *strangers[request.param]
 
 
 def test_the_lines_of_the_card_load_without_a_question_or_a_warning(both):
@@ -322,15 +320,13 @@ def test_the_lines_of_the_card_load_without_a_question_or_a_warning(both):
 
 def test_all_lines_of_the_card_give_the_same_vectors(both):
     repository, results, _ = both
-    expected = load_published(repository).encode(
-        ["A cat sits on the mat.", "A cat is on a mat."], normalize_embeddings=True
-    )
+    expected = load_published(repository).encode(OF_THE_CARD, normalize_embeddings=True)
     for door in ("sentence_transformers", "transformers"):
         np.testing.assert_allclose(results[door], expected, atol=1e-6, rtol=0)
 
 
-def test_without_trust_transformers_loads_the_encoder_in_its_own_class(stranger):
-    results, _ = stranger
+def test_without_trust_transformers_loads_the_encoder_in_its_own_class(strangers):
+    results, _ = strangers[True]
     assert results["types"][1] == "RobertaModel"
     assert results["differs"] < 1e-6
 
@@ -341,22 +337,26 @@ def test_the_code_of_a_repository_saves_a_complete_one_by_itself(both):
     assert len(results["verified"]) == 2
     before, after = map(np.array, results["changed"])
     np.testing.assert_array_equal(before, after)
-    texts = ["A cat sits on the mat.", "A cat is on a mat."]
-    close(load_published(directory / "changed").encode(texts), after)
+    close(load_published(directory / "changed").encode(OF_THE_CARD), after)
 
 
-def test_a_class_with_another_head_starts_from_a_plain_encoder(stranger, own_form_stranger):
-    assert stranger[0]["heads"] == dict.fromkeys(stranger[0]["heads"], True) and len(stranger[0]["heads"]) == 5
-    for error in own_form_stranger[0]["heads"].values():
+def test_a_class_with_another_head_starts_from_a_plain_encoder(strangers):
+    heads, errors = (strangers[plain][0]["heads"] for plain in (True, False))
+    assert list(heads.values()) == [True] * 5
+    for error in errors.values():
         assert "CsezooConfig" in error  # which is not one of those that this class knows
+
+
+def adapted_by(model, **options):
+    """The model with LoRA, and the names of the layers that peft has adapted."""
+    adapted = get_peft_model(model, LoraConfig(r=2, **options))
+    return adapted, {name.split(".")[-4] for name, _ in adapted.named_parameters() if ".lora_A." in name}
 
 
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft reads it
 def test_lora_needs_no_target_modules(repository):
     """peft knows which layers of the zoo's models it adapts: those that it adapts in BERT and RoBERTa."""
-    model = load_published(repository)
-    adapted = get_peft_model(model, LoraConfig(r=2, init_lora_weights=False))
-    layers = {name.split(".lora_A")[0].split(".")[-1] for name, _ in adapted.named_parameters() if ".lora_A" in name}
+    adapted, layers = adapted_by(load_published(repository), init_lora_weights=False)
     assert layers == {"query", "value"}
     expected = load_published(repository).encode(TEXTS)
     assert np.abs(adapted.encode(TEXTS) - expected).max() > 1e-3
@@ -366,6 +366,4 @@ def test_lora_needs_no_target_modules(repository):
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 def test_lora_finds_query_and_value_by_their_names_in_other_families():
     model = SimCSEModel(SimCSEConfig(backbone_config=family_config("Qwen3"), pooling="last"))
-    adapted = get_peft_model(model, LoraConfig(r=2))
-    layers = {name.split(".lora_A")[0].split(".")[-1] for name, _ in adapted.named_parameters() if ".lora_A" in name}
-    assert layers == {"q_proj", "v_proj"}
+    assert adapted_by(model)[1] == {"q_proj", "v_proj"}
