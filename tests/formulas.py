@@ -4,6 +4,16 @@
 """
 
 import numpy as np
+import torch
+
+
+def array(values):
+    return values.detach().numpy() if isinstance(values, torch.Tensor) else values
+
+
+def linear(layer, x):
+    """What a linear layer gives, in numpy."""
+    return array(x) @ array(layer.weight).T + array(layer.bias)
 
 
 def unit(x):

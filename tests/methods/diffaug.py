@@ -6,6 +6,7 @@ from torch import nn
 
 from csezoo.modeling import DiffAugConfig, DiffAugForContrastiveLearning
 from tests.conftest import tiny_config
+from tests.formulas import array
 from tests.methods.tested import Tested
 
 TESTED = Tested(
@@ -34,10 +35,6 @@ def diffaug(kind="bert", backbone=None, **changes):
         if "prefix_encoder" in name or "view_adapters" in name:
             nn.init.normal_(parameter, std=0.4)
     return model.eval()
-
-
-def array(tensor):
-    return tensor.detach().numpy()
 
 
 def numpy_prefixes(model):

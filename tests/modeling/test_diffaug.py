@@ -13,8 +13,8 @@ from csezoo.training.errors import UserError
 from csezoo.training.loop.building import build
 from csezoo.training.recipes import make_recipe
 from tests.conftest import NO_DROPOUT, tiny_config
-from tests.formulas import numpy_info_nce
-from tests.methods.diffaug import L, array, diffaug, numpy_prefixes
+from tests.formulas import array, linear, numpy_info_nce
+from tests.methods.diffaug import L, diffaug, numpy_prefixes
 from tests.tiny import batch, one_view
 
 
@@ -27,10 +27,7 @@ def prompted(kind="bert", templates=1, **changes):
 def numpy_attention(layer, hidden, prefix_keys, prefix_values, real):
     """softmax(Q [P_k; K]^T / sqrt(d)) [P_v; V] of one sentence's real tokens, `(L, H)`."""
     hidden = array(hidden)[real]
-    q, k, v = (
-        hidden @ array(projection.weight).T + array(projection.bias)
-        for projection in (layer.query, layer.key, layer.value)
-    )
+    q, k, v = (linear(projection, hidden) for projection in (layer.query, layer.key, layer.value))
     k, v = np.concatenate([prefix_keys, k]), np.concatenate([prefix_values, v])
     width = layer.attention_head_size
     heads = []

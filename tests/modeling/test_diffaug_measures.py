@@ -9,7 +9,8 @@ import torch
 from csezoo.modeling import DiffAugConfig, DiffAugForContrastiveLearning
 from csezoo.modeling.methods.diffaug.model import representation_divergence, weight_convergence
 from tests.conftest import tiny_config
-from tests.methods.diffaug import array, diffaug, numpy_prefixes
+from tests.formulas import array
+from tests.methods.diffaug import diffaug, numpy_prefixes
 from tests.tiny import batch
 
 

@@ -10,7 +10,7 @@ from transformers.masking_utils import create_bidirectional_mask
 
 from csezoo.modeling.methods.diffcse.model import corrective_log_probabilities
 from csezoo.modeling.objectives import replaced_token_detection
-from tests.formulas import numpy_info_nce
+from tests.formulas import linear, numpy_info_nce
 from tests.methods.diffcse import DISTILLED, diffcse, sentences, writing
 from tests.tiny import batch
 
@@ -22,6 +22,11 @@ def numpy_cross_entropy(logits, labels):
         scores = logits[place]
         losses[place] = -np.log(np.exp(scores[labels[place]]) / np.exp(scores).sum())
     return losses
+
+
+def reduced(losses, mask, reduction):
+    total = (losses * mask).sum()
+    return {"mean": losses.sum() / losses.size, "nonpad_mean": total / mask.sum(), "sum": total}[reduction]
 
 
 def split_path(discriminator, input_ids, attention_mask, vectors):
@@ -40,9 +45,7 @@ def test_replaced_token_detection_equals_the_equation(reduction):
     logits, labels = random.normal(size=(3, 5, 2)), random.integers(2, size=(3, 5))
     mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
     losses = numpy_cross_entropy(logits, labels)
-    expected = {"mean": losses.sum() / 15, "nonpad_mean": (losses * mask).sum() / 9, "sum": (losses * mask).sum()}[
-        reduction
-    ]
+    expected = reduced(losses, mask, reduction)
     arguments = (torch.from_numpy(values) for values in (logits, labels, mask))
     assert replaced_token_detection(*arguments, reduction=reduction).item() == pytest.approx(expected, abs=1e-12)
 
@@ -69,15 +72,11 @@ def test_the_loss_is_the_contrastive_loss_plus_detection_of_known_edits(kind, co
     flat_ids, flat_mask = (rows[key].flatten(0, 1) for key in ("input_ids", "attention_mask"))
     labels = ((edited != flat_ids.numpy()) & (flat_mask.numpy() == 1)).astype(int)
     pooled = model.model.backbone(flat_ids, attention_mask=flat_mask).last_hidden_state[:, 0]
-    dense = model.projection.dense
-    z = np.tanh(pooled.detach().numpy() @ dense.weight.detach().numpy().T + dense.bias.detach().numpy())
+    z = np.tanh(linear(model.projection.dense, pooled))
     condition = torch.from_numpy(z) if condition_on == "projection" else pooled
-    hidden = split_path(model.discriminator, torch.from_numpy(edited), flat_mask, condition).detach().numpy()
-    head = model.discriminator_head
-    losses = numpy_cross_entropy(hidden @ head.weight.detach().numpy().T + head.bias.detach().numpy(), labels)
-    real = flat_mask.numpy()
-    detection = {"mean": losses.mean(), "nonpad_mean": (losses * real).sum() / real.sum()}
-    detection = detection.get(reduction, (losses * real).sum())
+    hidden = split_path(model.discriminator, torch.from_numpy(edited), flat_mask, condition)
+    losses = numpy_cross_entropy(linear(model.discriminator_head, hidden), labels)
+    detection = reduced(losses, flat_mask.numpy(), reduction)
     contrast = numpy_info_nce(z[0::2], z[1::2])
     output = writing(model, guesses)[0](**rows)
     assert output.losses["rtd"].item() == pytest.approx(detection, abs=1e-9)

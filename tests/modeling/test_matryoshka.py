@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from csezoo.modeling import METHODS
-from tests.formulas import numpy_info_nce
+from tests.formulas import array, numpy_info_nce
 from tests.methods import COMBINATIONS, TESTED
 from tests.tiny import batch, training_model
 
@@ -26,9 +26,9 @@ def test_each_width_has_the_loss_of_the_first_dimensions_of_the_served_vector(ke
     rows["input_ids"][:, 1] = rows["input_ids"][:, 1].roll(1, dims=0)
     rows["attention_mask"][:, 1] = rows["attention_mask"][:, 1].roll(1, dims=0)
     output = model(**rows)
-    pooled = model.pool_views(**rows).detach().numpy()
+    pooled = array(model.pool_views(**rows))
     projection = model.model.projection if kept else model.projection
-    weight, bias = (tensor.detach().numpy() for tensor in (projection.dense.weight, projection.dense.bias))
+    weight, bias = map(array, (projection.dense.weight, projection.dense.bias))
     expected = {"contrastive": numpy_info_nce(*np.moveaxis(np.tanh(pooled @ weight.T + bias), 1, 0))}
     for dim in DIMS:
         if kept:

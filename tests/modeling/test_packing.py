@@ -179,54 +179,45 @@ def last_layer_tokens(model, rows, **options):
     return counted[-1], outputs
 
 
-@pytest.mark.parametrize("pooling", sorted(set(POOLING_MODES) - {"prompt"}))
-def test_the_last_layer_computes_only_the_tokens_that_pooling_reads(pooling):
-    model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert"), pooling=pooling)).double().eval()
-    rows = flat(batch())
+def simcse(**changes):
+    torch.manual_seed(0)
+    return SimCSEModel(SimCSEConfig(**{"backbone_config": tiny_config("bert"), **changes})).double().eval()
+
+
+@pytest.mark.parametrize("changes", [*({"pooling": mode} for mode in POOLING_MODES if mode != "prompt"), PROMPT])
+def test_the_last_layer_computes_only_the_tokens_that_pooling_reads_and_all_for_a_user(changes):
+    model, rows = simcse(**changes, mask_token_id=4), flat(batch(prompt=changes == PROMPT))
     all_tokens, expected = last_layer_tokens(model, rows)
     tokens, outputs = last_layer_tokens(model, rows, pooled_only=True)
     torch.testing.assert_close(outputs.pooler_output, expected.pooler_output, rtol=1e-9, atol=1e-12)
-    assert tokens == (len(rows["input_ids"]) if pooling in ("cls", "last") else all_tokens)
-    if pooling == "cls":
+    assert tokens == (len(rows["input_ids"]) if changes["pooling"] in ("cls", "last", "prompt") else all_tokens)
+    if changes["pooling"] == "cls":
         assert not outputs.last_hidden_state[:, 1:].any() and outputs.last_hidden_state[:, 0].all()
 
 
-def test_the_last_layer_computes_only_the_mask_token_of_a_prompt_and_all_tokens_for_a_user():
-    model = METHODS["simcse"][1](configured("simcse", "bert", **PROMPT)).double().eval()
-    rows = flat(batch(prompt=True))
-    tokens, outputs = last_layer_tokens(model, rows, pooled_only=True)
-    all_tokens, expected = last_layer_tokens(model, rows)
-    assert tokens == len(rows["input_ids"]) and all_tokens == rows["attention_mask"].sum()
-    torch.testing.assert_close(outputs.pooler_output, expected.pooler_output, rtol=1e-9, atol=1e-12)
+NO_PADDING = {"input_ids": torch.arange(10, 38).view(4, 7), "attention_mask": torch.ones(4, 7, dtype=torch.long)}
+# In layers with the norm first, keys and values read the norm of the layer's input.
+NORM_FIRST = [
+    {"backbone_config": AutoConfig.for_model(name, **SIZES, **NO_DROPOUT, pad_token_id=1)}
+    for name in ("roberta-prelayernorm", "xlm-roberta-xl")
+]
 
 
-def test_the_last_layer_computes_only_pooled_tokens_in_batches_without_padding_too():
-    model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert"))).double().eval()
-    rows = {"input_ids": torch.randint(10, 40, (4, 7)), "attention_mask": torch.ones(4, 7, dtype=torch.long)}
+@pytest.mark.parametrize(
+    ("changes", "rows", "expected"),
+    [({}, NO_PADDING, 4), *((changes, flat(batch()), int(batch()["attention_mask"].sum())) for changes in NORM_FIRST)],
+)
+def test_the_last_layer_of_other_batches_and_layers_computes_what_it_may(changes, rows, expected):
+    model = simcse(**changes)
     tokens, outputs = last_layer_tokens(model, rows, pooled_only=True)
+    assert tokens == expected
     model.compute_padding()
-    padded, expected = last_layer_tokens(model, rows, pooled_only=True)
-    assert (tokens, padded) == (4, 7)
-    torch.testing.assert_close(outputs.pooler_output, expected.pooler_output, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(outputs.pooler_output, model(**rows).pooler_output, rtol=1e-9, atol=1e-12)
 
 
 def test_all_tokens_are_computed_if_a_pooled_one_is_padding():
-    model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert"))).train()
     rows = {name: value.flip(1) for name, value in flat(batch()).items()}
-    assert last_layer_tokens(model, rows, pooled_only=True)[0] == rows["attention_mask"].sum()
-
-
-# In layers with the norm first, keys and values read the norm of the layer's input.
-@pytest.mark.parametrize("norm_first", ["roberta-prelayernorm", "xlm-roberta-xl"])
-def test_layers_that_normalise_their_input_compute_all_tokens(norm_first):
-    torch.manual_seed(0)
-    config = SimCSEConfig(backbone_config=AutoConfig.for_model(norm_first, **SIZES, **NO_DROPOUT, pad_token_id=1))
-    model = SimCSEModel(config).double().eval()
-    rows = flat(batch())
-    tokens, outputs = last_layer_tokens(model, rows, pooled_only=True)
-    assert tokens == rows["attention_mask"].sum()
-    model.compute_padding()
-    torch.testing.assert_close(outputs.pooler_output, model(**rows).pooler_output, rtol=1e-9, atol=1e-12)
+    assert last_layer_tokens(simcse().train(), rows, pooled_only=True)[0] == rows["attention_mask"].sum()
 
 
 def test_an_update_of_each_paper_computes_only_pooled_tokens_in_the_last_layer_of_its_encoder():
@@ -259,8 +250,7 @@ FAMILIES = ("ALBERT", "ELECTRA", "DistilBERT", *COUNT_POSITIONS_IN_LAYERS)
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_other_families_give_the_same_vectors_packed_or_not(family):
-    torch.manual_seed(0)
-    model = SimCSEModel(SimCSEConfig(backbone_config=family_config(family))).double().eval()
+    model = simcse(backbone_config=family_config(family))
     assert can_pack(model.backbone) == (family not in COUNT_POSITIONS_IN_LAYERS)
     rows = flat(batch())
     vectors = model(**rows, pooled_only=True).pooler_output
@@ -310,18 +300,15 @@ def test_many_batches_have_few_numbers_of_tokens_and_of_rows_in_groups():
 
 
 def test_a_mask_that_only_the_device_knows_is_not_asked():
-    model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert")))
-    assert packing_of(model.backbone, torch.ones(2, 3, device="meta")) is None
+    assert packing_of(simcse().backbone, torch.ones(2, 3, device="meta")) is None
 
 
 def test_a_decoder_is_not_packed():
-    assert not can_pack(
-        SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert", is_decoder=True), pooling="mean")).backbone
-    )
+    assert not can_pack(simcse(backbone_config=tiny_config("bert", is_decoder=True), pooling="mean").backbone)
 
 
 def test_outputs_for_a_user_have_the_padded_shape(kind):
-    model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config(kind))).double().eval()
+    model = simcse(backbone_config=tiny_config(kind))
     rows = flat(batch())
     packed = model(**rows, output_hidden_states=True)
     model.compute_padding()
@@ -353,7 +340,7 @@ def test_threads_that_share_a_model_get_the_vectors_of_one_thread(name, family):
 
 
 def test_eager_attention_and_requested_attentions_compute_padding():
-    model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert"))).eval()
+    model = simcse()
     model.set_attn_implementation("eager")
     rows = flat(batch())
     assert model(**rows, output_attentions=True).attentions[0].shape == (12, 2, 12, 12)
@@ -364,7 +351,7 @@ def test_eager_attention_and_requested_attentions_compute_padding():
 
 
 def test_little_padding_and_empty_rows_are_computed():
-    model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert")))
+    model = simcse()
     almost = torch.ones(8, 10)
     almost[0, -2:] = 0
     assert model.packing(model.backbone, almost) is None and model.pop_padding_tokens() == 2
@@ -378,8 +365,7 @@ def test_little_padding_and_empty_rows_are_computed():
 
 
 def test_holes_in_the_mask_are_left_out_as_attention_leaves_them_out():
-    torch.manual_seed(0)
-    model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert"))).double().eval()
+    model = simcse()
     rows = flat(batch())
     rows["attention_mask"][:, 2] = 0
     vectors = model(**rows).pooler_output
@@ -399,7 +385,7 @@ def test_a_saved_model_records_nothing_of_it(tmp_path):
 
 def test_computed_padding_has_the_draws_of_the_plain_backbone_bit_for_bit():
     """Also after passes that left it out, because those change the attention's implementation."""
-    model = SimCSEModel(SimCSEConfig(backbone_config=tiny_config("bert"))).train()
+    model = simcse().train()
     plain = copy.deepcopy(model.backbone)
     rows = flat(batch())
     model(**rows)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from csezoo.modeling import SGOPTConfig, SGOPTForContrastiveLearning
-from tests.formulas import numpy_self_guided
+from tests.formulas import linear, numpy_self_guided
 from tests.tiny import batch, training_model
 
 
@@ -18,7 +18,7 @@ def numpy_gelu_head(head, vectors):
         return 0.5 * x * (1 + torch.erf(torch.from_numpy(x) / 2**0.5).numpy())
 
     for layer in (head.expand, head.mix):
-        vectors = gelu(vectors @ layer.weight.detach().numpy().T + layer.bias.detach().numpy())
+        vectors = gelu(linear(layer, vectors))
     return vectors
 
 
@@ -113,7 +113,7 @@ def test_contrastive_back_translation_needs_no_twin():
     assert not any(name.startswith("twin") for name in model.state_dict())
     rows = batch(views=2)
     vectors = [model.model(rows["input_ids"][:, v], rows["attention_mask"][:, v]).pooler_output for v in range(2)]
-    c, h = (numpy_gelu_head(model.projection, v.detach().numpy()) for v in vectors)
+    c, h = (numpy_gelu_head(model.projection, v) for v in vectors)
     expected = numpy_self_guided(c, h[:, None], "base", [0] * 4, 0.01)
     assert model(**rows).loss.item() == pytest.approx(expected, abs=1e-6)
 

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from csezoo.modeling import SimCSEConfig, SimCSEModel
 from csezoo.modeling.contrastive.masked_language_modeling import mask_tokens, masked_lm_loss
 from tests.conftest import tiny_config
-from tests.formulas import numpy_info_nce
+from tests.formulas import linear, numpy_info_nce
 from tests.tiny import batch, training_model
 
 
@@ -23,9 +23,7 @@ def test_loss_is_info_nce_of_the_projected_cls_vectors(views):
     z = []
     for v in range(views):
         hidden = model.model.backbone(rows["input_ids"][:, v], attention_mask=rows["attention_mask"][:, v])
-        cls = hidden.last_hidden_state[:, 0].detach().numpy()
-        dense = model.projection.dense
-        z.append(np.tanh(cls @ dense.weight.detach().numpy().T + dense.bias.detach().numpy()))
+        z.append(np.tanh(linear(model.projection.dense, hidden.last_hidden_state[:, 0])))
     weight = {"weight": 0.7} if views == 3 else {}
     expected = numpy_info_nce(*z, temperature=0.1, **weight)
     assert model(**rows).loss.item() == pytest.approx(expected, abs=1e-9)
