@@ -49,7 +49,6 @@ FAMILIES: dict[str, tuple[str, dict[str, object], str]] = {
 CAUSAL_FAMILIES = ("Qwen3", "Llama", "Gemma3")
 # Families whose configurations have no dropout by default.
 NO_DROPOUT = ("ALBERT", "ModernBERT", "NomicBERT", "EuroBERT", *CAUSAL_FAMILIES)
-REFUSED = {"ConvBERT": "convbert", "FNet": "fnet"}  # their vectors depend on padding
 
 
 def family_config(family: str, **changes: object) -> PretrainedConfig:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModel, BertConfig, ConvBertConfig, DebertaV2Config, FNetConfig
+from transformers import AutoConfig, AutoModel, BertConfig, DebertaV2Config
 
 from csezoo.modeling import DiffAugConfig, SimCSEConfig
 from csezoo.modeling.contrastive.backbones import embedding_output, first_output, longest_input
@@ -12,11 +12,8 @@ from csezoo.modeling.methods.diffaug.model import DiffAugModel
 from csezoo.modeling.methods.simcse.model import SimCSEModel
 from csezoo.modeling.serving.layers_csezoo import hidden_layers, keys_and_values, prefixes_in_slots
 from csezoo.modeling.serving.modeling_csezoo import is_causal
-from csezoo.training.errors import UserError
-from csezoo.training.loop.building import build
-from csezoo.training.loop.health import refuse_padding_dependence
 from tests.families import CAUSAL_FAMILIES, FAMILIES, SIZES, family_config, save_family
-from tests.family_table import METHODS, check_cell, check_remote_code, recipe_of
+from tests.family_table import METHODS, check_cell, check_remote_code
 
 NO_MASKED_LM = "has no mask token"
 REFUSALS = {(family, method): NO_MASKED_LM for family in CAUSAL_FAMILIES for method in ("mlm", "DiffCSE")}
@@ -60,18 +57,6 @@ def test_published_models_of_every_family_load_in_a_clean_interpreter(family_bas
         assert check_cell(family, methods[family], family_bases[family], tmp_path / family) is None
     errors = check_remote_code([tmp_path / family for family in FAMILIES], tmp_path)
     assert dict(zip(FAMILIES, errors, strict=True)) == dict.fromkeys(FAMILIES)
-
-
-@pytest.mark.parametrize("config", [ConvBertConfig, FNetConfig])
-def test_an_encoder_whose_vectors_depend_on_padding_is_refused(config, tmp_path):
-    from tests.families import family_tokenizer
-
-    torch.manual_seed(0)
-    AutoModel.from_config(config(**SIZES)).save_pretrained(tmp_path)
-    family_tokenizer("BERT").save_pretrained(tmp_path)
-    recipe = recipe_of("BERT", "SimCSE", tmp_path)
-    with pytest.raises(UserError, match="changes the vectors of a sentence when it is padded"):
-        refuse_padding_dependence(build(recipe), recipe)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,22 +1,19 @@
-"""Tests that every method passes on every backbone family. `tests/methods.py` lists the methods."""
+"""Tests that every method passes, with BERT and with RoBERTa. `tests/methods` lists the methods.
+
+A process without this project opens their repositories in `tests/training/publishing/test_doors.py`.
+"""
 
 import copy
 import json
-import re
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForPreTraining
 from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
 
 from csezoo.modeling import METHODS
 from csezoo.modeling.contrastive.published import load_published
-from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
-from tests.clean_interpreter import run_without_csezoo
-from tests.conftest import SENTENCES, tiny_tokenizer
 from tests.methods import CONFIGS
 from tests.tiny import batch, configure, one_view
 
@@ -116,69 +113,6 @@ def test_a_head_that_is_added_to_a_training_checkpoint_leaves_the_others_as_they
     assert changed == []
     for average, module in [] if trained.averages() else loaded.averages():
         assert all(torch.equal(tensor, module.state_dict()[name]) for name, tensor in average.state_dict().items())
-
-
-@pytest.mark.parametrize("damage", ["missing", "unexpected", "mis-shaped"])
-def test_the_error_of_a_damaged_repository_names_the_tensor(published, tmp_path, damage):
-    shutil.copytree(published, tmp_path, dirs_exist_ok=True)
-    state = load_file(tmp_path / "model.safetensors")
-    victim = next(tensor_name for tensor_name in state if tensor_name.endswith("key.weight"))
-    if damage == "missing":
-        del state[victim]
-    elif damage == "unexpected":
-        victim = "encoder.stranger"
-        state[victim] = torch.zeros(1)
-    else:
-        state[victim] = torch.zeros(3, 3)
-    save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=f"does not fit its config.json: {damage} .*{re.escape(victim)}$"):
-        load_published(tmp_path)
-
-
-LOAD = f"""
-import json
-from pathlib import Path
-from transformers import AutoConfig, AutoModel, AutoTokenizer
-texts, vectors = {SENTENCES[:5]}, {{}}
-for repository in sorted(map(str, Path(".").glob("*-*"))):
-    config = AutoConfig.from_pretrained(repository, trust_remote_code=True)
-    model = AutoModel.from_pretrained(repository, trust_remote_code=True)
-    tokenizer = AutoTokenizer.from_pretrained(repository, trust_remote_code=True)
-    output = model(**tokenizer(texts, padding=True, return_tensors="pt")).pooler_output
-    assert abs(model.encode(texts) - output.detach().numpy()).max() < 1e-6
-    again = Path("again", repository)
-    model.save_pretrained(again)
-    for file in Path(repository).rglob("*.*"):
-        same = (again / file.relative_to(repository)).read_bytes() == file.read_bytes()
-        assert same or file.name == "fingerprint.json", file  # whose last digits are rounded
-    again = AutoModel.from_pretrained(again, trust_remote_code=True)
-    assert again.config.auto_map == config.auto_map and len(again.verify()) == 2
-    vectors[repository] = output.tolist()
-print(json.dumps(vectors))
-"""
-
-
-@pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """The vectors of each setting, here and in a fresh interpreter without the project."""
-    directory, here = tmp_path_factory.mktemp("elsewhere"), {}
-    for kind, name in [*(("roberta", name) for name in METHODS), *(("bert", name) for name in CONFIGS)]:
-        trained, tokenizer = train_one_step(configure(name, kind)), tiny_tokenizer(kind)
-        longest = 64 - trained.config.prefix_positions
-        trained.model.tokenizer = serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=longest)
-        trained.model.save_pretrained(directory / f"{kind}-{name}")
-        here[f"{kind}-{name}"] = torch.from_numpy(trained.model.encode(SENTENCES[:5]))
-    there = run_without_csezoo(LOAD, directory)
-    assert there.keys() == here.keys()
-    return {repository: (torch.tensor(there[repository]), vectors) for repository, vectors in here.items()}
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_fresh_interpreter_without_the_project_gives_the_same_vectors(method, elsewhere):
-    """The other doors are in `tests/training/publishing/test_doors.py`."""
-    for repository, vectors in elsewhere.items():
-        if repository.split("-")[1] == method:
-            close(*vectors)
 
 
 def test_the_files_of_a_repository_that_its_config_names_import_all_others(published):

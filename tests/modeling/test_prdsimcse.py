@@ -7,7 +7,7 @@ import torch
 from csezoo.modeling import PrdSimCSEConfig, PrdSimCSEForContrastiveLearning
 from csezoo.modeling.methods.prdsimcse.model import NEGATIVE_PREFIXES, positive_prefix
 from csezoo.modeling.objectives import prefix_contrastive
-from csezoo.training.data.collation import ViewCollator, tokenize
+from csezoo.training.data.collation import tokenize
 from csezoo.training.errors import UserError
 from csezoo.training.loop.building import build
 from csezoo.training.recipes import make_recipe
@@ -137,19 +137,6 @@ def test_the_same_share_of_sentences_always_gets_the_prefix(share):
 def test_without_prefixes_there_are_two_equal_views():
     made = views(tiny_tokenizer("bert"), negative_prefix="none", positive_prefix="none")
     assert list(made) == ["0", "1"] and made["0"] == made["1"]
-
-
-def test_two_columns_are_refused():
-    with pytest.raises(UserError, match="prdsimcse makes views from one column"):
-        tokenize({"0": ["a"], "1": ["b"]}, tiny_tokenizer("bert"), 30, PrdSimCSEConfig())
-
-
-def test_views_are_collated_in_order():
-    tokenizer = tiny_tokenizer("bert")
-    made = views(tokenizer)
-    rows = [{view: made[view][i] for view in made} for i in range(2)]
-    collate = ViewCollator([([2], [3])], 0, PrdSimCSEConfig().view_columns)
-    assert collate(rows)["input_ids"].shape[:2] == (2, 3)
 
 
 @pytest.mark.parametrize("denominator", ["batch", "own", "all"])

@@ -47,18 +47,6 @@ def test_roberta_tokenises_the_sentence_alone_only_in_training():
     assert alone != whole  # without the space, the first word is another token
 
 
-def test_template_survives_saving_and_loading_and_truncation_counts_it(kind, tmp_path):
-    tokenizer = tiny_tokenizer(kind)
-    template = template_token_ids(tokenizer, PROMPTS[kind][0])
-    serving_tokenizer(tokenizer, template, max_length=30).save_pretrained(tmp_path)
-    loaded = AutoTokenizer.from_pretrained(tmp_path)
-    ids = loaded("the cat " * 50, truncation=True).input_ids
-    assert len(ids) == 30
-    assert ids[: len(template[0])] == template[0]
-    assert ids[-len(template[1]) :] == template[1]
-    assert loaded.mask_token_id in loaded("the cat").input_ids
-
-
 @pytest.fixture
 def prompted(kind):
     tokenizer = tiny_tokenizer(kind)

@@ -84,6 +84,9 @@ for name in PLAIN + OWN_FORM:
     found = {{"encode": model.encode({TEXTS}), "pooler_output": model(**batch).pooler_output}}
     found["pooler_output, as a tuple"] = model(**batch, return_dict=False)[1]
     model.verify()
+    if name in OWN_FORM:
+        model.save_pretrained("again/" + name)
+        AutoModel.from_pretrained("again/" + name, trust_remote_code=True).verify()
     theirs = SentenceTransformer(name, trust_remote_code=True, device="cpu")
     found["SentenceTransformer, with trust"] = theirs.encode({TEXTS})
     misfits = []
