@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling import ISBERTModel
 from csezoo.modeling.methods.isbert.model import jensen_shannon
 from tests.tiny import batch, training_model
 
@@ -79,30 +78,11 @@ def test_a_single_sentence_has_only_positives():
     assert loss.item() == pytest.approx(np.log1p(np.exp(-5)), rel=1e-5)
 
 
-def test_an_update_trains_encoder_and_convolutions():
-    trained = training_model("isbert").train()
-    rows = {name: value[:, :1] for name, value in batch().items()}
-    before = trained(**rows).loss
-    before.backward()
-    assert all(weight.grad.abs().max() > 0 for weight in trained.model.ngrams.parameters())
-    torch.optim.SGD(trained.parameters(), lr=0.001).step()
-    assert trained(**rows).loss < before
-
-
 def test_the_convolutions_start_as_those_of_the_release():
     """torch draws them from U(-1/sqrt(k H), 1/sqrt(k H)); transformers from N(0, 0.02), here four times as narrow."""
     for convolution in training_model("isbert").model.ngrams.convolutions:
         limit = (convolution.kernel_size[0] * 32) ** -0.5
         assert 0.9 * limit < convolution.weight.abs().max() <= limit and 0 < convolution.bias.abs().max() <= limit
-
-
-@pytest.mark.parametrize("activation", ["none", "relu"])
-def test_a_served_checkpoint_has_its_convolutions_and_its_activation(activation, tmp_path):
-    trained = training_model("isbert", activation=activation)
-    trained.model.float().save_pretrained(tmp_path)
-    loaded = ISBERTModel.from_pretrained(tmp_path)
-    assert loaded.config.activation == loaded.ngrams.activation == activation
-    assert torch.equal(loaded.ngrams.convolutions[1].weight, trained.model.ngrams.convolutions[1].weight)
 
 
 def test_features_that_do_not_count_change_nothing():

@@ -25,10 +25,6 @@ def test_level_prefix_grows_with_the_words_of_the_sentence(words, times, token):
     assert positive_prefix(sentence, f"one-{token}") == token
 
 
-def test_the_level_can_count_another_unit():
-    assert positive_prefix("antidisestablishmentarianism", "level-um", length=17) == "um um"
-
-
 def test_the_error_names_an_unknown_kind():
     with pytest.raises(ValueError, match="'two-um' must be one of level-um"):
         positive_prefix("a", "two-um")
