@@ -13,7 +13,7 @@ from ..evaluation.selection import DEV_SUITES
 from ..reproducing.columns import Column
 from ..reproducing.measuring import read_results
 from ..reproducing.plan import Run
-from .criteria import CRITERION, held_out_criteria
+from .criteria import held_out_loss
 
 UNLABELLED = "unlabelled"
 # The columns whose mean is the objective.
@@ -29,7 +29,7 @@ def score(run: Run, objective: str, sentences: Sequence[str]) -> float:
     """Return the objective of a finished run."""
     if objective == UNLABELLED:
         encode, _ = load_encoder(run.model)
-        return held_out_criteria(encode, sentences)[CRITERION]
+        return -held_out_loss(encode, sentences)
     results = read_results(run)
     values = [column.value(results) for column in COLUMNS[objective]]
     return statistics.mean(value for value in values if value is not None)

@@ -94,8 +94,8 @@ class Search:
         mine |= {f"{key}'s content": sha256(file) for key, file in files.items() if file.is_file()}
         mine |= {"sentences": identity({"sentences": self.sentences})} if self.sentences else {}
         mine = json.loads(json.dumps(mine, default=str))
-        begun_as = study.user_attrs.get("search", mine)  # one of an older version has fewer items
-        if changed := [key for key in mine.keys() & begun_as.keys() if begun_as[key] != mine[key]]:
+        begun_as = study.user_attrs.get("search", mine)
+        if changed := [key for key in {**mine, **begun_as} if begun_as.get(key) != mine.get(key)]:
             raise UserError(f"--out: {self.out} has a search with {others(sorted(changed))}; choose another one")
         study.set_user_attr("search", mine)
         return study
