@@ -61,7 +61,6 @@ NOT_RUN = {
     r"csezoo mteb .*": "training/evaluation/test_mteb_tasks.py runs it",
     r"csezoo evaluate .* --format mteb .*": "training/evaluation/test_mteb_tasks.py runs it",
     r"python -m tests.foreign_clients .*": "it installs packages; foreign_clients/test_foreign_clients.py runs some",
-    r"python -m csezoo.training.publishing.clients .*": "it writes this project's page; test_clients.py compares it",
 }
 # What is changed in a command that is run: how long it takes.
 SHORTER = {"--max_steps 100": "--max_steps 2", "--nli_steps 60 --max_steps 60": "--nli_steps 2 --max_steps 2"}

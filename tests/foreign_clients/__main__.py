@@ -5,8 +5,7 @@
 Saves a tiny repository of every setting in DIRECTORY (a temporary one by default), alone and with an ONNX file. Makes
 an environment for each client, where csezoo is not installed, and compares the unit vectors of 76 texts with those of
 the trained encoder. It stops if a client differs by more than 1e-5 and no limit in `clients.py` says why, or if a
-limit no longer shows. `--write` writes `training/publishing/clients/clients.json`, from which the documentation says
-what works.
+limit no longer shows. `--write` writes `clients.json` beside this file, and its tables to `docs/clients.md`.
 
 What is in DIRECTORY is used again: repositories, environments, and what each client made of each setting. So an
 interrupted run continues where it stopped. After a change to the zoo or to a script, take another directory.
@@ -27,10 +26,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 from transformers.utils import logging
 
 from csezoo.training.files import write_json
-from csezoo.training.publishing.clients.table import RESULTS
 from tests.foreign_clients.clients import CLIENTS
 from tests.foreign_clients.running import can_read, cells, judged, run_client
 from tests.foreign_clients.settings import save_all, settings
+from tests.foreign_clients.table import PAGE, RESULTS, filled
 
 
 def main(directory: Path, only: list[str], patterns: list[str], write: bool) -> None:
@@ -54,7 +53,8 @@ def main(directory: Path, only: list[str], patterns: list[str], write: bool) -> 
         raise SystemExit("\n".join(mistakes))
     if write:
         write_json(RESULTS, cells(chosen, every, outcomes, versions))
-        print(RESULTS)
+        PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        print(RESULTS, PAGE)
 
 
 if __name__ == "__main__":

@@ -1,22 +1,15 @@
-"""What other people's clients make of a repository, for the documentation.
+"""What other people's clients make of a repository, as tables for the documentation."""
 
-    python -m csezoo.training.publishing.clients docs/clients.md
-
-writes the tables of a page. `python -m tests.foreign_clients --write` measures what they say.
-"""
-
-from __future__ import annotations
-
-import re
 from functools import cache
 from pathlib import Path
 
 from csezoo.modeling.serving.pooling_csezoo import OTHER_LAYER
-
-from ...files import read_json
-from ...tables import markdown_table
+from csezoo.training.cli.reference import fill
+from csezoo.training.files import read_json
+from csezoo.training.tables import markdown_table
 
 RESULTS = Path(__file__).parent / "clients.json"
+PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
 # The columns of the tables, and the poolings in each; no client tells the means of two layers apart.
 COLUMNS: dict[str, tuple[str, ...]] = {f"`{pooling}`": (pooling,) for pooling in ("cls", "mean", "max", "last")}
 COLUMNS |= {"two layers": tuple(OTHER_LAYER), "`prompt`": ("prompt",)}
@@ -40,13 +33,7 @@ def _listed(words: list[str]) -> str:
 
 def filled(page: str) -> str:
     """Return a page of the documentation with the current tables between its marks."""
-    text = "\n\n".join(_sections())
-    return re.sub(
-        "<!-- clients -->.*?<!-- end of clients -->",
-        lambda _: f"<!-- clients -->\n\n{text}\n\n<!-- end of clients -->",
-        page,
-        flags=re.DOTALL,
-    )
+    return fill(page, "clients", "\n\n".join(_sections()))
 
 
 def _sections() -> list[str]:

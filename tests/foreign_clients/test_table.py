@@ -1,8 +1,8 @@
 """What the documentation says of other people's clients is what was measured."""
 
 from csezoo.training.files import read_json
-from csezoo.training.publishing.clients.table import COLUMNS, RESULTS, filled
 from tests.foreign_clients.settings import settings
+from tests.foreign_clients.table import COLUMNS, PAGE, RESULTS, filled
 
 
 def test_every_client_is_right_on_a_setting_or_there_is_a_reason():
@@ -22,6 +22,6 @@ def test_every_pooling_and_layer_was_tried_and_has_a_column():
     assert {pooling for pooling, *_, own_code in tried if not own_code} == with_column
 
 
-def test_the_page_has_the_tables_of_the_results(request):
-    page = (request.config.rootpath / "docs" / "clients.md").read_text(encoding="utf-8")
-    assert filled(page) == page, "run python -m csezoo.training.publishing.clients docs/clients.md"
+def test_the_page_has_the_tables_of_the_results():
+    page = PAGE.read_text(encoding="utf-8")
+    assert filled(page) == page, "run python -m tests.foreign_clients --write"
