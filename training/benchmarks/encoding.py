@@ -47,22 +47,13 @@ def _load(model: str, pooling: str | None, batch_size: int) -> tuple[CountingEnc
 
 
 def benchmark_encoding(
-    model: str, pooling: str | None, file: str | None = None, *, repeats: int = 5
+    model: str, pooling: str | None, texts: str | None = None, *, repeats: int = 5
 ) -> dict[str, object]:
-    """Time encoding of all texts of a file, and of those of about one length, in float32 with batches of 32.
-
-    Args:
-        model, pooling: as for `load_encoder`. A plain encoder needs a pooling that sentence-transformers has too:
-            `cls`, `mean` or `max`.
-        file: a file as for `stream_texts`; 2,000 sentences of the quickstart's world by default.
-        repeats: how often each side is timed.
+    """Time encoding of all sentences of a file, and of those of about one length, in float32 with batches of 32.
 
     Returns:
         `sets`: for `mixed` and for `one length`, the figures of `race`, the number of texts and tokens, and the
         largest `difference` of two numbers in the vectors; the receipt of the encoder; the machine.
-
-    Raises:
-        UserError: the model or the file cannot be read, or the two sides return different vectors.
     """
     encode, receipt = _load(model, pooling, BATCH)
     encoder = sentence_transformer(model, pooling)
@@ -70,24 +61,20 @@ def benchmark_encoding(
     def usual(texts: list[str]) -> np.ndarray:
         return encoder.encode(texts, batch_size=BATCH, show_progress_bar=False)
 
-    texts = list(stream_texts(file)) if file else make_world(sentences=2000, pairs=0, triplets=0).train
-    lengths = np.array([encode.count_tokens([text]) for text in texts])
+    read = list(stream_texts(texts)) if texts else make_world(sentences=2000, pairs=0, triplets=0).train
+    lengths = np.array([encode.count_tokens([text]) for text in read])
     near = np.abs(lengths - np.median(lengths)) <= 0.1 * np.median(lengths)
     for warm in (encode, usual):
-        warm(texts[:BATCH])  # the first forward pass of a process is the slowest
+        warm(read[:BATCH])  # the first forward pass of a process is the slowest
     sets = {}
-    for name, rows in {"mixed": np.arange(len(texts)), "one length": np.flatnonzero(near)}.items():
-        figures = race_encoders(encode, usual, [texts[row] for row in rows], repeats)
+    for name, rows in {"mixed": np.arange(len(read)), "one length": np.flatnonzero(near)}.items():
+        figures = race_encoders(encode, usual, [read[row] for row in rows], repeats)
         sets[name] = {"texts": len(rows), "tokens": int(lengths[rows].sum()), **figures}
     return {"benchmark": "encode", "batch_size": BATCH, "sets": sets, **receipt, "machine": machine()}
 
 
 def race_encoders(encode: Encode, usual: Encode, texts: list[str], repeats: int) -> dict[str, object]:
-    """Return the figures of `race` for two encoders, and the largest `difference` of their vectors.
-
-    Raises:
-        UserError: the vectors differ, so that the times cannot be compared.
-    """
+    """Return the figures of `race` for two encoders, and the largest `difference` of their vectors."""
     vectors: dict[str, np.ndarray] = {}
     figures = race(
         lambda: vectors.update(ours=encode(texts)), lambda: vectors.update(usual=usual(texts)), repeats=repeats
@@ -101,11 +88,7 @@ def race_encoders(encode: Encode, usual: Encode, texts: list[str], repeats: int)
 
 
 def sentence_transformer(model: str, pooling: str | None, max_length: int | None = None) -> SentenceTransformer:
-    """Load a model of the zoo, or a plain encoder with a pooling and a longest text, in float32.
-
-    Raises:
-        UserError: sentence-transformers does not have the pooling, or is not installed.
-    """
+    """Load a model of the zoo, or a plain encoder with a pooling and a longest text, in float32."""
     try:
         from sentence_transformers import SentenceTransformer
         from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
@@ -145,9 +128,6 @@ def benchmark_sts(
     Returns:
         The figures of `race`; `sentences`, the number that each side encodes; `difference`, the largest between the
         scores of the two sides; the receipt of the encoder; the machine.
-
-    Raises:
-        UserError: the data is missing or damaged, a task is not in the suite, or the model cannot be loaded.
     """
     if unknown := [name for name in tasks if name not in STS_TASKS]:
         raise UserError(f"tasks: {unknown[0]!r} must be one of {', '.join(STS_TASKS)}")

@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import save_file
 from torch.profiler import ProfilerActivity, profile
 
-from ..errors import UserError
 from ..files import flush
 from ..hub import sha256
 from ..recipes import Recipe
@@ -34,21 +33,12 @@ def benchmark_epoch(recipe: Recipe, *, steps: int = 10) -> dict[str, Any]:
     * `checkpoint`: copying weights and moments to the host, divided by `eval_steps`. A thread writes them.
     * `host`: the rest, in which Python and torch prepare operators. On a GPU, it waits for them.
 
-    Args:
-        recipe: of any method.
-        steps: updates that are timed, after one that warms up.
-
     Returns:
         `update`: its seconds; `parts`: of each the seconds in an update; `floor`: the seconds of its operations at the
         speed of a large matrix product; `epoch`: the seconds of 10^6 sentences; `largest`: the operators that take
         most of the time, with their seconds in an update; `writing`: the seconds to write a checkpoint; the settings;
         the machine.
-
-    Raises:
-        UserError: the recipe cannot be trained, or fewer than one step.
     """
-    if steps < 1:
-        raise UserError(f"steps: {steps} must be at least 1")
     updates = Updates(recipe, steps + 1)
     seconds = updates.time(warm=1) / steps
     started = time.perf_counter()

@@ -53,15 +53,10 @@ def benchmark_scaling(
     Returns:
         `axes`: for each value of each axis, the median of `rows per second` and the figures of all runs; the machine,
         with the threads of a process.
-
-    Raises:
-        UserError: an unknown axis, fewer than one step or repeat, or a run failed (with the last line it printed).
     """
     possible = [axis for axis in AXES if axis != "inner_steps" or "inner_steps" in recipe.to_dict()]
     if unknown := [axis for axis in axes if axis not in possible]:
         raise UserError(f"axes: {unknown[0]!r} must be one of {', '.join(possible)} for {recipe.method}")
-    if min(steps, repeats) < 1:
-        raise UserError(f"steps: {steps} and repeats: {repeats} must be at least 1")
     points = [(axis, value) for axis in axes or possible for value in AXES[axis]]
     threads = max(1, (os.cpu_count() or 1) // max(AXES["processes"]))
     rates: dict[str, dict[str, list[float]]] = {axis: {} for axis, _ in points}
@@ -119,22 +114,10 @@ def benchmark_soak(
 ) -> dict[str, object]:
     """Train a recipe, then encode a file with its model, and sample the memory of both processes from outside.
 
-    Args:
-        recipe: a recipe of any method. The file consists of its sentences, repeated.
-        steps: optimizer steps.
-        lines: lines of the file, which `csezoo encode` turns into Parquet.
-        every: seconds between two samples.
-
     Returns:
         `programs`: for `training` and `encoding`, `second`, `rss` and `files` of every sample, and `growth`, see
         `summary`; the machine.
-
-    Raises:
-        UserError: training or encoding failed (with the last line it printed), `lines` is below 1, or `every` is not
-            above 0.
     """
-    if lines < 1:
-        raise UserError(f"lines: {lines} must be at least 1")
     if not 0 < every < math.inf:
         raise UserError(f"every: {every} must be above 0")
     keys = {"max_steps": steps, "seeds": recipe.seeds[:1], "report_to": "none"}
@@ -153,16 +136,9 @@ def benchmark_soak(
 def benchmark_start(recipe: Recipe, *, lines: int = 1_000_000) -> dict[str, object]:
     """Start `csezoo train` on a short and on a long file, each twice, and stop it after its first update.
 
-    Args:
-        recipe: a recipe of any method. The files consist of its sentences, repeated.
-        lines: of the long file. The short one has 10,000.
-
     Returns:
         `starts`: for each number of lines the `first` start and the `second`, which finds the tokens in the cache: the
         `seconds` to the first update, and the peak `memory` in bytes, without the pages of mapped files; the machine.
-
-    Raises:
-        UserError: the run failed (with the last line it printed), or not more lines than the short file has.
     """
     if lines <= SHORT:
         raise UserError(f"lines: {lines} must be more than {SHORT:,}, the lines of the short file")
@@ -204,9 +180,6 @@ def watch(
         every: seconds between two samples.
         until: a text that the module prints to stderr. It is stopped then.
         environment: variables beside those of this process.
-
-    Raises:
-        UserError: it failed (with the last line it printed), or ended before it printed the text.
     """
     samples: list[Sample] = []
     started = time.perf_counter()
@@ -243,9 +216,6 @@ def summary(samples: list[Sample]) -> dict[str, object]:
     """Return the samples as columns, and the `growth`: the median of the last quarter minus that of the second.
 
     The first quarter is the warm-up: libraries are loaded, caches and the allocator reach their size.
-
-    Raises:
-        UserError: fewer than four samples.
 
     Example:
         >>> summary([Sample(float(second), 100 + second, 7) for second in range(8)])["growth"]

@@ -18,7 +18,7 @@ from csezoo.modeling.methods.simcse import SimCSEConfig, SimCSEModel
 
 from ..cards.entries import entries
 from ..cards.serving import Shape
-from ..environment import processor, progress_bar
+from ..environment import progress_bar
 from ..errors import library_errors
 from ..recipes import file_name
 from .race import machine
@@ -57,9 +57,6 @@ def benchmark_serving(cards: str, bases: Sequence[str] = (), *, repeats: int = 5
     Returns:
         `shapes`: for each, `parameters`, `bytes` of the weights, and `cpu_ms_per_sentence`, processor time; the
         `protocol`; the machine.
-
-    Raises:
-        UserError: a configuration or a card cannot be read.
     """
     known = {**BASES, **{file_name(base): _configuration(base) for base in bases}}
     shapes = sorted({entry.shape for entry in entries(Path(cards)) if entry.shape.base in known})
@@ -84,12 +81,7 @@ def benchmark_serving(cards: str, bases: Sequence[str] = (), *, repeats: int = 5
         for shape in shapes
     }
     protocol = {"pieces": PIECES, "sentences": SENTENCES, "threads": 1, "repeats": repeats}
-    return {
-        "benchmark": "serving",
-        "protocol": protocol,
-        "shapes": measured,
-        "machine": {**machine(), "processor": processor()},
-    }
+    return {"benchmark": "serving", "protocol": protocol, "shapes": measured, "machine": machine()}
 
 
 def _configuration(base: str) -> PretrainedConfig:

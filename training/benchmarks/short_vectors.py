@@ -11,7 +11,6 @@ from tqdm.auto import tqdm
 
 from csezoo.modeling.serving.quantization_csezoo import quantize_embeddings
 
-from ..errors import UserError
 from ..evaluation.encoders import load_encoder
 from ..evaluation.sentence_vectors import Encode, SentenceVectors
 from ..evaluation.suites import LOADERS, Task, encode_once, score
@@ -30,18 +29,9 @@ def benchmark_short_vectors(
     The ranges of `int8` are those of the vectors of all sentences. `float32` and `int8` are compared by cosine,
     `binary` by the number of equal bits.
 
-    Args:
-        models: pairs of a label and a directory or Hub id. The scores of models with the same label are averaged.
-        data: as for `evaluate`.
-        dims: lengths below the complete one, which is always scored. A model is scored at those below its own length.
-        pooling, batch_size: as for `load_encoder`.
-
     Returns:
         `points`, for each label, length and precision: bytes of a vector, and for each model the mean Spearman over
         the STS tasks and recall@10, both × 100; the receipts of the models; the machine.
-
-    Raises:
-        UserError: a model cannot be loaded, the data is missing, or a length is below 1.
     """
     tasks: list[Task] = [*LOADERS["sts"](data), *LOADERS["retrieval"](data)]
     points: dict[tuple[str, int, str], dict] = {}
@@ -61,8 +51,6 @@ def benchmark_short_vectors(
 
 def score_short_vectors(encode: Encode, tasks: list[Task], dims: list[int]) -> list[dict]:
     """Return a point for each length and precision, the complete vectors first; arguments as above."""
-    if min(dims, default=1) < 1:
-        raise UserError(f"dims: {min(dims)} must be at least 1")
     complete = encode_once(encode, tasks)
     width = len(next(iter(complete.rows.values())))
     points = []

@@ -13,7 +13,6 @@ from tqdm.auto import tqdm
 
 from ..data.streams import StreamPosition
 from ..environment import peak_rss_bytes
-from ..errors import UserError
 from ..loop.building import build
 from ..loop.run_data import RunData
 from ..recipes import Recipe
@@ -23,23 +22,13 @@ from .race import machine, race
 def benchmark_stream(recipe: Recipe, *, batches: int = 10_000, repeats: int = 5) -> dict[str, object]:
     """Read batches of a stream as a run does. Then time the first batch after them, with the position and without it.
 
-    Args:
-        recipe: a recipe with `streaming`.
-        batches: batches to read. The model is not run.
-        repeats: how often each side is timed.
-
     Returns:
         * the figures of `race`: ours continues from the position that a checkpoint has, the usual way reads all rows
           before it again;
         * `rows`, `seconds to read` and `rows per second`, tokenised and collated;
         * the `place`, see `data.streams.StreamPosition`;
         * the peak memory, and the machine.
-
-    Raises:
-        UserError: the stream cannot be read, or fewer than one batch or repeat.
     """
-    if batches < 1:
-        raise UserError(f"batches: {batches} must be at least 1")
     recipe = replace(recipe, max_steps=batches + 1)
     data = RunData(recipe, recipe.seeds[0], build(recipe), Accelerator())
 

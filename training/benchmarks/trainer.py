@@ -29,18 +29,9 @@ def benchmark_trainer(recipe: Recipe, *, steps: int = 25, repeats: int = 5) -> d
     before the clock starts, sentence-transformers batch by batch while it runs. Peak memory is measured in a new
     process for each.
 
-    Args:
-        recipe: a recipe of unsupervised SimCSE. The values worth varying are `length_window` and `max_length`.
-        steps: batches.
-        repeats: how often each side is timed.
-
     Returns:
         The figures of `race`; `speedup`, our sentences per second divided by theirs; `sentences per second` and `peak
         bytes` of both, of GPU memory if there is a GPU; the machine.
-
-    Raises:
-        UserError: the recipe has another method, a projection, a prompt or accumulated batches, or
-            sentence-transformers is not installed.
     """
     different = recipe.method != "simcse" or recipe.gradient_accumulation_steps > 1
     if different or any(recipe.model.get(key, "none") != "none" for key in ("projection", "prompts")):
@@ -74,17 +65,9 @@ def benchmark_losses(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> dic
     Both make `steps` updates on sentences of the recipe's data, with the recipe's batch size, precision and learning
     rate. The trainer is built before, and tokenises while the clock runs.
 
-    Args:
-        recipe: of a method for single sentences, without a prompt.
-        steps: updates of a turn.
-        repeats: how often each side is timed.
-
     Returns:
         The figures of `race`, where `ratio` is the time in the trainer divided by that in the own loop; the settings;
         the machine.
-
-    Raises:
-        UserError: the recipe has a prompt, or sentence-transformers is not installed or lacks its pooling.
     """
     if recipe.model.get("prompts"):
         raise UserError("benchmark losses: a SentenceTransformer has no template; give a recipe without prompts")

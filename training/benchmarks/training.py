@@ -27,7 +27,6 @@ from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 from csezoo.modeling.serving.layers_csezoo import PrefixCache
 
 from ..environment import peak_device_bytes, peak_rss_bytes
-from ..errors import UserError
 from ..loop.building import build, choose_layout
 from ..loop.precision import choose_precision, product_seconds
 from ..loop.run_data import RunData
@@ -153,14 +152,9 @@ class Updates:
     Args:
         recipe: a recipe of any method.
         steps: optimizer steps of every `run`, always over the same batches.
-
-    Raises:
-        UserError: the recipe cannot be trained, or fewer than one step.
     """
 
     def __init__(self, recipe: Recipe, steps: int):
-        if steps < 1:
-            raise UserError(f"steps: {steps} must be at least 1")
         self.recipe, self.steps = replace(recipe, max_steps=steps), steps
         self.accelerator = Accelerator(
             mixed_precision=choose_precision(recipe.mixed_precision),
@@ -243,11 +237,6 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
     A step consists of the batch from the data, forward and backward passes, clipping, optimizer and schedule. Its
     encoder passes are recorded, then repeated alone on the same inputs: same padded tokens, same precision.
 
-    Args:
-        recipe: a recipe of any method.
-        steps: optimizer steps per turn.
-        repeats: how often each side is timed.
-
     Returns:
         * the figures of `race`, where `ratio` is the training overhead R;
         * `floor`, R*: the counted operations of a step divided by those of its passes;
@@ -259,9 +248,6 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
         * the seconds that 10^6 sentences would take;
         * the peak memory of the steps, of the GPU if there is one;
         * the machine.
-
-    Raises:
-        UserError: the recipe cannot be trained, or fewer than one step or repeat.
     """
     updates = Updates(recipe, steps)
     batches = list(updates.batches())
@@ -327,9 +313,6 @@ def benchmark_memory(recipe: Recipe, *, steps: int = 1) -> dict[str, object]:
         `kept bytes` of the weights and moments; `peak bytes` of the steps and of their passes, and `memory ratio`;
         `floor`, the ratio if a step took only the gradients of the weights outside of the encoders in addition; the
         machine.
-
-    Raises:
-        UserError: the recipe cannot be trained, or fewer than one step.
     """
     updates = Updates(recipe, steps)
     updates.run()  # makes the moments

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 from ..environment import quiet_transformers
-from ..errors import UserError
-from .options import Command, add_encoder_options, refuse_batch_size
+from .options import Command, add_encoder_options, whole
 
 
 def add_commands(command: Command) -> None:
@@ -27,7 +26,7 @@ def add_commands(command: Command) -> None:
     added.add_argument("--column", help="the column with the texts (default: `text`, or the only column)")
     added.add_argument("--normalize", action="store_true", help="scale every embedding to length one")
     truncate_dim = "keep the first K dimensions, for a model trained with matryoshka_dims or whitened"
-    added.add_argument("--truncate_dim", type=int, metavar="K", help=truncate_dim)
+    added.add_argument("--truncate_dim", type=whole(), metavar="K", help=truncate_dim)
     added.add_argument(
         "--precision",
         default="float32",
@@ -42,7 +41,7 @@ def add_commands(command: Command) -> None:
         help="parquet (default; columns row, text, embedding) or safetensors (tensors row, embedding)",
     )
     shard_size = "rows per output file, and rows in memory at a time (default: 10000)"
-    added.add_argument("--shard_size", type=int, default=10_000, help=shard_size)
+    added.add_argument("--shard_size", type=whole(), default=10_000, help=shard_size)
 
 
 def encode(options: argparse.Namespace) -> None:
@@ -52,11 +51,6 @@ def encode(options: argparse.Namespace) -> None:
     from ..evaluation.encoders import load_encoder
     from ..loop.distributed.launch import refuse_missing_processes
 
-    refuse_batch_size(options.batch_size)
-    if not 1 <= options.shard_size <= 10**9:
-        raise UserError(f"shard_size: {options.shard_size} must be at least 1 and at most 1,000,000,000")
-    if options.truncate_dim is not None and options.truncate_dim < 1:
-        raise UserError(f"truncate_dim: {options.truncate_dim} must be at least 1")
     quiet_transformers()
     accelerator = Accelerator()  # before the model is loaded: it assigns each process its device
     refuse_missing_processes(accelerator.num_processes)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..environment import quiet_transformers
 from ..errors import UserError, refuse_bytes
 from ..evaluation.tasks.names import SUITES
-from .options import SENTEVAL, Command, add_encoder_options, refuse_batch_size, refuse_unwritable
+from .options import SENTEVAL, Command, add_encoder_options, refuse_unwritable, whole
 
 if TYPE_CHECKING:
     from ..evaluation.suites import Task
@@ -70,7 +70,7 @@ def add_commands(command: Command) -> None:
     added.add_argument("--data", **SENTEVAL)
     pooling = "the pooling of each of the two models; `own` for a model that defines its pooling itself"
     added.add_argument("--pooling", nargs=2, metavar="POOLING", help=pooling)
-    added.add_argument("--resamples", type=int, default=1000, help="bootstrap samples per task (default: 1000)")
+    added.add_argument("--resamples", type=whole(), default=1000, help="bootstrap samples per task (default: 1000)")
     added = command(
         "glue",
         glue,
@@ -106,7 +106,6 @@ def evaluate(options: argparse.Namespace) -> None:
     from ..evaluation.suites import evaluate as run_suites
     from ..recipes import origin
 
-    refuse_batch_size(options.batch_size)
     refuse_bytes("queries", " ".join(options.queries or []))
     if options.out:
         refuse_unwritable(options.out)
@@ -149,7 +148,6 @@ def evaluate(options: argparse.Namespace) -> None:
 def mteb(options: argparse.Namespace) -> None:
     from ..evaluation.mteb_tasks import run_mteb
 
-    refuse_batch_size(options.batch_size)
     quiet_transformers()
     choices = {"pooling": options.pooling, "batch_size": options.batch_size, "dtype": options.dtype}
     results = run_mteb(options.model, options.tasks, options.to, data=options.data, name=options.name, **choices)
@@ -168,8 +166,6 @@ def compare(options: argparse.Namespace) -> None:
     from ..tuning.criteria import compare_without_labels
     from ..tuning.objectives import read_sentences
 
-    if options.resamples < 1:
-        raise UserError(f"resamples: {options.resamples} must be at least 1")
     if options.passages and not options.queries:
         raise UserError("--passages: they are searched for the passages of --queries; give that too")
     labelled = bool(options.pairs or options.queries or options.suite)

@@ -70,11 +70,7 @@ def class_name(name: str) -> str:
 
 
 def refuse_name(name: str, files: Iterable[Path]) -> None:
-    """Refuse a name that a new method cannot have.
-
-    Raises:
-        UserError: it is not an identifier of ASCII characters, or something else has it.
-    """
+    """Refuse a name that a new method cannot have."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or iskeyword(name):

@@ -17,6 +17,17 @@ DATA_HELP = "where to read the data: hub (default), or a directory in SentEval's
 SENTEVAL: dict[str, Any] = {"default": "hub", "metavar": "DIR", "help": DATA_HELP}
 
 
+def whole(least: int = 1, most: int = 10**9) -> Callable[[str], int]:
+    """Return a type of argparse: a whole number in this range."""
+
+    def number(text: str) -> int:
+        if not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text} must be at least {least} and at most {most:,}")
+        return int(text)
+
+    return number
+
+
 def add_encoder_options(added: argparse.ArgumentParser) -> None:
     """Add the arguments that choose a model and how it encodes texts, see `load_encoder`."""
     models = "directory or Hub id: a model of the zoo, of sentence-transformers, or of transformers with --pooling; "
@@ -28,15 +39,11 @@ def add_encoder_options(added: argparse.ArgumentParser) -> None:
     dtypes = "precision of the weights (default: float32)"
     added.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help=dtypes)
     batch_size = "largest number of texts per forward pass (default: 128)"
-    added.add_argument("--batch_size", type=int, default=128, help=batch_size)
+    added.add_argument("--batch_size", type=whole(), default=128, help=batch_size)
 
 
 def refuse_unwritable(out: str, option: str = "out") -> None:
-    """Check that the file that an option names can be written, before the work whose results go into it.
-
-    Raises:
-        UserError: its directory does not exist, it is a directory or a device itself, or it cannot be written.
-    """
+    """Check that the file that an option names can be written, before the work whose results go into it."""
     directory = Path(out).absolute().parent
     if not directory.is_dir():
         raise UserError(f"{option}: {Path(out).parent} is not a directory; create it, or give another path")
@@ -56,8 +63,3 @@ def refuse_unwritable_picture(out: str, option: str = "out") -> None:
     if not out.endswith(".png"):
         raise UserError(f"{option}: {out} is not a PNG file; give FILE.png")
     refuse_unwritable(out, option)
-
-
-def refuse_batch_size(batch_size: int) -> None:
-    if batch_size < 1:
-        raise UserError(f"batch_size: {batch_size} must be at least 1")

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 from ..errors import UserError
-from .options import SENTEVAL, Command, refuse_unwritable
+from .options import SENTEVAL, Command, refuse_unwritable, whole
 
 SENTENCES = "one sentence per line or row; or stsb-sentences, the sentences of STS-B, from --data"
 
@@ -36,9 +36,13 @@ def add_commands(command: Command) -> None:
     added.add_argument(
         "--back", required=True, metavar="MODEL", help="the same or another model, which translates back"
     )
-    added.add_argument("--beams", type=int, default=5, help="beams of the search (default: 5; SG-OPT used 100)")
-    added.add_argument("--batch_size", type=int, default=16, help="sentences at a time (default: 16)")
-    added.add_argument("--max_length", type=int, default=128, help="longest sentence in word pieces (default: 128)")
+    added.add_argument(
+        "--beams", type=whole(most=10_000), default=5, help="beams of the search (default: 5; SG-OPT used 100)"
+    )
+    added.add_argument("--batch_size", type=whole(most=10_000), default=16, help="sentences at a time (default: 16)")
+    added.add_argument(
+        "--max_length", type=whole(most=10_000), default=128, help="longest sentence in word pieces (default: 128)"
+    )
     languages = "for a model of many languages: the codes of the sentences' language and the other one, such as "
     languages += "en_XX de_DE"
     added.add_argument("--languages", nargs=2, metavar=("FROM", "TO"), help=languages)
@@ -85,9 +89,6 @@ def backtranslate(options: argparse.Namespace) -> None:
     from ..evaluation.encoders import model_receipt
 
     _refuse_target(options)
-    for name in ("beams", "batch_size", "max_length"):
-        if not 1 <= (value := getattr(options, name)) <= 10_000:
-            raise UserError(f"{name}: {value} must be at least 1 and at most 10,000")
     sentences = _sentences(options)
     sizes = {"beams": options.beams, "max_length": options.max_length}
     there, back = options.languages or (None, None), (options.languages or (None, None))[::-1]

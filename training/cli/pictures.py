@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from ..environment import quiet_transformers
-from ..errors import UserError, refuse_bytes
-from .options import SENTEVAL, Command, refuse_unwritable_picture
+from ..errors import refuse_bytes
+from .options import SENTEVAL, Command, refuse_unwritable_picture, whole
 
 
 def add_commands(command: Command) -> None:
@@ -34,7 +34,9 @@ def add_commands(command: Command) -> None:
     sentences = "two or more sentences; each is a negative of the others"
     added.add_argument("--sentences", nargs="+", required=True, metavar="SENTENCE", help=sentences)
     added.add_argument("--out", required=True, metavar="FILE.png", help="file of the picture")
-    added.add_argument("--seed", type=int, default=0, help="seed of dropout and of the initial masks (default: 0)")
+    added.add_argument(
+        "--seed", type=whole(0, 2**32 - 1), default=0, help="seed of dropout and of the initial masks (default: 0)"
+    )
 
 
 def portrait(options: argparse.Namespace) -> None:
@@ -52,8 +54,6 @@ def weakened(options: argparse.Namespace) -> None:
 
     refuse_unwritable_picture(options.out)
     refuse_bytes("sentences", " ".join(options.sentences))
-    if not 0 <= options.seed < 2**32:
-        raise UserError(f"seed: {options.seed} must be at least 0 and below 2**32")
     quiet_transformers()  # else it warns about the base model, whose weights the checkpoint replaces
     draw_weakened_tokens(weakened_tokens(options.run_directory, options.sentences, seed=options.seed), options.out)
     print(options.out)

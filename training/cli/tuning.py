@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..environment import quiet_transformers
 from ..errors import UserError
-from .options import Command
+from .options import Command, whole
 from .reproducing import add_machines, hand_out, key_values, refuse_unused_machines
 
 OBJECTIVES = ("sts-dev", "sts-sickr-dev", "transfer-dev", "unlabelled")
@@ -28,7 +28,7 @@ def add_commands(command: Command) -> None:
     space = "YAML file with choices or an interval for each key, or a paper's: diffcse/appendix-a, prdsimcse/table-3"
     added.add_argument("--space", required=True, metavar="FILE", help=space)
     trials = "number of runs; if a space of choices has no more points than this, each is tried once"
-    added.add_argument("--trials", required=True, type=int, metavar="N", help=trials)
+    added.add_argument("--trials", required=True, type=whole(), metavar="N", help=trials)
     objective = "what is maximised: STS-B dev (default), its mean with SICK-R dev, the mean of the transfer tasks "
     objective += "on dev, or a criterion that needs no labels"
     added.add_argument("--objective", default="sts-dev", choices=OBJECTIVES, help=objective)
@@ -62,8 +62,6 @@ def tune(options: argparse.Namespace) -> None:
     from ..tuning.spaces import load_space
     from ..tuning.winner import make_winner, refuse_seen, winner_of, write_report
 
-    if options.trials < 1:
-        raise UserError(f"--trials: {options.trials} must be 1 or more")
     refuse_unused_machines(options)
     if options.sentences is not None and options.objective != "unlabelled":
         raise UserError("--sentences: only the objective without labels reads them; give --objective unlabelled too")

@@ -61,5 +61,5 @@ def test_nothing_begins_when_the_time_is_over():
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(UserError, match="precisions: 'bf32' must be one of bf16, fp16, no"):
-        benchmark_device(precisions=["bf32"])
+    with pytest.raises(UserError, match="methods: 'simsce' must be one of simcse, promptbert"):
+        benchmark_device(methods=["simsce"])

@@ -35,8 +35,6 @@ def test_the_side_that_runs_first_alternates():
     assert done == ["ours", "usual", "usual", "ours", "ours", "usual"]
     assert figures["median"] == {name: sorted(times)[1] for name, times in figures["seconds"].items()}
     assert figures["ratio"] == figures["median"]["ours"] / figures["median"]["usual"]
-    with pytest.raises(UserError, match="repeats: 0 must be at least 1"):
-        race(lambda: None, lambda: None, repeats=0)
 
 
 @pytest.mark.parametrize("name", ["STS16", "STSBenchmark"])

@@ -29,16 +29,9 @@ def test_scaling_is_measured_by_separate_runs(recipe, tmp_path, monkeypatch):
         benchmark_scaling(recipe(base_model="./no_such"), axes=["batch_size"])
 
 
-@pytest.mark.parametrize(
-    ("given", "line"),
-    [
-        ({"axes": ["inner_steps"]}, "axes: 'inner_steps' must be one of batch_size, max_length, processes"),
-        ({"repeats": 0}, "repeats: 0 must be at least 1"),
-    ],
-)
-def test_scaling_over_nothing_is_refused(recipe, given, line):
-    with pytest.raises(UserError, match=line):
-        benchmark_scaling(recipe(), **given)
+def test_scaling_over_what_the_method_lacks_is_refused(recipe):
+    with pytest.raises(UserError, match="axes: 'inner_steps' must be one of batch_size, max_length, processes"):
+        benchmark_scaling(recipe(), axes=["inner_steps"])
 
 
 def test_speeds_and_memory_are_drawn(tmp_path):
@@ -88,7 +81,6 @@ def test_a_run_that_cannot_start_says_why(recipe, benchmark):
     ("benchmark", "given", "line"),
     [
         (benchmark_start, {"lines": SHORT}, "lines: 10000 must be more than 10,000"),
-        (benchmark_soak, {"lines": 0}, "lines: 0 must be at least 1"),
         (benchmark_soak, {"every": 0.0}, "every: 0.0 must be above 0"),
     ],
 )

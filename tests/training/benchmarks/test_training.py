@@ -144,12 +144,6 @@ def test_the_parts_of_an_update_add_up_to_it(recipe):
     assert list(report["largest"].values()) == sorted(report["largest"].values(), reverse=True)
 
 
-@pytest.mark.parametrize("benchmark", [benchmark_memory, benchmark_epoch, benchmark_training])
-def test_at_least_one_step(recipe, benchmark):
-    with pytest.raises(UserError, match="steps: 0 must be at least 1"):
-        benchmark(recipe(), steps=0)
-
-
 @pytest.mark.slow
 def test_the_trainer_benchmark_reports_speed_and_memory_of_both(recipe):
     plain = recipe(projection="none", learning_rate=0.0)

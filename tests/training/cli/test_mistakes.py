@@ -128,7 +128,7 @@ TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model
         (f"encode BASE {{0}}/sentences.txt --pooling cls --to {{0}}/e --shard_size {10**30}", "shard_size: 10000"),
         (
             f"weakened {{0}}/run --sentences a b --out {{0}}/w.png --seed {10**30}",
-            "must be at least 0 and below 2**32",
+            "must be at least 0 and at most 4,294,967,295",
         ),
         (f"train {TRAIN} BASE --method simcse+simcse", "method: 'simcse' is given twice; give it once"),
         (f"train {TRAIN} BASE --text_columns a a --train_file {{0}}/pairs.csv", "text_columns: a is given twice"),
