@@ -29,14 +29,7 @@ RAW_TEXT = (
 def results_table(
     recipe: Recipe, results: list[dict], summary: list[dict] | None, baseline: dict[str, Any] | None = None
 ) -> str:
-    """Return the table of results, with the paper's numbers and the distance to them if it reports the same pairs.
-
-    Args:
-        recipe: the recipe of the run.
-        results: the results of the weights in the repository.
-        summary: mean and standard deviation over the seeds; `None` if there is one seed.
-        baseline: name and results of the base model, see `keep_baseline`; none if they were not recorded.
-    """
+    """Return the table of results, with the paper's numbers and the distance to them if it reports the same pairs."""
     if not results:
         return "Not evaluated."
     pairs, seeds = same_pairs(results), {entry["task"]: entry for entry in summary or []}
@@ -197,10 +190,6 @@ def _source(recipe: Recipe, file: str | None, dataset: str | None, columns: list
 def command(recipe: Recipe, runs: Sequence[dict]) -> str:
     """Return the training command: the recipe, and the keys that differ from it. Files have no paths.
 
-    Args:
-        recipe: the recipe of the run.
-        runs: training and machine of each seed, as in results files; the command sets their precision and processes.
-
     Example:
         >>> print(command(load_recipe("quickstart", {"seeds": "1, 2"}), []))
         accelerate launch -m csezoo.training.train quickstart --seeds 1 2
@@ -240,12 +229,7 @@ def _option(key: str, value: object) -> str:
 
 
 def neighbours_table(neighbours: Sequence[dict], before: str = "before training") -> str:
-    """Return the table of nearest sentences before and after training, with their cosines.
-
-    Args:
-        neighbours: as `side_by_side` returns them.
-        before: what the base model was: `as served`, or `untrained, cls`.
-    """
+    """Return the table of nearest sentences before and after training, with their cosines."""
     rows = [
         [plain(row["query"]), *(f"{row[side]['cosine']:.2f} {plain(row[side]['sentence'])}" for side in SIDES)]
         for row in neighbours
@@ -255,11 +239,7 @@ def neighbours_table(neighbours: Sequence[dict], before: str = "before training"
 
 
 def cost_table(runs: Sequence[dict]) -> str:
-    """Return the table of time, speed, memory and machine. Time and speed are means over the seeds.
-
-    Args:
-        runs: training and machine of each seed, as in results files; at least one.
-    """
+    """Return the table of time, speed, memory and machine. Time and speed are means over the seeds."""
     trainings = [run["training"] for run in runs]
     first = trainings[0]
     minutes = statistics.mean(training["seconds"] for training in trainings) / 60
@@ -273,8 +253,7 @@ def cost_table(runs: Sequence[dict]) -> str:
             memory.append(f"{max(training[key] for training in trainings) / 2**30:.1f} GiB ({name})")
     machine = runs[0]["machine"]
     where = f"{machine['device']}, processes: {first['processes']}, precision: {first['precision']}"
-    if "threads" in machine:  # older code did not record them
+    if "threads" in machine:  # two of the zoo's runs did not record them
         where += f", threads: {machine['threads']}"
-    rows += [["peak memory", ", ".join(memory)], ["machine", plain(where)]]
-    rows.append(["processor", plain(machine.get("processor", "its name was not recorded for this run"))])
+    rows += [["peak memory", ", ".join(memory)], ["machine", plain(where)], ["processor", plain(machine["processor"])]]
     return markdown_table(["", ""], *rows)

@@ -77,9 +77,6 @@ class Entry:
 def entries(directory: Path) -> list[Entry]:
     """Return what is in the directory of the cards and in the zoo: models that were trained here first, and of each
     status the one with the best average first.
-
-    Raises:
-        UserError: a recipe or a results file cannot be read.
     """
     runs = sorted(file.parent for file in directory.glob("*/results.json"))
     found = [_measured(run) for run in runs if (run / "recipe.yaml").is_file()]

@@ -10,10 +10,20 @@ from ..errors import UserError, one_line
 from ..files import refuse_links_out, refuse_other_file
 from ..tables import csv_table, markdown_table, plain
 from .entries import Entry, Score, entries
-from .listing import FILE, OF_MODEL, OF_SCORE, STS_AVERAGE, Model, shown_megabytes, shown_milliseconds, shown_score
+from .listing import (
+    FILE,
+    METHODS,
+    OF_MODEL,
+    OF_SCORE,
+    STS_AVERAGE,
+    Model,
+    shown_megabytes,
+    shown_milliseconds,
+    shown_score,
+)
 from .method_texts import all_ideas
 
-COLUMNS = ("name", "method", "base model", "data", "MB", "CPU ms", STS_AVERAGE, "status")
+COLUMNS = ("name", METHODS, "base model", "data", "MB", "CPU ms", STS_AVERAGE, "status")
 TITLE = "# Model cards"
 INTRODUCTION = f"""{TITLE}
 
@@ -31,10 +41,11 @@ Every recipe, every run in this directory and every checkpoint that the papers' 
   here. `csezoo convert` makes a repository of the zoo from it.
 * *recipe only*: no weights. The scores are those of the paper, if it reports this setting.
 
-MB is the size of the weights in float32. CPU ms is the processor time for one sentence of 16 word pieces, on one
-thread, measured by `csezoo benchmark serving` on random weights of the same shape. Both are of an adapter and its
-encoder, as PEFT loads them; merged, they are those of the encoder alone. All scores are in
-[`{FILE}`]({FILE}), which `csezoo models` reads."""
+`csezoo train --method` takes the methods. Other keys make the additions, such as `promptbert` (a prompt) and
+`simcse-sup` (labelled triplets). MB is the size of the weights in float32. CPU ms is the processor time for one
+sentence of 16 word pieces, on one thread, measured by `csezoo benchmark serving` on random weights of the same shape.
+Both are of an adapter and its encoder, as PEFT loads them; merged, they are those of the encoder alone. All scores are
+in [`{FILE}`]({FILE}), which `csezoo models` reads."""
 
 
 def write_cards(directory: Path) -> list[Entry]:
@@ -43,10 +54,6 @@ def write_cards(directory: Path) -> list[Entry]:
     Args:
         directory: the directory of the cards. A sub-directory with `recipe.yaml` and `results.json` is a measured run;
             its card is written there. JSON files in `untrained/` are results of encoders without training.
-
-    Raises:
-        UserError: a recipe or a results file cannot be read, a link leads out of the directory, it cannot be
-            written, or another index or results.csv is in it.
     """
     refuse_links_out(directory)
     refuse_other_file(directory / "README.md", TITLE, "out")

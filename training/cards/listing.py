@@ -17,6 +17,7 @@ from ..tables import text_table
 CARDS = Path(__file__).parents[2] / "model_cards"
 FILE = "results.csv"
 STS_AVERAGE = "STS average"
+METHODS = "methods and additions"  # `train --method` takes the methods, other keys make additions such as a prompt
 LOADABLE = "adapter here"
 MEASURED, PUBLISHED, RECIPE_ONLY = ("measured here", "published by its authors", "recipe only")
 STATUSES = (LOADABLE, MEASURED, PUBLISHED, RECIPE_ONLY)
@@ -134,10 +135,10 @@ def format_models(models: list[Model]) -> str:
 
     Example:
         >>> print(format_models([Model("a", "a/README.md", MEASURED, True, "simcse", "bert", "", None, 1.25)]))
-        model  method  base model  STS average  MB  CPU ms  status
-        a      simcse  bert                  -   -    1.25  measured here
+        model  methods and additions  base model  STS average  MB  CPU ms  status
+        a      simcse                 bert                  -   -    1.25  measured here
     """
-    table = [["model", "method", "base model", STS_AVERAGE, "MB", "CPU ms", "status"]]
+    table = [["model", METHODS, "base model", STS_AVERAGE, "MB", "CPU ms", "status"]]
     for model in models:
         numbers = [shown_score(model), shown_megabytes(model.bytes), shown_milliseconds(model.cpu_ms_per_sentence)]
         table.append([model.name, model.method, model.base_model, *(text or "-" for text in numbers), model.status])

@@ -81,10 +81,6 @@ def _by_task(entry: dict, values: str, average: str) -> dict[str, float]:
 def comparable(recipe: str | None, changed: Sequence[str] | None) -> list[PublishedRow]:
     """Return the papers' rows that a run may be compared with: those of its recipe, unless it changed it.
 
-    Args:
-        recipe: the name of the recipe that the run started from; `None` if it is not known.
-        changed: what the run changed of it, see `recipes.changes`; `None` if it is not known.
-
     Example:
         >>> [row.source for row in comparable("prdsimcse-roberta-base", [])]
         ['Wang and Lv 2024 (PrdSimCSE), table 4']
@@ -98,9 +94,6 @@ def same_pairs(results: list[dict]) -> set[str]:
     """Return the tasks measured as in the papers, and the average of each suite of which all tasks are among them.
 
     MTEB's SICK-R, for example, has other pairs, and `transfer-fast` another protocol.
-
-    Args:
-        results: the results of one model, each with `task` and `rows`.
     """
     tasks = {result["task"] for result in results if _as_in_papers(result)}
     return tasks | {average for *suite, average in SUITES.values() if set(suite) <= tasks}

@@ -34,15 +34,7 @@ class Conversion:
 def released_card(
     name: str, kind: Kind, entry: Released | None, conversion: Conversion | None = None, *, ideas_at: str | None = None
 ) -> ModelCard:
-    """Return the card of a released checkpoint, or of another one of its kind.
-
-    Args:
-        name: its Hub id, or the name of its directory.
-        kind: the rules of its kind.
-        entry: what is known of it; None if it is not among the released ones.
-        conversion: None for a checkpoint that was not converted.
-        ideas_at: path from the card to the pictures of the methods' ideas; without it, the card shows none.
-    """
+    """Return the card of a released checkpoint, or of another one of its kind."""
     title = name.rpartition("/")[2]
     repository, commit = kind.release.split("@")
     text = conversion.license if conversion else None

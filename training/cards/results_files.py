@@ -11,7 +11,6 @@ from ..errors import UserError, one_line
 from ..evaluation.report import AVERAGE
 from ..evaluation.tasks.names import STS_TASKS, TRANSFER_TASKS
 from ..files import read_json
-from ..recipes import changes, load_recipe
 from ..tables import csv_table, latex_table, markdown_table, mean_and_deviation, plain
 from .published import TRANSFER_AVERAGE, comparable, same_pairs
 
@@ -27,12 +26,6 @@ def read_rows(path: str) -> list[Row]:
     """Return the rows of a results file: the model's and, if a paper reports its recipe, the paper's and the distance.
 
     A cell is mean ± standard deviation over seeds, or one value. Distances are in standard deviations over seeds.
-
-    Args:
-        path: `results.json` of a run, or a file written by `csezoo evaluate --out`.
-
-    Raises:
-        UserError: it is not a results file.
     """
     report = read_json(Path(path))
     try:
@@ -49,7 +42,7 @@ def read_rows(path: str) -> list[Row]:
                 cells[TRANSFER_AVERAGE] = f"{statistics.mean(scores[task][0] for task in TRANSFER_TASKS):.2f}"
         if wrong := [task for task in cells if not isinstance(task, str)]:
             raise TypeError(f"the task {wrong[0]!r} is not text")
-        return [(name, cells), *_published_rows(name, report, _changed(report, Path(path)))]
+        return [(name, cells), *_published_rows(name, report)]
     except (UserError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is not a results file ({one_line(error)})") from error
 
@@ -77,17 +70,9 @@ def model_name(model: str) -> str:
     return f"{above[-1]}/{name}" if name.startswith("seed-") and above else name
 
 
-def _changed(report: dict, path: Path) -> list[str] | None:
-    """Return what a run changed of its recipe. Older results do not say it; the recipe beside them does."""
-    recipe = path.with_name("recipe.yaml")
-    if "changed" in report or "recipe" not in report or not recipe.is_file():
-        return report.get("changed")
-    return changes(load_recipe(str(recipe)))
-
-
-def _published_rows(name: str, report: dict, changed: list[str] | None) -> list[Row]:
+def _published_rows(name: str, report: dict) -> list[Row]:
     """Return the paper's numbers on the same pairs, and the run's distance to them."""
-    published = comparable(report.get("recipe"), changed)
+    published = comparable(report.get("recipe"), report.get("changed"))
     rows, pairs = [], same_pairs(report["results"]) if published else set()
     for row in published:
         scores = {task: score for task, score in row.scores.items() if task in pairs}

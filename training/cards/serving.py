@@ -50,9 +50,6 @@ def shape_of(base_model: str, method: str, model: dict[str, Any], whitening: int
 
     A model with other layers of its own (IS-BERT's convolutions) has no base here, so that it is not measured as if it
     were without them.
-
-    Args:
-        base_model: of the recipe, like the other arguments.
     """
     from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
     from csezoo.modeling.methods import method as classes_of  # imports torch, as `method_keys` does
@@ -72,11 +69,7 @@ def shape_of(base_model: str, method: str, model: dict[str, Any], whitening: int
 
 
 def read_serving(directory: Path) -> dict[str, dict[str, Any]]:
-    """Return size and time by the name of the shape; nothing if they were never measured.
-
-    Raises:
-        UserError: the file is damaged.
-    """
+    """Return size and time by the name of the shape; nothing if they were never measured."""
     if not (directory / FILE).is_file():
         return {}
     content = read_json(directory / FILE)

@@ -12,7 +12,7 @@ from csezoo.training.cards.results_files import format_rows, read_rows
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.report import AVERAGE
 from csezoo.training.evaluation.tasks.names import RELEASED_PAIRS, STS_TASKS, TRANSFER_TASKS
-from csezoo.training.recipes import changes, dump_recipe, load_recipe, recipe_names
+from csezoo.training.recipes import changes, load_recipe, recipe_names
 
 ENTRIES = [
     (recipe, row)
@@ -114,16 +114,6 @@ def test_only_an_unchanged_recipe_of_a_paper_is_compared_and_only_several_seeds_
 )
 def test_what_a_run_has_changed_of_its_recipe(name, overrides, changed):
     assert changes(load_recipe(name, overrides)) == changed
-
-
-def test_the_recipe_beside_older_results_says_what_was_changed(tmp_path, results_file):
-    results_file()
-    report = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
-    del report["changed"]
-    (tmp_path / "results.json").write_text(json.dumps(report), encoding="utf-8")
-    for overrides, rows in (({"seeds": [1, 2]}, 3), ({"batch_size": 128}, 1)):
-        dump_recipe(load_recipe("simcse-bert-base-uncased", overrides), tmp_path / "recipe.yaml")
-        assert len(read_rows(str(tmp_path / "results.json"))) == rows
 
 
 def transfer_file(path, **changes):

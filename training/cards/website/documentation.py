@@ -22,11 +22,6 @@ def write_documentation(docs: Path, cards: Path, directory: Path) -> None:
 
     Links to other pages and to cards become links to their HTML pages. Links to other files of the repository become
     plain text, because the website does not have these files.
-
-    Args:
-        docs: a directory of Markdown pages. `README.md` is the index: its links set the order of the navigation.
-        cards: the directory of the cards.
-        directory: the directory of the website, written by `write_website` before.
     """
     refuse_documentation(docs)
     try:
@@ -53,11 +48,7 @@ def write_documentation(docs: Path, cards: Path, directory: Path) -> None:
 
 
 def refuse_documentation(docs: Path) -> None:
-    """Refuse documentation without an index, links that would put other files into the website, and unreadable pages.
-
-    Raises:
-        UserError: there is no index, a link leads out of the directory, or a page cannot be read.
-    """
+    """Refuse documentation without an index, with links out of its directory, or with unreadable pages."""
     if not (docs / INDEX).is_file():
         raise UserError(f"docs: {docs / INDEX} is missing")
     refuse_links_out(docs)

@@ -36,9 +36,6 @@ def refuse_place(directory: Path, *sources: Path) -> None:
     """Refuse a website inside of a directory that it is made from, or in place of another website.
 
     In the first case it would become a part of itself.
-
-    Raises:
-        UserError: it is one of these.
     """
     for source in sources:
         if directory.resolve().is_relative_to(source.resolve()):
@@ -49,17 +46,7 @@ def refuse_place(directory: Path, *sources: Path) -> None:
 
 
 def write_website(cards: Path, entries: list[Entry], directory: Path, *, docs: bool = False) -> None:
-    """Write the table of all models, a page for each card, and the files that the cards link.
-
-    Args:
-        cards: the directory of the cards.
-        entries: the rows of their index.
-        directory: the directory of the website, created if needed. Other files in it are kept.
-        docs: whether the website has the documentation too, which `write_documentation` writes.
-
-    Raises:
-        UserError: the directory cannot be written or is in that of the cards, or a link leads out of the latter.
-    """
+    """Write the table of all models, a page for each card, and the files that the cards link."""
     refuse_place(directory, cards)
     refuse_links_out(cards)
     try:

@@ -38,7 +38,7 @@ if (table) {
     for (const row of rows) {
       const shown = [...row.cells].filter((cell) => !cell.hidden).map((cell) => cell.textContent.toLowerCase());
       const found = words.every((word) => shown.some((cell) => cell.includes(word)));
-      const fits = !method || text(row, "method").split(" + ").includes(method);
+      const fits = !method || text(row, "methods and additions").split(" + ").includes(method);
       row.hidden = !found || !fits || Boolean(backbone && text(row, "base model") !== backbone);
     }
     document.getElementById("count").textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length}`;
