@@ -47,9 +47,6 @@ def save_adapter(directory: Path, base: PreTrainedModel, tuned: PreTrainedModel,
         directory: a new directory.
         base, tuned: of the same class. Poolers are left out, because no model of the zoo has one.
         base_name: Hub id of the base.
-
-    Raises:
-        UserError: they are equal, or differ in more than linear layers of low rank.
     """
     linear = {f"{name}.weight": name for name, module in base.named_modules() if isinstance(module, nn.Linear)}
     others = tuned.state_dict()
@@ -117,9 +114,6 @@ def adapter_of_run(run: str, directory: Path, base: str | None = None) -> None:
         run: a run directory whose recipe has a `lora_rank`.
         directory: a new directory.
         base: Hub id of the base model, if the recipe names a directory.
-
-    Raises:
-        UserError: the run is not finished, or its encoder is more than that of its base model and an adapter.
     """
     if missing := [name for name in ("best", "recipe.yaml", "results.json") if not Path(run, name).exists()]:
         raise UserError(f"{run} has no {', '.join(missing)}; give the directory of a finished run")
@@ -163,11 +157,7 @@ def verify_adapter(staged: Path) -> str:
 
 
 def find_adapter(name: str) -> Path:
-    """Return the directory of an adapter: one of the zoo by its name, a directory, or one of the Hub.
-
-    Raises:
-        UserError: there is none, or a file is missing.
-    """
+    """Return the directory of an adapter: one of the zoo by its name, a directory, or one of the Hub."""
     directory = CARDS / name if (CARDS / name / ADAPTER).is_file() else local_directory(name)
     if missing := [file for file in NEEDED if not (directory / file).is_file()]:
         known = ", ".join(sorted(file.parent.name for file in CARDS.glob(f"*/{ADAPTER}"))) or "none"
@@ -176,11 +166,7 @@ def find_adapter(name: str) -> Path:
 
 
 def base_weights(base: str, revision: str | None = None) -> Path:
-    """Return the file with a base model's weights.
-
-    Raises:
-        UserError: it cannot be found.
-    """
+    """Return the file with a base model's weights."""
     file = repository_file(base, BASE_WEIGHTS, revision)
     if file is None:
         raise UserError(f"{base} has no {BASE_WEIGHTS}, or cannot be reached; give --base DIR with a copy of it")

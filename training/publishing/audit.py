@@ -73,11 +73,7 @@ def audit_repository(repository: str, revision: str | None = None) -> tuple[str,
 
 
 def audit(directory: Path, releases: Path = RELEASES) -> list[Finding]:
-    """Return the findings in a directory, by file.
-
-    Raises:
-        UserError: it has far more files than a repository.
-    """
+    """Return the findings in a directory, by file."""
     code = known_code(releases)
     try:
         found = list(islice(directory.rglob("*"), MOST_FILES + 1))

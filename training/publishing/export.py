@@ -14,8 +14,6 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from csezoo.modeling.serving.modeling_csezoo import CsezooModel
-
 from ..errors import UserError, one_line, refuse_missing
 from ..evaluation.encoders import checkpoint_tokenizer, load_checkpoint
 from ..files import empty_target, new_directory
@@ -39,6 +37,10 @@ batch = tokenizer(texts, padding=True, truncation=True, return_tensors="np")
 inputs = {{name: batch[name] for name in ("input_ids", "attention_mask")}}
 embeddings = session.run(["sentence_embedding"], inputs)[0]
 ```"""
+CUT = (
+    "The vectors are cut to their first {kept} of {size} dimensions. Servers that read only the module `Pooling` "
+    "return all of them: keep the first {kept}."
+)
 NOT_A_NUMBER = "It returns nan for a row that is padded on the left, or that lacks the template's mask token."
 
 
@@ -108,42 +110,20 @@ def export(
             encoder.config.csezoo["truncate_dim"] = truncate_dim
             encoder.save_pretrained(partial)
         bar.update()
-        lines = [] if truncate_dim is None else [_cut(truncate_dim, size)]
+        lines = [] if truncate_dim is None else [CUT.format(kept=truncate_dim, size=size)]
         if onnx:
-            lines += _write_onnx(partial, encoder, tokenizer, quantize, openvino, data, report)
+            file = partial / "onnx" / "model.onnx"
+            write_onnx(file, encoder, tokenizer, _texts(tokenizer))
+            lines += [ONNX.format(name=PLACEHOLDER), *([] if encoder.causal else [NOT_A_NUMBER])]
+        if quantize:
+            measured = quantize_and_measure(file, encoder, tokenizer, openvino=openvino, data=data)
+            for line in measured:
+                report(line)
+            lines += measured
         bar.update()
         _add_to_card(partial, lines)
         add_checksums(partial)
         bar.update()
-
-
-def _cut(truncate_dim: int, size: int) -> str:
-    return (
-        f"The vectors are cut to their first {truncate_dim} of {size} dimensions. Servers that read only the module "
-        f"`Pooling` return all of them: keep the first {truncate_dim}."
-    )
-
-
-def _write_onnx(
-    directory: Path,
-    encoder: CsezooModel,
-    tokenizer: PreTrainedTokenizerBase,
-    quantize: str | None,
-    openvino: bool,
-    data: str | None,
-    report: Callable[[str], None],
-) -> list[str]:
-    """Write the ONNX files; return the paragraphs of the card on them."""
-    file = directory / "onnx" / "model.onnx"
-    write_onnx(file, encoder, tokenizer, _texts(tokenizer))
-    lines = [ONNX.format(name=PLACEHOLDER), *([] if encoder.causal else [NOT_A_NUMBER])]
-    if quantize:
-        measured = quantize_and_measure(file, encoder, tokenizer, openvino=openvino, data=data)
-        more = [line for one in measured for line in one.lines()]
-        for line in more:
-            report(line)
-        lines += more
-    return lines
 
 
 def _texts(tokenizer: PreTrainedTokenizerBase) -> list[str]:

@@ -23,11 +23,7 @@ NO_CHECKSUMS = "files: there are no checksums, because save_pretrained wrote the
 
 
 def add_checksums(directory: Path) -> None:
-    """Add the checksums of all files, and the versions of all libraries, to the fingerprint of a saved repository.
-
-    Args:
-        directory: the repository, complete except for its card, which has no checksum.
-    """
+    """Add the checksums of all files, and the versions of all libraries, to the fingerprint of a saved repository."""
     saved = json.loads((directory / FINGERPRINT_NAME).read_text(encoding="utf-8"))
     paths = {file.relative_to(directory).as_posix(): file for file in sorted(directory.rglob("*")) if file.is_file()}
     files = {name: sha256(file) for name, file in paths.items() if name not in WITHOUT_CHECKSUM}
@@ -99,11 +95,7 @@ def _has_rows_of_numbers(value: object) -> bool:
 
 
 def read_fingerprint(directory: Path, repository: str) -> dict:
-    """Read the fingerprint of a repository.
-
-    Raises:
-        UserError: there is none, or it is not one.
-    """
+    """Read the fingerprint of a repository."""
     path = directory / FINGERPRINT_NAME
     if not path.is_file():
         if (directory / "best").is_dir():

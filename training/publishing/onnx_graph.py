@@ -62,9 +62,6 @@ def write_onnx(
     Inputs are `input_ids` and `attention_mask` `(batch, tokens)` of any size; outputs are `last_hidden_state` and
     `sentence_embedding`, after pooling and the layers that follow it. The one file contains the weights too, so it is
     limited to 2 GB.
-
-    Raises:
-        UserError: the vectors differ by more than `TOLERANCE`.
     """
     from onnxruntime import InferenceSession
 

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +27,7 @@ OPENVINO_FILE = "openvino_model_qint8_quantized.xml"  # the name that sentence-t
 BATCH_SIZE = 32
 ROUNDS = 5
 Encode = Callable[[list[str]], np.ndarray]
+NOT_MEASURED = "What it costs on STS was not measured: `--data` of `csezoo export` measures it."
 # What speed and similarity are measured on: 96 sentences of 5 to 20 words.
 MEASURED_TEXTS = [
     f"{who} {does} {what}{where}."
@@ -53,41 +53,6 @@ CALIBRATION_TEXTS = [
         ", because the last train to the airport leaves at ten past six in the morning and nobody had bought tickets?",
     )
 ]
-
-
-@dataclass(frozen=True)
-class Quantized:
-    """What int8 saves and costs.
-
-    Args:
-        file: its name in the export.
-        size: bytes of the file, as a share of the float32 file's.
-        processor_time: of a forward pass, as a share of torch's in float32, one thread each.
-        similarity: the lowest cosine of a sentence's vectors in int8 and float32.
-        before, after: results on the seven STS tasks in float32 and int8; empty without data.
-    """
-
-    file: str
-    size: float
-    processor_time: float
-    similarity: float
-    before: list[dict]
-    after: list[dict]
-
-    def lines(self) -> list[str]:
-        """Return what the command prints and the card says."""
-        lines = [
-            f"`{self.file}` has {self.size:.0%} of the bytes of `onnx/model.onnx`. A forward pass takes "
-            f"{self.processor_time:.2f} of the processor time that torch needs in float32 (one thread, the machine of "
-            f"the export). The lowest cosine of a sentence's vectors before and after is {self.similarity:.4f}, over "
-            f"{len(MEASURED_TEXTS)} sentences."
-        ]
-        if not self.before:
-            return [*lines, "What it costs on STS was not measured: `--data` of `csezoo export` measures it."]
-        cost = average(self.before) - average(self.after)
-        table = format_table([("float32", self.before), ("int8", self.after)])
-        change = f"{'loses' if cost >= 0 else 'gains'} {abs(cost):.2f} points"
-        return [*lines, f"On the seven STS tasks it {change} (Spearman x 100):", f"```\n{table}\n```"]
 
 
 def write_int8(file: Path) -> Path:
@@ -187,8 +152,13 @@ def quantize_and_measure(
     *,
     openvino: bool = False,
     data: str | None = None,
-) -> list[Quantized]:
-    """Write the int8 files, and measure what they save and cost."""
+) -> list[str]:
+    """Write the int8 files, and measure what they save and cost.
+
+    Returns:
+        What the command prints and the card says: bytes, processor time, the lowest cosine, and scores on the seven
+            STS tasks if there is `data`.
+    """
 
     def by_torch(texts: list[str]) -> np.ndarray:
         return encoder.encode(texts, tokenizer, batch_size=BATCH_SIZE)
@@ -199,18 +169,26 @@ def quantize_and_measure(
         written = write_openvino_int8(file, tokenizer)
         size = sum(part.stat().st_size for part in written.parent.iterdir())
         found.append((written, size, openvino_encoder(written, tokenizer)))
-    before = [] if data is None else evaluate(by_torch, ["sts"], data)["results"]
-    return [
-        Quantized(
-            f"{written.parent.name}/{written.name}",
-            size / file.stat().st_size,
-            processor_time(encode, by_torch),
-            float((unit_vectors(encode(MEASURED_TEXTS)) * unit_vectors(by_torch(MEASURED_TEXTS))).sum(1).min()),
-            before,
-            [] if data is None else evaluate(encode, ["sts"], data)["results"],
+    before = evaluate(by_torch, ["sts"], data)["results"] if data else []
+    lines = []
+    for written, size, encode in found:
+        cosines = (unit_vectors(encode(MEASURED_TEXTS)) * unit_vectors(by_torch(MEASURED_TEXTS))).sum(1)
+        lines.append(
+            f"`{written.parent.name}/{written.name}` has {size / file.stat().st_size:.0%} of the bytes of "
+            f"`onnx/model.onnx`. A forward pass takes {processor_time(encode, by_torch):.2f} of the processor time "
+            "that torch needs in float32 (one thread, the machine of the export). The lowest cosine of a sentence's "
+            f"vectors before and after is {cosines.min():.4f}, over {len(MEASURED_TEXTS)} sentences."
         )
-        for written, size, encode in found
-    ]
+        lines += cost(before, evaluate(encode, ["sts"], data)["results"]) if data else [NOT_MEASURED]
+    return lines
+
+
+def cost(before: list[dict], after: list[dict]) -> list[str]:
+    """Return what int8 costs on the seven STS tasks, from results in float32 and in int8."""
+    lost = average(before) - average(after)
+    change = f"{'loses' if lost >= 0 else 'gains'} {abs(lost):.2f} points"
+    table = format_table([("float32", before), ("int8", after)])
+    return [f"On the seven STS tasks it {change} (Spearman x 100):", f"```\n{table}\n```"]
 
 
 def processor_time(first: Encode, second: Encode) -> float:

@@ -25,12 +25,6 @@ def save_repository(
     """Write a complete Hub repository, with a card that has no results yet.
 
     After an interruption, `directory` is either complete or unchanged.
-
-    Args:
-        directory: the repository; replaced if it exists.
-        serving_model: the trained encoder.
-        tokenizer: the serving tokenizer.
-        recipe: the recipe of the run, for the card.
     """
     partial = directory.with_name(directory.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -42,12 +36,7 @@ def save_repository(
 
 
 def save_card(directory: Path, recipe: Recipe, report: dict[str, Any], *, adapter: str | None = None) -> None:
-    """Write a repository's card, with the pictures of the run that are in it and those that explain its methods.
-
-    Args:
-        directory: the repository.
-        recipe, report, adapter: as for `model_card`.
-    """
+    """Write a repository's card, with the pictures of the run that are in it and those that explain its methods."""
     for picture in ideas(text_names(recipe)):
         shutil.copy(picture, directory)
     pictures = [name for name in PICTURES if (directory / name).is_file()]

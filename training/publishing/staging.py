@@ -46,14 +46,6 @@ def stage(run: str, to: str, staged: Path) -> None:
     """Stage the files of a run: those of its `best/`, the recipe and the results; or those of a repository directory.
 
     Files are linked, not copied. Hidden files are left out. `.eval_results` is made from the card.
-
-    Args:
-        run: a run directory with `best/` in it, or a repository directory itself.
-        to: `ORG/NAME`; it replaces the placeholder on the card.
-        staged: an empty directory.
-
-    Raises:
-        UserError: a file is missing, or a link leads out of the run.
     """
     directory = finished_repository(run)
     refuse_links_out(directory, *(Path(run, name) for name in ("best", *OF_THE_RUN)), root=Path(run))
@@ -77,11 +69,7 @@ def hide_paths(staged: Path) -> None:
 
 
 def finished_repository(run: str, needed: tuple[str, ...] = NEEDED) -> Path:
-    """Return the `best/` of a run, or `run` itself if it is a repository directory.
-
-    Raises:
-        UserError: files are missing.
-    """
+    """Return the `best/` of a run, or `run` itself if it is a repository directory."""
     directory = Path(run, "best") if Path(run, "best").is_dir() else Path(run)
     if missing := [name for name in needed if not (directory / name).is_file()]:
         raise UserError(f"{directory} has no {', '.join(missing)}; give a run directory with a finished best/ in it")
@@ -147,11 +135,7 @@ def _without_directories(value: Any) -> Any:
 
 
 def verify_files(staged: Path) -> str:
-    """Check card metadata, audit and checksums, without loading the model.
-
-    Raises:
-        UserError: the first problem.
-    """
+    """Check card metadata, audit and checksums, without loading the model."""
     card = _card(staged).data.to_dict()
     fingerprint = read_fingerprint(staged, str(staged))
     if missing := [key for key in METADATA if not card.get(key)]:
@@ -170,11 +154,7 @@ def verify_files(staged: Path) -> str:
 
 
 def verify_as_a_stranger(staged: Path) -> str:
-    """Load and verify the model in a new process with torch and transformers, but without csezoo, Hub and token.
-
-    Raises:
-        UserError: the model does not load, or its token ids or vectors differ from the fingerprint.
-    """
+    """Load and verify the model in a new process with torch and transformers, but without csezoo, Hub and token."""
     with tempfile.TemporaryDirectory() as home:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
         environment |= {"HF_HOME": home, "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}

@@ -91,11 +91,7 @@ class Item:
 
 @functools.cache
 def load_item(name: str) -> Item:
-    """Read and check the manifest of an item.
-
-    Raises:
-        UserError: there is no such item, or something in the manifest is wrong.
-    """
+    """Read and check the manifest of an item."""
     raw = _read(name)
     columns = _columns(name, raw)
     refuse_unknown(name, raw, ITEM_KEYS)

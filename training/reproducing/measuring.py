@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -116,10 +117,7 @@ def _parameters(file: Path) -> dict[str, int]:
     sizes = {}
     with safe_open(file, framework="numpy") as tensors:
         for name in tensors.keys():  # noqa: SIM118  # no mapping: it cannot be iterated over
-            size = 1
-            for length in tensors.get_slice(name).get_shape():
-                size *= length
-            sizes[name] = size
+            sizes[name] = math.prod(tensors.get_slice(name).get_shape())
     return sizes
 
 

@@ -28,11 +28,7 @@ def _by_number(name: str) -> tuple[str, int, str]:
 
 
 def item_file(name: str) -> Path:
-    """Return the file of an item's manifest.
-
-    Raises:
-        UserError: there is no such item.
-    """
+    """Return the file of an item's manifest."""
     names = item_names()
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1)

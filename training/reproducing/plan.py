@@ -89,9 +89,6 @@ def plan(
         rows: names of rows, or patterns such as `DiffAug*`; all by default.
         overrides: keys for every trained row, beside its own.
         profile: other base models, other data, fewer updates.
-
-    Raises:
-        UserError: no row has such a name, or a key or value is wrong.
     """
     chosen = [row for row in item.rows if not rows or any(_matches(row, name) for name in rows)]
     for name in rows:
@@ -144,13 +141,7 @@ def _file(kind: str, settings: dict[str, Any]) -> str:
 
 
 def run_of(source: str, recipe: Recipe, values: dict[str, Any], seed: int, out: Path) -> Run:
-    """Return the run of a recipe with a seed, in a directory that is named after all keys that its numbers depend on.
-
-    Args:
-        source: the recipe's name, or the path of its file.
-        values: what its command sets beside the source.
-        out: of everything that is made.
-    """
+    """Return the run of a recipe with a seed. Its directory is named after all keys that its numbers depend on."""
     directory = out / "runs" / f"{recipe.name}-{identity(deciding_keys(recipe))}" / f"seed-{seed}"
     words = tuple((key, as_word(value)) for key, value in values.items())
     return Run(directory, str(directory / "best"), replace(recipe, seeds=[seed]), source, words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..files import read_json
@@ -51,19 +51,12 @@ class Line:
     x: float | None = None
     group: str = ""
 
-    def to_dict(self) -> dict:
-        return asdict(self)
-
 
 def compare(values: Sequence[float], paper: float | None, paper_sd: float | None, paper_runs: int) -> Cell:
     """Compare the values of our runs with a number of a paper.
 
     z is Welch's statistic: the difference of the means over the root of the summed squared standard errors. Where only
     one side has a standard deviation, the other is assumed to have the same.
-
-    Args:
-        paper, paper_sd: mean and standard deviation that the paper prints.
-        paper_runs: how many runs they are of.
 
     Example:
         >>> cell = compare([76.0, 77.0, 78.0], 76.25, None, 1)
@@ -85,13 +78,7 @@ def compare(values: Sequence[float], paper: float | None, paper_sd: float | None
 
 
 def pool(planned: Planned, columns: Sequence[Column], source: str, failed: dict[Path, str]) -> Line:
-    """Pool the runs of a row.
-
-    Args:
-        planned: the row with its runs.
-        source: of the paper's numbers, unless the row has its own.
-        failed: the runs that failed, with the reason.
-    """
+    """Pool the runs of a row."""
     row = planned.row
     results = {run.directory: read_results(run) for run in planned.runs}
     cells = {}

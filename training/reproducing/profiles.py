@@ -92,9 +92,6 @@ def load_profile(path: str | None, data: str | None = None) -> Profile:
 
     Args:
         data: `hub` or a directory, instead of the profile's.
-
-    Raises:
-        UserError: it is not a profile, an entry is of another type, or a directory or file in it does not exist.
     """
     profile = _read(path) if path is not None else Profile()
     if not data:

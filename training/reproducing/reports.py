@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from .estimates import estimate
+from .estimates import Estimate, estimate
 from .manifests import Item, load_item
 from .measuring import finished
 from .names import item_names
@@ -47,34 +47,32 @@ def describe(item: Item, planned: Sequence[Planned]) -> str:
     The total is that of the runs that are not finished.
     """
     lines = [f"{item.name}: {item.title}", item.source, ""]
-    updates, hours, unknown = 0, 0.0, 0
+    left: dict[Path, Estimate | None] = {}  # a finished model has no cost
     for row in planned:
         lines.append(row.row.label + (f"  ({'; '.join(row.reasons)})" if row.reasons else ""))
         for run in row.runs:
-            done = "finished  " if finished(run, item.columns) else ""
-            if run.recipe is None:
-                pooling = f" --pooling {run.pooling}" if run.pooling else ""
-                serving = f" --serving {run.serving}" if run.serving else ""
-                verb = "evaluate" if run.kind is None else "convert and evaluate"
-                lines.append(f"  {done}{verb} {run.model}{pooling}{serving}")
-                continue
-            cost = estimate(run.recipe)
-            lines.append(f"  {done}csezoo train {shlex.join(run.command())}")
-            shown = "unknown" if cost.updates is None else f"{cost.updates:,}"
-            hour = "unknown" if cost.hours is None else f"{cost.hours:.2f}"
-            lines.append(f"    updates {shown}  hours {hour}  memory {cost.gigabytes:.0f} GB")
-    runs = [run for run in unique_runs(planned) if not finished(run, item.columns)]
-    for run in runs:
-        if run.recipe is not None:
-            cost = estimate(run.recipe)
-            updates += cost.updates or 0
-            hours += cost.hours or 0.0
-            unknown += cost.updates is None
-    trained = sum(run.recipe is not None for run in runs)
-    total = (
-        f"{trained} runs to train, {len(runs) - trained} models to evaluate; {updates:,} updates, about {hours:.1f} "
-    )
-    total += "hours on one Quadro RTX 8000" + (f", and {unknown} runs whose data is not known" if unknown else "")
+            done, cost = finished(run, item.columns), estimate(run.recipe) if run.recipe else None
+            lines.append(f"  {'finished  ' if done else ''}{_work(run)}")
+            if cost is not None:
+                updates = "unknown" if cost.updates is None else f"{cost.updates:,}"
+                hours = "unknown" if cost.hours is None else f"{cost.hours:.2f}"
+                lines.append(f"    updates {updates}  hours {hours}  memory {cost.gigabytes:.0f} GB")
+            if not done:
+                left[run.directory] = cost
+    costs = [cost for cost in left.values() if cost is not None]
+    unknown = sum(cost.updates is None for cost in costs)
+    total = f"{len(costs)} runs to train, {len(left) - len(costs)} models to evaluate; "
+    total += f"{sum(cost.updates or 0 for cost in costs):,} updates, "
+    total += f"about {sum(cost.hours or 0.0 for cost in costs):.1f} hours on one Quadro RTX 8000"
+    total += f", and {unknown} runs whose data is not known" if unknown else ""
     return "\n".join(
         [*lines, "", total, *(f"note: {note}" for note in item.notes), *(f"needs {n}" for n in item.needs)]
     )
+
+
+def _work(run: Run) -> str:
+    if run.recipe is not None:
+        return f"csezoo train {shlex.join(run.command())}"
+    options = {"pooling": run.pooling, "serving": run.serving}
+    words = [f" --{name} {value}" for name, value in options.items() if value]
+    return f"{'evaluate' if run.kind is None else 'convert and evaluate'} {run.model}{''.join(words)}"

@@ -35,43 +35,23 @@ WAIT = 10  # seconds between two looks at a run that another process makes
 WATCH = 1  # seconds between two looks at a run that this process trains
 
 
-def launch(run: Run, launcher: Sequence[str] = ()) -> list[str]:
-    """Return the command that trains a run.
-
-    Args:
-        launcher: options of `accelerate launch`, such as `--config_file FILE`.
-    """
-    return [
-        sys.executable,
-        "-m",
-        "accelerate.commands.launch",
-        *launcher,
-        "-m",
-        "csezoo.training.train",
-        *run.command(),
-    ]
-
-
 def train(run: Run, launcher: Sequence[str] = (), watch: Callable[[], None] | None = None) -> None:
     """Train a run in a process of its own. Its output is in `train.log` in the directory of the run.
 
     Args:
-        launcher: options of `accelerate launch`.
+        launcher: options of `accelerate launch`, such as `--config_file FILE`.
         watch: called every second while the run trains. An error that it raises ends the run.
-
-    Raises:
-        UserError: the process failed; with its last line.
     """
     run.directory.mkdir(parents=True, exist_ok=True)
     log = run.directory / "train.log"
+    start = [sys.executable, "-m", "accelerate.commands.launch", *launcher]
+    command = [*start, "-m", "csezoo.training.train", *run.command()]
     with log.open("a", encoding="utf-8") as output:
         before = output.tell()
-        output.write(f"$ {shlex.join(launch(run, launcher))}\n")
+        output.write(f"$ {shlex.join(command)}\n")
         output.flush()
         # A group of its own, because accelerate does not pass signals to the processes that it starts.
-        process = subprocess.Popen(
-            launch(run, launcher), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             while watch and process.poll() is None:
                 watch()
@@ -149,11 +129,7 @@ def make(
 
 
 def make_one(run: Run, **options: Any) -> None:
-    """Train and evaluate one run; the options are those of `make`.
-
-    Raises:
-        UserError: it failed.
-    """
+    """Train and evaluate one run; the options are those of `make`."""
     for reason in make([run], **options).values():
         raise UserError(reason)
 

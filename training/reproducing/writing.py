@@ -6,11 +6,11 @@ import html
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
-from markdown_it import MarkdownIt
-
 from ..cards.results_files import format_rows
+from ..cards.website.markdown import MARKDOWN
 from ..files import replace_file, write_json
 from ..loop.weakened import weakened_tokens
 from ..pictures.points import draw_points
@@ -20,7 +20,6 @@ from .manifests import Item
 from .plan import Planned, Run
 from .pooling import Cell, Line, mark_other_data
 
-MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
@@ -67,16 +66,7 @@ SHOWN: dict[str, Callable[[Cell], str]] = {
 
 
 def write_item(item: Item, planned: list[Planned], lines: list[Line], directory: Path, data: str) -> list[Path]:
-    """Write the table, the results with their receipts, and the pictures of an item.
-
-    Args:
-        planned: its rows with their runs.
-        directory: of the item; created if needed.
-        data: for the portraits of a figure.
-
-    Returns:
-        What was written.
-    """
+    """Write the table, the results with their receipts, and the pictures of an item."""
     directory.mkdir(parents=True, exist_ok=True)
     lines = mark_other_data(lines)
     rows = table_rows(lines)
@@ -95,7 +85,7 @@ def write_item(item: Item, planned: list[Planned], lines: list[Line], directory:
         "source": item.source,
         "notes": item.notes,
         "needs": item.needs,
-        "rows": [line.to_dict() for line in lines],
+        "rows": [asdict(line) for line in lines],
     }
     write_json(directory / "results.json", results)
     return [

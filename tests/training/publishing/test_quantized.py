@@ -15,7 +15,7 @@ from csezoo.training.publishing.audit import audit
 from csezoo.training.publishing.export import export
 from csezoo.training.publishing.quantized import (
     OPENVINO_FILE,
-    Quantized,
+    cost,
     onnx_encoder,
     openvino_encoder,
     processor_time,
@@ -111,9 +111,8 @@ def test_processor_time_is_that_of_the_first_as_a_share_of_the_second():
 def test_points_lost_are_the_difference_of_the_averages():
     tasks = [{"task": "STS12", "value": 70.0}, {"task": "STS13", "value": 80.0}]
     after = [{"task": "STS12", "value": 69.5}, {"task": "STS13", "value": 79.9}]
-    assert "loses 0.30 points" in Quantized("file", 0.25, 0.3, 0.99, tasks, after).lines()[1]
-    assert "gains 0.30 points" in Quantized("file", 0.25, 0.3, 0.99, after, tasks).lines()[1]
-    assert "was not measured" in Quantized("file", 0.25, 0.3, 0.99, [], []).lines()[1]
+    assert "loses 0.30 points" in cost(tasks, after)[0]
+    assert "gains 0.30 points" in cost(after, tasks)[0]
 
 
 def test_options_that_need_another_are_refused():
