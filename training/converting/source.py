@@ -73,9 +73,6 @@ def find_source(model: str, revision: str | None, *, modules: bool, authors_pick
         revision: branch, tag or commit on the Hub.
         modules: whether this is a directory of sentence-transformers 0.3.9, with a Transformer and a Pooling.
         authors_pickle: whether the authors are known to have released a pickle alone.
-
-    Raises:
-        UserError: a file is missing, or the directory has other modules.
     """
     top = local_directory(model, revision, only=["*.json", "*.txt", "README.md", f"*{SAFETENSORS}"])
     commit = None if os.path.isdir(model) else top.name
@@ -140,11 +137,7 @@ def _modules(top: Path) -> dict[str, Any]:
 
 
 def read_backbone_config(source: Source) -> tuple[PretrainedConfig, list[str]]:
-    """Return the configuration of the encoder without keys that are not its own, and the names of those.
-
-    Raises:
-        UserError: it is neither BERT nor RoBERTa, or a value is not valid.
-    """
+    """Return the configuration of the encoder without keys that are not its own, and the names of those."""
     raw = read_json(source.encoder / "config.json")
     family = raw.get("model_type")
     if family not in FAMILIES:
@@ -160,11 +153,7 @@ def read_backbone_config(source: Source) -> tuple[PretrainedConfig, list[str]]:
 
 
 def read_tokenizer(source: Source, config: PretrainedConfig) -> PreTrainedTokenizerBase:
-    """Load the tokenizer. It must have as many tokens as the embedding has rows, as in all released models.
-
-    Raises:
-        UserError: there is none, its vocabulary does not fit, or nothing says whether it lower-cases.
-    """
+    """Load the tokenizer. It must have as many tokens as the embedding has rows, as in all released models."""
     files = [name for name in ("tokenizer.json", "vocab.txt", "vocab.json") if (source.encoder / name).is_file()]
     if not files:
         raise UserError(f"{source.name} has no tokenizer.json, vocab.txt or vocab.json; put the tokenizer beside it")
@@ -187,11 +176,7 @@ def read_tokenizer(source: Source, config: PretrainedConfig) -> PreTrainedTokeni
 
 
 def read_weights(file: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors of a safetensors file or a pickle, mapped from the file.
-
-    Raises:
-        UserError: the file is damaged, or a pickle that is not harmless.
-    """
+    """Return the tensors of a safetensors file or a pickle, mapped from the file."""
     if file.name == PICKLE:
         return read_pickle(file)
     try:

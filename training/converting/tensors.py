@@ -24,9 +24,6 @@ def sort_tensors(names: Iterable[str], kind: Kind) -> tuple[dict[str, str], dict
     Returns:
         The new name of each kept tensor, and why each dropped one is dropped.
 
-    Raises:
-        UserError: no rule names a tensor, or two tensors would get one name.
-
     Example:
         >>> from csezoo.training.recipes.released import kinds
         >>> sort_tensors(["bert.encoder.layer.0.output.dense.bias", "mlp.dense.bias"], kinds()["simcse-unsup"])
@@ -78,11 +75,7 @@ def refuse_other_positions(tensors: Mapping[str, torch.Tensor], dropped: Iterabl
 
 
 def refuse_other_tensors(state: Mapping[str, torch.Tensor], model: torch.nn.Module) -> None:
-    """Compare tensors by their new names with what a model needs.
-
-    Raises:
-        UserError: one is missing, is not needed, has another shape, or shares its memory with another.
-    """
+    """Compare tensors by their new names with what a model needs."""
     needed = {name: tensor.shape for name, tensor in model.state_dict().items()}
     if missing := [name for name in needed if name not in state]:
         raise UserError(f"the checkpoint lacks {listed(missing)}")

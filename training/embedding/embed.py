@@ -60,10 +60,6 @@ def embed_file(
 
     Returns:
         The number of rows and the number of shards.
-
-    Raises:
-        UserError: a row cannot be read, the file changes meanwhile, the directory contains other embeddings, a vector
-            is not finite, or it has fewer dimensions than `truncate_dim`.
     """
     rows, checksums = survey(stream_texts(file, column), shard_size)
     if rows == 0:
@@ -111,11 +107,7 @@ def embed_file(
 
 
 def calibrated(embeddings: np.ndarray) -> torch.Tensor:
-    """Return the ranges `(2, d)` of the embeddings of the first shard.
-
-    Raises:
-        UserError: there is only one.
-    """
+    """Return the ranges `(2, d)` of the embeddings of the first shard."""
     try:
         return quantization_ranges(torch.from_numpy(embeddings))
     except ValueError as error:

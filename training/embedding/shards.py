@@ -57,11 +57,7 @@ FORMATS: dict[str, Callable[[int, list[str], np.ndarray, str], bytes]] = {
 
 
 def write_shard(path: Path, first_row: int, texts: list[str], embeddings: np.ndarray, receipt: dict) -> None:
-    """Write a complete shard or nothing. An unfinished shard is a hidden file, which readers skip.
-
-    Raises:
-        UserError: the file cannot be written.
-    """
+    """Write a complete shard or nothing. An unfinished shard is a hidden file, which readers skip."""
     receipt = {**receipt, CHECKSUM: vectors_sha256(embeddings)}
     content = FORMATS[path.suffix[1:]](first_row, texts, embeddings, json.dumps(receipt))
     try:
@@ -75,11 +71,7 @@ def write_shard(path: Path, first_row: int, texts: list[str], embeddings: np.nda
 
 
 def finished_shards(directory: Path, receipt: dict, decisive: tuple[str, ...]) -> set[str]:
-    """Return the names of the shards that a directory already contains.
-
-    Raises:
-        UserError: a file is not a shard, or its receipt differs in a decisive key.
-    """
+    """Return the names of the shards that a directory already contains."""
     paths = [path for path in directory.glob("*") if path.suffix[1:] in FORMATS and not path.name.startswith(".")]
     for path in sorted(paths):
         existing = read_receipt(path)
@@ -110,11 +102,7 @@ def is_damaged(path: Path) -> bool:
 
 
 def read_receipt(path: Path) -> dict:
-    """Return the receipt of a shard: what its embeddings depend on.
-
-    Raises:
-        UserError: the file is not a shard.
-    """
+    """Return the receipt of a shard: what its embeddings depend on."""
     try:
         if path.suffix == ".parquet":
             metadata = {key.decode(): value for key, value in (pq.read_schema(path).metadata or {}).items()}

@@ -91,11 +91,7 @@ def load_encoder(
 
 
 def load_checkpoint(model: str, dtype: str = "float32") -> CsezooModel:
-    """Load a published repository with the installed code; code in the repository is not run.
-
-    Raises:
-        UserError: the model cannot be loaded.
-    """
+    """Load a published repository with the installed code; code in the repository is not run."""
     with library_errors(f"{model} could not be loaded ({{error}})"):
         config = CsezooConfig.from_pretrained(model)
         refuse_oversized(model, config.to_dict(), lambda: published_class(model)(config))
@@ -103,11 +99,7 @@ def load_checkpoint(model: str, dtype: str = "float32") -> CsezooModel:
 
 
 def checkpoint_tokenizer(encoder: CsezooModel, model: str) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a published repository that was loaded before.
-
-    Raises:
-        UserError: there is none, or it does not fit the model.
-    """
+    """Return the tokenizer of a published repository that was loaded before."""
     if encoder.tokenizer is None:
         raise UserError(f"{model}: it has no tokenizer; put its tokenizer.json beside the weights")
     with reading_tokenizer(model):
@@ -119,11 +111,7 @@ def checkpoint_tokenizer(encoder: CsezooModel, model: str) -> PreTrainedTokenize
 def plain_encoder(
     model: str, pooling: str, dtype: str = "float32"
 ) -> tuple[SentenceEncoderModel, PreTrainedTokenizerFast]:
-    """Load a transformers encoder as it is: its backbone with a pooling, and its tokenizer.
-
-    Raises:
-        UserError: the pooling is unknown, or the model cannot be loaded.
-    """
+    """Load a transformers encoder as it is: its backbone with a pooling, and its tokenizer."""
     if pooling not in PLAIN_POOLINGS:
         raise UserError(f"pooling: {pooling!r} must be one of {', '.join(PLAIN_POOLINGS)}")
     backbone = load_backbone(model, dtype=dtype)
@@ -251,9 +239,6 @@ def recipe_of(model: str) -> Recipe | None:
     """Return the recipe that made a model of the zoo, or None if it is not known.
 
     It is in the published repository, or in the directory of the run that has the model in its `best/`.
-
-    Raises:
-        UserError: there is a recipe, but it cannot be read.
     """
     if not is_published(model):
         return None
@@ -265,11 +250,7 @@ def recipe_of(model: str) -> Recipe | None:
 
 
 def _module_folders(model: str, modules: list[dict[str, Any]]) -> list[str]:
-    """Return the folders of modules, and of those that a router among them has.
-
-    Raises:
-        UserError: a folder is outside of the model.
-    """
+    """Return the folders of modules, and of those that a router among them has."""
     folders = []
     for module in modules:
         folders += [module["path"]] if module["path"] else []
@@ -305,11 +286,7 @@ def _refuse_pooling(model: str, pooling: str | None) -> None:
 
 
 def is_published(model: str) -> bool:
-    """Return whether a directory or Hub repository is one of the zoo: its configuration has the key `csezoo`.
-
-    Raises:
-        UserError: there is no such model, or its configuration is not valid.
-    """
+    """Return whether a directory or Hub repository is one of the zoo: its configuration has the key `csezoo`."""
     path = repository_file(model, "config.json")
     if path is not None:
         return "csezoo" in read_json(path)

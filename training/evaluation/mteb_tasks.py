@@ -127,9 +127,6 @@ def write_results(
 
     Returns:
         The folder of this model and revision.
-
-    Raises:
-        UserError: mteb is not installed, or a result is of other texts than MTEB's.
     """
     refuse_missing("MTEB (and Python 3.11 or newer)", "mteb")
     import mteb

@@ -50,12 +50,7 @@ def format_table(rows: list[tuple[str, list[dict]]]) -> str:
 
 
 def format_report(model: str, results: list[dict]) -> str:
-    """Format what `csezoo evaluate` prints: a table per suite of scores, a line per other measure, a list per query.
-
-    Args:
-        model: name to print.
-        results: as returned by `evaluate`, with their `suite`.
-    """
+    """Format what `csezoo evaluate` prints: a table per suite, a line per other measure, a list per query."""
     blocks = []
     for suite in dict.fromkeys(result["suite"] for result in results):
         rows = [result for result in results if result["suite"] == suite]

@@ -41,9 +41,6 @@ def hold_out(task: PairTask) -> tuple[PairTask, PairTask]:
 
     A pair's half depends on its texts alone, so that it stays the same when the file grows or its lines are moved.
 
-    Raises:
-        UserError: there are too few pairs for two halves.
-
     Example:
         >>> pairs = [(f"a {number}", "b") for number in range(40)]
         >>> [len(half.pairs) for half in hold_out(PairTask("toy", pairs, [1.0] * 40, "example"))]

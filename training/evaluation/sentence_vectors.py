@@ -37,11 +37,7 @@ class SentenceVectors:
         self.rows: dict[str, np.ndarray] = {}
 
     def add(self, sentences: set[str]) -> None:
-        """Encode the sentences that have no vector yet, in one call.
-
-        Raises:
-            UserError: the encoder refuses a sentence, or returns a vector that is not finite.
-        """
+        """Encode the sentences that have no vector yet, in one call."""
         if new := sorted(sentences - self.rows.keys()):
             self.rows |= zip(new, vectors_of(self.encode, new), strict=True)
 
@@ -50,11 +46,7 @@ class SentenceVectors:
 
 
 def vectors_of(encode: Encode, sentences: list[str]) -> np.ndarray:
-    """Return the float32 vectors `(n, d)` of sentences.
-
-    Raises:
-        UserError: the encoder refuses a sentence, or its vectors are not one finite vector for each.
-    """
+    """Return the float32 vectors `(n, d)` of sentences."""
     try:
         encoded = encode(sentences)
     except ValueError as error:

@@ -149,9 +149,6 @@ def compare(
     Returns:
         For each task its name as `task`, the number of its pairs or queries as `items`, the scores of `old` and `new`,
         and the figures of `paired_bootstrap`: `difference` is new minus old.
-
-    Raises:
-        UserError: a task has no pairs with gold scores, or all similarities of an encoder are equal.
     """
     comparable = [task for task in tasks if isinstance(task, PairTask | SearchTask)]
     if len(comparable) < len(tasks):

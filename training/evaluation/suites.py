@@ -114,11 +114,7 @@ def evaluate(
 
 
 def load_suites(suites: Sequence[str], data: str) -> dict[str, list[Task]]:
-    """Read the tasks of each suite; a suite named twice is read once.
-
-    Raises:
-        UserError: a suite is unknown, or its data is missing or damaged.
-    """
+    """Read the tasks of each suite; a suite named twice is read once."""
     if unknown := [suite for suite in suites if suite not in LOADERS]:
         raise UserError(f"suite: {unknown[0]!r} must be one of {', '.join(LOADERS)}")
     return {suite: list(LOADERS[suite](data)) for suite in dict.fromkeys(suites)}

@@ -44,9 +44,6 @@ def load_word_vectors(path: str) -> tuple[CountingEncoder, dict[str, Any]]:
         path: a text file with a word and its numbers on each line, as GloVe, word2vec and fastText write them, with or
             without a first line of two numbers (words, dimensions); also as `.gz`.
 
-    Raises:
-        UserError: a line does not have as many numbers as the first one.
-
     References:
         Pennington et al. 2014, "GloVe: Global Vectors for Word Representation".
     """

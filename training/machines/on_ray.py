@@ -28,9 +28,6 @@ def run_on_ray(work: Callable[[Task], object], tasks: Sequence[Task], launcher: 
         tasks: its arguments.
         launcher: options of `accelerate launch`: a task gets as many processors, and GPUs if the cluster has some, as
             they ask for processes.
-
-    Raises:
-        UserError: Ray is not installed.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report to its makers otherwise
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the coming default; Ray warns without it

@@ -66,9 +66,6 @@ def run_on_slurm(
 
     Returns:
         The numbers of the tasks that failed, with the reason.
-
-    Raises:
-        UserError: submitit or Slurm is not installed, or Slurm refuses the jobs.
     """
     # Training ends cleanly on SIGTERM. The default, SIGUSR2, would kill it.
     os.environ.setdefault("SUBMITIT_PREEMPT_SIGNAL", "TERM")
@@ -118,11 +115,7 @@ def _wait(name: str) -> None:
 
 
 def _states(name: str) -> list[str]:
-    """Return the states of the tasks of this name in the queue.
-
-    Raises:
-        UserError: the queue cannot be asked.
-    """
+    """Return the states of the tasks of this name in the queue."""
     command = ["squeue", "--noheader", "--array", f"--name={name}", "--format=%T"]
     asked = subprocess.run(command, capture_output=True, text=True)
     if asked.returncode:

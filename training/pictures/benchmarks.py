@@ -14,7 +14,6 @@ def draw_scaling(axes: dict[str, dict[str, dict]], path: str | Path) -> None:
 
     Args:
         axes: the axes of the report of `csezoo benchmark scaling`.
-        path: of the PNG file.
     """
     figure, panels = new_panels(len(axes), 3.2, 3)
     for panel, (name, points) in zip(panels, axes.items(), strict=True):
@@ -32,7 +31,6 @@ def draw_soak(programs: dict[str, dict], path: str | Path) -> None:
 
     Args:
         programs: the programs of the report of `csezoo benchmark soak`.
-        path: of the PNG file.
     """
     figure = new_figure(4 * len(programs), 4)
     panels = figure.subplots(2, len(programs), squeeze=False, sharex="col", sharey="row")
@@ -55,7 +53,6 @@ def draw_short_vectors(points: list[dict], path: str | Path) -> None:
 
     Args:
         points: the points of the report of `csezoo benchmark short`. A bar is the standard deviation over models.
-        path: of the PNG file.
     """
     from matplotlib.ticker import ScalarFormatter
 

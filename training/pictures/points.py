@@ -16,7 +16,6 @@ def draw_points(
         series: points (setting, mean, standard deviation) by measure and name of the line. A line of one point is
             drawn as a level.
         x, y: what the axes show; a panel of several measures names its own on the vertical axis.
-        path: of the PNG file.
     """
     figure, panels = new_panels(len(series))
     for axes, (measure, lines) in zip(panels, series.items(), strict=True):

@@ -17,7 +17,6 @@ def draw_similarities(
     Args:
         similarities: `(n,)` cosines; or those of several models by name, which are drawn side by side.
         scores: `(n,)` gold scores on any scale.
-        path: of the PNG file.
         title: of the picture, such as the name of the data.
     """
     drawn = similarities if isinstance(similarities, dict) else {title: similarities}
@@ -42,7 +41,6 @@ def draw_pairs(vectors: np.ndarray, alike: np.ndarray, path: str | Path) -> None
     Args:
         vectors: `(n, 2, d)`, the two sentences of each pair.
         alike: `(n,)`, whether the two mean the same.
-        path: of the PNG file.
     """
     from sklearn.manifold import TSNE
 
@@ -70,7 +68,6 @@ def draw_layers(scores: np.ndarray, poolings: list[str], path: str | Path) -> No
     Args:
         scores: `(layers, poolings)`, the embedding layer first.
         poolings: names of the columns.
-        path: of the PNG file.
     """
     from matplotlib.patches import Rectangle
 

@@ -36,7 +36,6 @@ def draw_weakened_tokens(sentences: dict[str, list[WeakenedView]], path: str | P
 
     Args:
         sentences: the views of each sentence, by the title of its panel.
-        path: of the PNG file.
     """
     from matplotlib.patches import Patch
 

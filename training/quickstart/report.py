@@ -27,13 +27,7 @@ PICTURE = "before_and_after.png"
 
 
 class Trained(NamedTuple):
-    """A finished run.
-
-    Args:
-        recipe: of the run.
-        results: content of its results.json.
-        best: the finished repository.
-    """
+    """A finished run."""
 
     recipe: Recipe
     results: dict

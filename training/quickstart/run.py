@@ -88,11 +88,7 @@ def _with_files(recipe: Recipe, output: Path, run: Path) -> Recipe:
 
 
 def _prepare(recipe: Recipe, output: Path, sizes: dict[str, int]) -> None:
-    """Make the world and the base model, unless they are there.
-
-    Raises:
-        UserError: a run was trained on others, and `overwrite` does not allow to delete it.
-    """
+    """Make the world and the base model, unless they are there."""
     if (output / "simcse").exists() and not (output / "recipe.yaml").is_file():
         raise _foreign(output / "simcse")
     with seeds_locked(output):
@@ -119,11 +115,7 @@ def _prepare(recipe: Recipe, output: Path, sizes: dict[str, int]) -> None:
 
 
 def _is_made(directory: Path, cause: dict[str, object]) -> bool:
-    """Return whether this cause made a directory.
-
-    Raises:
-        UserError: the quickstart did not make it.
-    """
+    """Return whether this cause made a directory."""
     marker = directory / MARKER
     if directory.exists() and not marker.is_file():
         raise _foreign(directory)

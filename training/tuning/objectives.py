@@ -36,11 +36,7 @@ def score(run: Run, objective: str, sentences: Sequence[str]) -> float:
 
 
 def read_sentences(path: str | None, number: int = 2000) -> list[str]:
-    """Return the first different sentences of a text file, one on each line.
-
-    Raises:
-        UserError: there is no such file, or it has fewer than two.
-    """
+    """Return the first different sentences of a text file, one on each line."""
     if path is None or not Path(path).is_file():
         problem = f"{path} is not a file" if path else "not given"
         raise UserError(f"--sentences: {problem}; give a text file that no run is trained on")

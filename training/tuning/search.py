@@ -70,11 +70,7 @@ class Search:
     prune: bool = True
 
     def study(self) -> optuna.Study:
-        """Return the study in the journal of this search; a new one if there is none.
-
-        Raises:
-            UserError: the directory has another search.
-        """
+        """Return the study in the journal of this search; a new one if there is none."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.out.mkdir(parents=True, exist_ok=True)
         path = self.out / "journal.log"
@@ -135,9 +131,6 @@ def _drop_half_a_line(journal: Path) -> None:
     """Cut off the last line of a journal if the process that wrote it was killed in it.
 
     Optuna ignores such a line while it is the last one, but the next would be appended to it.
-
-    Raises:
-        UserError: the file is not a journal.
     """
     if not journal.is_file():
         return
@@ -266,11 +259,7 @@ def missing(search: Search) -> int:
 
 
 def best(study: optuna.Study) -> FrozenTrial:
-    """Return the trial with the highest objective.
-
-    Raises:
-        UserError: no trial was finished.
-    """
+    """Return the trial with the highest objective."""
     if not study.get_trials(states=[TrialState.COMPLETE]):
         reasons = [trial.user_attrs["reason"] for trial in study.trials if "reason" in trial.user_attrs]
         raise UserError(f"no trial was finished{': ' + reasons[0] if reasons else ''}")

@@ -36,16 +36,7 @@ def space_names() -> list[str]:
 
 
 def load_space(name: str, recipe: str, overrides: dict[str, Any]) -> Space:
-    """Read a space, and check the ends or the choices of each key with the recipe.
-
-    Args:
-        name: of a paper's space, or the path of a YAML file.
-        recipe: the tuned recipe.
-        overrides: what else is set.
-
-    Raises:
-        UserError: there is no such space, or something in it is wrong.
-    """
+    """Read a space, and check the ends or the choices of each key with the recipe."""
     path = Path(name) if name.endswith((".yaml", ".yml")) else SPACES / f"{name}.yaml"
     if not path.is_file():
         raise UserError(f"space: {name} is neither a YAML file nor one of {', '.join(space_names())}")

@@ -16,11 +16,7 @@ from .search import Search, best
 
 
 def winner_of(search: Search, seeds: Sequence[int]) -> Run:
-    """Return the run of the best trial's values, on seeds that the search has not seen.
-
-    Raises:
-        UserError: no trial was finished, or the search has seen a seed.
-    """
+    """Return the run of the best trial's values, on seeds that the search has not seen."""
     refuse_seen(search.seed, seeds)
     trial = best(search.study())
     run = search.run(trial.params)

@@ -85,9 +85,6 @@ def load_glue_task(name: str, data: str) -> GlueTask:
     Args:
         name: a key of `TASKS`.
         data: `hub`, or a directory in GLUE's layout (`MRPC/train.tsv`, `MRPC/dev.tsv`, …).
-
-    Raises:
-        UserError: the task is unknown, or its data is missing or does not have the released row counts.
     """
     if name not in TASKS:
         raise UserError(f"tasks: {name!r} must be one of {', '.join(TASKS)}")

@@ -95,11 +95,7 @@ class FineTuning:
 
 
 def classifier(model: str, classes: int) -> PreTrainedModel:
-    """Put a new classification head on an encoder. New weights are drawn with torch's random state.
-
-    Raises:
-        UserError: the model cannot be loaded, or transformers has no classifier for it.
-    """
+    """Put a new classification head on an encoder. New weights are drawn with torch's random state."""
     backbone = load_backbone(model, dtype=torch.float32)
     backbone.config.num_labels = classes
     try:
@@ -172,9 +168,6 @@ def finetune(model: str, task: GlueTask, seed: int, settings: FineTuning, *, pro
 
     Returns:
         A result for each metric, times 100, with its receipt (`receipt`).
-
-    Raises:
-        UserError: the model cannot be loaded, or `dev_share` selects no example.
     """
     set_seed(seed)
     network = classifier(model, len(TASKS[task.name].labels) or 1)

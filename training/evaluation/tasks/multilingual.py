@@ -36,9 +36,6 @@ def load_chinese(data: str) -> list[PairTask]:
     Args:
         data: `hub`, or a directory with the files as distributed, `BQ/BQ.test.data` and `LCQMC/LCQMC.test.data`:
             sentence, sentence and label, tab-separated, without a header.
-
-    Raises:
-        UserError: the data is missing or does not have the released row count.
     """
     tasks = []
     for name, rows in CHINESE_ROWS.items():
@@ -59,9 +56,6 @@ def load_sts17(data: str) -> list[PairTask]:
         data: `hub` (eleven language pairs, with Korean), or a directory with the ten files of the archive
             STS2017-extended, `STS/STS2017-extended/STS.en-en.txt` and so on: sentence, sentence and score,
             tab-separated.
-
-    Raises:
-        UserError: the data is missing or does not have the released row count.
     """
     tasks = []
     for languages, rows in (STS17_HUB_ROWS if data == "hub" else STS17_ROWS).items():
@@ -83,9 +77,6 @@ def load_spanish(data: str) -> list[PairTask]:
     Args:
         data: a directory with the release's files in `STS/STS14-es-test/`: `STS.input.news.txt`, `STS.gs.news.txt`
             and the same for `wikipedia`.
-
-    Raises:
-        UserError: the data is missing or does not have the released row counts, or `data` is `hub`, which lacks them.
     """
     if data == "hub":
         raise UserError(

@@ -19,13 +19,6 @@ class RetrievalTask:
     query itself. The rank of the wanted sentence is one plus the number of sentences with a higher cosine. Both
     directions of a pair count. (The paper's three numbers are multiples of 1 / 194, so it also used both directions of
     its 97 pairs.)
-
-    Args:
-        pairs: pairs with gold scores.
-        equal: the gold score of pairs that mean the same.
-
-    Raises:
-        UserError: there are too few pairs, or none means the same.
     """
 
     pairs: PairTask

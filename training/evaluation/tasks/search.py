@@ -65,9 +65,6 @@ def load_search(queries: str, passages: str | None = None) -> SearchTask:
         queries: CSV file with the columns query and passage: a query, and a passage that answers it. A query with
             several such passages has several rows.
         passages: text file with further passages to search, one on each line.
-
-    Raises:
-        UserError: a file is missing or malformed, a text is empty, or there are fewer than two passages.
     """
     file = Path(queries)
     numbers: dict[str, int] = {}

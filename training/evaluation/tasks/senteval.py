@@ -43,9 +43,6 @@ def find_senteval(data: str) -> SentEval:
 
     Args:
         data: `hub`, or a directory in SentEval's layout, or the directory with `downstream/` inside.
-
-    Raises:
-        UserError: there is no such directory, or the Hub cannot be reached or takes too long.
     """
     if data == "hub":
         return _from_hub()
@@ -115,22 +112,14 @@ def respaced(sentence: str) -> str:
 
 
 def finite(score: str | float) -> float:
-    """Convert a score to a number.
-
-    Raises:
-        ValueError: it is not a finite number.
-    """
+    """Convert a score to a number."""
     if not math.isfinite(float(score)):
         raise ValueError
     return float(score)
 
 
 def read_text(path: Path, encoding: str = "utf-8-sig") -> str:
-    """Read a text file.
-
-    Raises:
-        UserError: the file is not in this encoding.
-    """
+    """Read a text file."""
     try:
         text = path.read_text(encoding=encoding)
         refuse_utf16(path, text[:4096].encode())
@@ -140,22 +129,14 @@ def read_text(path: Path, encoding: str = "utf-8-sig") -> str:
 
 
 def numbered_lines(path: Path, encoding: str = "utf-8-sig") -> list[tuple[int, str]]:
-    """Read the lines of one of SentEval's files, numbered from 1.
-
-    Raises:
-        UserError: the file does not exist, or is not in this encoding.
-    """
+    """Read the lines of one of SentEval's files, numbered from 1."""
     if not path.is_file():
         raise UserError(f"{path} is missing; the data directory must be in SentEval's layout")
     return list(enumerate(read_text(path, encoding).removesuffix("\n").split("\n"), start=1))
 
 
 def read_pair(path: Path, number: int, line: str, columns: tuple[int, int, int]) -> tuple[str, str, float]:
-    """Read the first sentence, second sentence and score from a line of tab-separated columns.
-
-    Raises:
-        UserError: a column is missing, or the score is not a finite number.
-    """
+    """Read the first sentence, second sentence and score from a line of tab-separated columns."""
     cells = line.split("\t")
     try:
         first, second, score = (cells[column] for column in columns)

@@ -82,20 +82,12 @@ class PairTask:
         return (first * second).sum(1)
 
     def results(self, vectors: Vectors) -> list[dict]:
-        """Return the correlation (× 100) of the cosine with the gold score over all pairs.
-
-        Raises:
-            UserError: all similarities are equal.
-        """
+        """Return the correlation (× 100) of the cosine with the gold score over all pairs."""
         value = self.correlation(self.similarities(vectors))
         return [{"task": self.name, "metric": self.metric, "value": value, "similarity": "cosine"}]
 
     def correlation(self, similarities: np.ndarray) -> float:
-        """Return the correlation (× 100) of the similarities `(n,)` with the gold score over all pairs.
-
-        Raises:
-            UserError: all similarities are equal.
-        """
+        """Return the correlation (× 100) of the similarities `(n,)` with the gold score over all pairs."""
         scores = STS(keep_in_memory=True).compute(predictions=similarities, references=self.scores)
         value = scores[self.metric]
         if math.isnan(value):
@@ -137,20 +129,13 @@ def load_task(name: str, data: str) -> PairTask:
     Args:
         name: one of `STS_TASKS`, `STSB_SPLITS` or `SICKR_SPLITS`.
         data: `hub`, or a directory in SentEval's layout.
-
-    Raises:
-        UserError: the data is missing or does not have the released row count.
     """
     task = from_hub(name, *HUB[name]) if data == "hub" and name in HUB else _from_files(name, data)
     return counted(task, RELEASED_PAIRS[name])
 
 
 def counted(task: PairTask, expected: int) -> PairTask:
-    """Return the task after checking that it has the released number of rows.
-
-    Raises:
-        UserError: it has another number of rows.
-    """
+    """Return the task after checking that it has the released number of rows."""
     if len(task.pairs) != expected:
         raise UserError(
             f"{task.name}: expected {expected} pairs in {task.source}, got {len(task.pairs)}; download the data again"
@@ -161,11 +146,7 @@ def counted(task: PairTask, expected: int) -> PairTask:
 def from_hub(
     name: str, repository: str, revision: str, split: str, config: str | None = None, metric: str = "spearman"
 ) -> PairTask:
-    """Read pairs from a data set on the Hub with the columns sentence1, sentence2, score.
-
-    Raises:
-        UserError: the Hub cannot be reached, or a row is not a pair with a score.
-    """
+    """Read pairs from a data set on the Hub with the columns sentence1, sentence2, score."""
     local = "give a directory in SentEval's layout instead (--eval_data DIR in training, --data DIR in evaluation)"
     instead = f"{local}, or --eval_data none"
     rows = load_rows(name, repository, config, split=split, revision=revision, instead=instead)
@@ -195,11 +176,7 @@ def _from_files(name: str, data: str) -> PairTask:
 
 
 def load_all_sentences(data: str) -> list[str]:
-    """Read both sentences of every pair of the seven STS data sets, all splits of them, with or without a score.
-
-    Raises:
-        UserError: the data is missing, or does not have the released number of sentences.
-    """
+    """Read both sentences of every pair of the seven STS data sets, all splits of them, with or without a score."""
     senteval = find_senteval(data)
     folders = {name: senteval.root / "STS" / f"{name}-en-test" for name in SUBSETS}
     sentences = [
@@ -246,11 +223,7 @@ def load_lengths(data: str) -> list[PairTask]:
 
 
 def read_columns(file: Path, columns: tuple[str, ...]) -> list[tuple[int, list[str]]]:
-    """Return the number and the cells in `columns` of each line of a CSV file.
-
-    Raises:
-        UserError: the file or a column does not exist, or the file is malformed.
-    """
+    """Return the number and the cells in `columns` of each line of a CSV file."""
     needed = f"{', '.join(columns[:-1])} and {columns[-1]}"
     if not file.is_file():
         raise UserError(f"{file} does not exist; give a CSV file with the columns {needed}")
@@ -270,11 +243,7 @@ def read_columns(file: Path, columns: tuple[str, ...]) -> list[tuple[int, list[s
 
 
 def load_pairs_file(path: str) -> PairTask:
-    """Read pairs from a CSV file with the columns sentence1, sentence2, score.
-
-    Raises:
-        UserError: the file does not exist, a line is not a pair with a score, or fewer than two scores differ.
-    """
+    """Read pairs from a CSV file with the columns sentence1, sentence2, score."""
     file, rows = Path(path), []
     for number, (first, second, score) in read_columns(file, ("sentence1", "sentence2", "score")):
         try:

@@ -107,12 +107,7 @@ def examples_receipt(parts: dict[str, list[Example]], source: str, revision: str
 
 
 def load_transfer_task(name: str, data: str, protocol: str = "default") -> TransferTask:
-    """Read a task.
-
-    Raises:
-        UserError: the data is missing or does not have the released row counts. (A release once shipped SUBJ with only
-            twenty subjective sentences.)
-    """
+    """Read a task."""
     senteval = find_senteval(data)
     if name in POLARITY:
         folder = senteval.root / name
