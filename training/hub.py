@@ -231,6 +231,11 @@ def files_sha256(files: Iterable[str]) -> str:
     return hashlib.sha256("".join(sha256(Path(file)) for file in files).encode()).hexdigest()
 
 
+def files_in(directory: Path) -> dict[str, Path]:
+    """Return all files in a directory, by their names in a repository."""
+    return {path.relative_to(directory).as_posix(): path for path in sorted(directory.rglob("*")) if path.is_file()}
+
+
 def added_files(directory: Path, known: Iterable[str]) -> list[str]:
     """Return a phrase for each file in a directory that is not known and not hidden."""
     names = (path.relative_to(directory).as_posix() for path in sorted(directory.rglob("*")) if not path.is_dir())

@@ -24,7 +24,6 @@ from ..evaluation.suites import encode_once
 from ..evaluation.tasks.sts import PairTask
 from ..quickstart.base import SPECIAL_TOKENS
 from ..recipes import load_recipe
-from .race import machine
 from .training import Updates, encoders, matmul_rate, operations
 
 RECIPES = {
@@ -94,7 +93,7 @@ def benchmark_device(
     compiled: bool = True,
     steps: int = 10,
     seconds: float = 240,
-    keep: Callable[[dict[str, Any]], None] | None = None,
+    keep: Callable[[dict[str, Any]], object] | None = None,
 ) -> dict[str, Any]:
     """Measure updates of every method, padded, packed and compiled, then encoding and evaluation.
 
@@ -115,8 +114,7 @@ def benchmark_device(
         `updates`: for each setting and `layout` (`padded`, `packed`, `compiled`) the updates and sentences per second,
         the seconds of 10^6 sentences, and the peak memory of the GPU; if packed, also R, the ratio to the bare passes
         of the encoders, and `share`, the operations per second as a share of those of a large matrix product.
-        `encoding` in sentences per second, and the seconds of an `evaluation`; what is `left`, what has `failed`; the
-        machine.
+        `encoding` in sentences per second, and the seconds of an `evaluation`; what is `left`, what has `failed`.
     """
     on_gpu = default_device().type == "cuda"
     precisions = precisions or (PRECISIONS if on_gpu else ("no", "bf16"))
@@ -127,8 +125,8 @@ def benchmark_device(
         raise UserError("precisions: fp16 needs a GPU; give bf16 or no")
     end = time.monotonic() + seconds
     planned = settings(methods, batch_sizes, precisions, compiled)
-    report: dict[str, Any] = {"benchmark": "device", "size": size, "steps": steps, "updates": [], "failed": {}}
-    report |= {"encoding": {}, "evaluation": None, "left": [str(setting) for setting in planned], "machine": machine()}
+    report: dict[str, Any] = {"size": size, "steps": steps, "updates": [], "failed": {}}
+    report |= {"encoding": {}, "evaluation": None, "left": [str(setting) for setting in planned]}
     with TemporaryDirectory() as directory, progress_bar(len(planned), "settings") as bar:
         files = write_files(Path(directory), size, (WARM + steps) * max(batch_sizes))
         for number, setting in enumerate(planned):

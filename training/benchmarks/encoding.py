@@ -23,7 +23,7 @@ from ..evaluation.tasks.names import DEV_TASK, SICKR_DEV_TASK, STS_TASKS, SUBSET
 from ..evaluation.tasks.senteval import find_senteval, read_subset
 from ..evaluation.tasks.sts import PairTask, load_task, unit_vectors
 from ..quickstart.world import make_world
-from .race import machine, race
+from .race import race
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer  # an optional dependency
@@ -53,7 +53,7 @@ def benchmark_encoding(
 
     Returns:
         `sets`: for `mixed` and for `one length`, the figures of `race`, the number of texts and tokens, and the
-        largest `difference` of two numbers in the vectors; the receipt of the encoder; the machine.
+        largest `difference` of two numbers in the vectors; the receipt of the encoder.
     """
     encode, receipt = _load(model, pooling, BATCH)
     encoder = sentence_transformer(model, pooling)
@@ -70,7 +70,7 @@ def benchmark_encoding(
     for name, rows in {"mixed": np.arange(len(read)), "one length": np.flatnonzero(near)}.items():
         figures = race_encoders(encode, usual, [read[row] for row in rows], repeats)
         sets[name] = {"texts": len(rows), "tokens": int(lengths[rows].sum()), **figures}
-    return {"benchmark": "encode", "batch_size": BATCH, "sets": sets, **receipt, "machine": machine()}
+    return {"batch_size": BATCH, "sets": sets, **receipt}
 
 
 def race_encoders(encode: Encode, usual: Encode, texts: list[str], repeats: int) -> dict[str, object]:
@@ -127,7 +127,7 @@ def benchmark_sts(
 
     Returns:
         The figures of `race`; `sentences`, the number that each side encodes; `difference`, the largest between the
-        scores of the two sides; the receipt of the encoder; the machine.
+        scores of the two sides; the receipt of the encoder.
     """
     if unknown := [name for name in tasks if name not in STS_TASKS]:
         raise UserError(f"tasks: {unknown[0]!r} must be one of {', '.join(STS_TASKS)}")
@@ -154,8 +154,8 @@ def benchmark_sts(
     figures = race(run_suite, run_senteval, repeats=repeats)
     sentences = {"ours": len(set().union(*(task.sentences() for task in suite))), "usual": 2 * pairs}
     difference = float(np.abs(np.subtract(scores["ours"], scores["usual"])).max())
-    about = {"benchmark": "sts", "tasks": list(tasks), "splits": splits, "sentences": sentences}
-    return {**about, **figures, "difference": difference, **receipt, "machine": machine()}
+    about = {"tasks": list(tasks), "splits": splits, "sentences": sentences}
+    return {**about, **figures, "difference": difference, **receipt}
 
 
 def padded_encoder(model: str, pooling: str | None) -> tuple[EncodesTexts, PreTrainedTokenizerBase]:

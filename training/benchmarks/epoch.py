@@ -14,7 +14,6 @@ from torch.profiler import ProfilerActivity, profile
 from ..files import flush
 from ..hub import sha256
 from ..recipes import Recipe
-from .race import machine
 from .training import Updates, matmul_rate, operations
 
 # Parts of the names of operators that multiply matrices, attention among them. All others go element by element.
@@ -36,8 +35,7 @@ def benchmark_epoch(recipe: Recipe, *, steps: int = 10) -> dict[str, Any]:
     Returns:
         `update`: its seconds; `parts`: of each the seconds in an update; `floor`: the seconds of its operations at the
         speed of a large matrix product; `epoch`: the seconds of 10^6 sentences; `largest`: the operators that take
-        most of the time, with their seconds in an update; `writing`: the seconds to write a checkpoint; the settings;
-        the machine.
+        most of the time, with their seconds in an update; `writing`: the seconds to write a checkpoint; the settings.
     """
     updates = Updates(recipe, steps + 1)
     seconds = updates.time(warm=1) / steps
@@ -58,7 +56,6 @@ def benchmark_epoch(recipe: Recipe, *, steps: int = 10) -> dict[str, Any]:
     update = seconds + parts["checkpoint"]
     counted = operations(updates.run) / updates.steps
     return {
-        "benchmark": "epoch",
         **updates.settings(),
         "steps": steps,
         "update": update,
@@ -67,7 +64,6 @@ def benchmark_epoch(recipe: Recipe, *, steps: int = 10) -> dict[str, Any]:
         "epoch": update * SENTENCES / (recipe.batch_size * accumulated),
         "largest": dict(sorted(operators.items(), key=lambda item: -item[1])[:LARGEST]),
         "writing": writing,
-        "machine": machine(),
     }
 
 

@@ -10,11 +10,11 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import psutil
 from tqdm.auto import tqdm
@@ -24,7 +24,6 @@ from ..environment import default_device
 from ..errors import UserError
 from ..files import read_json
 from ..recipes import Recipe, dump_recipe, make_recipe
-from .race import machine
 
 AXES = {
     "batch_size": (16, 32, 64, 128),
@@ -51,8 +50,8 @@ def benchmark_scaling(
         repeats: runs of each point; all points are run once, then all again. The median counts.
 
     Returns:
-        `axes`: for each value of each axis, the median of `rows per second` and the figures of all runs; the machine,
-        with the threads of a process.
+        `axes`: for each value of each axis, the median of `rows per second` and the figures of all runs; the
+        threads of a process.
     """
     possible = [axis for axis in AXES if axis != "inner_steps" or "inner_steps" in recipe.to_dict()]
     if unknown := [axis for axis in axes if axis not in possible]:
@@ -66,8 +65,8 @@ def benchmark_scaling(
         axis: {value: {"rows per second": statistics.median(runs), "runs": runs} for value, runs in values.items()}
         for axis, values in rates.items()
     }
-    about = {"benchmark": "scaling", "recipe": recipe.recipe, "method": recipe.method, "steps": steps}
-    return {**about, "axes": medians, "machine": {**machine(), "threads": threads}}
+    about = {"recipe": recipe.recipe, "method": recipe.method, "steps": steps}
+    return {**about, "axes": medians, "machine": {"threads": threads}}
 
 
 def rows_per_second(recipe: Recipe, axis: str, value: int, steps: int, threads: int) -> float:
@@ -92,21 +91,13 @@ def rows_per_second(recipe: Recipe, axis: str, value: int, steps: int, threads: 
         return read_json(output / "results.json")["training"]["rows_per_second"]
 
 
-@dataclass
-class Sample:
-    """Memory and open files of a program and its workers at one moment.
+class Sample(NamedTuple):
+    """Memory and open files of a program and its workers at one moment."""
 
-    Args:
-        second: seconds since the program started.
-        rss: resident memory in bytes.
-        files: open file descriptors.
-        mapped: the part of `rss` that are pages of files, which Linux can drop; 0 on other systems.
-    """
-
-    second: float
-    rss: int
-    files: int
-    mapped: int = 0
+    second: float  # since the program started
+    rss: int  # resident memory in bytes
+    files: int  # open file descriptors
+    mapped: int = 0  # the part of `rss` that are pages of files, which Linux can drop; 0 on other systems
 
 
 def benchmark_soak(
@@ -116,7 +107,7 @@ def benchmark_soak(
 
     Returns:
         `programs`: for `training` and `encoding`, `second`, `rss` and `files` of every sample, and `growth`, see
-        `summary`; the machine.
+        `summary`.
     """
     if not 0 < every < math.inf:
         raise UserError(f"every: {every} must be above 0")
@@ -128,9 +119,8 @@ def benchmark_soak(
         write_lines(text, load_sentences(recipe)["0"], lines)
         vectors = str(Path(directory) / "vectors")
         encoding = watch(["csezoo.training.cli", "encode", str(run / "best"), str(text), "--to", vectors], every)
-    about = {"benchmark": "soak", "recipe": recipe.recipe, "method": recipe.method, "steps": steps, "lines": lines}
-    programs = {"training": summary(training), "encoding": summary(encoding)}
-    return {**about, "programs": programs, "machine": machine()}
+    about = {"recipe": recipe.recipe, "method": recipe.method, "steps": steps, "lines": lines}
+    return {**about, "programs": {"training": summary(training), "encoding": summary(encoding)}}
 
 
 def benchmark_start(recipe: Recipe, *, lines: int = 1_000_000) -> dict[str, object]:
@@ -138,7 +128,7 @@ def benchmark_start(recipe: Recipe, *, lines: int = 1_000_000) -> dict[str, obje
 
     Returns:
         `starts`: for each number of lines the `first` start and the `second`, which finds the tokens in the cache: the
-        `seconds` to the first update, and the peak `memory` in bytes, without the pages of mapped files; the machine.
+        `seconds` to the first update, and the peak `memory` in bytes, without the pages of mapped files.
     """
     if lines <= SHORT:
         raise UserError(f"lines: {lines} must be more than {SHORT:,}, the lines of the short file")
@@ -160,8 +150,7 @@ def benchmark_start(recipe: Recipe, *, lines: int = 1_000_000) -> dict[str, obje
                 samples = watch(["csezoo.training.train", str(file)], EVERY, until="step 1 ", environment=cache)
                 memory = max(sample.rss - sample.mapped for sample in samples)
                 starts[count][name] = {"seconds": samples[-1].second, "memory": memory}
-    about = {"benchmark": "start", "recipe": recipe.recipe, "method": recipe.method}
-    return {**about, "starts": starts, "machine": machine()}
+    return {"recipe": recipe.recipe, "method": recipe.method, "starts": starts}
 
 
 def write_lines(file: Path, sentences: Iterable[str], lines: int) -> None:
@@ -226,7 +215,7 @@ def summary(samples: list[Sample]) -> dict[str, object]:
         raise UserError(
             f"every: {len(samples)} samples are too few; give a smaller --every, or more --steps and --lines"
         )
-    columns = {name: [asdict(sample)[name] for sample in samples] for name in ("second", "rss", "files")}
+    columns = {name: [getattr(sample, name) for sample in samples] for name in ("second", "rss", "files")}
     growth = {
         name: statistics.median(columns[name][-quarter:]) - statistics.median(columns[name][quarter : 2 * quarter])
         for name in ("rss", "files")

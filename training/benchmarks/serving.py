@@ -21,7 +21,6 @@ from ..cards.serving import Shape
 from ..environment import progress_bar
 from ..errors import library_errors
 from ..recipes import file_name
-from .race import machine
 
 SENTENCES, PIECES, WORDS = 8, 16, 1000
 LARGE: dict[str, Any] = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16}
@@ -56,7 +55,7 @@ def benchmark_serving(cards: str, bases: Sequence[str] = (), *, repeats: int = 5
 
     Returns:
         `shapes`: for each, `parameters`, `bytes` of the weights, and `cpu_ms_per_sentence`, processor time; the
-        `protocol`; the machine.
+        `protocol`.
     """
     known = {**BASES, **{file_name(base): _configuration(base) for base in bases}}
     shapes = sorted({entry.shape for entry in entries(Path(cards)) if entry.shape.base in known})
@@ -81,7 +80,7 @@ def benchmark_serving(cards: str, bases: Sequence[str] = (), *, repeats: int = 5
         for shape in shapes
     }
     protocol = {"pieces": PIECES, "sentences": SENTENCES, "threads": 1, "repeats": repeats}
-    return {"benchmark": "serving", "protocol": protocol, "shapes": measured, "machine": machine()}
+    return {"protocol": protocol, "shapes": measured}
 
 
 def _configuration(base: str) -> PretrainedConfig:

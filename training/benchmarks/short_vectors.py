@@ -15,7 +15,6 @@ from ..evaluation.encoders import load_encoder
 from ..evaluation.sentence_vectors import Encode, SentenceVectors
 from ..evaluation.suites import LOADERS, Task, encode_once, score
 from ..evaluation.tasks.sts import unit_vectors
-from .race import machine
 
 BITS = {"float32": 32, "int8": 8, "binary": 1}  # of a dimension
 
@@ -31,7 +30,7 @@ def benchmark_short_vectors(
 
     Returns:
         `points`, for each label, length and precision: bytes of a vector, and for each model the mean Spearman over
-        the STS tasks and recall@10, both × 100; the receipts of the models; the machine.
+        the STS tasks and recall@10, both × 100; the receipts of the models.
     """
     tasks: list[Task] = [*LOADERS["sts"](data), *LOADERS["retrieval"](data)]
     points: dict[tuple[str, int, str], dict] = {}
@@ -46,7 +45,7 @@ def benchmark_short_vectors(
                 points[key]["recall@10"] += point["recall@10"]
             else:
                 points[key] = {"label": label, **point}
-    return {"benchmark": "short", "points": list(points.values()), "models": receipts, "machine": machine()}
+    return {"points": list(points.values()), "models": receipts}
 
 
 def score_short_vectors(encode: Encode, tasks: list[Task], dims: list[int]) -> list[dict]:

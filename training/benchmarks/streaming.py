@@ -16,7 +16,7 @@ from ..environment import peak_rss_bytes
 from ..loop.building import build
 from ..loop.run_data import RunData
 from ..recipes import Recipe
-from .race import machine, race
+from .race import race
 
 
 def benchmark_stream(recipe: Recipe, *, batches: int = 10_000, repeats: int = 5) -> dict[str, object]:
@@ -27,7 +27,7 @@ def benchmark_stream(recipe: Recipe, *, batches: int = 10_000, repeats: int = 5)
           before it again;
         * `rows`, `seconds to read` and `rows per second`, tokenised and collated;
         * the `place`, see `data.streams.StreamPosition`;
-        * the peak memory, and the machine.
+        * the peak memory.
     """
     recipe = replace(recipe, max_steps=batches + 1)
     data = RunData(recipe, recipe.seeds[0], build(recipe), Accelerator())
@@ -47,7 +47,6 @@ def benchmark_stream(recipe: Recipe, *, batches: int = 10_000, repeats: int = 5)
 
     figures = race(lambda: first_batch_after(position), lambda: first_batch_after(None), repeats=repeats)
     return {
-        "benchmark": "stream",
         "recipe": recipe.recipe,
         **figures,
         "batches": batches,
@@ -56,5 +55,4 @@ def benchmark_stream(recipe: Recipe, *, batches: int = 10_000, repeats: int = 5)
         "rows per second": rows / seconds,
         "place": asdict(position) if position else None,
         "peak bytes": peak_rss_bytes(),
-        "machine": machine(),
     }

@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 import datasets
 
@@ -17,7 +17,7 @@ from ..errors import UserError
 from ..loop.precision import choose_precision
 from ..recipes import Recipe
 from .encoding import sentence_transformer
-from .race import machine, race
+from .race import race
 from .training import Updates
 
 
@@ -31,7 +31,7 @@ def benchmark_trainer(recipe: Recipe, *, steps: int = 25, repeats: int = 5) -> d
 
     Returns:
         The figures of `race`; `speedup`, our sentences per second divided by theirs; `sentences per second` and `peak
-        bytes` of both, of GPU memory if there is a GPU; the machine.
+        bytes` of both, of GPU memory if there is a GPU.
     """
     different = recipe.method != "simcse" or recipe.gradient_accumulation_steps > 1
     if different or any(recipe.model.get(key, "none") != "none" for key in ("projection", "prompts")):
@@ -47,7 +47,6 @@ def benchmark_trainer(recipe: Recipe, *, steps: int = 25, repeats: int = 5) -> d
     sentences = steps * recipe.batch_size
     settings = {name: getattr(recipe, name) for name in ("batch_size", "max_length", "length_window")}
     return {
-        "benchmark": "trainer",
         **settings,
         "precision": precision,
         "steps": steps,
@@ -55,7 +54,6 @@ def benchmark_trainer(recipe: Recipe, *, steps: int = 25, repeats: int = 5) -> d
         "speedup": figures["median"]["usual"] / figures["median"]["ours"],
         "sentences per second": {name: sentences / median for name, median in figures["median"].items()},
         "peak bytes": {name: peak_of(name, recipe, steps) for name in CONTENDERS},
-        "machine": machine(),
     }
 
 
@@ -66,8 +64,7 @@ def benchmark_losses(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> dic
     rate. The trainer is built before, and tokenises while the clock runs.
 
     Returns:
-        The figures of `race`, where `ratio` is the time in the trainer divided by that in the own loop; the settings;
-        the machine.
+        The figures of `race`, where `ratio` is the time in the trainer divided by that in the own loop; the settings.
     """
     if recipe.model.get("prompts"):
         raise UserError("benchmark losses: a SentenceTransformer has no template; give a recipe without prompts")
@@ -80,18 +77,12 @@ def benchmark_losses(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> dic
         train()
         updates.run()  # the first run of each is the slowest
         figures = race(train, updates.run, repeats=repeats)
-    return {"benchmark": "losses", **updates.settings(), **figures, "machine": machine()}
-
-
-def prepare_ours(recipe: Recipe, steps: int) -> Callable[[], None]:
-    """Return a function that trains with csezoo; everything else is done before."""
-    return Updates(recipe, steps).run
+    return {**updates.settings(), **figures}
 
 
 def prepare_usual(recipe: Recipe, steps: int) -> Callable[[], None]:
     """Return a function that trains the same with sentence-transformers."""
-    base_model = cast(str, recipe.base_model)  # not None: prepare_ours has built a model from it
-    model = sentence_transformer(base_model, recipe.model.get("pooling", "cls"), recipe.max_length)
+    model = sentence_transformer(str(recipe.base_model), recipe.model.get("pooling", "cls"), recipe.max_length)
     from sentence_transformers import SentenceTransformerTrainer
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
@@ -146,7 +137,11 @@ def _arguments(recipe: Recipe, steps: int, directory: str, precision: str | None
     )
 
 
-CONTENDERS = {"ours": prepare_ours, "usual": prepare_usual}
+# By name, a function that prepares everything and returns one that trains.
+CONTENDERS: dict[str, Callable[[Recipe, int], Callable[[], None]]] = {
+    "ours": lambda recipe, steps: Updates(recipe, steps).run,
+    "usual": prepare_usual,
+}
 
 
 def peak_of(name: str, recipe: Recipe, steps: int) -> int:

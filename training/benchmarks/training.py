@@ -33,26 +33,20 @@ from ..loop.run_data import RunData
 from ..loop.training_log import PADDING_TOKENS
 from ..loop.training_loop import on_device, plan_stages, start_stage, update
 from ..recipes import Recipe
-from .race import machine, race
+from .race import race
 
 
 @dataclass
 class EncoderPass:
-    """One call of an encoder, and the backward pass it needs.
+    """One call of an encoder, and the backward pass it needs."""
 
-    Args:
-        encoder: the module that was called.
-        inputs: the arguments of the call.
-        prefixes: keys and values `(2, rows, heads, l, H / heads)` of each layer, if the call had any.
-        positions: of the prefixes, before that of the first token.
-        needs: `parameters`: a backward pass to the weights; `masks`: one that ends at the output of the embedding
-            layer and computes no gradient of a weight; `nothing`: no backward pass.
-    """
-
-    encoder: nn.Module
-    inputs: dict[str, Any]
+    encoder: nn.Module  # the module that was called
+    inputs: dict[str, Any]  # the arguments of the call
+    # keys and values `(2, rows, heads, l, H / heads)` of each layer, if the call had any
     prefixes: list[tuple[torch.Tensor, torch.Tensor]]
-    positions: int
+    positions: int  # of the prefixes, before that of the first token
+    # `parameters`: a backward pass to the weights; `masks`: one that ends at the output of the embedding layer and
+    # computes no gradient of a weight; `nothing`: no backward pass
     needs: str
 
     def forward(self) -> Callable[[], None]:
@@ -246,8 +240,7 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
           tokens of padding, and `limit`, the speedup if a step took time for the real tokens of its batch only;
         * operations per second, also as a share of those of a large matrix product in this precision;
         * the seconds that 10^6 sentences would take;
-        * the peak memory of the steps, of the GPU if there is one;
-        * the machine.
+        * the peak memory of the steps, of the GPU if there is one.
     """
     updates = Updates(recipe, steps)
     batches = list(updates.batches())
@@ -267,7 +260,6 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
     if updates.layout == "packed":
         against["against padded"] = {**against_padded(updates, repeats), "limit": tokens / real}
     return {
-        "benchmark": "training",
         **updates.settings(),
         **figures,
         **against,
@@ -283,7 +275,6 @@ def benchmark_training(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> d
         "share of a matrix product's": counted / seconds / matmul_rate(updates.accelerator),
         "seconds for 10^6 sentences": 1e6 / sentences * seconds,
         "peak bytes": peak,
-        "machine": machine(),
     }
 
 
@@ -311,8 +302,7 @@ def benchmark_memory(recipe: Recipe, *, steps: int = 1) -> dict[str, object]:
 
     Returns:
         `kept bytes` of the weights and moments; `peak bytes` of the steps and of their passes, and `memory ratio`;
-        `floor`, the ratio if a step took only the gradients of the weights outside of the encoders in addition; the
-        machine.
+        `floor`, the ratio if a step took only the gradients of the weights outside of the encoders in addition.
     """
     updates = Updates(recipe, steps)
     updates.run()  # makes the moments
@@ -327,13 +317,11 @@ def benchmark_memory(recipe: Recipe, *, steps: int = 1) -> dict[str, object]:
         model.zero_grad()
         peaks[name] = kept + allocated_at_most(run, updates.accelerator.device)
     return {
-        "benchmark": "memory",
         **updates.settings(),
         "kept bytes": kept,
         "peak bytes": peaks,
         "memory ratio": peaks["ours"] / peaks["usual"],
         "floor": 1 + sum(weight.nbytes for weight in heads) / peaks["usual"],
-        "machine": machine(),
     }
 
 

@@ -31,42 +31,25 @@ TASKS = (DEV_TASK, *STS_TASKS, *TRANSFER_TASKS, AVERAGES[TRANSFER_AVERAGE])
 
 
 class Score(NamedTuple):
-    """A line of `results.csv`.
+    """A line of `results.csv`."""
 
-    Args:
-        task: its name, or that of an average.
-        metric: of the value.
-        seed: of a run with seeds; None for a published score and for an encoder without training.
-        value: × 100.
-        deviation: standard deviation that a paper reports.
-        source: the paper and its table; `csezoo` for a measured score.
-    """
-
-    task: str
-    metric: str
-    seed: int | None
-    value: float
-    deviation: float | None = None
-    source: str = "csezoo"
+    task: str  # its name, or that of an average
+    metric: str  # of the value
+    seed: int | None  # of a run with seeds; None for a published score and for an encoder without training
+    value: float  # × 100
+    deviation: float | None = None  # standard deviation that a paper reports
+    source: str = "csezoo"  # the paper and its table; `csezoo` for a measured score
 
 
 @dataclass
 class Entry:
-    """A row of the index.
+    """A row of the index."""
 
-    Args:
-        model: what `list_models` returns of it.
-        shape: of the model at test.
-        card: None for an encoder that was measured without training.
-        lines: its lines of `results.csv`.
-        recipe: the zoo's recipe that a measured run started from, if any.
-    """
-
-    model: Model
-    shape: Shape
-    card: ModelCard | None = None
-    lines: list[Score] = field(default_factory=list)
-    recipe: str | None = None
+    model: Model  # what `list_models` returns of it
+    shape: Shape  # of the model at test
+    card: ModelCard | None = None  # None for an encoder that was measured without training
+    lines: list[Score] = field(default_factory=list)  # its lines of `results.csv`
+    recipe: str | None = None  # the zoo's recipe that a measured run started from, if any
 
     def __post_init__(self):
         for task in dict.fromkeys(line.task for line in self.lines):

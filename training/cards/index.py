@@ -10,20 +10,9 @@ from ..errors import UserError, one_line
 from ..files import refuse_links_out, refuse_other_file
 from ..tables import csv_table, markdown_table, plain
 from .entries import Entry, Score, entries
-from .listing import (
-    FILE,
-    METHODS,
-    OF_MODEL,
-    OF_SCORE,
-    STS_AVERAGE,
-    Model,
-    shown_megabytes,
-    shown_milliseconds,
-    shown_score,
-)
+from .listing import COLUMNS, FILE, OF_MODEL, OF_SCORE, cells
 from .method_texts import all_ideas
 
-COLUMNS = ("name", METHODS, "base model", "data", "MB", "CPU ms", STS_AVERAGE, "status")
 TITLE = "# Model cards"
 INTRODUCTION = f"""{TITLE}
 
@@ -77,13 +66,6 @@ def write_cards(directory: Path) -> list[Entry]:
     except OSError as error:
         raise UserError(f"out: {directory} cannot be written ({one_line(error)})") from error
     return index
-
-
-def cells(model: Model) -> dict[str, str]:
-    """Return the texts of a model's row in the index, by column."""
-    size, time = shown_megabytes(model.bytes), shown_milliseconds(model.cpu_ms_per_sentence)
-    texts = (model.name, model.method, model.base_model, model.data, size, time, shown_score(model), model.status)
-    return dict(zip(COLUMNS, texts, strict=True))
 
 
 def results_csv(index: list[Entry]) -> str:

@@ -23,6 +23,7 @@ MEASURED, PUBLISHED, RECIPE_ONLY = ("measured here", "published by its authors",
 STATUSES = (LOADABLE, MEASURED, PUBLISHED, RECIPE_ONLY)
 # In the directory of an adapter.
 ADAPTER = "adapter_config.json"
+COLUMNS = ("name", METHODS, "base model", "data", "MB", "CPU ms", STS_AVERAGE, "status")
 OF_MODEL = ("model", "card", "status", "trained", "method", "base_model", "data", "bytes", "cpu_ms_per_sentence")
 OF_SCORE = ("task", "metric", "seed", "value", "deviation", "source")
 
@@ -130,19 +131,25 @@ def _model(row: dict[str, str]) -> Model:
     return Model(name, card, status, trained == "true", method, base_model, data, *known)
 
 
+def cells(model: Model) -> dict[str, str]:
+    """Return the texts of a model's row, by column; nothing where something is not known."""
+    size = "" if model.bytes is None else f"{model.bytes / 1e6:.0f}"
+    time = shown_milliseconds(model.cpu_ms_per_sentence)
+    texts = (model.name, model.method, model.base_model, model.data, size, time, shown_score(model), model.status)
+    return dict(zip(COLUMNS, texts, strict=True))
+
+
 def format_models(models: list[Model]) -> str:
     """Return the models as a table of text, a line per model; what is not known is a dash.
 
     Example:
         >>> print(format_models([Model("a", "a/README.md", MEASURED, True, "simcse", "bert", "", None, 1.25)]))
-        model  methods and additions  base model  STS average  MB  CPU ms  status
-        a      simcse                 bert                  -   -    1.25  measured here
+        name  methods and additions  base model  MB  CPU ms  STS average  status
+        a     simcse                 bert         -    1.25            -  measured here
     """
-    table = [["model", METHODS, "base model", STS_AVERAGE, "MB", "CPU ms", "status"]]
-    for model in models:
-        numbers = [shown_score(model), shown_megabytes(model.bytes), shown_milliseconds(model.cpu_ms_per_sentence)]
-        table.append([model.name, model.method, model.base_model, *(text or "-" for text in numbers), model.status])
-    return text_table(table, left=(0, 1, 2, 6))
+    columns = [column for column in COLUMNS if column != "data"]  # the longest one
+    rows = [[cells(model)[column] or "-" for column in columns] for model in models]
+    return text_table([columns, *rows], left=(0, 1, 2, 6))
 
 
 def shown_score(model: Model, task: str = STS_AVERAGE) -> str:
@@ -151,11 +158,6 @@ def shown_score(model: Model, task: str = STS_AVERAGE) -> str:
         return ""
     deviation = f" ± {model.deviations[task]:.2f}" if task in model.deviations else ""
     return f"{model.scores[task]:.2f}{deviation}"
-
-
-def shown_megabytes(size: int | None) -> str:
-    """Return a size in millions of bytes as text; nothing if it is not known."""
-    return "" if size is None else f"{size / 1e6:.0f}"
 
 
 def shown_milliseconds(time: float | None) -> str:

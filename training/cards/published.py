@@ -16,19 +16,12 @@ SUITES = {"sts": (*STS_TASKS, AVERAGE), "transfer": (*TRANSFER_TASKS, TRANSFER_A
 
 @dataclass
 class PublishedRow:
-    """A row of a paper's table.
+    """A row of a paper's table."""
 
-    Args:
-        source: paper and table.
-        scores: the printed number of each task; averages count as tasks.
-        deviations: the standard deviation over the paper's runs of each task, if the paper reports it.
-        note: why the row is not fully comparable.
-    """
-
-    source: str
-    scores: dict[str, float]
-    deviations: dict[str, float]
-    note: str | None = None
+    source: str  # paper and table
+    scores: dict[str, float]  # the printed number of each task; averages count as tasks
+    deviations: dict[str, float]  # the standard deviation over the paper's runs of each task, if the paper reports it
+    note: str | None = None  # why the row is not fully comparable
 
     def shown(self, task: str) -> str:
         """Return the number of a task as text, with its deviation if it has one."""

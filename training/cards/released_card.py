@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
@@ -16,28 +15,23 @@ from .model_card import TAGS, fill_card, no_plain_form
 from .published import published_rows
 
 
-@dataclass
-class Conversion:
-    """What a conversion found.
+def released_card(
+    name: str,
+    kind: Kind,
+    entry: Released | None,
+    receipt: dict[str, Any] | None = None,
+    *,
+    stated: str | None = None,
+    ideas_at: str | None = None,
+) -> ModelCard:
+    """Return the card of a released checkpoint, or of another one of its kind.
 
     Args:
-        kind: the name of the rules.
-        license: what the card of the original states, if it does.
-        receipt: the content of `conversion.json`.
+        receipt: the content of `conversion.json`, if it was converted.
+        stated: the license on the card of the original, if there is one.
     """
-
-    kind: str
-    license: str | None
-    receipt: dict[str, Any]
-
-
-def released_card(
-    name: str, kind: Kind, entry: Released | None, conversion: Conversion | None = None, *, ideas_at: str | None = None
-) -> ModelCard:
-    """Return the card of a released checkpoint, or of another one of its kind."""
     title = name.rpartition("/")[2]
     repository, commit = kind.release.split("@")
-    text = conversion.license if conversion else None
     rows = published_rows(entry.scores) if entry else []
     results = "Not evaluated. The authors report no score for this file."
     if rows:
@@ -47,28 +41,28 @@ def released_card(
     return fill_card(
         ModelCardData(
             language="en",
-            license=text or kind.license or "unknown",
+            license=stated or kind.license or "unknown",
             library_name="transformers",
             pipeline_tag="sentence-similarity",
             tags=[*TAGS, kind.method],
-            base_model=(name if conversion else entry.base_model) if entry else None,
+            base_model=(name if receipt else entry.base_model) if entry else None,
         ),
-        title=title if conversion else name,
+        title=title if receipt else name,
         status=f"{STATUS}." if entry else None,
         pictures=ideas(kind.texts) if ideas_at else [],
         ideas_at=ideas_at,
         description="\n\n".join(method_entries()[text]["description"] for text in kind.texts),
-        origin=_origin(name, conversion),
-        convert=None if conversion else name,
+        origin=_origin(name, receipt),
+        convert=None if receipt else name,
         servings=", ".join(kind.servings),
-        path="REPOSITORY" if conversion else title,
-        obstacle=_no_plain_form(kind, conversion),
-        conversion=conversion and _conversion(conversion.receipt),
-        conversion_notes=list(map(_capitalised, conversion.receipt["notes"])) if conversion else [],
+        path="REPOSITORY" if receipt else title,
+        obstacle=_no_plain_form(kind, receipt),
+        conversion=receipt and _conversion(receipt),
+        conversion_notes=list(map(_capitalised, receipt["notes"])) if receipt else [],
         release=repository,
         commit=commit,
         results=results,
-        license_note=kind.license_note.strip() + (f" The card of the original states `{text}`." if text else ""),
+        license_note=kind.license_note.strip() + (f" The card of the original states `{stated}`." if stated else ""),
         limits=_limits(kind, entry),
         citations="\n\n".join(method_entries()[text]["citation"] for text in kind.texts),
     )
@@ -78,15 +72,15 @@ def _capitalised(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
-def _origin(name: str, conversion: Conversion | None) -> str:
+def _origin(name: str, receipt: dict[str, Any] | None) -> str:
     link = f"[{name}](https://huggingface.co/{name})"
-    if not conversion:
+    if not receipt:
         return f"The weights are on the Hub: {link}."
-    commit = conversion.receipt["revision"]
+    commit = receipt["revision"]
     where = f"{link} at commit `{commit}`" if commit else f"`{name}`"
     return (
         f"This is a copy of {where}, made with csezoo, a model zoo of contrastive sentence embeddings. It was read as "
-        f"`{conversion.kind}`. csezoo did not train it."
+        f"`{receipt['as']}`. csezoo did not train it."
     )
 
 
@@ -106,9 +100,9 @@ def _conversion(receipt: dict[str, Any]) -> str:
     return markdown_table(["", ""], *rows)
 
 
-def _no_plain_form(kind: Kind, conversion: Conversion | None) -> str | None:
+def _no_plain_form(kind: Kind, receipt: dict[str, Any] | None) -> str | None:
     """Return why the converted model is not a plain encoder, in its serving or in the default one."""
-    serving = conversion and conversion.receipt["serving"]
+    serving = receipt and receipt["serving"]
     served = kind.servings[serving] if serving else next(iter(kind.servings.values()), {})
     prompts = {"prompts": [next(iter(kind.prompts.values()))]} if kind.prompts else {}
     return no_plain_form(kind.method, {**kind.model, **prompts, **served})

@@ -15,23 +15,14 @@ FILE = "serving.json"
 
 
 class Shape(NamedTuple):
-    """A serving model, as far as size and time depend on it.
+    """A serving model, as far as size and time depend on it."""
 
-    Args:
-        base: last part of the name of the pre-trained encoder.
-        projection: layers that stay at test.
-        prefix: positions of prefixes.
-        template: word pieces of a prompt's template, counted as words and marks.
-        whitening: dimensions that a whitening keeps.
-        adapter: rank of an adapter that PEFT loads beside the encoder.
-    """
-
-    base: str
-    projection: str = "none"
-    prefix: int = 0
-    template: int = 0
-    whitening: int = 0
-    adapter: int = 0
+    base: str  # last part of the name of the pre-trained encoder
+    projection: str = "none"  # layers that stay at test
+    prefix: int = 0  # positions of prefixes
+    template: int = 0  # word pieces of a prompt's template, counted as words and marks
+    whitening: int = 0  # dimensions that a whitening keeps
+    adapter: int = 0  # rank of an adapter that PEFT loads beside the encoder
 
     @property
     def name(self) -> str:

@@ -52,7 +52,7 @@ def add_commands(command: Command) -> None:
         chosen = kinds.add_parser(name, help=summary, parents=shared, allow_abbrev=False)
         chosen.description, chosen.epilog = summary, f"example: csezoo benchmark {name} {example}"
         usual: dict[str, Any] = {"recipe_keys": {}, "picture": None, "keeps_freed_memory": False}
-        chosen.set_defaults(run=run, benchmark=benchmark, takes_keys=takes_keys, **{**usual, **settings})
+        chosen.set_defaults(run=run, kind=name, benchmark=benchmark, takes_keys=takes_keys, **{**usual, **settings})
         if steps is not None:
             chosen.add_argument(
                 "--steps", type=whole(), default=steps, help=f"optimizer steps of a run (default: {steps})"
@@ -246,23 +246,26 @@ def run(options: argparse.Namespace) -> None:
     if options.picture:
         refuse_unwritable_picture(options.picture, "picture")
 
-    def keep(report: dict[str, Any]) -> None:
+    def keep(report: dict[str, Any]) -> dict[str, Any]:
+        """Return a report with what was measured where, written to `--out`."""
+        on = {"machine": {**machine(), **report.get("machine", {})}}
+        complete = {"command": options.command, "benchmark": options.kind, **report, **on}
         if options.out:
-            write_json(Path(options.out), {"command": options.command, **report})
+            write_json(Path(options.out), complete)
+        return complete
 
     given = {**vars(options), "keep": keep}
     if options.takes_keys:
         keys = {"report_to": "none", **options.recipe_keys, **parse_overrides(options.keys)}
         given["recipe"] = load_recipe(options.recipe, keys)
-    from ..benchmarks.race import format_benchmark  # imports torch: a wrong recipe is refused before
+    from ..benchmarks.race import format_benchmark, machine  # imports torch: a wrong recipe is refused before
 
     benchmark = resolve_name(f"{WING}.{options.benchmark}")
     if options.keeps_freed_memory:  # as a run does
         keep_freed_memory()
     quiet_transformers()
-    report = benchmark(**{name: given[name] for name in signature(benchmark).parameters if name in given})
+    report = keep(benchmark(**{name: given[name] for name in signature(benchmark).parameters if name in given}))
     print(format_benchmark(report))
-    keep(report)
     if options.picture:
         function, part = options.draws
         resolve_name(f"csezoo.training.pictures.benchmarks:{function}")(report[part], options.picture)

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..environment import quiet_transformers
 from ..errors import UserError
+from ..files import create_directory
 from ..machines.on_ray import run_on_ray
 from ..machines.on_slurm import run_on_slurm
 from .options import Command
@@ -60,6 +61,14 @@ def refuse_unused_machines(options: argparse.Namespace) -> None:
         raise UserError("--sbatch: only Slurm has these options; give --on slurm too")
 
 
+def begin(out: Path) -> None:
+    """Create the directory of a table or a search, and show what happens in it."""
+    create_directory(out, "--out")
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.getLogger("csezoo").setLevel(logging.INFO)
+    quiet_transformers()
+
+
 def hand_out(
     options: argparse.Namespace, work: Callable[[Any], object], tasks: Sequence[Any], name: str, folder: Path
 ) -> dict[int, str]:
@@ -91,16 +100,12 @@ def reproduce(options: argparse.Namespace) -> None:
 
     from ..evaluation.tasks.names import STS_TASKS
     from ..evaluation.tasks.sts import load_task
-    from ..files import create_directory
     from ..reproducing.against import compared
     from ..reproducing.pooling import pool
     from ..reproducing.runs import make, make_one, train
     from ..reproducing.writing import write_item
 
-    create_directory(out, "--out")
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    logging.getLogger("csezoo").setLevel(logging.INFO)
-    quiet_transformers()
+    begin(out)
     runs, launcher = unique_runs(planned), shlex.split(options.launch or "")
     settings: dict[str, Any] = {"columns": item.columns, "data": profile.data, "glue": item.glue}
     settings["transfer_rows"] = profile.transfer_rows

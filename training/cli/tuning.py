@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import shlex
 import time
 from functools import partial
 from pathlib import Path
 
-from ..environment import quiet_transformers
 from ..errors import UserError
 from .options import Command, whole
-from .reproducing import add_machines, hand_out, key_values, refuse_unused_machines
+from .reproducing import add_machines, begin, hand_out, key_values, refuse_unused_machines
 
 OBJECTIVES = ("sts-dev", "sts-sickr-dev", "transfer-dev", "unlabelled")
 
@@ -48,7 +46,6 @@ def add_commands(command: Command) -> None:
 
 
 def tune(options: argparse.Namespace) -> None:
-    from ..files import create_directory
     from ..recipes import load_recipe
     from ..reproducing.profiles import load_profile
     from ..reproducing.runs import WAIT
@@ -89,10 +86,7 @@ def tune(options: argparse.Namespace) -> None:
         launcher=tuple(shlex.split(options.launch or "")),
         prune=not options.no_pruning,
     )
-    create_directory(search.out, "--out")
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    logging.getLogger("csezoo").setLevel(logging.INFO)
-    quiet_transformers()
+    begin(search.out)
     name, ours = search.out.name, True
     while trials := range(missing(search)):
         if not ours:

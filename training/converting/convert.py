@@ -15,7 +15,7 @@ from csezoo.modeling.contrastive.backbones import longest_input
 from csezoo.modeling.contrastive.masked_language_modeling import MaskedLMTransform
 from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
 
-from ..cards.released_card import Conversion, released_card
+from ..cards.released_card import released_card
 from ..environment import quiet_transformers, versions
 from ..errors import UserError, library_errors
 from ..files import empty_target, new_directory, write_json
@@ -75,8 +75,7 @@ def convert(
         receipt = {"as": name, "serving": serving, **receipt, "notes": source.notes, "versions": versions()}
         write_json(partial / RECEIPT, receipt)
         add_checksums(partial)
-        conversion = Conversion(name, source.license, receipt)
-        released_card(source.name, rules, entry, conversion).save(partial / "README.md")
+        released_card(source.name, rules, entry, receipt, stated=source.license).save(partial / "README.md")
     for note in source.notes:
         report(f"note      {note}")
     kept, dropped = receipt["kept"], receipt["dropped"]

@@ -28,26 +28,17 @@ ADDED_TO_LIMIT = 3
 
 @dataclass
 class Source:
-    """A checkpoint as it was found.
+    """A checkpoint as it was found."""
 
-    Args:
-        name: Hub id, or the name of the directory.
-        encoder: the directory of configuration, tokenizer and weights.
-        weights: the file with the weights.
-        revision: the commit that was read; None for a directory.
-        license: what the repository's card states.
-        pooling, max_length: what a sentence-transformers directory states.
-        notes: what a user should know about the files.
-    """
-
-    name: str
-    encoder: Path
-    weights: Path
-    revision: str | None
-    license: str | None = None
+    name: str  # Hub id, or the name of the directory
+    encoder: Path  # the directory of configuration, tokenizer and weights
+    weights: Path  # the file with the weights
+    revision: str | None  # the commit that was read; None for a directory
+    license: str | None = None  # what the repository's card states
+    # pooling, max_length: what a sentence-transformers directory states
     pooling: str | None = None
     max_length: int | None = None
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what a user should know about the files
 
     def __str__(self) -> str:
         at = f" at {self.revision}" if self.revision else ""

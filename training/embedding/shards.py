@@ -88,7 +88,7 @@ def vectors_sha256(embeddings: np.ndarray) -> str:
 
 
 def is_damaged(path: Path) -> bool:
-    """Return whether the vectors in a shard are not those that were written. Older shards have no checksum."""
+    """Return whether the vectors in a shard are not those that were written."""
     try:
         if path.suffix == ".parquet":
             column = pq.read_table(path, columns=["embedding"]).column(0).combine_chunks()
@@ -97,8 +97,7 @@ def is_damaged(path: Path) -> bool:
             vectors = load_file(path)["embedding"]
     except (OSError, KeyError, ValueError, ArrowException, SafetensorError):
         return True
-    checksum = read_receipt(path).get(CHECKSUM)
-    return checksum is not None and checksum != vectors_sha256(vectors)
+    return read_receipt(path).get(CHECKSUM) != vectors_sha256(vectors)
 
 
 def read_receipt(path: Path) -> dict:

@@ -55,8 +55,7 @@ def hold_out(task: PairTask) -> tuple[PairTask, PairTask]:
                 f"dev_file: {len(task.pairs)} pairs are too few to choose a checkpoint and to judge it; give other "
                 "ones as --test_file, or --eval_data none"
             )
-        pairs, scores = [task.pairs[row] for row in rows], [task.scores[row] for row in rows]
-        halves.append(replace(task, name=name, pairs=pairs, scores=scores))
+        halves.append(task.part(name, rows))
     return halves[0], halves[1]
 
 

@@ -15,15 +15,10 @@ Encode = Callable[[list[str]], np.ndarray]
 
 @dataclass
 class CountingEncoder:
-    """An encoder that can also count the tokens it reads.
+    """An encoder that can also count the tokens it reads."""
 
-    Args:
-        encode: texts to vectors, `list[str] -> (n, d)`.
-        count_tokens: texts to the number of tokens the model reads, without padding.
-    """
-
-    encode: Encode
-    count_tokens: Callable[[list[str]], int]
+    encode: Encode  # texts to vectors, `list[str] -> (n, d)`
+    count_tokens: Callable[[list[str]], int]  # texts to the number of tokens the model reads, without padding
 
     def __call__(self, texts: list[str]) -> np.ndarray:
         return self.encode(texts)

@@ -43,18 +43,13 @@ CORRELATIONS = {"spearman": spearman, "pearson": pearson}
 
 @dataclass(frozen=True)
 class Similarities:
-    """The pairs of a task with the cosines of one or more models of each of two encoders.
+    """The pairs of a task with the cosines of one or more models of each of two encoders."""
 
-    Args:
-        gold: `(n,)` gold scores.
-        first, second: `(n,)` cosines, or `(s, n)` for `s` seeds.
-        metric: `spearman` or `pearson`.
-    """
-
-    gold: np.ndarray
+    gold: np.ndarray  # `(n,)` gold scores
+    # first, second: `(n,)` cosines, or `(s, n)` for `s` seeds
     first: np.ndarray
     second: np.ndarray
-    metric: str = "spearman"
+    metric: str = "spearman"  # `spearman` or `pearson`
 
     def __len__(self) -> int:
         return len(self.gold)
@@ -74,12 +69,9 @@ class Similarities:
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of two encoders on the same items, such as the reciprocal ranks of queries: their mean is compared.
+    """The scores of two encoders on the same items, such as the reciprocal ranks of queries: means are compared."""
 
-    Args:
-        first, second: `(n,)`, × 100.
-    """
-
+    # first, second: `(n,)`, × 100
     first: np.ndarray
     second: np.ndarray
 

@@ -13,12 +13,12 @@ from ..errors import UserError
 from .results import ResultsFile
 from .sentence_vectors import Encode, SentenceVectors
 from .tasks.edits import EditTask, load_edits
-from .tasks.encoding_cost import CostTask, load_cost
-from .tasks.geometry import GeometryTask, load_geometry
+from .tasks.encoding_cost import CostTask
+from .tasks.geometry import GeometryTask
 from .tasks.multilingual import load_chinese, load_spanish, load_sts17
 from .tasks.names import DEV_TASK, SICKR_DEV_TASK, STS_TASKS, TRANSFER_TASKS
 from .tasks.releases import compare_with_release
-from .tasks.retrieval import NeighboursTask, RetrievalTask, load_retrieval
+from .tasks.retrieval import NeighboursTask, RetrievalTask
 from .tasks.search import SearchTask
 from .tasks.sts import PairTask, load_lengths, load_pairs_file, load_task
 from .tasks.transfer import TransferTask, load_transfer_task, load_trec_lengths
@@ -37,9 +37,9 @@ LOADERS: dict[str, Callable[[str], Sequence[Task]]] = {
     "sts-multilingual": load_sts17,
     "sts-spanish": load_spanish,
     "chinese": load_chinese,
-    "geometry": load_geometry,
-    "retrieval": load_retrieval,
-    "cost": load_cost,
+    "geometry": lambda data: [GeometryTask(load_task("STSBenchmark", data))],
+    "retrieval": lambda data: [RetrievalTask(load_task("STSBenchmark", data))],
+    "cost": lambda data: [CostTask(load_task("STSBenchmark", data))],
     "edits": load_edits,
 }
 

@@ -16,15 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class WeakenedView:
-    """A view of a sentence, with its weakened tokens.
+    """A view of a sentence, with its weakened tokens."""
 
-    Args:
-        tokens: the n tokens as text.
-        weakened: `(K, n)`, how much each of the K perturbed layers (the embedding layer first) weakens each token: 1
-            where the token mask weakens it, 0 where it does not, and between the two for continuous masks.
-    """
-
-    tokens: list[str]
+    tokens: list[str]  # the n tokens as text
+    # `(K, n)`, how much each of the K perturbed layers (the embedding layer first) weakens each token: 1 where the
+    # token mask weakens it, 0 where it does not, and between the two for continuous masks
     weakened: np.ndarray
 
 

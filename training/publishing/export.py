@@ -17,7 +17,7 @@ from transformers.utils import logging
 from ..errors import UserError, one_line, refuse_missing
 from ..evaluation.encoders import checkpoint_tokenizer, load_checkpoint
 from ..files import empty_target, new_directory
-from ..hub import is_hidden, local_directory
+from ..hub import files_in, is_hidden, local_directory
 from .fingerprints import FORMATS, add_checksums
 from .onnx_graph import write_onnx
 from .quantized import quantize_and_measure
@@ -100,9 +100,7 @@ def export(
     if truncate_dim is not None and not 1 <= truncate_dim < size:
         raise UserError(f"truncate_dim: {truncate_dim} must be at least 1 and below {size}, the dimensions of {run}")
     with new_directory(target) as partial, tqdm(total=3, desc="Exporting", disable=not sys.stderr.isatty()) as bar:
-        files = [path for path in source.rglob("*") if path.is_file()]
-        for path in files:
-            name = path.relative_to(source).as_posix()
+        for name, path in files_in(source).items():
             if not (is_hidden(name) or name.split("/")[0] in FORMATS):  # an export has its own formats alone
                 (partial / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, partial / name)

@@ -12,7 +12,7 @@ from ..environment import versions
 from ..errors import UserError, library_errors
 from ..evaluation.encoders import checkpoint_tokenizer, is_published, load_checkpoint
 from ..files import read_json
-from ..hub import added_files, differing_files, local_directory, sha256, unreadable_directories
+from ..hub import added_files, differing_files, files_in, local_directory, sha256, unreadable_directories
 from ..pictures.captions import PICTURES
 
 # Files without a checksum: what a card and a run add to a saved model, and what no library loads.
@@ -25,8 +25,7 @@ NO_CHECKSUMS = "files: there are no checksums, because save_pretrained wrote the
 def add_checksums(directory: Path) -> None:
     """Add the checksums of all files, and the versions of all libraries, to the fingerprint of a saved repository."""
     saved = json.loads((directory / FINGERPRINT_NAME).read_text(encoding="utf-8"))
-    paths = {file.relative_to(directory).as_posix(): file for file in sorted(directory.rglob("*")) if file.is_file()}
-    files = {name: sha256(file) for name, file in paths.items() if name not in WITHOUT_CHECKSUM}
+    files = {name: sha256(file) for name, file in files_in(directory).items() if name not in WITHOUT_CHECKSUM}
     write_fingerprint(directory, {**saved, "versions": versions(), "files": files})
 
 
@@ -83,9 +82,8 @@ def unchecked_formats(directory: Path, checksums: dict[str, str]) -> list[str]:
 
     `save_pretrained` leaves such files when it saves a changed model in the directory of an export.
     """
-    files = (file for folder in FORMATS for file in sorted((directory / folder).rglob("*")) if file.is_file())
-    names = (file.relative_to(directory).as_posix() for file in files)
     way_out = "it may be of other weights; delete it and export again"
+    names = (name for name in files_in(directory) if name.startswith(tuple(f"{folder}/" for folder in FORMATS)))
     return [f"{name} has no checksum: {way_out}" for name in names if name not in checksums]
 
 

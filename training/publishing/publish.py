@@ -17,7 +17,7 @@ from huggingface_hub.utils import disable_progress_bars, logging
 from huggingface_hub.utils.sha import git_hash
 
 from ..errors import OutOfTimeError, UserError, one_line
-from ..hub import differing_files, is_hidden, sha256, within_time
+from ..hub import differing_files, files_in, is_hidden, sha256, within_time
 from .adapters import stage_adapter, verify_adapter
 from .staging import EVAL_FILES, stage, verify_as_a_stranger, verify_files
 
@@ -148,15 +148,14 @@ def _tagged(api: HfApi, to: str, tag: str) -> str | None:
 
 def _compare(staged: Path, there: dict[str, RepoSibling]) -> tuple[list[Operation], list[str]]:
     """Return the operations that make a repository equal to the staged files, and a line for each."""
-    names = sorted(path.relative_to(staged).as_posix() for path in staged.rglob("*") if path.is_file())
+    files = files_in(staged)
     operations: list[Operation] = []
     plan = []
-    for name in names:
-        path = staged / name
+    for name, path in files.items():
         if name not in there or not _same(path, there[name]):
             operations.append(CommitOperationAdd(name, str(path)))
             plan.append(f"{'change' if name in there else 'add':<9} {name} ({path.stat().st_size:,} bytes)")
-    for name in sorted(there.keys() - set(names)):
+    for name in sorted(there.keys() - files.keys()):
         if not is_hidden(name) or name in EVAL_FILES.values():  # those would be scores of other weights
             operations.append(CommitOperationDelete(name))
             plan.append(f"{'delete':<9} {name}")
@@ -205,7 +204,7 @@ def _read_back(to: str, staged: Path, sha: str, revision: str, cache: Path) -> s
         raise UserError(
             f"{to}: expected commit {sha}, downloaded {there.name}: somebody else changed the repository; check it"
         )
-    files = {path.relative_to(staged).as_posix(): sha256(path) for path in staged.rglob("*") if path.is_file()}
+    files = {name: sha256(path) for name, path in files_in(staged).items()}
     if problems := differing_files(there, files):
         raise UserError(f"the files downloaded from commit {sha} differ ({'; '.join(problems)}); publish again")
     return f"checked   {len(files)} downloaded files are the same"

@@ -17,7 +17,7 @@ from huggingface_hub import EvalResultEntry, ModelCard, ModelCardData, eval_resu
 from ..errors import UserError, one_line
 from ..evaluation.tasks.sts import HUB
 from ..files import refuse_links_out
-from ..hub import differing_files, is_hidden
+from ..hub import differing_files, files_in, is_hidden
 from .audit import audit
 from .fingerprints import read_fingerprint, unchecked_formats
 
@@ -49,7 +49,7 @@ def stage(run: str, to: str, staged: Path) -> None:
     """
     directory = finished_repository(run)
     refuse_links_out(directory, *(Path(run, name) for name in ("best", *OF_THE_RUN)), root=Path(run))
-    files = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*") if path.is_file()}
+    files = files_in(directory)
     if directory != Path(run):
         files |= {name: Path(run, name) for name in OF_THE_RUN if Path(run, name).is_file()}
     for name, path in files.items():

@@ -34,13 +34,6 @@ class Trained(NamedTuple):
     best: Path
 
 
-class Row(NamedTuple):
-    """A row of the report: its name, and the vectors of the test sentences."""
-
-    name: str
-    vectors: SentenceVectors
-
-
 def report(runs: list[Trained], output: Path) -> str:
     """Draw the picture and return the printed report. The last run is the main one.
 
@@ -54,24 +47,28 @@ def report(runs: list[Trained], output: Path) -> str:
         "tf-idf": partial(_tf_idf, task),
         **{row_name(run.recipe): partial(_trained, run) for run in runs},
     }
-    rows = []
+    vectors: dict[str, SentenceVectors] = {}  # of the test sentences
     with progress_bar(len(makers), "encoding the test sentences") as bar:
         for name, make in makers.items():
-            rows.append(Row(name, encode_once(make(), [task])))
+            vectors[name] = encode_once(make(), [task])
             bar.update()
-    before, after = rows[1], rows[-1]
-    panels = {f"{row.name}: {_spearman(row, task):.1f}": task.similarities(row.vectors) for row in (before, *rows[3:])}
+    _, before, _, *trained = vectors
+    after = trained[-1]
+    panels = {
+        f"{name}: {_spearman(vectors[name], task):.1f}": task.similarities(vectors[name])
+        for name in (before, *trained)
+    }
     draw_similarities(panels, np.array(task.scores), output / PICTURE)
-    nearest = side_by_side(*(nearest_sentences(task, row.vectors) for row in (before, after)))
+    nearest = side_by_side(*(nearest_sentences(task, vectors[name]) for name in (before, after)))
     return "\n".join(
         [
             "",
             *[f"{row_name(run.recipe)}: {learnt(run)}" for run in runs],
             "",
             f"Test: {len(task.pairs)} graded pairs of sentences about events that no training text describes.",
-            *score_lines(rows, task),
+            *score_lines(vectors, task),
             "",
-            f"Nearest test sentence, {before.name}, and {after.name}:",
+            f"Nearest test sentence, {before}, and {after}:",
             *neighbour_lines(nearest),
             "",
             f"Similarities at each grade, before and after: {output / PICTURE}",
@@ -117,17 +114,17 @@ def _tf_idf(task: PairTask) -> Encode:
     return lambda texts: vectorizer.transform(texts).toarray()
 
 
-def score_lines(rows: list[Row], task: PairTask) -> list[str]:
+def score_lines(vectors: dict[str, SentenceVectors], task: PairTask) -> list[str]:
     """Return a table: Spearman (× 100) and the recall of the partner that means the same, as a share."""
     table = [["model", "Spearman x 100", "recall@1"]]
-    for row in rows:
-        recall = RetrievalTask(task).results(row.vectors)[0]["value"] / 100
-        table.append([row.name, f"{_spearman(row, task):.2f}", f"{recall:.2f}"])
+    for name, of_model in vectors.items():
+        recall = RetrievalTask(task).results(of_model)[0]["value"] / 100
+        table.append([name, f"{_spearman(of_model, task):.2f}", f"{recall:.2f}"])
     return text_table(table).splitlines()
 
 
-def _spearman(row: Row, task: PairTask) -> float:
-    return task.results(row.vectors)[0]["value"]
+def _spearman(vectors: SentenceVectors, task: PairTask) -> float:
+    return task.results(vectors)[0]["value"]
 
 
 def neighbour_lines(nearest: list[dict]) -> list[str]:

@@ -20,20 +20,13 @@ AVERAGES = {"sts": AVERAGE, "transfer": TRANSFER_AVERAGE, "transfer-mlp": TRANSF
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
+    """A column of a table."""
 
-    Args:
-        name: its heading.
-        suite: a suite of `csezoo evaluate`, `glue`, `run` for what the run cost, or `paper` for what the zoo cannot
-            measure.
-        task: a task of the suite, or one of `COSTS`; None is the mean over all tasks of the suite.
-        metric: of the task, where it has several; `dev` is the accuracy on dev of a transfer task.
-    """
-
-    name: str
+    name: str  # its heading
+    # a suite of `csezoo evaluate`, `glue`, `run` for what the run cost, or `paper` for what the zoo cannot measure
     suite: str
-    task: str | None = None
-    metric: str | None = None
+    task: str | None = None  # a task of the suite, or one of `COSTS`; None is the mean over all tasks of the suite
+    metric: str | None = None  # of the task, where it has several; `dev` is the accuracy on dev of a transfer task
 
     def __post_init__(self):
         suites = (*SUITES, RUN, GLUE, PAPER)

@@ -24,8 +24,10 @@ figure.
 
 from __future__ import annotations
 
+import difflib
 import functools
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -34,8 +36,8 @@ from ..cards.published import PublishedRow, published, published_rows
 from ..errors import UserError, refuse_unknown
 from ..recipes.released import released
 from .columns import COLUMN_SETS, Column
-from .names import item_file
 
+ITEMS = Path(__file__).parent / "items"
 # How a figure is drawn: points of the rows, the picture that each run draws itself, or a portrait of each model.
 FIGURES = ("x", "y", "picture", "portrait", "weakened")
 KEPT = ("title", "source", "figure", "glue", "notes", "needs", "against")  # as they are
@@ -87,6 +89,34 @@ class Item:
     notes: list[str] = field(default_factory=list)
     needs: list[str] = field(default_factory=list)
     against: str | None = None
+
+
+def item_names() -> list[str]:
+    """Return the names of all items, by paper and number.
+
+    Example:
+        >>> item_names()[:2]
+        ['diffaug/figure-3a', 'diffaug/figure-3b']
+    """
+    names = [path.relative_to(ITEMS).with_suffix("").as_posix() for path in ITEMS.rglob("*.yaml")]
+    return sorted(names, key=_by_number)
+
+
+def _by_number(name: str) -> tuple[str, int, str]:
+    start, _, number = name.rpartition("-")
+    digits = "".join(character for character in number if character.isdigit())
+    return (start, int(digits), number) if digits else (name, 0, "")
+
+
+def item_file(name: str) -> Path:
+    """Return the file of an item's manifest."""
+    names = item_names()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        raise UserError(
+            f"no item {name!r}: " + (f"did you mean {near[0]}?" if near else "csezoo reproduce lists them")
+        )
+    return ITEMS / f"{name}.yaml"
 
 
 @functools.cache

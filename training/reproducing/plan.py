@@ -22,28 +22,17 @@ from .profiles import Profile
 
 @dataclass(frozen=True)
 class Run:
-    """A unit of work: a recipe with one seed, or a finished model to evaluate.
+    """A unit of work: a recipe with one seed, or a finished model to evaluate."""
 
-    Args:
-        directory: of the run; the same for the same resolved recipe and seed, whatever table asks for it.
-        recipe: with its seed; None for a finished model.
-        source: the recipe's name, or the path of its file.
-        overrides: what the command sets beside it.
-        model: what is evaluated: `best/` of the run, or the finished model.
-        pooling: of a finished plain encoder.
-        kind: of a released checkpoint that is converted first, as `csezoo convert --as` takes it.
-        serving: of that checkpoint.
-        evaluation, glue: the files in `directory` of what is measured after training.
-    """
-
-    directory: Path
-    model: str
-    recipe: Recipe | None = None
-    source: str = ""
-    overrides: tuple[tuple[str, str], ...] = ()
-    pooling: str | None = None
-    kind: str | None = None
-    serving: str | None = None
+    directory: Path  # of the run; the same for the same resolved recipe and seed, whatever table asks for it
+    model: str  # what is evaluated: `best/` of the run, or the finished model
+    recipe: Recipe | None = None  # with its seed; None for a finished model
+    source: str = ""  # the recipe's name, or the path of its file
+    overrides: tuple[tuple[str, str], ...] = ()  # what the command sets beside it
+    pooling: str | None = None  # of a finished plain encoder
+    kind: str | None = None  # of a released checkpoint that is converted first, as `csezoo convert --as` takes it
+    serving: str | None = None  # of that checkpoint
+    # evaluation, glue: the files in `directory` of what is measured after training
     evaluation: str = "evaluation.json"
     glue: str = "glue.json"
 
@@ -58,17 +47,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Planned:
-    """A row with its runs.
+    """A row with its runs."""
 
-    Args:
-        row: of the manifest.
-        runs: of all subsets and seeds; none for a row that is not run.
-        reasons: why the numbers are not comparable with the paper's, or why there are none.
-    """
-
-    row: Row
-    runs: list[Run]
-    reasons: list[str]
+    row: Row  # of the manifest
+    runs: list[Run]  # of all subsets and seeds; none for a row that is not run
+    reasons: list[str]  # why the numbers are not comparable with the paper's, or why there are none
 
 
 def plan(

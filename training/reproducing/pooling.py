@@ -17,23 +17,18 @@ from .plan import Planned
 
 @dataclass(frozen=True)
 class Cell:
-    """A number of ours beside the paper's. What is not known is None.
+    """A number of ours beside the paper's. What is not known is None."""
 
-    Args:
-        mean, sd, n: over all subsets and seeds; the standard deviation needs two.
-        paper, paper_sd: as printed.
-        difference: ours minus the paper's.
-        z: the difference in standard errors, see `compare`.
-        low, high, p: of the difference from the row with which the table compares, see `against.py`.
-    """
-
+    # mean, sd, n: over all subsets and seeds; the standard deviation needs two
     mean: float | None = None
     sd: float | None = None
     n: int = 0
+    # paper, paper_sd: as printed
     paper: float | None = None
     paper_sd: float | None = None
-    difference: float | None = None
-    z: float | None = None
+    difference: float | None = None  # ours minus the paper's
+    z: float | None = None  # the difference in standard errors, see `compare`
+    # low, high, p: of the difference from the row with which the table compares, see `against.py`
     low: float | None = None
     high: float | None = None
     p: float | None = None

@@ -19,7 +19,6 @@ so that published results say nothing of the machine.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -107,16 +106,24 @@ def _read(path: str) -> Profile:
     refuse_unknown(path, values, tuple(each.name for each in fields(Profile)))
     folder = Path(path).resolve().parent
 
-    def found(name: str) -> str:
-        if not (folder / name).exists():
+    def found(where: str, name: Any) -> str:
+        if not (folder / _text(where, name)).exists():
             raise UserError(f"{path}: {name} does not exist in {folder}; give a path relative to the profile")
         return os.path.relpath(folder / name)
+
+    def dataset(where: str, entry: Any) -> dict[str, Any]:
+        refuse_unknown(where, _mapping(where, entry, ENTRY), ("file", "columns"))
+        if "file" not in entry:
+            raise UserError(f"{where}: it has no file; give {ENTRY}")
+        columns = _mapping(f"{where}: columns", entry.get("columns", {}), "THEIRS: YOURS")
+        mine = {name: _text(f"{where}: columns: {name}", column) for name, column in columns.items()}
+        return {"file": found(where, entry["file"]), "columns": mine}
 
     models = _mapping(f"{path}: models", values.get("models", {}), "NAME: DIRECTORY")
     datasets = _mapping(f"{path}: datasets", values.get("datasets", {}), f"NAME: {ENTRY}")
     given: dict[str, Any] = {
-        "models": {name: found(_text(f"{path}: models: {name}", target)) for name, target in models.items()},
-        "datasets": {name: _dataset(f"{path}: datasets: {name}", entry, found) for name, entry in datasets.items()},
+        "models": {name: found(f"{path}: models: {name}", target) for name, target in models.items()},
+        "datasets": {name: dataset(f"{path}: datasets: {name}", entry) for name, entry in datasets.items()},
         "set": _mapping(f"{path}: set", values.get("set", {}), "KEY: VALUE"),
     }
     if decided := sorted(given["set"].keys() & {"seeds", "output_dir"}):
@@ -124,7 +131,7 @@ def _read(path: str) -> Profile:
     if "description" in values:
         given["description"] = _text(f"{path}: description", values["description"])
     if "data" in values:
-        given["data"] = found(_text(f"{path}: data", values["data"]))
+        given["data"] = found(f"{path}: data", values["data"])
     for name in ("max_updates", "transfer_rows"):
         if name in values:
             given[name] = coerce(f"{path}: {name}", values[name], int | None)
@@ -134,16 +141,6 @@ def _read(path: str) -> Profile:
             f"{path}: transfer_rows: {rows} must be at least {LEAST_ROWS}; TREC's smallest class is 1.6 % of it"
         )
     return Profile(**given)
-
-
-def _dataset(where: str, entry: Any, found: Callable[[str], str]) -> dict[str, Any]:
-    """Return the entry of a data set with the path of its file."""
-    refuse_unknown(where, _mapping(where, entry, ENTRY), ("file", "columns"))
-    if "file" not in entry:
-        raise UserError(f"{where}: it has no file; give {ENTRY}")
-    columns = _mapping(f"{where}: columns", entry.get("columns", {}), "THEIRS: YOURS")
-    mine = {name: _text(f"{where}: columns: {name}", column) for name, column in columns.items()}
-    return {"file": found(_text(f"{where}: file", entry["file"])), "columns": mine}
 
 
 def _mapping(where: str, value: Any, form: str) -> dict[str, Any]:

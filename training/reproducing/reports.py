@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .estimates import Estimate, estimate
-from .manifests import Item, load_item
+from .manifests import Item, item_names, load_item
 from .measuring import finished
-from .names import item_names
 from .plan import Planned, Run, plan
 from .profiles import Profile
 

@@ -35,6 +35,12 @@ WAIT = 10  # seconds between two looks at a run that another process makes
 WATCH = 1  # seconds between two looks at a run that this process trains
 
 
+def launch(run: Run, launcher: Sequence[str] = ()) -> list[str]:
+    """Return the command that trains a run."""
+    start = [sys.executable, "-m", "accelerate.commands.launch", *launcher]
+    return [*start, "-m", "csezoo.training.train", *run.command()]
+
+
 def train(run: Run, launcher: Sequence[str] = (), watch: Callable[[], None] | None = None) -> None:
     """Train a run in a process of its own. Its output is in `train.log` in the directory of the run.
 
@@ -44,8 +50,7 @@ def train(run: Run, launcher: Sequence[str] = (), watch: Callable[[], None] | No
     """
     run.directory.mkdir(parents=True, exist_ok=True)
     log = run.directory / "train.log"
-    start = [sys.executable, "-m", "accelerate.commands.launch", *launcher]
-    command = [*start, "-m", "csezoo.training.train", *run.command()]
+    command = launch(run, launcher)
     with log.open("a", encoding="utf-8") as output:
         before = output.tell()
         output.write(f"$ {shlex.join(command)}\n")

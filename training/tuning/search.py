@@ -40,34 +40,21 @@ STARTUP = 4  # finished trials before one is pruned
 
 @dataclass(frozen=True)
 class Search:
-    """A search for good values of a recipe's keys.
+    """A search for good values of a recipe's keys."""
 
-    Args:
-        recipe: its name, or the path of a YAML file.
-        space: see `spaces`.
-        objective: one of `COLUMNS`, maximised.
-        trials: how many there will be.
-        out: directory of the journal and the runs.
-        overrides: keys of every run, beside those of the space.
-        seed: of every trial's run, and of what Optuna draws.
-        data, transfer_rows: of the suites, see `evaluate`.
-        sentences: held-out sentences, for the objective that needs no labels.
-        launcher: options of `accelerate launch`.
-        prune: end a trial whose best dev score so far is below the median of the earlier ones.
-    """
-
-    recipe: str
-    space: Space
-    objective: str
-    trials: int
-    out: Path
-    overrides: dict[str, Any] = field(default_factory=dict)
-    seed: int = 42
+    recipe: str  # its name, or the path of a YAML file
+    space: Space  # see `spaces`
+    objective: str  # one of `COLUMNS`, maximised
+    trials: int  # how many there will be
+    out: Path  # directory of the journal and the runs
+    overrides: dict[str, Any] = field(default_factory=dict)  # keys of every run, beside those of the space
+    seed: int = 42  # of every trial's run, and of what Optuna draws
+    # data, transfer_rows: of the suites, see `evaluate`
     data: str = "hub"
     transfer_rows: int | None = None
-    sentences: tuple[str, ...] = ()
-    launcher: tuple[str, ...] = ()
-    prune: bool = True
+    sentences: tuple[str, ...] = ()  # held-out sentences, for the objective that needs no labels
+    launcher: tuple[str, ...] = ()  # options of `accelerate launch`
+    prune: bool = True  # end a trial whose best dev score so far is below the median of the earlier ones
 
     def study(self) -> optuna.Study:
         """Return the study in the journal of this search; a new one if there is none."""

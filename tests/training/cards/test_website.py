@@ -14,8 +14,8 @@ import yaml
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
-from csezoo.training.cards.index import COLUMNS, write_cards
-from csezoo.training.cards.listing import LOADABLE, STATUSES
+from csezoo.training.cards.index import write_cards
+from csezoo.training.cards.listing import COLUMNS, LOADABLE, STATUSES
 from csezoo.training.cards.website.documentation import write_documentation
 from csezoo.training.cards.website.pages import card_parts, write_page, write_website
 from csezoo.training.cli.parser import main

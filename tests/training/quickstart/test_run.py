@@ -13,7 +13,7 @@ from csezoo.training.errors import UserError
 from csezoo.training.evaluation.sentence_vectors import SentenceVectors
 from csezoo.training.evaluation.tasks.neighbours import nearest_sentences, side_by_side
 from csezoo.training.evaluation.tasks.sts import PairTask
-from csezoo.training.quickstart.report import Row, neighbour_lines, score_lines
+from csezoo.training.quickstart.report import neighbour_lines, score_lines
 from csezoo.training.quickstart.run import quickstart
 from csezoo.training.recipes import load_recipe
 from tests.interpreters import run_two
@@ -138,8 +138,7 @@ def test_recall_neighbours_and_queries_are_those_of_the_vectors():
     task = PairTask("toy", pairs, [5.0, 5.0, 0.0, 0.0, 0.0, 0.0], "here")
     table = SentenceVectors(lambda texts: np.array([vectors[text] for text in texts], float))
     table.add(task.sentences())
-    row = Row("toy", table)
-    assert score_lines([row], task)[1].split() == ["toy", "100.00", "1.00"]
+    assert score_lines({"toy": table}, task)[1].split() == ["toy", "100.00", "1.00"]
     nearest = side_by_side(nearest_sentences(task, table), nearest_sentences(task, lambda texts: -table(texts)))
     assert [found["query"] for found in nearest] == ["a", "c"]
     assert neighbour_lines(nearest)[:2] == ["  a", f"    {'0.99 b':<58}0.99 b"]

@@ -9,9 +9,8 @@ import yaml
 
 from csezoo.training.cards.published import published
 from csezoo.training.errors import UserError
-from csezoo.training.reproducing import manifests, names
-from csezoo.training.reproducing.manifests import load_item
-from csezoo.training.reproducing.names import item_names
+from csezoo.training.reproducing import manifests
+from csezoo.training.reproducing.manifests import item_names, load_item
 from csezoo.training.reproducing.plan import plan
 
 
@@ -114,8 +113,8 @@ GOOD = {"title": "t", "source": "s", "columns": ["dev"], "rows": [{"name": "a", 
 def test_a_mistake_in_a_manifest_is_named(tmp_path, monkeypatch, changed, message):
     (tmp_path / "paper").mkdir()
     (tmp_path / "paper" / "table-1.yaml").write_text(yaml.safe_dump({**GOOD, **changed}), encoding="utf-8")
-    shutil.copytree(names.ITEMS / "diffcse", tmp_path / "diffcse")
-    monkeypatch.setattr(names, "ITEMS", tmp_path)
+    shutil.copytree(manifests.ITEMS / "diffcse", tmp_path / "diffcse")
+    monkeypatch.setattr(manifests, "ITEMS", tmp_path)
     manifests._read.cache_clear()
     with pytest.raises(UserError, match=message):
         load_item.__wrapped__("paper/table-1")

@@ -24,7 +24,7 @@ from csezoo.training.evaluation.significance import Similarities, paired_bootstr
 from csezoo.training.evaluation.tasks.sts import PairTask
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe
-from csezoo.training.reproducing import names
+from csezoo.training.reproducing import manifests
 from csezoo.training.reproducing import runs as making
 from csezoo.training.reproducing.against import compared
 from csezoo.training.reproducing.columns import Column
@@ -224,7 +224,7 @@ def test_the_list_counts_the_runs_on_the_same_data_however_it_is_named(
     manifest = {"title": "t", "source": "s", "columns": ["dev"], "rows": rows}
     (tmp_path / "items" / "zoo").mkdir(parents=True)
     (tmp_path / "items" / "zoo" / "one.yaml").write_text(yaml.safe_dump(manifest), encoding="utf-8")
-    monkeypatch.setattr(names, "ITEMS", tmp_path / "items")
+    monkeypatch.setattr(manifests, "ITEMS", tmp_path / "items")
     data, out = str(real_data / "data" / "senteval"), str(tmp_path / "out")
     (tmp_path / "profile.yaml").write_text(yaml.safe_dump({"data": data}), encoding="utf-8")
     main(["reproduce", "zoo/one", "--data", data, "--out", out])
@@ -326,7 +326,7 @@ def test_the_command_compares_the_rows_of_a_table(tmp_path, bases, real_data, mo
     manifest = {"title": "t", "source": "s", "columns": ["sts-average"], "against": "cls", "rows": rows}
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo" / "poolings.yaml").write_text(yaml.safe_dump(manifest), encoding="utf-8")
-    monkeypatch.setattr(names, "ITEMS", tmp_path)
+    monkeypatch.setattr(manifests, "ITEMS", tmp_path)
     data = str(real_data / "data" / "senteval")
     main(["reproduce", "zoo/poolings", "--data", data, "--out", str(tmp_path / "out")])
     table = (tmp_path / "out" / "zoo" / "poolings" / "table.md").read_text(encoding="utf-8")

@@ -14,8 +14,8 @@ from markupsafe import Markup
 from ...errors import UserError, one_line
 from ...files import refuse_links_out, refuse_other_file
 from ..entries import TASKS, Entry
-from ..index import COLUMNS, INTRODUCTION, cells
-from ..listing import FILE, STS_AVERAGE, shown_score
+from ..index import INTRODUCTION
+from ..listing import COLUMNS, FILE, STS_AVERAGE, cells, shown_score
 from ..method_texts import all_ideas
 from .markdown import MARKDOWN, render
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import UserError
 from ...hub import load_rows
-from ..tasks.senteval import finite, read_text
+from ..tasks.senteval import check_count, finite, read_text
 from ..tasks.transfer import Example, examples_receipt
 
 HUB = ("nyu-mll/glue", "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c")
@@ -16,20 +16,14 @@ HUB = ("nyu-mll/glue", "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c")
 
 @dataclass(frozen=True)
 class Format:
-    """The columns, classes and metrics of a task.
+    """The columns, classes and metrics of a task."""
 
-    Args:
-        hub_texts: the columns of the text, or of the two texts, on the Hub.
-        texts, label: the columns of the texts and the label in GLUE's files, by name, or by number without a header.
-        labels: names of the classes in the order of the Hub's numbers; empty if the label is a score.
-        metrics: keys of `fine_tuning.METRICS`. The first one chooses the epoch.
-    """
-
-    hub_texts: tuple[str, ...]
+    hub_texts: tuple[str, ...]  # the columns of the text, or of the two texts, on the Hub
+    # texts, label: the columns of the texts and the label in GLUE's files, by name, or by number without a header
     texts: tuple[str | int, ...]
     label: str | int
-    labels: tuple[str, ...]
-    metrics: tuple[str, ...]
+    labels: tuple[str, ...]  # names of the classes in the order of the Hub's numbers; empty if the label is a score
+    metrics: tuple[str, ...]  # keys of `fine_tuning.METRICS`. The first one chooses the epoch.
 
 
 SENTENCES, QUESTIONS, QUESTION = ("sentence1", "sentence2"), ("question1", "question2"), ("question", "sentence")
@@ -61,17 +55,13 @@ RELEASED_EXAMPLES: dict[str, dict[str, int | None]] = {
 
 @dataclass
 class GlueTask:
-    """A task with its examples.
+    """A task with its examples."""
 
-    Args:
-        name: a key of `TASKS`.
-        parts: examples by part: `train` and `dev` (MNLI: `dev_matched`, `dev_mismatched`). An example is its texts and
-            the number of its class, or its score.
-        source, revision: the data set they were read from.
-    """
-
-    name: str
+    name: str  # a key of `TASKS`
+    # examples by part: `train` and `dev` (MNLI: `dev_matched`, `dev_mismatched`). An example is its texts and the
+    # number of its class, or its score.
     parts: dict[str, list[Example]]
+    # source, revision: the data set they were read from
     source: str
     revision: str | None = None
 
@@ -94,9 +84,8 @@ def load_glue_task(name: str, data: str) -> GlueTask:
         files = {part: Path(data) / name / f"{part}.tsv" for part in RELEASED_EXAMPLES[name]}
         task = GlueTask(name, {part: _read_file(name, path) for part, path in files.items()}, f"GLUE {name}")
     for part, expected in RELEASED_EXAMPLES[name].items():
-        rows = len(task.parts[part])
-        if rows != expected and expected is not None:
-            raise UserError(f"{name}: expected {expected} examples in {part}, got {rows}; download the data again")
+        if expected is not None:
+            check_count(name, f"examples in {part}", expected, len(task.parts[part]))
     return task
 
 

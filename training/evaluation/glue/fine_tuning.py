@@ -64,22 +64,16 @@ METRICS = {
 class FineTuning:
     """The settings of fine-tuning. The defaults are within BERT's grid for GLUE (Devlin et al. 2019, section 4.1).
 
-    Args:
-        learning_rate: of AdamW, falling linearly to 0.
-        epochs: over the training set.
-        batch_size: examples per update and device.
-        max_length: maximum number of word pieces of an example.
-        dev_share: the share of the dev set, from its first row, that chooses the epoch; the other rows test it. SG-OPT
-            uses 0.1. With 0, the last epoch is tested on all rows.
-
     Raises:
         UserError: a value is out of range.
     """
 
-    learning_rate: float = 2e-5
-    epochs: float = 3
-    batch_size: int = 32
-    max_length: int = 128
+    learning_rate: float = 2e-5  # of AdamW, falling linearly to 0
+    epochs: float = 3  # over the training set
+    batch_size: int = 32  # examples per update and device
+    max_length: int = 128  # maximum number of word pieces of an example
+    # the share of the dev set, from its first row, that chooses the epoch; the other rows test it. SG-OPT uses
+    # 0.1. With 0, the last epoch is tested on all rows.
     dev_share: float = 0.0
 
     def __post_init__(self):

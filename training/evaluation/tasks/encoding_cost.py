@@ -10,27 +10,20 @@ import torch
 
 from ...environment import default_device, peak_device_bytes, peak_rss_bytes
 from ..sentence_vectors import CountingEncoder, SentenceVectors
-from .sts import PairTask, load_task
+from .sts import OnPairs
 
 
 @dataclass
-class CostTask:
+class CostTask(OnPairs):
     """The cost of encoding the distinct sentences of the pairs in one call.
 
     The numbers depend on the machine and on what else it is doing, so they differ from run to run. The vectors are not
     kept for other tasks.
-
-    Args:
-        pairs: the pairs whose sentences are encoded.
-        repeats: number of timed calls, after one call to warm up. The result is their median.
     """
 
-    pairs: PairTask
-    repeats: int = 3
+    repeats: int = 3  # number of timed calls, after one call to warm up. The result is their median.
 
-    @property
-    def name(self) -> str:
-        return f"{self.pairs.name} cost"
+    measured = "cost"
 
     def sentences(self) -> set[str]:
         return set()  # no vector is looked up, because encoding itself is measured
@@ -54,8 +47,3 @@ class CostTask:
 
     def receipt(self) -> dict[str, object]:
         return {**self.pairs.receipt(), "repeats": self.repeats, "threads": torch.get_num_threads()}
-
-
-def load_cost(data: str) -> list[CostTask]:
-    """Return the cost of encoding the sentences of STS-B test, as a task."""
-    return [CostTask(load_task("STSBenchmark", data))]

@@ -8,11 +8,11 @@ import numpy as np
 
 from ..metrics.alignment.alignment import Alignment
 from ..metrics.uniformity.uniformity import Uniformity
-from .sts import PairTask, Vectors, load_task
+from .sts import OnPairs, Vectors
 
 
 @dataclass
-class GeometryTask:
+class GeometryTask(OnPairs):
     """Measures of the embeddings themselves. For each, smaller is better; none is multiplied by 100.
 
     `alignment` is over the pairs with a gold score above 4, as in SimCSE. (DiffCSE reports it too, but does not say
@@ -20,15 +20,9 @@ class GeometryTask:
     2020). `anisotropy` is the mean cosine of the same pairs (Ethayarajh 2019).
     """
 
-    pairs: PairTask
     positive: float = 4.0
 
-    @property
-    def name(self) -> str:
-        return f"{self.pairs.name} geometry"
-
-    def sentences(self) -> set[str]:
-        return self.pairs.sentences()
+    measured = "geometry"
 
     def results(self, vectors: Vectors) -> list[dict]:
         first, second = (vectors([pair[side] for pair in self.pairs.pairs]) for side in (0, 1))
@@ -36,11 +30,3 @@ class GeometryTask:
         values = Alignment(keep_in_memory=True).compute(predictions=first[positive], references=second[positive])
         values |= Uniformity(keep_in_memory=True).compute(predictions=np.concatenate([first, second]))
         return [{"task": self.name, "metric": name, "value": value} for name, value in values.items()]
-
-    def receipt(self) -> dict[str, object]:
-        return self.pairs.receipt()
-
-
-def load_geometry(data: str) -> list[GeometryTask]:
-    """Return the measures on STS-B test, as a task."""
-    return [GeometryTask(load_task("STSBenchmark", data))]

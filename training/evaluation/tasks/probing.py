@@ -23,23 +23,14 @@ Split = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Protocol:
-    """SentEval's settings for training its classifiers.
+    """SentEval's settings for training its classifiers."""
 
-    Args:
-        folds: folds of cross-validation, inner and outer.
-        optimizer: `adam` (learning rate 1e-3) or `rmsprop` (1e-2), otherwise with torch's defaults.
-        batch_size: rows per update.
-        tenacity: checks without a better held-out accuracy before training stops.
-        epoch_size: epochs between two checks.
-        hidden: units of a hidden layer with a sigmoid; 0 is logistic regression.
-    """
-
-    folds: int
-    optimizer: str
-    batch_size: int
-    tenacity: int
-    epoch_size: int
-    hidden: int = 0
+    folds: int  # folds of cross-validation, inner and outer
+    optimizer: str  # `adam` (learning rate 1e-3) or `rmsprop` (1e-2), otherwise with torch's defaults
+    batch_size: int  # rows per update
+    tenacity: int  # checks without a better held-out accuracy before training stops
+    epoch_size: int  # epochs between two checks
+    hidden: int = 0  # units of a hidden layer with a sigmoid; 0 is logistic regression
 
     @property
     def classifier(self) -> str:

@@ -8,11 +8,11 @@ import numpy as np
 
 from ...errors import UserError
 from ..metrics.recall.recall import Recall
-from .sts import PairTask, Vectors, load_task, unit_vectors
+from .sts import OnPairs, Vectors, unit_vectors
 
 
 @dataclass
-class RetrievalTask:
+class RetrievalTask(OnPairs):
     """Recall of the other sentence of a pair, for the pairs that mean the same.
 
     Each sentence of such a pair is a query. The corpus is all sentences of all pairs, duplicates included, except the
@@ -21,8 +21,9 @@ class RetrievalTask:
     its 97 pairs.)
     """
 
-    pairs: PairTask
     equal: float = 5.0
+
+    measured = "retrieval"
 
     def __post_init__(self) -> None:
         count = len(self.pairs.pairs)
@@ -31,13 +32,6 @@ class RetrievalTask:
                 f"{self.name} needs at least 6 pairs, for recall@10, and one with the score {self.equal:g}; there are "
                 f"{count}: give the complete data set"
             )
-
-    @property
-    def name(self) -> str:
-        return f"{self.pairs.name} retrieval"
-
-    def sentences(self) -> set[str]:
-        return self.pairs.sentences()
 
     def results(self, vectors: Vectors) -> list[dict]:
         """Return recall@1, 5 and 10 (× 100)."""
@@ -52,20 +46,14 @@ class RetrievalTask:
         sizes = {"queries": len(query), "corpus": len(corpus)}
         return [{"task": self.name, "metric": name, "value": value, **sizes} for name, value in values.items()]
 
-    def receipt(self) -> dict[str, object]:
-        return self.pairs.receipt()
-
 
 @dataclass
-class NeighboursTask:
+class NeighboursTask(OnPairs):
     """The three nearest neighbours of a query."""
 
-    pairs: PairTask
     query: str
 
-    @property
-    def name(self) -> str:
-        return f"{self.pairs.name} neighbours"
+    measured = "neighbours"
 
     def sentences(self) -> set[str]:
         return self.pairs.sentences() | {self.query}
@@ -79,8 +67,3 @@ class NeighboursTask:
 
     def receipt(self) -> dict[str, object]:
         return {**self.pairs.receipt(), "query": self.query}
-
-
-def load_retrieval(data: str) -> list[RetrievalTask]:
-    """Return the retrieval task on STS-B test."""
-    return [RetrievalTask(load_task("STSBenchmark", data))]

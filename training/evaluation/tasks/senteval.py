@@ -22,17 +22,11 @@ REPOSITORY, ARCHIVE = "princeton-nlp/datasets-for-simcse", "senteval.tar"
 
 
 class SentEval(NamedTuple):
-    """The place of SentEval's files.
+    """The place of SentEval's files."""
 
-    Args:
-        root: the directory with `STS/`, `SICK/`, `MR/` and the others.
-        name: the layout or the Hub repository, for receipts, in which a local path would mean nothing.
-        revision: the commit on the Hub.
-    """
-
-    root: Path
-    name: str = "SentEval"
-    revision: str | None = None
+    root: Path  # the directory with `STS/`, `SICK/`, `MR/` and the others
+    name: str = "SentEval"  # the layout or the Hub repository, for receipts, in which a local path would mean nothing
+    revision: str | None = None  # the commit on the Hub
 
     def source(self, path: Path) -> str:
         return f"{self.name} {path.relative_to(self.root)}"
@@ -104,6 +98,12 @@ def extract(files: tarfile.TarFile, directory: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
                 shutil.copyfileobj(cast(IO[bytes], files.extractfile(member)), file)
+
+
+def check_count(name: str, what: str, expected: int, found: int) -> None:
+    """Refuse data that does not have the released number of rows."""
+    if found != expected:
+        raise UserError(f"{name}: expected {expected} {what}, got {found}; download the data again")
 
 
 def respaced(sentence: str) -> str:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from ...hub import load_rows
 from ..metrics.sts.sts import STS
 from .names import DEV_TASK, RELEASED_PAIRS, SICKR_DEV_TASK, SUBSETS
 from .senteval import (
+    check_count,
     find_senteval,
     finite,
     numbered_lines,
@@ -56,25 +58,22 @@ HUB = {
 
 @dataclass
 class PairTask:
-    """Sentence pairs with gold scores.
+    """Sentence pairs with gold scores."""
 
-    Args:
-        name: of the task.
-        pairs: the two sentences of each pair.
-        scores: gold score of each pair, on the scale of the task.
-        source, revision: the data set they were read from.
-        metric: `spearman` or `pearson`.
-    """
-
-    name: str
-    pairs: list[tuple[str, str]]
-    scores: list[float]
+    name: str  # of the task
+    pairs: list[tuple[str, str]]  # the two sentences of each pair
+    scores: list[float]  # gold score of each pair, on the scale of the task
+    # source, revision: the data set they were read from
     source: str
     revision: str | None = None
-    metric: str = "spearman"
+    metric: str = "spearman"  # `spearman` or `pearson`
 
     def sentences(self) -> set[str]:
         return {sentence for pair in self.pairs for sentence in pair}
+
+    def part(self, name: str, rows: list[int]) -> PairTask:
+        pairs, scores = [self.pairs[row] for row in rows], [self.scores[row] for row in rows]
+        return replace(self, name=name, pairs=pairs, scores=scores)
 
     def similarities(self, vectors: Vectors) -> np.ndarray:
         """Return the cosine of each pair, `(n,)` in float64."""
@@ -110,6 +109,25 @@ class PairTask:
         }
 
 
+@dataclass
+class OnPairs:
+    """What is measured on the sentences of pairs, other than their scores."""
+
+    pairs: PairTask
+
+    measured: ClassVar[str]  # what it adds to the name of the pairs
+
+    @property
+    def name(self) -> str:
+        return f"{self.pairs.name} {self.measured}"
+
+    def sentences(self) -> set[str]:
+        return self.pairs.sentences()
+
+    def receipt(self) -> dict[str, object]:
+        return self.pairs.receipt()
+
+
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:
     """Scale vectors to length one in float64. A zero vector stays zero, so its cosine is 0, as in SentEval.
 
@@ -136,10 +154,7 @@ def load_task(name: str, data: str) -> PairTask:
 
 def counted(task: PairTask, expected: int) -> PairTask:
     """Return the task after checking that it has the released number of rows."""
-    if len(task.pairs) != expected:
-        raise UserError(
-            f"{task.name}: expected {expected} pairs in {task.source}, got {len(task.pairs)}; download the data again"
-        )
+    check_count(task.name, f"pairs in {task.source}", expected, len(task.pairs))
     return task
 
 
@@ -184,11 +199,7 @@ def load_all_sentences(data: str) -> list[str]:
     ]
     for name in (*STSB_SPLITS, *SICKR_SPLITS):
         sentences += [sentence for pair in _from_files(name, data).pairs for sentence in pair]
-    if len(sentences) != ALL_SENTENCES:
-        raise UserError(
-            f"{senteval.name}: expected {ALL_SENTENCES} sentences of STS data sets, got {len(sentences)}; "
-            "download the data again"
-        )
+    check_count(senteval.name, "sentences of STS data sets", ALL_SENTENCES, len(sentences))
     return sentences
 
 
@@ -207,13 +218,10 @@ def split_by_length(task: PairTask, words: int = 8) -> list[PairTask]:
         >>> [(part.name, part.pairs) for part in split_by_length(task, 1)]
         [('toy, to 1 words', [('a b c', 'd')]), ('toy, over 1 words', [('a b', 'c d e')])]
     """
-    short = [min(len(sentence.split()) for sentence in pair) <= words for pair in task.pairs]
-    parts = []
-    for name, kept in (("to", short), ("over", [not is_short for is_short in short])):
-        pairs = [pair for pair, keep in zip(task.pairs, kept, strict=True) if keep]
-        scores = [score for score, keep in zip(task.scores, kept, strict=True) if keep]
-        parts.append(replace(task, name=f"{task.name}, {name} {words} words", pairs=pairs, scores=scores))
-    return parts
+    shorter = [min(len(sentence.split()) for sentence in pair) for pair in task.pairs]
+    short = [row for row, length in enumerate(shorter) if length <= words]
+    long = [row for row, length in enumerate(shorter) if length > words]
+    return [task.part(f"{task.name}, {name} {words} words", rows) for name, rows in (("to", short), ("over", long))]
 
 
 def load_lengths(data: str) -> list[PairTask]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import UserError
 from .probing import PROTOCOLS, SEED, dev_then_test, folds_then_test, nested_folds
-from .senteval import find_senteval, numbered_lines, respaced
+from .senteval import check_count, find_senteval, numbered_lines, respaced
 from .sts import Vectors
 
 RELEASED_EXAMPLES = {
@@ -35,20 +35,16 @@ Example = tuple[tuple[str, ...], float]  # one sentence or two, and the class (t
 
 @dataclass
 class TransferTask:
-    """Labelled sentences, or labelled pairs of sentences, in SentEval's order.
+    """Labelled sentences, or labelled pairs of sentences, in SentEval's order."""
 
-    Args:
-        name: one of `names.TRANSFER_TASKS`.
-        parts: examples by part: `all`, or `train` (and `dev`) and `test`. They are in SentEval's order, on which its
-            folds and batches depend.
-        source, revision: the data set they were read from.
-        protocol: a key of `probing.PROTOCOLS`: `default` is SentEval's, `fast` is the one SimCSE used in development,
-            `mlp` has a hidden layer of 50 units.
-    """
-
-    name: str
+    name: str  # one of `names.TRANSFER_TASKS`
+    # examples by part: `all`, or `train` (and `dev`) and `test`. They are in SentEval's order, on which its folds
+    # and batches depend.
     parts: dict[str, list[Example]]
+    # source, revision: the data set they were read from
     source: str
+    # a key of `probing.PROTOCOLS`: `default` is SentEval's, `fast` is the one SimCSE used in development, `mlp`
+    # has a hidden layer of 50 units
     protocol: str = "default"
     revision: str | None = None
 
@@ -122,11 +118,7 @@ def load_transfer_task(name: str, data: str, protocol: str = "default") -> Trans
         folder = senteval.root / "MRPC"
         parts = {part: _paraphrases(folder / f"msr_paraphrase_{part}.txt") for part in RELEASED_EXAMPLES[name]}
     for part, expected in RELEASED_EXAMPLES[name].items():
-        if len(parts[part]) != expected:
-            raise UserError(
-                f"{name}: expected {expected} examples in {folder} ({part}), got {len(parts[part])}; "
-                "download the data again"
-            )
+        check_count(name, f"examples in {folder} ({part})", expected, len(parts[part]))
     parts = {part: in_order(examples) for part, examples in parts.items()}
     return TransferTask(name, parts, senteval.source(folder), protocol, senteval.revision)
 
