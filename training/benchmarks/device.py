@@ -101,13 +101,9 @@ def benchmark_device(
     the time is over, no new setting begins, and the report names those that are left.
 
     Args:
-        size: of the encoder, one of `SIZES`.
         methods: of `RECIPES`, the most important one first; all by default.
         batch_sizes, precisions: to try; the first precision is tried with everything. By default, all precisions that
             the device has.
-        compiled: whether to try compiled layers too.
-        steps: updates that are timed.
-        seconds: for all of it, with building the models.
         keep: called with the report after each setting, so that nothing is lost if something stops the benchmark.
 
     Returns:

@@ -117,14 +117,6 @@ def benchmark_sts(
     SentEval encodes task by task and sub-set by sub-set, both sides of 128 pairs at a time. It sorts the sub-sets of
     STS12–16 by length, but not STS-B and SICK-R.
 
-    Args:
-        model, pooling: as for `load_encoder`; a model of the zoo, or a plain encoder.
-        data: a directory in SentEval's layout.
-        tasks: names of tasks; all of the suite by default.
-        splits: `test` is in favour of SentEval, which also encodes the train and dev pairs of STS-B and SICK-R. `all`
-            lets its side do that.
-        repeats: how often each side is timed.
-
     Returns:
         The figures of `race`; `sentences`, the number that each side encodes; `difference`, the largest between the
         scores of the two sides; the receipt of the encoder.

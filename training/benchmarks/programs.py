@@ -43,12 +43,6 @@ def benchmark_scaling(
     Every point is a separate run, of which only the optimizer steps are timed. A process has the same number of
     threads at every point, so that one process never uses the cores of two.
 
-    Args:
-        recipe: a recipe of any method.
-        axes: names out of `AXES`; all that the method has by default.
-        steps: optimizer steps of a run.
-        repeats: runs of each point; all points are run once, then all again. The median counts.
-
     Returns:
         `axes`: for each value of each axis, the median of `rows per second` and the figures of all runs; the
         threads of a process.
@@ -165,8 +159,6 @@ def watch(
     """Run a module with arguments and sample its memory and open files until it ends.
 
     Args:
-        module: its name and its arguments.
-        every: seconds between two samples.
         until: a text that the module prints to stderr. It is stopped then.
         environment: variables beside those of this process.
     """

@@ -47,12 +47,6 @@ def benchmark_serving(cards: str, bases: Sequence[str] = (), *, repeats: int = 5
     whose layers have the same sizes are timed once. All are timed in turns, so that a busy machine slows down all.
     An adapter is timed beside its base model, as PEFT loads it; merged, it costs what the base model costs.
 
-    Args:
-        cards: the directory of the cards.
-        bases: directories with the configuration of base models that are not on the Hub. A model whose base is unknown
-            is left out.
-        repeats: how often the sentences are encoded; the median counts.
-
     Returns:
         `shapes`: for each, `parameters`, `bytes` of the weights, and `cpu_ms_per_sentence`, processor time; the
         `protocol`.

@@ -41,9 +41,6 @@ def published(recipe: str) -> list[PublishedRow]:
     * `deviations`, `deviation`: of values and average over the paper's runs, if the paper reports them.
     * `note`: why the row is not fully comparable, or what is inconsistent in it.
 
-    Args:
-        recipe: the name of the recipe.
-
     Example:
         >>> published("simcse-bert-base-uncased")[0].scores["STS12"]
         68.4

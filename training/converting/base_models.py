@@ -25,9 +25,6 @@ def convert_base(model: str, to: str, *, revision: str | None = None, report: Ca
 
     Args:
         model: a directory or Hub id with `config.json`, a tokenizer and `pytorch_model.bin` or `model.safetensors`.
-        to: a new or empty directory.
-        revision: branch, tag or commit on the Hub.
-        report: called with one line for each step.
 
     Raises:
         UserError: a file is missing or not harmless, the encoder or the masked-LM head lacks a tensor, or two tensors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from transformers import AutoModel, PretrainedConfig, PreTrainedTokenizerBase
@@ -13,7 +13,6 @@ from transformers import AutoModel, PretrainedConfig, PreTrainedTokenizerBase
 from csezoo.modeling import METHODS, SentenceEncoderConfig
 from csezoo.modeling.contrastive.backbones import longest_input
 from csezoo.modeling.contrastive.masked_language_modeling import MaskedLMTransform
-from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
 
 from ..cards.released_card import released_card
 from ..environment import quiet_transformers, versions
@@ -46,12 +45,8 @@ def convert(
     without running anything, see `pickles.read_pickle`.
 
     Args:
-        model: a directory or Hub id.
-        to: a new or empty directory.
         kind: what wrote the checkpoint, one of `recipes.released.kinds`; not needed for a released checkpoint.
         serving: how it is served, where its authors evaluate it in several ways.
-        revision: branch, tag or commit on the Hub.
-        report: called with one line for each step.
 
     Raises:
         UserError: a file is missing or not harmless, a tensor is not accounted for, or something does not fit.
@@ -136,8 +131,10 @@ def _write(directory: Path, source: Source, rules: Kind, keys: dict[str, Any]) -
     with library_errors(f"{source.name}: its config.json does not describe an encoder ({{error}})"):
         config, serving = _serving(source, rules, keys, backbone_config, tokenizer)
         refuse_oversized(source.name, config.to_dict(), lambda: model_class(config))
-    encoder = _model(model_class, config, state)
-    encoder.tokenizer = serving
+    encoder = model_class(config)
+    refuse_other_tensors(state, encoder)
+    encoder.load_state_dict(state, assign=True)  # these very tensors, so that nothing is copied
+    encoder.eval().tokenizer = serving
     encoder.save_pretrained(directory)
     return {
         **source.receipt(),
@@ -194,13 +191,3 @@ def _serving(
         full_stop=config.full_stop,
     )
     return config, serving
-
-
-def _model(
-    model_class: type[SentenceEncoderModel], config: SentenceEncoderConfig, state: Mapping[str, torch.Tensor]
-) -> SentenceEncoderModel:
-    """Return the encoder with these very tensors, so that nothing is copied."""
-    model = model_class(config)
-    refuse_other_tensors(state, model)
-    model.load_state_dict(state, assign=True)
-    return cast(SentenceEncoderModel, model.eval())

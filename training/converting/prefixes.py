@@ -22,7 +22,6 @@ def key_value_prefixes(state: Mapping[str, torch.Tensor], config: PretrainedConf
 
     Args:
         state: `prefixes.embedding.weight` `(2l, H)` and the MLP (Linear, tanh, Linear); or `(2l, 2MH)` without an MLP.
-        config: of the backbone.
     """
     there = {name for name in state if name.startswith("prefixes.")}
     expected = {TABLE, *MLP} if there & set(MLP) else {TABLE}

@@ -60,8 +60,6 @@ def find_source(model: str, revision: str | None, *, modules: bool, authors_pick
     Safetensors are preferred to a pickle.
 
     Args:
-        model: directory or Hub id.
-        revision: branch, tag or commit on the Hub.
         modules: whether this is a directory of sentence-transformers 0.3.9, with a Transformer and a Pooling.
         authors_pickle: whether the authors are known to have released a pickle alone.
     """

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from itertools import islice, zip_longest
 from pathlib import Path
 
-import numpy as np
 import torch
 from accelerate import PartialState
 from tqdm.auto import tqdm
@@ -47,16 +46,9 @@ def embed_file(
     damaged.
 
     Args:
-        encode, receipt: as returned by `load_encoder`.
-        file, column: as for `stream_texts`.
         directory: a new directory, or that of an interrupted call with the same arguments.
-        normalize: scale every vector to length one, after it was truncated.
-        truncate_dim: keep this many dimensions, the first ones.
         precision: see `quantize_embeddings`. The ranges of `int8` and `uint8` are those of the first shard, and are in
             the receipt of every shard, so that queries can be quantised with them. A later call reads them there.
-        file_format: a key of `shards.FORMATS`.
-        shard_size: rows per shard.
-        progress: show a bar over the rows of this process.
 
     Returns:
         The number of rows and the number of shards.
@@ -97,21 +89,16 @@ def embed_file(
             with as_user_error():
                 embeddings = shortened(vectors_of(encode, texts), truncate_dim, normalize)
             if calibrates:
-                ranges = calibrated(embeddings)
+                try:
+                    ranges = quantization_ranges(torch.from_numpy(embeddings))
+                except ValueError as error:  # there is only one text
+                    raise UserError(f"{error} (a shard has --shard_size texts)") from error
                 shard_receipt["ranges"] = ranges.tolist()
             if number in missing:
                 embeddings = quantize_embeddings(torch.from_numpy(embeddings), precision, ranges).numpy()
                 write_shard(directory / names[number], number * shard_size, texts, embeddings, shard_receipt)
                 bar.update(len(texts))
     return rows, len(names)
-
-
-def calibrated(embeddings: np.ndarray) -> torch.Tensor:
-    """Return the ranges `(2, d)` of the embeddings of the first shard."""
-    try:
-        return quantization_ranges(torch.from_numpy(embeddings))
-    except ValueError as error:
-        raise UserError(f"{error} (a shard has --shard_size texts)") from error
 
 
 def survey(texts: Iterable[str], size: int) -> tuple[int, list[str]]:
@@ -132,21 +119,9 @@ def survey(texts: Iterable[str], size: int) -> tuple[int, list[str]]:
 
 
 def checked_windows(texts: Iterable[str], size: int) -> Iterator[tuple[list[str], str]]:
-    """Yield windows of texts, each with the checksum of all texts up to its end."""
-    digest = hashlib.sha256()
-    for window in windows(texts, size):
+    """Yield windows of consecutive texts, each with the checksum of all texts up to its end."""
+    digest, left = hashlib.sha256(), iter(texts)
+    while window := list(islice(left, size)):
         for encoded in map(str.encode, window):
             digest.update(b"%d " % len(encoded) + encoded)
         yield window, digest.hexdigest()
-
-
-def windows(texts: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Yield lists of `size` consecutive texts; the last may be shorter.
-
-    Example:
-        >>> list(windows("abcde", 2))
-        [['a', 'b'], ['c', 'd'], ['e']]
-    """
-    texts = iter(texts)
-    while window := list(islice(texts, size)):
-        yield window

@@ -62,12 +62,7 @@ class SentenceEncoderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMix
         self.truncate_dim = truncate_dim
 
     def fit(self, X: Iterable[str], y: object = None) -> SentenceEncoderTransformer:
-        """Check the texts and load the model; nothing is learned.
-
-        Args:
-            X: texts.
-            y: not used.
-        """
+        """Check the texts and load the model; nothing is learned."""
         documents(X)
         self._encoder()
         return self

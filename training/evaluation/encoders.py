@@ -59,8 +59,6 @@ def load_encoder(
         model: directory or Hub id; a file of word vectors, see `load_word_vectors`; or `bag-of-words`.
         pooling: for a plain transformers encoder; other models define their pooling themselves.
         batch_size: maximum number of texts per forward pass.
-        dtype: of the weights.
-        progress: show a bar.
         device: of the model, by default the GPU if there is one.
 
     Raises:
@@ -70,24 +68,31 @@ def load_encoder(
         _refuse_pooling(model, pooling)
         return load_bag_of_words() if model == BAG_OF_WORDS else load_word_vectors(model)
     device = device or default_device()
+    encoder: EncodesTexts
     if is_published(model):
         _refuse_pooling(model, pooling)
-        published = load_checkpoint(model, dtype)
-        tokenizer = checkpoint_tokenizer(published, model)
-        encode = _counting_encoder(model, published, tokenizer, batch_size, progress, device)
-        return encode, _encoder_receipt(model, published.config.csezoo["pooling"], dtype, batch_size, "csezoo", device)
-    if repository_file(model, "modules.json"):
+        kind, published = "csezoo", load_checkpoint(model, dtype)
+        encoder, tokenizer = published, checkpoint_tokenizer(published, model)
+        pooling = str(published.config.csezoo["pooling"])
+    elif repository_file(model, "modules.json"):
         _refuse_pooling(model, pooling)
         return _sentence_transformer(model, batch_size, dtype, progress, device)
-    if pooling is None:
+    elif pooling is None:
         raise UserError(
             f"{model} is a bare encoder, which needs a pooling: give --pooling with one of {', '.join(PLAIN_POOLINGS)}"
         )
-    encoder, tokenizer = plain_encoder(model, pooling, dtype)
-    encode = _counting_encoder(model, encoder, tokenizer, batch_size, progress, device)
-    if batch_size > 1:
+    else:
+        kind, (encoder, tokenizer) = "transformers", plain_encoder(model, pooling, dtype)
+    encoder.to(device).eval()  # type: ignore[arg-type]  # a decorator hides `self`
+    run_once(model, lambda: encoder.encode(UNKNOWN, tokenizer))
+    if isinstance(encoder, SentenceEncoderModel) and batch_size > 1:  # of a plain encoder
         _refuse_padding_dependence(model, encoder, tokenizer)
-    return encode, _encoder_receipt(model, pooling, dtype, batch_size, "transformers", device)
+
+    def encode(texts: list[str]) -> np.ndarray:
+        return encoder.encode(texts, tokenizer, batch_size=batch_size, show_progress_bar=progress)
+
+    receipt = _encoder_receipt(model, pooling, dtype, batch_size, kind, device)
+    return CountingEncoder(encode, partial(_count_tokens, tokenizer)), receipt
 
 
 def load_checkpoint(model: str, dtype: str = "float32") -> CsezooModel:
@@ -136,23 +141,6 @@ def _refuse_padding_dependence(model: str, encoder: SentenceEncoderModel, tokeni
             f"{model} changes the vectors of a sentence when it is padded (by {moved:.1g} of their size), so its "
             "scores depend on the batch; give --batch_size 1"
         )
-
-
-def _counting_encoder(
-    model: str,
-    encoder: EncodesTexts,
-    tokenizer: PreTrainedTokenizerBase,
-    batch_size: int,
-    progress: bool,
-    device: torch.device,
-) -> CountingEncoder:
-    encoder.to(device).eval()  # type: ignore[arg-type]  # a decorator hides `self`
-    run_once(model, lambda: encoder.encode(UNKNOWN, tokenizer))
-
-    def encode(texts: list[str]) -> np.ndarray:
-        return encoder.encode(texts, tokenizer, batch_size=batch_size, show_progress_bar=progress)
-
-    return CountingEncoder(encode, partial(_count_tokens, tokenizer))
 
 
 def _count_tokens(tokenizer: Any, texts: list[str]) -> int:

@@ -26,7 +26,6 @@ def run_mteb(
 
     Args:
         model: directory or Hub id, of any kind that `load_encoder` reads.
-        tasks: names of MTEB's tasks.
         to: the folder; a task that is already in it is not run again.
         data: a directory with each data set at its path (`DIR/mteb/sts12-sts/test.csv`); by default the Hub.
         name: of the model in the results, `ORG/NAME`; by default the Hub id, or `local/` and the directory's name.
@@ -122,7 +121,6 @@ def write_results(
 
     Args:
         results: of `evaluate`, on MTEB's own data sets; the tasks of `SAME_PAIRS` are written.
-        to: the folder.
         model, receipt, encode, name: as for `model_meta`.
 
     Returns:

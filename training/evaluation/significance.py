@@ -93,8 +93,6 @@ def paired_bootstrap(
 
     Args:
         tasks: over which the scores are averaged.
-        resamples: number of resamples.
-        seed: of the resampling.
 
     Returns:
         `difference`, the first average minus the second, × 100; `low` and `high`, the middle 95 % of it over the
@@ -133,10 +131,7 @@ def compare(
     """Compare two encoders by the paired bootstrap on each task, and on the average of several tasks.
 
     Args:
-        old, new: texts to vectors.
         tasks: pairs with gold scores, such as the tasks of the suite `sts`, or searches.
-        resamples: number of resamples per task.
-        progress: show a bar.
 
     Returns:
         For each task its name as `task`, the number of its pairs or queries as `items`, the scores of `old` and `new`,
@@ -175,9 +170,9 @@ def verdict(row: dict) -> str:
         >>> print(verdict({"items": 50, "difference": 0.53, "low": -0.4, "high": 1.5}))
         Neither model is clearly better: +0.53, and the 95 % interval, -0.40 to +1.50, has zero in it (50 judged).
     """
-    better = "Neither model is clearly" if row["low"] <= 0 <= row["high"] else "The new model is"
-    better = "The old model is" if row["high"] < 0 else better
-    zero = "has zero in it" if row["low"] <= 0 <= row["high"] else "has no zero in it"
+    better, zero = "Neither model is clearly", "has zero in it"
+    if not row["low"] <= 0 <= row["high"]:
+        better, zero = f"The {'new' if row['low'] > 0 else 'old'} model is", "has no zero in it"
     interval = f"{row['low']:+.2f} to {row['high']:+.2f}"
     return (
         f"{better} better: {row['difference']:+.2f}, and the 95 % interval, {interval}, {zero} "

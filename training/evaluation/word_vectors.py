@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import platform
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +49,15 @@ def load_word_vectors(path: str) -> tuple[CountingEncoder, dict[str, Any]]:
     vectors, digest = _read(Path(path))
     size = len(next(iter(vectors.values())))
 
-    def encode(texts: list[str]) -> np.ndarray:
-        return np.stack([_mean(_known(vectors, text), size) for text in texts]) if texts else np.zeros((0, size))
+    def mean(text: str) -> np.ndarray:
+        found = [vectors.get(word, vectors.get(word.lower())) for word in split_words(text)]
+        known = [vector for vector in found if vector is not None]
+        return np.mean(known, axis=0) if known else np.zeros(size, np.float32)
 
-    return _with_receipt(encode, split_words, "word-vectors", "mean", digest)
+    def encode(texts: list[str]) -> np.ndarray:
+        return np.stack([mean(text) for text in texts]) if texts else np.zeros((0, size))
+
+    return _with_receipt(encode, "word-vectors", "mean", digest)
 
 
 def load_bag_of_words() -> tuple[CountingEncoder, dict[str, Any]]:
@@ -80,27 +84,15 @@ def load_bag_of_words() -> tuple[CountingEncoder, dict[str, Any]]:
     def encode(texts: list[str]) -> np.ndarray:
         return words.transform(texts).toarray()
 
-    return _with_receipt(encode, split_words, BAG_OF_WORDS, "binary", None)
+    return _with_receipt(encode, BAG_OF_WORDS, "binary", None)
 
 
 def _with_receipt(
-    encode: Encode, split: Callable[[str], list[str]], kind: str, pooling: str, digest: str | None
+    encode: Encode, kind: str, pooling: str, digest: str | None
 ) -> tuple[CountingEncoder, dict[str, Any]]:
     receipt = {"pooling": pooling, "dtype": "float32", "batch_size": None, "kind": kind, "device": platform.machine()}
     receipt |= {"model_sha256": digest, "model_revision": None}
-    return CountingEncoder(encode, lambda texts: sum(len(split(text)) for text in texts)), receipt
-
-
-def _known(vectors: dict[str, np.ndarray], text: str) -> Iterator[np.ndarray]:
-    for word in split_words(text):
-        vector = vectors.get(word, vectors.get(word.lower()))
-        if vector is not None:
-            yield vector
-
-
-def _mean(found: Iterator[np.ndarray], size: int) -> np.ndarray:
-    rows = list(found)
-    return np.mean(rows, axis=0) if rows else np.zeros(size, np.float32)
+    return CountingEncoder(encode, lambda texts: sum(len(split_words(text)) for text in texts)), receipt
 
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], str]:

@@ -25,7 +25,6 @@ def run_on_ray(work: Callable[[Task], object], tasks: Sequence[Task], launcher: 
 
     Args:
         work: a function that can be pickled.
-        tasks: its arguments.
         launcher: options of `accelerate launch`: a task gets as many processors, and GPUs if the cluster has some, as
             they ask for processes.
     """
@@ -48,16 +47,11 @@ def run_on_ray(work: Callable[[Task], object], tasks: Sequence[Task], launcher: 
             try:
                 ray.get(done)
             except (UserError, ray.exceptions.RayError) as error:
-                failed[numbers[done]] = _reason(error)
+                failed[numbers[done]] = one_line(getattr(error, "cause", None) or error)  # without Ray's traceback
             logger.info("%d of %d tasks are done", len(tasks) - len(pending), len(tasks))
     finally:
         ray.shutdown()
     return failed
-
-
-def _reason(error: Exception) -> str:
-    """Return the reason of the task, without Ray's traceback around it."""
-    return one_line(getattr(error, "cause", None) or error)
 
 
 def _in_directory(work: Callable[[Task], object], task: Task, directory: str) -> None:

@@ -59,9 +59,6 @@ def run_on_slurm(
 
     Args:
         work: a function that can be pickled, and that resumes by itself when it is called again.
-        tasks: its arguments.
-        folder: for the logs of the jobs.
-        name: of the job array.
         options: of `sbatch`, such as `--qos=low`.
 
     Returns:

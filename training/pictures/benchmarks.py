@@ -10,11 +10,7 @@ from .figures import new_figure, new_panels, save_picture
 
 
 def draw_scaling(axes: dict[str, dict[str, dict]], path: str | Path) -> None:
-    """Draw training rows per second along each axis: a dot for each run, a line through the medians.
-
-    Args:
-        axes: the axes of the report of `csezoo benchmark scaling`.
-    """
+    """Draw training rows per second along each axis: a dot for each run, a line through the medians."""
     figure, panels = new_panels(len(axes), 3.2, 3)
     for panel, (name, points) in zip(panels, axes.items(), strict=True):
         panel.plot(list(points), [point["rows per second"] for point in points.values()], color="C0")
@@ -27,11 +23,7 @@ def draw_scaling(axes: dict[str, dict[str, dict]], path: str | Path) -> None:
 
 
 def draw_soak(programs: dict[str, dict], path: str | Path) -> None:
-    """Draw the memory of each program over time, and below it the number of open files.
-
-    Args:
-        programs: the programs of the report of `csezoo benchmark soak`.
-    """
+    """Draw the memory of each program over time, and below it the number of open files."""
     figure = new_figure(4 * len(programs), 4)
     panels = figure.subplots(2, len(programs), squeeze=False, sharex="col", sharey="row")
     for (above, below), (name, samples) in zip(panels.T, programs.items(), strict=True):

@@ -17,7 +17,6 @@ def draw_similarities(
     Args:
         similarities: `(n,)` cosines; or those of several models by name, which are drawn side by side.
         scores: `(n,)` gold scores on any scale.
-        title: of the picture, such as the name of the data.
     """
     drawn = similarities if isinstance(similarities, dict) else {title: similarities}
     low, width = scores.min(), np.ptp(scores) / 5 or 1.0
@@ -67,7 +66,6 @@ def draw_layers(scores: np.ndarray, poolings: list[str], path: str | Path) -> No
 
     Args:
         scores: `(layers, poolings)`, the embedding layer first.
-        poolings: names of the columns.
     """
     from matplotlib.patches import Rectangle
 

@@ -29,9 +29,6 @@ def draw_weakened_tokens(sentences: dict[str, list[WeakenedView]], path: str | P
 
     Tokens are on the horizontal axis. Layers are on the vertical axis, with the embedding layer at the bottom.
     Weakened tokens are grey, as in figure 3 of the L2P-CSR paper.
-
-    Args:
-        sentences: the views of each sentence, by the title of its panel.
     """
     from matplotlib.patches import Patch
 

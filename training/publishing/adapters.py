@@ -44,9 +44,7 @@ def save_adapter(directory: Path, base: PreTrainedModel, tuned: PreTrainedModel,
     """Write the difference of two encoders as an adapter, if it is of low rank and in linear layers alone.
 
     Args:
-        directory: a new directory.
         base, tuned: of the same class. Poolers are left out, because no model of the zoo has one.
-        base_name: Hub id of the base.
     """
     linear = {f"{name}.weight": name for name, module in base.named_modules() if isinstance(module, nn.Linear)}
     others = tuned.state_dict()
@@ -112,7 +110,6 @@ def adapter_of_run(run: str, directory: Path, base: str | None = None) -> None:
 
     Args:
         run: a run directory whose recipe has a `lora_rank`.
-        directory: a new directory.
         base: Hub id of the base model, if the recipe names a directory.
     """
     if missing := [name for name in ("best", "recipe.yaml", "results.json") if not Path(run, name).exists()]:
@@ -188,10 +185,7 @@ def merge_adapter(
     """Write the complete repository of an adapter and its base model, and compare it with the adapter's fingerprint.
 
     Args:
-        adapter: name of an adapter of the zoo, a directory, or a Hub id.
-        to: a new or empty directory.
         base: directory or Hub id of the base model, by default the one that the adapter names.
-        report: called with a line for each check.
 
     Raises:
         UserError: the base is another one than the adapter was trained on, or the fingerprint does not match.

@@ -57,10 +57,6 @@ class Finding(NamedTuple):
 def audit_repository(repository: str, revision: str | None = None) -> tuple[str, list[Finding]]:
     """Audit a repository. From the Hub, everything but the safetensors files is downloaded.
 
-    Args:
-        repository: directory or Hub id.
-        revision: branch, tag or commit on the Hub.
-
     Returns:
         What was audited (the directory, or the repository at its commit) and the findings.
 

@@ -59,7 +59,6 @@ def export(
 
     Args:
         run: a run directory with `best/` in it, a repository directory, or a Hub id.
-        to: a new or empty directory.
         onnx: write `onnx/model.onnx`, and compare its vectors with the model's.
         truncate_dim: serve this many dimensions, the first ones.
         quantize: `int8` to also write `onnx/model_int8.onnx`, with what it saves and costs on the card.

@@ -40,10 +40,6 @@ def verify_repository(repository: str, revision: str | None = None) -> list[str]
 
     A file without a checksum is a difference too, unless it is one of those that a card or a run adds.
 
-    Args:
-        repository: directory or Hub id.
-        revision: branch, tag or commit on the Hub.
-
     Returns:
         One line for each comparison.
 

@@ -68,8 +68,6 @@ def publish(
         to: `ORG/NAME`, created if it does not exist. The published card shows this name.
         private: create the repository as a private one; an existing one must be private.
         create_pr: open a pull request with the commit instead of changing the main branch.
-        tag: a tag for the commit.
-        message: the commit message.
         adapter: publish what LoRA has changed, in PEFT's format, instead of the complete model. It is checked by
             merging it with its base model.
         base: with `adapter`, the Hub id of the base model, if the run was trained on a copy of it in a directory.

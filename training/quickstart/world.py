@@ -265,9 +265,6 @@ def _triplet(rng: random.Random, alike: dict[Event, list[list[Event]]]) -> tuple
     """Return a premise, a sentence that follows from it (fewer details) and one that contradicts it.
 
     As in SNLI, the sentences tell of one scene: another agent, action or patient contradicts the premise.
-
-    Args:
-        alike: see `_alike`.
     """
     premise = _frame(rng, rng.choice(list(alike)))
     dropped: dict[str, Any] = {name: None for name in ("place", *DETAILS) if rng.random() > KEPT}

@@ -11,13 +11,9 @@ import functools
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..recipes import Recipe
 from ..recipes.keys import STS_SENTENCES, STSB_SENTENCES
-
-if TYPE_CHECKING:
-    from csezoo.modeling import SentenceEncoderConfig
 
 # Rows of the data sets in the recipes.
 DATASET_ROWS = {
@@ -53,10 +49,15 @@ def estimate(recipe: Recipe) -> Estimate:
         >>> cost.updates, round(cost.hours, 1), round(cost.gigabytes)
         (6462, 0.6, 10)
     """
+    from transformers import BertConfig  # takes seconds, like the next one
+
+    from csezoo.modeling import method
+
     contrastive, labelled = _updates(recipe)
     layers, width, parameters = shape(recipe.base_model)
+    backbone = BertConfig(num_hidden_layers=layers, hidden_size=width)
+    config = method(recipe.method)[0](backbone_config=backbone, **recipe.model)  # says what training has to compute
     # A text costs a forward pass and a backward pass of twice its size. Other passes are counted in these units.
-    config = _configuration(recipe, layers, width)
     views = len(config.view_columns(len(recipe.text_columns or [""])))
     per_text = layers * width**2 * recipe.max_length
     anchor = ANCHOR_SECONDS / (ANCHOR_TEXTS * BASE[0] * BASE[1] ** 2 * ANCHOR_LENGTH)
@@ -101,16 +102,6 @@ def _rows(file: str | None, dataset: str | None, dataset_file: str | None) -> in
 def _lines(file: str) -> int:
     with Path(file).open("rb") as lines:
         return sum(1 for _ in lines)
-
-
-def _configuration(recipe: Recipe, layers: int, width: int) -> SentenceEncoderConfig:
-    """Return the method's configuration, on a backbone of this size. It says what training has to compute."""
-    from transformers import BertConfig  # takes seconds, like the next one
-
-    from csezoo.modeling import method
-
-    backbone = BertConfig(num_hidden_layers=layers, hidden_size=width)
-    return method(recipe.method)[0](backbone_config=backbone, **recipe.model)
 
 
 @functools.cache

@@ -70,8 +70,6 @@ def plan(
     Args:
         out: directory of everything that is made; runs are in `out/runs`, for all items.
         rows: names of rows, or patterns such as `DiffAug*`; all by default.
-        overrides: keys for every trained row, beside its own.
-        profile: other base models, other data, fewer updates.
     """
     chosen = [row for row in item.rows if not rows or any(_matches(row, name) for name in rows)]
     for name in rows:

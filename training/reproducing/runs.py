@@ -96,10 +96,6 @@ def make(
     """Train and evaluate runs. Wait for runs that another process is making, and take them over if it ends too early.
 
     Args:
-        runs: to be made, each once.
-        columns: what must be measured of each.
-        data, transfer_rows: of the suites, see `evaluate`.
-        glue: settings of fine-tuning, see `FineTuning`.
         pairs: tasks whose `ranks` are kept, so that the row can be compared with another.
 
     Returns:

@@ -43,22 +43,16 @@ def table_rows(lines: list[Line]) -> list[tuple[str, dict[str, str]]]:
     return rows
 
 
-def _ours(cell: Cell) -> str:
-    if cell.mean is None:
+def _number(number: float | None, deviation: float | None, after: str = "") -> str:
+    if number is None:
         return ""
-    return f"{cell.mean:.2f} ± {cell.sd:.2f} ({cell.n})" if cell.sd is not None else f"{cell.mean:.2f} ({cell.n})"
-
-
-def _paper(cell: Cell) -> str:
-    if cell.paper is None:
-        return ""
-    return f"{cell.paper:.2f}" + (f" ± {cell.paper_sd:.2f}" if cell.paper_sd is not None else "")
+    return f"{number:.2f}" + (f" ± {deviation:.2f}" if deviation is not None else "") + after
 
 
 PAPER = ", paper"
 SHOWN: dict[str, Callable[[Cell], str]] = {
-    "": _ours,
-    PAPER: _paper,
+    "": lambda cell: _number(cell.mean, cell.sd, f" ({cell.n})"),
+    PAPER: lambda cell: _number(cell.paper, cell.paper_sd),
     ", difference": lambda cell: "" if cell.difference is None else f"{cell.difference:+.2f}",
     ", z": lambda cell: "" if cell.z is None else f"{cell.z:+.1f}",
     ", compared": lambda cell: "" if cell.p is None else f"{cell.low:+.2f} to {cell.high:+.2f}, p {cell.p:.3f}",

@@ -52,8 +52,6 @@ def on_website(link: str, file: Path, places: dict[Path, Path]) -> str | None:
     """Return the target that a link of a Markdown file has on the website; `None` if the website does not have it.
 
     Args:
-        link: the target in the file.
-        file: the file.
         places: the directories that the website is made from, each with its place in the website.
     """
     parts = urlsplit(link)

@@ -73,7 +73,6 @@ def load_glue_task(name: str, data: str) -> GlueTask:
     """Read a task.
 
     Args:
-        name: a key of `TASKS`.
         data: `hub`, or a directory in GLUE's layout (`MRPC/train.tsv`, `MRPC/dev.tsv`, …).
     """
     if name not in TASKS:

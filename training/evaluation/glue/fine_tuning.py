@@ -236,13 +236,8 @@ def run_glue(
 
     Args:
         model: directory or Hub id, of the zoo or of transformers.
-        names: keys of `TASKS`.
-        data: `hub`, or a directory in GLUE's layout.
-        seeds: one run per task for each.
-        settings: defaults if None.
         out: a results file of the model, new or existing. The results of each run are added to it. A run with the same
             receipt is read from it instead of done again.
-        progress: show bars.
 
     Returns:
         A result for each task, seed and metric, times 100, with its receipt.

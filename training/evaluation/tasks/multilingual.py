@@ -9,10 +9,9 @@ from .senteval import find_senteval, numbered_lines, read_pair, read_subset
 from .sts import PairTask, counted, from_hub, pair_task
 
 CHINESE = {
-    "BQ": ("C-MTEB/BQ", "e3dda5e115e487b39ec7e618c0c6a29137052a55", "test"),
-    "LCQMC": ("C-MTEB/LCQMC", "17f9b096f80380fce5ed12a9be8be7784b337daf", "test"),
+    "BQ": (10000, ("C-MTEB/BQ", "e3dda5e115e487b39ec7e618c0c6a29137052a55", "test")),
+    "LCQMC": (12500, ("C-MTEB/LCQMC", "17f9b096f80380fce5ed12a9be8be7784b337daf", "test")),
 }
-CHINESE_ROWS = {"BQ": 10000, "LCQMC": 12500}
 STS17 = ("mteb/sts17-crosslingual-sts", "faeb762787bd10488a50c8b5be4a3b82e411949c", "test")
 # The language pairs of STS2017-extended (Reimers, Gurevych 2020): six of SemEval and four translated ones.
 STS17_ROWS = {
@@ -38,9 +37,9 @@ def load_chinese(data: str) -> list[PairTask]:
             sentence, sentence and label, tab-separated, without a header.
     """
     tasks = []
-    for name, rows in CHINESE_ROWS.items():
+    for name, (rows, place) in CHINESE.items():
         if data == "hub":
-            task = from_hub(name, *CHINESE[name])
+            task = from_hub(name, *place)
         else:
             task = _three_columns(name, data, Path(name, f"{name}.test.data"), "spearman")
         tasks.append(counted(task, rows))

@@ -58,7 +58,6 @@ def nested_folds(features: np.ndarray, labels: np.ndarray, protocol: Protocol) -
     Args:
         features: `(n, d)`.
         labels: `(n,)`, numbers from 0.
-        protocol: SentEval's settings.
 
     Returns:
         Mean accuracy (× 100) of the chosen penalties on the inner folds, and on the outer folds.
@@ -124,7 +123,6 @@ def fit(
         features: `(n, d)`.
         splits: for each split, rows to train on and rows held out.
         penalties: `(splits, P)`, the optimizer's weight decay.
-        protocol: SentEval's settings.
         random: the generator that shuffles each split; a new one with SentEval's seed by default.
 
     Returns:
