@@ -27,10 +27,6 @@ def _version(client: dict) -> str:
     return ", ".join(f"{name} {version}" for name, version in client["versions"].items())
 
 
-def _listed(words: list[str]) -> str:
-    return " and ".join(words)
-
-
 def filled(page: str) -> str:
     """Return a page of the documentation with the current tables between its marks."""
     return fill(page, "clients", "\n\n".join(_sections()))
@@ -72,7 +68,7 @@ def _mark(client: str, poolings: tuple[str, ...] | None, layers: bool, own_code:
             reason = outcome["because"]
             if reason not in reasons:
                 reasons.append(reason)
-            where = "no" if "texts" not in outcome else f"yes, but {_listed(outcome['texts'])} texts"
+            where = "no" if "texts" not in outcome else f"yes, but {' and '.join(outcome['texts'])} texts"
             found.append(f"{where} [{reasons.index(reason) + 1}]")
         else:
             found.append("yes")

@@ -135,8 +135,8 @@ def settings_table(recipe: Recipe) -> str:
     }
     rows |= {key: value for key, value in recipe.model.items() if key != "prompts"}
     cells = {key: plain(as_word(value)) for key, value in rows.items()}
-    prompts = enumerate(recipe.model.get("prompts") or [], 1)
-    cells |= {f"prompt of view {number}": code(text) for number, text in prompts}
+    templates = enumerate(recipe.model.get("prompts") or [], 1)
+    cells |= {f"prompt of view {number}": code(text) for number, text in templates}
     if recipe.teachers:
         cells["teachers"] = plain(", ".join(map(file_name, recipe.teachers)))
         cells |= {"teacher_share": f"{recipe.teacher_share:g}"} if len(recipe.teachers) > 1 else {}

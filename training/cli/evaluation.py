@@ -127,13 +127,7 @@ def evaluate(options: argparse.Namespace) -> None:
         file = ResultsFile(options.out, options.model, receipt["model_sha256"], origin(recipe) if recipe else {})
     suites = options.suite or ([] if options.pairs else ["sts"])
     scored = run_suites(
-        encode,
-        suites,
-        options.data,
-        receipt=receipt,
-        queries=options.queries,
-        pairs=options.pairs,
-        file=file,
+        encode, suites, options.data, receipt=receipt, queries=options.queries, pairs=options.pairs, file=file
     )
     print(format_report(model_name(options.model), scored["results"]))
     if options.format:

@@ -42,13 +42,7 @@ def convert_base(model: str, to: str, *, revision: str | None = None, report: Ca
     with new_directory(target) as partial:
         loaded.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
-        receipt = {
-            "as": KIND,
-            **source.receipt(),
-            "dropped": dropped,
-            "notes": source.notes,
-            "versions": versions(),
-        }
+        receipt = {"as": KIND, **source.receipt(), "dropped": dropped, "notes": source.notes, "versions": versions()}
         write_json(partial / RECEIPT, receipt)
     for note in source.notes:
         report(f"note      {note}")

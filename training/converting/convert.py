@@ -171,13 +171,13 @@ def _serving(
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[SentenceEncoderConfig, PreTrainedTokenizerBase]:
     """Return the configuration of the zoo and the serving tokenizer."""
-    prompt = rules.prompts.get(backbone_config.model_type)
-    template = template_token_ids(tokenizer, prompt)
+    template = rules.prompts.get(backbone_config.model_type)
+    token_ids = template_token_ids(tokenizer, template)
     config = METHODS[rules.method][0](
         **keys,
-        prompts=[prompt] if prompt else None,
+        prompts=[template] if template else None,
         backbone_config=backbone_config,
-        prompt_token_ids=[template] if prompt else None,
+        prompt_token_ids=[token_ids] if template else None,
         mask_token_id=tokenizer.mask_token_id,
         special_token_ids=sorted(tokenizer.all_special_ids),
     )
@@ -185,9 +185,9 @@ def _serving(
         longest = longest_input(AutoModel.from_config(backbone_config)) - config.prefix_positions
     serving = serving_tokenizer(
         tokenizer,
-        template,
+        token_ids,
         max_length=min(longest, source.max_length or longest),
-        leading_space=prompt is not None,
+        leading_space=template is not None,
         full_stop=config.full_stop,
     )
     return config, serving

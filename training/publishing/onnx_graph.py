@@ -51,12 +51,7 @@ class Graph(nn.Module):
 
 
 @torch.no_grad()
-def write_onnx(
-    file: Path,
-    encoder: CsezooModel,
-    tokenizer: PreTrainedTokenizerBase,
-    texts: list[str],
-) -> None:
+def write_onnx(file: Path, encoder: CsezooModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> None:
     """Trace the complete serving model, and compare its vectors under ONNX Runtime with the model's.
 
     Inputs are `input_ids` and `attention_mask` `(batch, tokens)` of any size; outputs are `last_hidden_state` and

@@ -202,15 +202,7 @@ TRAITS = items(
     "friendly/kind, tired/weary, nervous/anxious/worried, experienced/skilled, polite/courteous, cheerful/jolly"
 )
 WEATHER_TRAITS = items("sudden/unexpected, terrible/dreadful, great/enormous")
-MISHAPS = {
-    "lose",
-    "find",
-    "miss",
-    "drop",
-    "burn",
-    "break",
-    "win",
-}  # nobody does these carefully or is busy doing them
+MISHAPS = {"lose", "find", "miss", "drop", "burn", "break", "win"}  # nobody does these carefully or is busy doing them
 
 
 LEADS = items(

@@ -117,7 +117,7 @@ def _read(path: str) -> Profile:
             raise UserError(f"{where}: it has no file; give {ENTRY}")
         columns = _mapping(f"{where}: columns", entry.get("columns", {}), "THEIRS: YOURS")
         mine = {name: _text(f"{where}: columns: {name}", column) for name, column in columns.items()}
-        return {"file": found(where, entry["file"]), "columns": mine}
+        return {"file": found(f"{where}: file", entry["file"]), "columns": mine}
 
     models = _mapping(f"{path}: models", values.get("models", {}), "NAME: DIRECTORY")
     datasets = _mapping(f"{path}: datasets", values.get("datasets", {}), f"NAME: {ENTRY}")

@@ -104,9 +104,11 @@ def test_models_are_chosen_by_method_backbone_training_and_size(cards):
 def test_the_command_lists_the_committed_models(cards, capsys):
     main(["models", "--trained", "--cards", str(cards)])
     header, *lines = capsys.readouterr().out.splitlines()
-    assert header.split("  ")[0] == "model" and len(lines) == 2
+    assert header.split("  ")[0] == "name" and len(lines) == 2
     summary = json.loads((cards / "simcse-minilm" / "results.json").read_text(encoding="utf-8"))["summary"]
-    assert lines[0].split()[-5:] == [f"{summary[-1]['sd']:.2f}", "0", "1.25", "measured", "here"]
+    *_, size, time, _, _, deviation, status, where = lines[0].split()
+    assert [size, time, deviation] == ["0", "1.25", f"{summary[-1]['sd']:.2f}"]
+    assert [status, where] == ["measured", "here"]
     main(["models", "--backbone", "roberta-large"])
     assert "princeton-nlp/sup-simcse-roberta-large " in capsys.readouterr().out
 

@@ -150,7 +150,7 @@ def test_every_configuration_is_read_from_the_hub_at_its_pinned_commit(tmp_path)
     with HubServer() as hub:
         hub.repos[repository] = [Commit(revision, "pinned", files)]
         hub.commit(repository, "a later commit", {})
-        name, revision, _ = CHINESE["BQ"]
+        _, (name, revision, _) = CHINESE["BQ"]
         hub.repos[name] = [Commit(revision, "pinned", {"test.jsonl": served(10000, broken=41)})]
         done = run_python("-c", FROM_THE_HUB, **hub.environment(tmp_path / "hf"))
     assert done.returncode == 0, done.stderr

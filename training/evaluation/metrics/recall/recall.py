@@ -35,10 +35,7 @@ class Recall(evaluate.Metric):
             citation="",
             inputs_description=_KWARGS_DESCRIPTION,
             features=datasets.Features(
-                {
-                    "predictions": datasets.List(datasets.Value("float64")),
-                    "references": datasets.Value("int64"),
-                }
+                {"predictions": datasets.List(datasets.Value("float64")), "references": datasets.Value("int64")}
             ),
         )
 
