@@ -7,13 +7,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from .contrastive.configuration import SentenceEncoderConfig
-from .contrastive.distributed import number_of_each, sum_of_all, world_size
+from .contrastive.distributed import gather_rows, number_of_each, world_size
 from .objectives import at_least_float32
 from .serving import pooling_csezoo
 from .serving.own_form_csezoo import wk_pool
-from .serving.pooling_csezoo import OTHER_LAYER, last_place
-
-ALL_LAYERS = (*OTHER_LAYER, "wk")  # poolings that need more than the last layer
+from .serving.pooling_csezoo import last_place
 
 
 def token_places(
@@ -24,15 +22,10 @@ def token_places(
     Args:
         mode: see `pool`, or `prompt`.
         input_ids: `(B, T)`, or None if the batch has embeddings instead.
-        attention_mask: `(B, T)`.
         mask_token_id: of the tokenizer; only `prompt` needs it.
 
     Returns:
         None if the pooling reads more than one token.
-
-    Example:
-        >>> token_places("last", None, torch.tensor([[1, 1, 0], [1, 1, 1]]), 4)
-        tensor([1, 2])
     """
     if mode == "cls":
         return attention_mask.new_zeros(len(attention_mask), dtype=torch.long)
@@ -56,12 +49,7 @@ def pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tensor, 
 
 
 class TanhProjection(nn.Module):
-    """z = tanh(W h + b), W square: the MLP of SimCSE ("[CLS] with MLP"). `(…, H) -> (…, H)`.
-
-    Example:
-        >>> TanhProjection(4)(torch.zeros(2, 4)).shape
-        torch.Size([2, 4])
-    """
+    """z = tanh(W h + b), W square: the MLP of SimCSE ("[CLS] with MLP"). `(…, H) -> (…, H)`."""
 
     def __init__(self, hidden_size: int):
         super().__init__()
@@ -82,9 +70,9 @@ class _BatchNorm(nn.BatchNorm1d):
             return super().forward(rows)
         count = sum(number_of_each(len(rows)))
         values = at_least_float32(rows)
-        mean = sum_of_all(values.sum(0)) / count
+        mean = gather_rows(values.sum(0)[None])[0].sum(0) / count
         centred = values - mean
-        variance = sum_of_all(centred.square().sum(0)) / count
+        variance = gather_rows(centred.square().sum(0)[None])[0].sum(0) / count
         statistics = {"running_mean": mean, "running_var": variance * count / max(count - 1, 1)}
         with torch.no_grad():
             self.get_buffer("num_batches_tracked").add_(1)
@@ -101,10 +89,6 @@ class BatchNormProjection(nn.Module):
     """Linear(H, 2H) - BatchNorm - ReLU - Linear(2H, H) - BatchNorm without affine: the projector of DiffCSE.
 
     It has no biases. Statistics are over the rows of all views and processes. `(n, H) -> (n, H)`.
-
-    Example:
-        >>> BatchNormProjection(4)(torch.randn(8, 4)).mean(0).abs().max() < 1e-6
-        tensor(True)
     """
 
     def __init__(self, hidden_size: int):
@@ -119,12 +103,7 @@ class BatchNormProjection(nn.Module):
 
 
 class GELUProjection(nn.Module):
-    """Linear(H, width) - GELU - Linear(width, width) - GELU: the head of SG-OPT (section 3.2). `(…, H) -> (…, width)`.
-
-    Example:
-        >>> GELUProjection(4, 16)(torch.zeros(2, 4)).shape
-        torch.Size([2, 16])
-    """
+    """Linear - GELU - Linear - GELU: the head of SG-OPT (section 3.2). `(…, H) -> (…, width)`."""
 
     def __init__(self, hidden_size: int, width: int):
         super().__init__()
@@ -145,12 +124,6 @@ def build_projection(config: SentenceEncoderConfig, *, at_test: bool) -> nn.Modu
     Returns:
         The identity if the other model has the projection, if there is none, or if it is `mlm_transform`, which the
         serving model applies before the bias is subtracted.
-
-    Example:
-        >>> from csezoo.modeling import SimCSEConfig
-        >>> config = SimCSEConfig(projection="tanh", projection_at_test=False)
-        >>> build_projection(config, at_test=True)
-        Identity()
     """
     if config.projection in ("none", "mlm_transform") or config.projection_at_test != at_test:
         return nn.Identity()

@@ -8,8 +8,6 @@ def check_value(key: str, value: object, allowed: str | tuple) -> None:
     """Refuse a value that is not allowed. nan is never allowed.
 
     Args:
-        key: name of the value, for the error.
-        value: to check.
         allowed: the choices, or an interval as in mathematics: `[0, 1)` is from 0 to below 1.
 
     Raises:
@@ -45,12 +43,7 @@ def in_words(interval: str) -> str:
 def check_prompt(prompt: str, pooling: str = "prompt") -> None:
     """Refuse a template without exactly one place for the sentence and, after it, one for the mask token.
 
-    Args:
-        prompt: the template. With the pooling `last` it has no mask token, and ends where the model would write on.
-        pooling: `prompt` or `last`.
-
-    Raises:
-        ValueError: the template, and what it must have.
+    With the pooling `last` it has no mask token, and ends where the model would write on.
     """
     if pooling == "last":
         if prompt.count("{sentence}") != 1 or "{mask}" in prompt:
@@ -66,16 +59,7 @@ def check_prompt(prompt: str, pooling: str = "prompt") -> None:
 
 
 def check_named_prompts(prompts: object, default: str | None) -> None:
-    """Refuse prompts that are not texts by name, that wait for something to be filled in, or lack the default one.
-
-    Raises:
-        ValueError: the prompt, and what it must be.
-
-    Example:
-        >>> check_named_prompts({"query": "query: "}, "document")
-        Traceback (most recent call last):
-        ValueError: default_prompt_name: 'document' is none of named_prompts: query
-    """
+    """Refuse prompts that are not texts by name, that wait for values, or that lack the default one."""
     if not isinstance(prompts, dict):
         raise ValueError(f"named_prompts: {prompts!r:.60} must be texts by name")
     for name, text in prompts.items():

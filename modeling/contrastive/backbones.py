@@ -36,22 +36,13 @@ def first_output(output: torch.Tensor | tuple) -> torch.Tensor:
     return output[0] if isinstance(output, tuple) else output
 
 
-def with_first_output(output: torch.Tensor | tuple, hidden: torch.Tensor) -> torch.Tensor | tuple:
-    """Return a layer's output with other hidden states."""
-    return (hidden, *output[1:]) if isinstance(output, tuple) else hidden
-
-
 def shares_position_projections(config: PretrainedConfig) -> bool:
     """Return whether query and key projections read relative positions too, which all rows share (DeBERTa-v3)."""
     return config.to_dict().get("share_att_key", False)
 
 
 def norm_eps(backbone: PreTrainedModel) -> float:
-    """Return ε of the layer norms, read from a module because DistilBERT's configuration does not have it.
-
-    Raises:
-        ValueError: the backbone has no layer norms.
-    """
+    """Return ε of the layer norms, read from a module because DistilBERT's configuration does not have it."""
     eps = (module.eps for module in backbone.modules() if isinstance(module, nn.LayerNorm))
     if (first := next(eps, None)) is None:
         raise ValueError(
@@ -62,15 +53,7 @@ def norm_eps(backbone: PreTrainedModel) -> float:
 
 
 def dropout_fields(config: PretrainedConfig) -> list[str]:
-    """Return the names of a configuration's dropout probabilities, in any architecture. LayerDrop is not dropout.
-
-    Example:
-        >>> from transformers import BertConfig, GPT2Config
-        >>> dropout_fields(BertConfig())
-        ['attention_probs_dropout_prob', 'hidden_dropout_prob']
-        >>> dropout_fields(GPT2Config())
-        ['attn_pdrop', 'embd_pdrop', 'resid_pdrop', 'summary_first_dropout']
-    """
+    """Return the names of the dropout probabilities in any configuration. LayerDrop is not dropout."""
     named = {name: value for name, value in config.to_dict().items() if "dropout" in name or name.endswith("_pdrop")}
     return sorted(name for name, value in named.items() if type(value) in (int, float))
 
@@ -86,12 +69,6 @@ def longest_input(backbone: PreTrainedModel) -> int:
 
     RoBERTa and its relatives count positions from the number after the padding index, so texts never use the first
     rows of their table. Such a table has a padding index.
-
-    Example:
-        >>> from transformers import MPNetConfig, MPNetModel
-        >>> tiny = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 9}
-        >>> longest_input(MPNetModel(MPNetConfig(max_position_embeddings=514, **tiny)))
-        512
     """
     offsets = [table.padding_idx + 1 for table in position_tables(backbone) if table.padding_idx is not None]
     return backbone.config.max_position_embeddings - max(offsets, default=0)

@@ -13,18 +13,8 @@ def compile_layers(encoder: PreTrainedModel, backend: str = "inductor") -> None:
     """Compile the parts of each layer of an encoder (attention, feed-forward network), in place.
 
     One graph serves all layers and all numbers of tokens, except with LoRA (DiffAug, `lora_rank`), whose parts are
-    compiled again for some. Hooks on the layers, with which methods change them, and the
-    attention of packed tokens stay outside of the graphs. Call this after a first pass with packed tokens, which puts
-    hooks into a layer.
-
-    Args:
-        encoder: any whose layers have parts.
-        backend: of torch.compile.
-
-    Example:
-        >>> from transformers import BertConfig, BertModel
-        >>> encoder = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, vocab_size=9))
-        >>> compile_layers(encoder, "eager")  # nothing is compiled before the next pass
+    compiled again for some. Hooks on the layers, with which methods change them, and the attention of packed tokens
+    stay outside of the graphs. Call this after a first pass with packed tokens, which puts hooks into a layer.
     """
     # Not where it is defined, because this loads the compiler.
     Packing.attend = torch.compiler.disable(Packing.attend)  # type: ignore[method-assign]

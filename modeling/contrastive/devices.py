@@ -12,20 +12,11 @@ def tensor_on(device: torch.device | None, values: Sequence[Any]) -> torch.Tenso
 
     `torch.tensor(values, device=device)` waits until the device has done everything that it was told before. Here the
     copy is only queued.
-
-    Example:
-        >>> tensor_on(torch.device("cpu"), [3, 4])
-        tensor([3, 4])
     """
     return torch.tensor(values).to(device=device, non_blocking=True)
 
 
 def forked_rng(device: torch.device) -> AbstractContextManager[None]:
-    """Restore the random states of the host and of a device after the context. Other devices stay untouched.
-
-    Example:
-        >>> with forked_rng(torch.device("cpu")):
-        ...     _ = torch.manual_seed(0)
-    """
+    """Restore the random states of the host and of a device after the context. Other devices stay untouched."""
     on_host = device.type == "cpu"
     return torch.random.fork_rng([] if on_host else [device], device_type="cuda" if on_host else device.type)

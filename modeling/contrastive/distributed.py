@@ -51,12 +51,7 @@ def host_group() -> Any:
 
 
 def number_of_each(number: int) -> list[int]:
-    """Return the number that each process has, in rank order. All processes must call this together.
-
-    Example:
-        >>> number_of_each(7)  # one process
-        [7]
-    """
+    """Return the number that each process has, in rank order. All processes must call this together."""
     if world_size() == 1:
         return [number]
     numbers = [torch.zeros((), dtype=torch.long) for _ in range(world_size())]
@@ -81,21 +76,12 @@ def sum_over_processes(share: torch.Tensor) -> torch.Tensor:
 
     The gradient is that of the own share times the number of processes. So the mean of the gradients over processes,
     as in `DistributedDataParallel`, is that of the sum.
-
-    Example:
-        >>> sum_over_processes(torch.tensor(2.0))  # one process
-        tensor(2.)
     """
     return share if world_size() == 1 else _SumOverProcesses.apply(share)
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the complete tensor, with gradient, if FSDP has sharded it. All processes must call this together.
-
-    Example:
-        >>> full_tensor(torch.ones(2))  # not sharded
-        tensor([1., 1.])
-    """
+    """Return the complete tensor, with gradient, if FSDP has sharded it. All processes must call this together."""
     if not dist.is_available():
         return tensor
     from torch.distributed.tensor import DTensor
@@ -118,74 +104,20 @@ class _AllGatherRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return own_share_of_sum(gradient, ctx.counts), None
-
-
-def own_share_of_sum(rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
-    """Return this process's rows of the sum of a tensor over all processes.
-
-    Args:
-        rows: `(sum of counts, ...)`.
-        counts: rows of each process.
-    """
-    if dist.get_backend() == "gloo":  # its reduce-scatter is made of all-reduces
-        rows = rows.contiguous().clone()
-        dist.all_reduce(rows)
-        return rows.split(counts)[dist.get_rank()]
-    return _scattered_sum(rows, counts)
-
-
-def _scattered_sum(rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
-    parts = [rows.new_zeros(max(counts), *rows.shape[1:]) for _ in counts]
-    for part, own in zip(parts, rows.split(counts), strict=True):
-        part[: len(own)] = own
-    received = torch.empty_like(parts[0])
-    dist.reduce_scatter(received, parts)
-    return received[: counts[dist.get_rank()]]
-
-
-class _Sum(torch.autograd.Function):
-    """Adds a tensor over all processes. Backward adds their gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
-        total = values.contiguous().clone()
-        dist.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         total = gradient.contiguous().clone()
         dist.all_reduce(total)
-        return total
-
-
-def sum_of_all(values: torch.Tensor) -> torch.Tensor:
-    """Add a tensor over all processes, of which each computes further with the sum; a loss needs `sum_over_processes`.
-
-    Example:
-        >>> sum_of_all(torch.ones(2))  # one process
-        tensor([1., 1.])
-    """
-    return values if world_size() == 1 else _Sum.apply(values)
+        return total.split(ctx.counts)[dist.get_rank()], None
 
 
 def gather_rows(rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
-    """Concatenate the first dimension over all processes, in rank order; shares may differ in size.
+    """Concatenate the first dimension over all processes, in rank order; shares may differ in size, or be empty.
 
     If every process computes its share of a loss on the result, which `sum_over_processes` adds up, or all compute the
     same loss, the mean of the gradients over processes (as in `DistributedDataParallel`) is exactly the gradient that
     one process would compute on the complete batch.
 
-    Args:
-        rows: `(n, ...)`, where `n` is this process's share and may be 0.
-
     Returns:
         The rows of all processes, `(sum of n, ...)`, and the slice of it with this process's rows.
-
-    Example:
-        >>> gather_rows(torch.zeros(2, 4))[0].shape  # one process: the rows themselves
-        torch.Size([2, 4])
     """
     if world_size() == 1:
         return rows, slice(0, rows.shape[0])
@@ -199,15 +131,11 @@ def equal_draw(draw: torch.Tensor) -> torch.Tensor:
 
     The random generators of processes differ, so that their dropout does. What an objective draws for the sentences of
     all processes (a negative for each, noise on the positives) must be equal, and goes through this function. The
-    first process has the random state of a run in one process, and checkpoints save it: the draw follows the seed,
-    and is the same after a resume.
+    first process has the random state of a run in one process, and checkpoints save it: the draw follows the seed, and
+    is the same after a resume.
 
     Args:
         draw: from torch's default generator, on the model's device, of the same shape in all processes.
-
-    Example:
-        >>> equal_draw(torch.randint(5, (3,))).shape  # one process: the draw itself
-        torch.Size([3])
     """
     if world_size() == 1:
         return draw

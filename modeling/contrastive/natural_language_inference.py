@@ -17,12 +17,7 @@ LABELS = ("contradiction", "entailment", "neutral")  # 0, 1 and, with three clas
 
 
 class NLIClassifier(nn.Module):
-    """Linear on [u; v; |u - v|]. `(n, H), (n, H) -> (n, classes)`.
-
-    Example:
-        >>> NLIClassifier(4, 3)(torch.zeros(2, 4), torch.ones(2, 4)).shape
-        torch.Size([2, 3])
-    """
+    """Linear on [u; v; |u - v|]. `(n, H), (n, H) -> (n, classes)`."""
 
     def __init__(self, hidden_size: int, classes: int):
         super().__init__()

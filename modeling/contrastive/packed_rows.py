@@ -121,16 +121,7 @@ class Packing(ABC):
 
 
 class EqualLengths(Packing):
-    """Attention in groups of rows of equal length, without a mask: many small passes, which a CPU does fast.
-
-    Example:
-        >>> packing = EqualLengths(torch.tensor([[1, 1, 1], [1, 0, 0]]))
-        >>> tokens = torch.tensor([[5, 6, 7], [8, 0, 0]])
-        >>> packing.pack(tokens), packing.groups  # a row of one token, a row of three
-        (tensor([[8, 5, 6, 7]]), [(1, 1), (1, 3)])
-        >>> packing.unpack(packing.pack(tokens)).equal(tokens)
-        True
-    """
+    """Attention in groups of rows of equal length, without a mask: many small passes, which a CPU does fast."""
 
     def __init__(self, attention_mask: torch.Tensor, pooled: torch.Tensor | None = None):
         super().__init__()
@@ -167,13 +158,6 @@ class PaddedAttention(Packing):
     of the padding is read, `padding` tokens, which no real token attends to.
 
     The places are computed on the host, and copied without waiting for the device.
-
-    Example:
-        >>> packing = PaddedAttention(torch.tensor([[1, 1, 1], [1, 0, 0]]), device=torch.device("cpu"))
-        >>> packing.groups, packing.padding  # both rows have 16 slots; four tokens
-        ([(2, 16)], 0)
-        >>> packing.pack(torch.tensor([[5, 6, 7], [8, 0, 0]]))
-        tensor([[8, 5, 6, 7]])
     """
 
     def __init__(self, attention_mask: torch.Tensor, pooled: torch.Tensor | None = None, *, device: torch.device):
@@ -241,13 +225,10 @@ def round_length(length: int) -> int:
 
 
 def cut_rows(lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """Cut rows into few groups of similar length.
+    """Cut rows into few groups of similar length, and return rows and slots of each, see `PaddedAttention`.
 
     Args:
         lengths: tokens of each row, shortest first.
-
-    Returns:
-        Rows and slots of each group, see `PaddedAttention`.
 
     Example:
         >>> cut_rows([3, 30, 40, 60, 100])

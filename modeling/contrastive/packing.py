@@ -52,11 +52,6 @@ class LengthBuckets:
 
     Args:
         attention_mask: `(R, T)`, 1 for real tokens; R is at least 2 · `LEAST_ROWS`. Only padding on the right is cut.
-
-    Example:
-        >>> parts = LengthBuckets((torch.arange(9) < torch.tensor([[9]] * 4 + [[2]] * 4)).long())
-        >>> parts.lengths, parts.padding
-        ([2, 9], 0)
     """
 
     def __init__(self, attention_mask: torch.Tensor):
@@ -73,11 +68,9 @@ class LengthBuckets:
         return padded
 
     def run(self, encoder: PreTrainedModel, **inputs: Any) -> ModelOutput:
-        """Call an encoder for each part, and return its outputs `(R, T, …)`, with zeros at the padding that was cut.
+        """Call an encoder for each part, and return its `OUTPUTS` `(R, T, …)`, with zeros at the padding that was cut.
 
-        Args:
-            encoder: its outputs `OUTPUTS` are returned.
-            inputs: its arguments. Tensors `(R, T, …)` are cut into parts.
+        Tensors `(R, T, …)` among the inputs are cut into parts.
         """
 
         def cut(value: Any, rows: torch.Tensor, length: int) -> Any:
@@ -186,8 +179,6 @@ def packing_of(
     a hook changes its embedding layer's output.
 
     Args:
-        encoder: of any family.
-        attention_mask: `(R, T)`.
         pooled: `(R,)`, the position of the only token of each row whose last vector is read, if there is one.
     """
     known = on_host(attention_mask)
@@ -277,15 +268,10 @@ def _mask_to_pass(encoder: PreTrainedModel, attention_mask: torch.Tensor | None)
 def packed(
     encoder: PreTrainedModel, attention_mask: torch.Tensor | None, packing: Packing | LengthBuckets | None
 ) -> Iterator[Callable[..., Any]]:
-    """Make an encoder leave out padding inside the context, if there is a packing.
+    """Make an encoder leave out padding inside the context, if there is a packing of the mask `(R, T)`.
 
     Enter it after other hooks on the embedding layer were registered: they see padded rows. Other threads may use the
     same encoder meanwhile.
-
-    Args:
-        encoder: the one that `packing_of` was asked about.
-        attention_mask: `(R, T)`.
-        packing: of this mask, or None.
 
     Returns:
         What to call instead of the encoder, with its arguments except the mask. `packing.unpack` takes its outputs.

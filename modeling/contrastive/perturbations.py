@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ..serving.layers_csezoo import hidden_layers
-from .backbones import embedding_output, first_output, with_first_output, without_checkpointing
+from .backbones import embedding_output, first_output, without_checkpointing
 from .packing import Packing
 
 # Changes a layer's output `(R, T, H)`, or with a packing `(1, N, H)`.
@@ -27,44 +26,28 @@ def perturbed(backbone: PreTrainedModel, perturbations: list[Perturbation]) -> I
             Transformer layers.
     """
     places = [embedding_output(backbone), *hidden_layers(backbone)[: len(perturbations) - 1]]
-    # A layer that runs several times has a perturbation for each time.
-    of_module = {module: [p for m, p in zip(places, perturbations, strict=True) if m is module] for module in places}
-    handles = []
+    waiting: dict[nn.Module, list[Perturbation]] = {}  # a layer that runs several times has one for each time
+    for module, perturbation in zip(places, perturbations, strict=True):
+        waiting.setdefault(module, []).append(perturbation)
+
+    def perturb(module: nn.Module, inputs: tuple, named: dict[str, Any], output: torch.Tensor | tuple) -> Any:
+        if not waiting[module]:
+            return output
+        hidden = first_output(output)
+        # A layer that reads packed tokens gets the packing; the embedding layer reads padded rows.
+        moved = waiting[module].pop(0)(hidden, named.get("packing"))
+        if moved.shape != hidden.shape:
+            raise ValueError(
+                f"base_model: a layer's output has the shape {tuple(hidden.shape)}, its mask {tuple(moved.shape)}; "
+                "l2pcsr needs rows, tokens and features in this order; choose another base_model"
+            )
+        return (moved, *output[1:]) if isinstance(output, tuple) else moved
+
+    # Before the hooks that record hidden states.
+    handles = [module.register_forward_hook(perturb, prepend=True, with_kwargs=True) for module in waiting]
     try:
-        for module, in_turn in of_module.items():
-            hook = partial(_perturb_output, in_turn[0]) if len(in_turn) == 1 else _PerturbInTurn(in_turn)
-            # Run before the hooks that record hidden states.
-            handles.append(module.register_forward_hook(hook, prepend=True, with_kwargs=True))
-        with without_checkpointing(of_module):
+        with without_checkpointing(waiting):
             yield
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _perturb_output(
-    perturb: Perturbation, module: nn.Module, inputs: tuple, named: dict[str, Any], output: torch.Tensor | tuple
-) -> torch.Tensor | tuple:
-    hidden = first_output(output)
-    # A layer that reads packed tokens gets the packing; the embedding layer reads padded rows.
-    moved = perturb(hidden, named.get("packing"))
-    if moved.shape != hidden.shape:
-        raise ValueError(
-            f"base_model: a layer's output has the shape {tuple(hidden.shape)}, and its mask {tuple(moved.shape)}; "
-            "l2pcsr needs rows, tokens and features in this order; choose another base_model"
-        )
-    return with_first_output(output, moved)
-
-
-class _PerturbInTurn:
-    """A forward hook that perturbs the first outputs of a module, each in its way, and leaves the others."""
-
-    def __init__(self, perturbations: list[Perturbation]):
-        self.remaining = list(perturbations)
-
-    def __call__(
-        self, module: nn.Module, inputs: tuple, named: dict[str, Any], output: torch.Tensor | tuple
-    ) -> torch.Tensor | tuple:
-        if not self.remaining:
-            return output
-        return _perturb_output(self.remaining.pop(0), module, inputs, named, output)

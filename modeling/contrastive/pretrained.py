@@ -32,6 +32,11 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
         config.check()  # options of `from_pretrained` are set after the configuration has checked itself
         super().__init__(config, *args, **kwargs)
 
+    @property
+    def layout(self) -> str:
+        """How batches are read: `packed` without their padding, or `padded`."""
+        return "padded" if self.computes_padding else "packed"
+
     def packing(
         self,
         encoder: PreTrainedModel,
@@ -45,9 +50,8 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
 
         Args:
             encoder: one of this model's.
-            attention_mask: `(R, T)`.
             padded: whether the pass needs the padding.
-            pooled: `(R,)`, the position of the only token of each row whose last vector is read, if there is one.
+            pooled: see `packing_of`.
         """
         packing = None if padded or self.computes_padding else packing_of(encoder, attention_mask, pooled)
         if not (torch.compiler.is_compiling() or torch.is_inference_mode_enabled()):

@@ -110,7 +110,7 @@ def plain_backbone(encoder: SentenceEncoderModel) -> PreTrainedModel:
 def separate_template_mask(
     backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, mask_token_id: int
 ) -> tuple[PreTrainedTokenizerFast, int]:
-    """Replace the mask token in a prompt's template by a new token with the same embedding.
+    """Replace the mask token in a prompt's template by a new token with the same embedding, and return both.
 
     The zoo pools the last mask token of a text; sentence-transformers can only pool all tokens with a given id. With a
     token of its own for the template, a mask token written in a text is not pooled. The new token cannot be written in
@@ -120,9 +120,6 @@ def separate_template_mask(
         backbone: gets an embedding for the new token.
         tokenizer: with the template; not changed.
         mask_token_id: of the template.
-
-    Returns:
-        The tokenizer with the new token, and its id.
     """
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     vocabulary, mask_token = state["model"]["vocab"], tokenizer.convert_ids_to_tokens(mask_token_id)
@@ -197,13 +194,7 @@ def _dense(affine: nn.Module, size: int, activation: str) -> Layer:
 
 @torch.no_grad()
 def matrix(affine: nn.Module, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return weight `(k, size)` and bias `(k,)` of the linear layer that computes an affine map of vectors `(size,)`.
-
-    Example:
-        >>> weight, bias = matrix(Whitening(3, 2), 3)
-        >>> weight.shape, bias
-        (torch.Size([2, 3]), tensor([0., 0.]))
-    """
+    """Return weight `(k, size)` and bias `(k,)` of the linear layer that computes an affine map."""
     affine = copy.deepcopy(affine).cpu().double().eval()
     bias = affine(torch.zeros(1, size, dtype=torch.float64))
     weight = affine(torch.eye(size, dtype=torch.float64)) - bias
@@ -211,22 +202,13 @@ def matrix(affine: nn.Module, size: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def published_class(repository: Any, **where: Any) -> type[CsezooModel]:
-    """Return the class of a published repository.
-
-    Args:
-        repository: directory or Hub id.
-        where: options of `from_pretrained` that locate it.
-    """
+    """Return the class of a published repository."""
     content, _ = PretrainedConfig.get_config_dict(repository, **where)
     return CsezooOwnFormModel if content.get("model_type") == CsezooConfig.model_type else CsezooModel
 
 
 def load_published(repository: Any, **options: Any) -> CsezooModel:
     """Load a published repository with the installed code; code in the repository is not run.
-
-    Args:
-        repository: directory or Hub id.
-        options: of `from_pretrained`.
 
     Raises:
         ValueError, OSError: see `CsezooModel.from_pretrained`.

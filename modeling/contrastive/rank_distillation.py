@@ -16,12 +16,7 @@ from ..objectives import EVERY, at_least_float32, cosine_logits, mean_or_share, 
 
 
 def without_itself(matrix: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """Drop from each row of `(b, B)` the column of its own number: `(b, B - 1)`.
-
-    Example:
-        >>> without_itself(torch.arange(9).view(3, 3), torch.arange(3)).tolist()
-        [[1, 2], [3, 5], [6, 7]]
-    """
+    """Drop from each row of `(b, B)` the column of its own number: `(b, B - 1)`."""
     others = torch.arange(matrix.shape[1] - 1, device=matrix.device)
     return matrix.gather(1, others + (others >= numbers[:, None]))
 
@@ -49,10 +44,7 @@ def list_mle(scores: torch.Tensor, teacher_scores: torch.Tensor, total: int | No
 
     .. math:: \ell = \frac{1}{n} \sum_i \sum_k \Big[ \log \sum_{l \ge k} e^{s_{i \pi(l)}} - s_{i \pi(k)} \Big]
 
-    Only the order of the teacher's scores counts.
-
-    Args:
-        scores, teacher_scores, total: as in `list_net`.
+    Only the order of the teacher's scores counts. The arguments are those of `list_net`.
 
     Example:
         >>> list_mle(torch.zeros(1, 3), torch.tensor([[3.0, 2.0, 1.0]])).exp().round().item()  # one of 3! rankings

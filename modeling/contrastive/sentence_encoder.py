@@ -4,15 +4,14 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from ..pooling import ALL_LAYERS, build_projection, token_places
+from ..pooling import build_projection, token_places
 from ..serving.encoding_csezoo import EncodesTexts
 from ..serving.modeling_csezoo import CsezooModel, is_causal
 from ..serving.own_form_csezoo import Flow, wk_pool
@@ -107,9 +106,6 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
     def first_position(self) -> int:  # type: ignore[override]
         return self.config.prefix_positions
 
-    def embed_batch(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        return self(**batch, pooled_only=True, checked=True, return_dict=True).pooler_output
-
     def save_pretrained(  # type: ignore[override]  # further positional options depend on the version
         self, save_directory: Any, is_main_process: bool = True, state_dict: dict | None = None, **kwargs: Any
     ) -> None:
@@ -124,52 +120,14 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
         if isinstance(module, UpProjection):
             nn.init.zeros_(module.weight)
 
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
-        return_dict: bool | None = None,
-        pooled_only: bool = False,
-        checked: bool = False,
-    ) -> BaseModelOutputWithPooling | tuple:
-        """Encode a batch, as `CsezooModel.forward` does.
-
-        Args:
-            pooled_only, checked: see `encode_tokens`. All others are those of `CsezooModel.forward`.
-        """
-        config = self.config
-        output_hidden_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        output_attentions = config.output_attentions if output_attentions is None else output_attentions
-        return_dict = config.return_dict if return_dict is None else return_dict
-        outputs, pooled = self.encode_tokens(
-            input_ids,
-            attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            output_hidden_states=output_hidden_states,
-            output_attentions=output_attentions,
-            pooled_only=pooled_only,
-            checked=checked,
-        )
+    def map_vectors(
+        self, pooled: torch.Tensor, input_ids: torch.Tensor | None, attention_mask: torch.Tensor
+    ) -> torch.Tensor:
         if self.config.denoise == "always":
-            # `encode_tokens` refuses `inputs_embeds`.
+            # `pool_outputs` refuses `inputs_embeds`.
             pooled = pooled - self.prompt_bias(input_ids, attention_mask, template=0)  # type: ignore[arg-type]
         vectors = self.whitening(self.flow(self.projection(pooled)))
-        if config.normalize:
-            vectors = F.normalize(vectors, dim=-1)
-        result = BaseModelOutputWithPooling(
-            last_hidden_state=outputs.last_hidden_state,
-            pooler_output=vectors[:, : self.embedding_size],
-            hidden_states=outputs.hidden_states if output_hidden_states else None,
-            attentions=outputs.attentions,
-        )
-        return result if return_dict else result.to_tuple()
+        return F.normalize(vectors, dim=-1) if self.config.normalize else vectors
 
     @contextmanager
     def read_with(self, encoder: nn.Module) -> Iterator[None]:
@@ -220,7 +178,6 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
         Args:
             attention_mask: `(R, T)`.
             packing: of `attention_mask`. The outputs are unpacked again, with zeros at padding.
-            inputs: further arguments of the backbone.
         """
         with packed(self.backbone, attention_mask, packing) as backbone:
             outputs = backbone(**inputs)
@@ -239,9 +196,9 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
         self,
         input_ids: torch.Tensor | None,
         attention_mask: torch.Tensor | None = None,
-        output_hidden_states: bool | None = None,
+        *,
+        output_hidden_states: bool = False,
         pooled_only: bool = False,
-        checked: bool = False,
         **inputs: Any,
     ) -> tuple[BackboneOutput, torch.Tensor]:
         """Return the backbone's outputs and the pooled vectors `(B, H)`, before any bias or projection.
@@ -250,35 +207,23 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
         `prompt_bias` it is applied to the bias.
 
         Args:
-            input_ids, attention_mask: `(B, T)`.
-            output_hidden_states: whether to return those of all layers.
+            input_ids, attention_mask: `(B, T)`, which are not checked: the zoo's collator makes those of training.
             pooled_only: nothing but the pooled vectors is read. If pooling reads one token of each row, the last layer
                 may then leave out the others. The last hidden state has zeros there.
-            checked: `check_tokens` has seen them on the host; reading them from a device would wait for it. Batches
-                of training are not checked, because the zoo's collator makes them.
             inputs: further arguments of `run_backbone`.
         """
-        rows = input_ids if input_ids is not None else inputs["inputs_embeds"]
         if attention_mask is None:
-            attention_mask = torch.ones(rows.shape[:2], dtype=torch.long, device=rows.device)
-        if not (checked or self.training or torch.compiler.is_compiling()):  # a traced graph cannot raise an error
-            self.check_tokens(input_ids, attention_mask)
-        if self.causal and inputs.get("position_ids") is None:
-            inputs["position_ids"] = self.positions(attention_mask)
+            attention_mask = torch.ones_like(cast(torch.Tensor, input_ids))
         pooling = self.pooling
         # Attentions and a cache are of padded rows; `wk` divides by the norms of token vectors, at padding too.
         padded = bool(inputs.get("output_attentions")) or "cache" in inputs or pooling == "wk" or self.needs_padding
         places = None
         if pooled_only and self.pools_early:
             places = token_places(pooling, input_ids, attention_mask, self.config.mask_token_id)
-        outputs = self.run_backbone(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            packing=self.packing(self.backbone, attention_mask, padded, places),
-            output_hidden_states=output_hidden_states or pooling in ALL_LAYERS,
-            **{name: value for name, value in inputs.items() if value is not None},
+        inputs["packing"] = self.packing(self.backbone, attention_mask, padded, places)
+        outputs, pooled = super().encode_tokens(
+            input_ids, attention_mask, output_hidden_states=output_hidden_states, **inputs
         )
-        pooled = self.pool_outputs(outputs, input_ids, attention_mask)
         for layer in self.base_layers:
             pooled = layer(pooled)
         return outputs, self.transform(pooled)
@@ -293,13 +238,7 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
     def prompt_bias(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, template: int, **inputs: Any
     ) -> torch.Tensor:
-        """Return the bias `(B, H)` of a template for rows that contain it, see `prompts.template_bias`.
-
-        Args:
-            input_ids, attention_mask: `(B, T)`.
-            template: index of the template in the configuration.
-            inputs: further arguments of `run_backbone`.
-        """
+        """Return the bias `(B, H)` of a template (by its number) for rows `(B, T)` that contain it."""
         token_ids = self.config.prompt_token_ids[template]
         beside_sentence = sum(map(len, token_ids)) - self.config.bias_length_offset
         if attention_mask is None:
@@ -308,7 +247,7 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
         return self.biases_by_length(template, longest, **inputs)[attention_mask.sum(1) - beside_sentence]
 
     def biases_by_length(self, template: int, longest: int, **inputs: Any) -> torch.Tensor:
-        """Return the bias of a template for sentences of 0 to `longest` tokens, `(longest + 1, H)`."""
+        """Return the bias of a template for 0 to `longest` tokens, see `prompts.template_bias`."""
         bias = template_bias(
             partial(self.run_backbone, **inputs),
             self.config.prompt_token_ids[template],

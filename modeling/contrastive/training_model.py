@@ -299,7 +299,6 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         """Encode token ids `(B, V, T)` to pooled vectors `(B, V, H)`, without subtracting a prompt's bias.
 
         Args:
-            input_ids, attention_mask: `(B, V, T)`.
             pooled_only: the last layer may leave out tokens that the pooling does not read.
         """
 
@@ -315,7 +314,6 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         """Return the backbone's outputs and pooled vectors `(B * V, H)` of token ids `(B, V, T)`, one row per view.
 
         Args:
-            input_ids, attention_mask: `(B, V, T)`.
             inputs: further arguments of `encode_tokens`.
         """
         if self.distinct_views > 1:
@@ -353,13 +351,10 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         return torch.cat(biases, dim=1)
 
     def duplicates(self, input_ids: torch.Tensor) -> torch.Tensor | None:
-        """Find sentences of all processes that equal one of this process, see `duplicate_rows`.
-
-        Args:
-            input_ids: `(b, V, T)`, this process's sentences that count.
+        """Find sentences of all processes that equal one of the b sentences `(b, V, T)` of this one.
 
         Returns:
-            `(b, B)` of bool, B the sentences of all processes; None without `mask_duplicates`.
+            `(b, B)` of bool, see `duplicate_rows`, B the sentences of all processes; None without `mask_duplicates`.
         """
         if not self.config.mask_duplicates:
             return None
@@ -369,12 +364,9 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         return duplicate_rows(everyone, mine)
 
     def contrastive_loss(self, embeddings: torch.Tensor, duplicates: torch.Tensor | None = None) -> torch.Tensor:
-        """Compute the loss of embeddings `(b, V, H)`, with the negatives of all processes.
-
-        Each process computes the losses of its own sentences.
+        """Compute the loss of this process's embeddings `(b, V, H)`, with the negatives of all processes.
 
         Args:
-            embeddings: of this process.
             duplicates: `(b, B)`, sentences of all processes that are no negatives of its own, see `duplicates`.
         """
         return sum_over_processes(self.objective(*gather_rows(embeddings), duplicates))
@@ -458,7 +450,8 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         to the loss of the complete vectors (eq. 1 of the paper, whose L is a classifier's). W is the projection that
         is dropped at test. It is shared by all widths, and :math:`W^{(m)}` is its part for the first m dimensions
         (MRL-E in the paper). If the projection is served, or there is none, the loss compares :math:`F_{1:m}`
-        directly.
+        directly. `MatryoshkaLoss` of sentence-transformers also lists the complete width. Here it has
+        `contrastive_weight`.
 
         Args:
             input_ids: `(B, V, T)`, of this process's sentences that count.
@@ -469,18 +462,6 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
         References:
             Kusupati et al. 2022, "Matryoshka Representation Learning", section 3.
-
-        Relations:
-            `MatryoshkaLoss` of sentence-transformers also lists the complete width. Here it has `contrastive_weight`.
-
-        Example:
-            >>> from transformers import BertConfig
-            >>> from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning
-            >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
-            >>> config = SimCSEConfig(backbone_config=tiny, matryoshka_dims=[2, 4], matryoshka_weights=[0.5, 1.0])
-            >>> ids = torch.randint(9, (3, 2, 6))
-            >>> list(SimCSEForContrastiveLearning(config)(input_ids=ids).losses)
-            ['contrastive', 'matryoshka_2', 'matryoshka_4']
         """
         dims = self.config.matryoshka_dims or []
         duplicates = self.duplicates(input_ids) if dims else None

@@ -30,7 +30,6 @@ def projections(backbone: PreTrainedModel, *endings: tuple[str, ...]) -> list[tu
     """Return the linear layers whose names end as given, with their names, in the order of the modules.
 
     Args:
-        backbone: whose layers are searched.
         endings: `QUERY`, `VALUE`, `FUSED` or `OUTPUT`.
 
     Raises:

@@ -13,9 +13,17 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import logging
 
-from .pooling_csezoo import BackboneOutput, check_mask_token, check_right_padding, pool, pool_mask_token
+from .pooling_csezoo import (
+    OTHER_LAYER,
+    BackboneOutput,
+    check_mask_token,
+    check_right_padding,
+    pool,
+    pool_mask_token,
+)
 from .quantization_csezoo import check_precision, quantize_embeddings
 
 # Most tokens in a forward pass, with padding. On a CPU, larger passes do not fit its caches: BERT-base on one thread
@@ -142,11 +150,7 @@ class EncodesTexts(PreTrainedModel):
         return (embeddings.float() if precision == "float32" else embeddings).cpu().numpy()
 
     def prompt_text(self, name: str | None = None) -> str:
-        """Return the text of a prompt, by default of the default prompt; empty if the model has none.
-
-        Raises:
-            ValueError: there is no such prompt.
-        """
+        """Return the text of a prompt, by default of the default prompt; empty if the model has none."""
         name = self.default_prompt_name if name is None else name
         if name is not None and name not in self.named_prompts:
             known = ", ".join(self.named_prompts) or "none"
@@ -168,11 +172,7 @@ class EncodesTexts(PreTrainedModel):
         return SIMILARITIES[self.similarity_fn_name](left, right)
 
     def own_tokenizer(self) -> PreTrainedTokenizerBase:
-        """Return the tokenizer that was loaded with the model, or set as `tokenizer`.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """Return the tokenizer that was loaded with the model, or set as `tokenizer`."""
         if self.tokenizer is None:
             raise ValueError("this model has no tokenizer; pass it: encode(texts, tokenizer)")
         return self.tokenizer
@@ -215,6 +215,95 @@ class EncodesTexts(PreTrainedModel):
         """Return positions that count from the first real token, so that either side may be padded."""
         return (attention_mask.long().cumsum(1) - 1).clamp(min=0) + self.first_position
 
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
+        pooled_only: bool = False,
+        checked: bool = False,
+    ) -> BaseModelOutputWithPooling | tuple:
+        """Encode a batch.
+
+        Args:
+            input_ids, attention_mask, token_type_ids, position_ids: `(B, T)`, from the tokenizer saved with the model,
+                padded on the right. A causal model may also be padded on the left.
+            inputs_embeds: `(B, T, H)`, instead of `input_ids`; not with `prompt` pooling.
+            output_hidden_states, output_attentions, return_dict: as in every transformers encoder.
+            pooled_only: nothing but the sentence embeddings is read, so that a model in training may leave out others.
+            checked: the tokens were checked before, on the host. To read them from a device would wait for it.
+
+        Returns:
+            `pooler_output` `(B, D)`, the sentence embeddings; `last_hidden_state` `(B, T, H)`; `hidden_states` and
+            `attentions` if requested.
+
+        Raises:
+            ValueError: a row of an encoder is padded on the left, or a row lacks the mask token that `prompt` pooling
+                needs.
+        """
+        config = self.config
+        states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        rows = input_ids if input_ids is not None else inputs_embeds
+        if rows is None:
+            raise ValueError("input_ids: not given; pass what the tokenizer returns")
+        if attention_mask is None:
+            attention_mask = torch.ones(rows.shape[:2], dtype=torch.long, device=rows.device)
+        traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # a graph cannot raise an error
+        if not (checked or traced):
+            self.check_tokens(input_ids, attention_mask)
+        outputs, pooled = self.encode_tokens(
+            input_ids,
+            attention_mask,
+            output_hidden_states=bool(states),
+            pooled_only=pooled_only,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            output_attentions=config.output_attentions if output_attentions is None else output_attentions,
+        )
+        result = BaseModelOutputWithPooling(
+            last_hidden_state=outputs.last_hidden_state,
+            pooler_output=self.map_vectors(pooled, input_ids, attention_mask)[:, : self.embedding_size],
+            hidden_states=outputs.hidden_states if states else None,
+            attentions=outputs.attentions,
+        )
+        named = config.return_dict if return_dict is None else return_dict
+        return result if named else result.to_tuple()
+
+    def encode_tokens(
+        self,
+        input_ids: torch.Tensor | None,
+        attention_mask: torch.Tensor,
+        *,
+        output_hidden_states: bool = False,
+        pooled_only: bool = False,
+        **inputs: Any,
+    ) -> tuple[BackboneOutput, torch.Tensor]:
+        """Return the encoder's outputs for tokens `(B, T)`, which are not checked, and the pooled vectors `(B, H)`."""
+        if self.causal and inputs.get("position_ids") is None:
+            inputs["position_ids"] = self.positions(attention_mask)
+        outputs = self.run_backbone(
+            attention_mask,
+            output_hidden_states=output_hidden_states or self.pooling in (*OTHER_LAYER, "wk"),
+            **{name: value for name, value in {"input_ids": input_ids, **inputs}.items() if value is not None},
+        )
+        return outputs, self.pool_outputs(outputs, input_ids, attention_mask)
+
+    def run_backbone(self, attention_mask: torch.Tensor, **inputs: Any) -> BackboneOutput:
+        """Run the encoder on tokens `(B, T)`."""
+        raise NotImplementedError
+
+    def map_vectors(
+        self, pooled: torch.Tensor, input_ids: torch.Tensor | None, attention_mask: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the sentence embeddings that pooled vectors `(B, H)` become, before they are cut."""
+        raise NotImplementedError
+
     def pool_outputs(
         self, outputs: BackboneOutput, input_ids: torch.Tensor | None, attention_mask: torch.Tensor
     ) -> torch.Tensor:
@@ -227,7 +316,7 @@ class EncodesTexts(PreTrainedModel):
 
     def embed_batch(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """Return the sentence embeddings `(B, D)` of tokens `(B, T)` from `read_batches`, which has checked them."""
-        return self(**batch, checked=True, return_dict=True).pooler_output
+        return self(**batch, pooled_only=True, checked=True, return_dict=True).pooler_output
 
     def encode_token_ids(
         self,
@@ -243,7 +332,6 @@ class EncodesTexts(PreTrainedModel):
         Args:
             token_ids: of each text, from `tokenize`.
             padding: the id that pads.
-            batch_size, truncate_dim, show_progress_bar: as in `encode`.
 
         Returns:
             `(n, D)` on the model's device, in the order of the texts.
@@ -299,13 +387,6 @@ def read_batches(
 ) -> tuple[list[int], Batches]:
     """Cut texts into batches of similar length, and check them before they go to the model's device.
 
-    Args:
-        model: that will read them.
-        token_ids: of each text, from `tokenize`.
-        padding: the id that pads.
-        batch_size: largest number of texts in a batch.
-        show_progress_bar: whether to count the batches.
-
     Returns:
         The numbers of the texts in the order of the batches, longest first, so that an input too large for the memory
         fails at once; and for each batch its part of that order and the model's inputs.
@@ -335,8 +416,6 @@ def checked_texts(texts: Iterable[str]) -> list[str]:
         ValueError: a text has half of a surrogate pair, which no tokenizer can read.
 
     Example:
-        >>> checked_texts(("a cat", ""))
-        ['a cat', '']
         >>> checked_texts(["a cat", None])
         Traceback (most recent call last):
         TypeError: texts: item 1 is None, not a string
@@ -370,7 +449,6 @@ def cut_batches(lengths: list[int], most_texts: int, most_tokens: int) -> list[s
 
     Args:
         lengths: tokens of each text, longest first.
-        most_texts: limit of texts in a batch.
         most_tokens: limit of tokens in a batch, with padding.
 
     Example:

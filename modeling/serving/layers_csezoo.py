@@ -7,7 +7,7 @@ attention's code is. The slots cost as much time as tokens.
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
 
 # How the names of projections end: BERT and its relatives, DistilBERT, MPNet, DeBERTa, and all that follow Llama.
 KEY = (".key", ".k_lin", ".attn.k", ".key_proj", ".k_proj")
@@ -62,13 +63,7 @@ def takes_cache(backbone: PreTrainedModel) -> bool:
 
 
 def key_shape(config: PretrainedConfig) -> tuple[int, int]:
-    """Return the number of heads that have keys and values, and their size.
-
-    Example:
-        >>> from transformers import BertConfig, Qwen3Config
-        >>> key_shape(BertConfig()), key_shape(Qwen3Config(num_key_value_heads=8, head_dim=128))
-        ((12, 64), (8, 128))
-    """
+    """Return the number of heads that have keys and values, and their size."""
     values = config.to_dict()
     heads = values.get("num_key_value_heads") or config.num_attention_heads
     return heads, values.get("head_dim") or config.hidden_size // config.num_attention_heads
@@ -172,19 +167,35 @@ def prefixes_in_slots(backbone: PreTrainedModel, prefixes: torch.Tensor) -> Iter
         )
 
 
-def beside_slots(inputs: dict[str, Any], slots: int, padding: int | None) -> dict[str, Any]:
-    """Put positions for slots before the tokens of a backbone's inputs.
+def run_with_slots(
+    run: Callable[..., Any],
+    backbone: PreTrainedModel,
+    prefixes: torch.Tensor,
+    padding: int | None,
+    **inputs: Any,
+) -> tuple[Any, list[list[torch.Tensor]]]:
+    """Run an encoder with prefixes in slots, see `prefixes_in_slots`.
 
     Args:
-        inputs: `input_ids` `(B, T)` or `inputs_embeds` `(B, T, H)`, and possibly `position_ids` and `token_type_ids`.
-        slots: how many.
+        run: calls the backbone.
         padding: id of padding. Slots have another id, because some families give padding no position.
+        inputs: `input_ids` `(B, T)` or `inputs_embeds` `(B, T, H)`, and possibly `position_ids` and `token_type_ids`.
+
+    Returns:
+        The outputs for the tokens, and what `prefixes_in_slots` yields.
     """
-    longer = dict(inputs)
+    slots, longer = prefixes.shape[4], dict(inputs)
     for name, value in {"input_ids": int(padding == 0), "token_type_ids": 0, "inputs_embeds": 0.0}.items():
         if (rows := inputs.get(name)) is not None:
             longer[name] = torch.cat([rows.new_full((len(rows), slots, *rows.shape[2:]), value), rows], dim=1)
     if (rows := inputs.get("position_ids")) is not None:
         first = torch.arange(slots, device=rows.device).expand(len(rows), -1)
         longer["position_ids"] = torch.cat([first, rows], dim=1)
-    return longer
+    with prefixes_in_slots(backbone, prefixes) as written:
+        output = run(**longer)
+    of_tokens = BaseModelOutput(
+        last_hidden_state=output.last_hidden_state[:, slots:],
+        hidden_states=output.hidden_states and tuple(states[:, slots:] for states in output.hidden_states),
+        attentions=output.attentions and tuple(weights[:, :, slots:] for weights in output.attentions),
+    )
+    return of_tokens, written

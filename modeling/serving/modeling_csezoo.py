@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 from transformers import AutoModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
-from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.modeling_utils import load_state_dict, safe_save_file
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 from transformers.utils import cached_file, logging
@@ -117,70 +116,12 @@ class CsezooModel(EncodesTexts):
         cut = {key: value for key, value in self.config.csezoo.items() if key == "truncate_dim"}
         return {**self.settings, **told, **prompts, **cut}
 
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
-        return_dict: bool | None = None,
-        checked: bool = False,
-    ) -> BaseModelOutputWithPooling | tuple:
-        """Encode a batch.
-
-        Args:
-            input_ids, attention_mask, token_type_ids, position_ids: `(B, T)`, from the tokenizer saved with the model,
-                padded on the right. A causal model may also be padded on the left.
-            inputs_embeds: `(B, T, H)`, instead of `input_ids`; not with `prompt` pooling.
-            output_hidden_states, output_attentions, return_dict: as in every transformers encoder.
-            checked: the tokens were checked before, on the host. To read them from a device would wait for it.
-
-        Returns:
-            `pooler_output` `(B, D)`, the sentence embeddings; `last_hidden_state` `(B, T, H)`; `hidden_states` and
-            `attentions` if requested.
-
-        Raises:
-            ValueError: a row of an encoder is padded on the left, or a row lacks the mask token that `prompt` pooling
-                needs.
-        """
-        config = self.config
-        states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        rows = input_ids if input_ids is not None else inputs_embeds
-        if rows is None:
-            raise ValueError("input_ids: not given; pass what the tokenizer returns")
-        if attention_mask is None:
-            attention_mask = torch.ones(rows.shape[:2], dtype=torch.long, device=rows.device)
-        traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # a graph cannot raise an error
-        if not (checked or traced):
-            self.check_tokens(input_ids, attention_mask)
-        if self.causal and position_ids is None:
-            position_ids = self.positions(attention_mask)
-        inputs = {
-            "input_ids": input_ids,
-            "token_type_ids": token_type_ids,
-            "position_ids": position_ids,
-            "inputs_embeds": inputs_embeds,
-            "output_attentions": output_attentions,
-        }
-        outputs = self.run_backbone(
-            attention_mask,
-            output_hidden_states=states or self.pooling in (*OTHER_LAYER, "wk"),
-            **{name: value for name, value in inputs.items() if value is not None},
-        )
-        vectors = self.pool_outputs(outputs, input_ids, attention_mask)
+    def map_vectors(
+        self, pooled: torch.Tensor, input_ids: torch.Tensor | None, attention_mask: torch.Tensor
+    ) -> torch.Tensor:
         for layer in self.layers:
-            vectors = layer(vectors)
-        vectors = vectors[:, : self.embedding_size]
-        result = BaseModelOutputWithPooling(
-            last_hidden_state=outputs.last_hidden_state,
-            pooler_output=vectors,
-            hidden_states=outputs.hidden_states if states else None,
-            attentions=outputs.attentions,
-        )
-        return result.to_tuple() if return_dict is False else result
+            pooled = layer(pooled)
+        return pooled
 
     def run_backbone(self, attention_mask: torch.Tensor, **inputs: Any) -> BackboneOutput:
         """Run the encoder on tokens `(B, T)`."""

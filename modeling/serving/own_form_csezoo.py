@@ -11,17 +11,17 @@ Keys of `csezoo` in such a repository's configuration, beside those of every rep
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers.modeling_outputs import BaseModelOutput
 
 from .configuration_csezoo import OWN_FORM, CsezooConfig
 from .encoding_csezoo import EncodesTexts  # noqa: F401 (transformers 4 copies only the files imported here)
 from .fingerprint_csezoo import FINGERPRINT_NAME  # noqa: F401
-from .layers_csezoo import Adapter, PrefixCache, beside_slots, key_shape, prefixes_in_slots, takes_cache
+from .layers_csezoo import Adapter, PrefixCache, key_shape, run_with_slots, takes_cache
 from .modeling_csezoo import CODE, CsezooModel
 from .pooling_csezoo import LAYERS, BackboneOutput, build_layers
 from .quantization_csezoo import PRECISIONS  # noqa: F401
@@ -170,10 +170,6 @@ class NGramFeatures(nn.Module):
         hidden_size: H, length of a token vector.
         kernel_sizes: tokens that each convolution sees.
         features, activation: how many features each computes, H together, and what follows: `relu` or `none`.
-
-    Example:
-        >>> NGramFeatures(8, [1, 3], [4, 4], "none")(torch.randn(2, 5, 8), torch.ones(2, 5)).shape
-        torch.Size([2, 5, 8])
     """
 
     def __init__(self, hidden_size: int, kernel_sizes: list[int], features: list[int], activation: str):
@@ -248,14 +244,8 @@ class CsezooOwnFormModel(CsezooModel):
             for layer, (keys, values) in enumerate(prefixes):
                 cache.update(keys, values, layer)
             return super().run_backbone(mask, past_key_values=cache, **inputs)
-        inputs = beside_slots(inputs, slots, self.config.backbone_config.pad_token_id)
-        with prefixes_in_slots(self.backbone, prefixes):
-            output = super().run_backbone(mask, **inputs)
-        return BaseModelOutput(  # type: ignore[return-value]  # its fields may be None
-            last_hidden_state=output.last_hidden_state[:, slots:],
-            hidden_states=output.hidden_states and tuple(states[:, slots:] for states in output.hidden_states),
-            attentions=output.attentions and tuple(weights[:, :, slots:] for weights in output.attentions),
-        )
+        run, padding = partial(super().run_backbone, mask), self.config.backbone_config.pad_token_id
+        return run_with_slots(run, self.backbone, prefixes, padding, **inputs)[0]
 
     def pool_outputs(
         self, outputs: BackboneOutput, input_ids: torch.Tensor | None, attention_mask: torch.Tensor

@@ -43,12 +43,7 @@ def _mean(hidden_state: torch.Tensor, attention_mask: torch.Tensor) -> torch.Ten
 
 
 def last_place(marked: torch.Tensor) -> torch.Tensor:
-    """Return the position of the last marked token of each row, `(B,)`, or 0 if none is marked.
-
-    Example:
-        >>> last_place(torch.tensor([[True, True, False], [False, False, False]]))
-        tensor([1, 0])
-    """
+    """Return the position of the last marked token of each row, `(B,)`, or 0 if none is marked."""
     return torch.where(marked, torch.arange(marked.shape[1], device=marked.device), 0).amax(1)
 
 
@@ -95,20 +90,9 @@ def pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tensor, 
 
 
 def pool_mask_token(last_hidden_state: torch.Tensor, input_ids: torch.Tensor, mask_token_id: int) -> torch.Tensor:
-    """Return the vector at the template's mask token (PromptBERT), the last mask token of a row.
+    """Return the vector `(B, H)` at the template's mask token (PromptBERT), the last mask token of a row.
 
-    Args:
-        last_hidden_state: `(B, T, H)`.
-        input_ids: `(B, T)`. For a row without `mask_token_id` the first token is used, see `check_mask_token`.
-        mask_token_id: of the tokenizer.
-
-    Returns:
-        `(B, H)`.
-
-    Example:
-        >>> hidden = torch.arange(4.0).view(1, 4, 1)
-        >>> pool_mask_token(hidden, torch.tensor([[5, 103, 103, 7]]), 103)
-        tensor([[2.]])
+    For a row without `mask_token_id` the first token is used, see `check_mask_token`.
     """
     return vectors_at(last_hidden_state, last_place(input_ids == mask_token_id))
 
@@ -155,12 +139,7 @@ class LayerNorm(nn.Module):
 
 
 class Normalize(nn.Module):
-    """Scale vectors to length 1, so that their dot products are their cosines. `(…, D) -> (…, D)`.
-
-    Example:
-        >>> Normalize()(torch.tensor([[3.0, 4.0]]))
-        tensor([[0.6000, 0.8000]])
-    """
+    """Scale vectors to length 1, so that their dot products are their cosines. `(…, D) -> (…, D)`."""
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         return F.normalize(vectors, dim=-1)
@@ -171,12 +150,7 @@ LAYERS: dict[str, type[nn.Module]] = {"Dense": Dense, "LayerNorm": LayerNorm, "N
 
 
 def build_layers(described: list[dict[str, Any]], known: dict[str, type[nn.Module]]) -> nn.ModuleList:
-    """Build the layers of a configuration.
-
-    Example:
-        >>> build_layers([{"type": "LayerNorm", "dimension": 2}], LAYERS)[0](torch.tensor([[3.0, 5.0]]))
-        tensor([[-1.0000,  1.0000]], grad_fn=<NativeLayerNormBackward0>)
-    """
+    """Build the layers of a configuration."""
     layers = nn.ModuleList()
     for layer in described:
         try:
@@ -189,13 +163,7 @@ def build_layers(described: list[dict[str, Any]], known: dict[str, type[nn.Modul
 def modules_on_top(
     csezoo: dict[str, Any], hidden_size: int, num_hidden_layers: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield name and configuration of each module of sentence-transformers after the encoder.
-
-    Args:
-        csezoo: of a plain encoder's configuration.
-        hidden_size: H.
-        num_hidden_layers: of the encoder.
-    """
+    """Yield name and configuration of each module of sentence-transformers after a plain encoder."""
     pooling = csezoo["pooling"]
     if pooling == "prompt":  # a mean in which only the template's mask token has a weight
         yield "WordWeights", {"unknown_word_weight": 0.0}
@@ -217,12 +185,7 @@ def modules_on_top(
 
 
 def size_after(layers: list[dict[str, Any]], size: int) -> int:
-    """Return the dimensions of vectors after these layers, if they have `size` before.
-
-    Example:
-        >>> size_after([{"type": "Dense", "in_features": 8, "out_features": 4}, {"type": "Normalize"}], 8)
-        4
-    """
+    """Return the dimensions of vectors after these layers, if they have `size` before."""
     for layer in layers:
         size = layer.get("out_features", size)
     return size

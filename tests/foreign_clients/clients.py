@@ -9,7 +9,7 @@ from functools import partial
 
 import torch
 
-from csezoo.modeling.pooling import OTHER_LAYER
+from csezoo.modeling.serving.pooling_csezoo import OTHER_LAYER
 from tests.foreign_clients.settings import Setting
 
 TORCH = f"torch=={torch.__version__.split('+')[0]}"

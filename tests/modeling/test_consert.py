@@ -105,3 +105,16 @@ def test_training_may_pool_otherwise_than_the_finished_model():
     torch.testing.assert_close(
         trained.train().pool_views(ids, mask).flatten(0, 1), expected["mean"], atol=1e-10, rtol=0
     )
+
+
+def test_cutoffs_leave_the_bias_of_a_template_as_it_is():
+    keys = {"pooling": "prompt", "prompts": ["{sentence} {mask}"], "denoise": "train", "second_view": "feature_cutoff"}
+    trained, rows = model(prompt_token_ids=[[[1], [4]]], mask_token_id=4, **keys), batch()
+    ids, mask = rows["input_ids"][:, :2], rows["attention_mask"][:, :2]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        pooled = trained.train().pool_views(ids, mask)
+    trained.config.denoise = "none"
+    torch.manual_seed(0)
+    bias = trained.prompt_biases(ids, mask)
+    torch.testing.assert_close(trained.pool_views(ids, mask) - bias, pooled, atol=1e-12, rtol=0)

@@ -6,10 +6,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from csezoo.modeling import SimCSEForContrastiveLearning
 from csezoo.modeling.contrastive.distributed import (
-    _scattered_sum,
     equal_draw,
     gather_rows,
-    own_share_of_sum,
 )
 from csezoo.modeling.objectives import info_nce
 from csezoo.training.data.batches import process_share
@@ -96,17 +94,6 @@ def test_an_equal_draw_is_that_of_one_process_follows_the_seed_and_survives_a_re
     assert torch.equal(first, torch.rand(3).expand(2, 3))
     assert torch.equal(second, torch.rand(3).expand(2, 3)) and torch.equal(again, second)
     assert not torch.equal(two_processes(equal_draws, 6)[0], first)
-
-
-def both_sums(rank):
-    """This process's share of a sum, by all-reduce and by reduce-scatter."""
-    rows, counts = torch.arange(10.0).view(5, 2) + rank, [3, 2]
-    return own_share_of_sum(rows, counts), _scattered_sum(rows, counts), rows[:3] + rows[:3] + 1
-
-
-def test_devices_and_hosts_add_the_gradient_of_a_process_alike(two_processes):
-    reduced, scattered, expected = two_processes(both_sums)
-    assert torch.equal(reduced, expected) and torch.equal(scattered, expected)
 
 
 def operations_of_the_loss(rank, processes, changes):

@@ -217,7 +217,7 @@ def test_the_last_layer_of_other_batches_and_layers_computes_what_it_may(changes
 
 def test_all_tokens_are_computed_if_a_pooled_one_is_padding():
     rows = {name: value.flip(1) for name, value in flat(batch()).items()}
-    assert last_layer_tokens(simcse().train(), rows, pooled_only=True)[0] == rows["attention_mask"].sum()
+    assert last_layer_tokens(simcse().train(), rows, pooled_only=True, checked=True)[0] == rows["attention_mask"].sum()
 
 
 def test_an_update_of_each_paper_computes_only_pooled_tokens_in_the_last_layer_of_its_encoder():

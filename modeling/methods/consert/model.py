@@ -27,11 +27,6 @@ from .configuration import ConSERTConfig
 def token_cutoff(attention_mask: torch.Tensor, hidden_size: int, rate: float) -> torch.Tensor:
     """Return a mask `(B, T, H)` of 0 and 1 that leaves out ⌊rate · n⌋ of the n tokens of each row (section 3.2).
 
-    Args:
-        attention_mask: `(B, T)`.
-        hidden_size: H.
-        rate: share of the tokens.
-
     Example:
         >>> token_cutoff(torch.tensor([[1, 1, 1, 1, 0]]), 2, 0.5).sum()
         tensor(6.)
@@ -44,9 +39,6 @@ def token_cutoff(attention_mask: torch.Tensor, hidden_size: int, rate: float) ->
 
 def feature_cutoff(attention_mask: torch.Tensor, hidden_size: int, rate: float) -> torch.Tensor:
     """Return a mask `(B, T, H)` of 0 and 1 that leaves out ⌊rate · H⌋ features of each row (section 3.2).
-
-    Args:
-        attention_mask, hidden_size, rate: as in `token_cutoff`.
 
     Example:
         >>> feature_cutoff(torch.ones(1, 3), 8, 0.25).sum()

@@ -56,9 +56,6 @@ def other_pairs(sentences: int, negatives: int) -> tuple[torch.Tensor, torch.Ten
     Of 1 + 2 `negatives` sentences, one is paired with itself. If the number is odd, the last of the others is in no
     pair.
 
-    Returns:
-        As `own_pairs`.
-
     Example:
         >>> torch.stack(other_pairs(6, 2)).tolist()  # one positive pair, two negative ones
         [[0, 1, 2], [0, 3, 4]]
@@ -77,11 +74,6 @@ def pair_loss(scores: torch.Tensor, same: torch.Tensor, kept: torch.Tensor | Non
         scores: `(pairs,)`, the dot product of each pair of this process.
         same: `(pairs,)` of bool, whether both encoders have read the same sentence.
         kept: `(pairs,)` of bool, false for pairs that do not count; all count by default.
-
-    Example:
-        >>> scores, same = torch.tensor([0.0, 9.0]), torch.tensor([True, False])
-        >>> round(pair_loss(scores, same, torch.tensor([True, False])).item(), 4)
-        0.6931
     """
     if kept is None and world_size() == 1:
         return F.binary_cross_entropy_with_logits(scores, same.to(scores.dtype))

@@ -30,13 +30,13 @@ Relations:
 """
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from peft import PrefixEncoder, PrefixTuningConfig
 from torch import nn
-from transformers.modeling_outputs import BaseModelOutput
 
 from ...contrastive.backbones import hidden_dropout
 from ...contrastive.devices import forked_rng
@@ -46,10 +46,9 @@ from ...contrastive.training_model import ForContrastiveLearning
 from ...contrastive.view_adapters import OUTPUT, ViewAdapters, projections
 from ...serving.layers_csezoo import (
     PrefixCache,
-    beside_slots,
     key_shape,
     keys_and_values,
-    prefixes_in_slots,
+    run_with_slots,
     takes_cache,
 )
 from ...serving.pooling_csezoo import BackboneOutput
@@ -135,12 +134,9 @@ class DiffAugModel(SentenceEncoderModel):
         An encoder gets the prefix as the keys and values of earlier tokens, or in slots if it takes none.
 
         Args:
-            attention_mask: `(rows, T)`.
-            packing: of `attention_mask`.
             views: `(rows or 1,)`, 0 or 1, the view whose modules a row uses; both by default.
             prefixes: in the shape of `self.prefixes`, the default.
             cache: an empty cache. It receives the keys and values of all layers, prefixes first.
-            inputs: further arguments of the backbone.
         """
         config = self.config
         if config.views_module != "prefix":
@@ -183,17 +179,11 @@ class DiffAugModel(SentenceEncoderModel):
             for layer, (keys, values) in enumerate(prefixes):
                 cache.update(keys, values, layer)
             return super().run_backbone(mask, packing, past_key_values=cache, **inputs)
-        slots = config.prefix_positions
-        inputs = beside_slots(inputs, slots, config.backbone_config.pad_token_id)
-        with prefixes_in_slots(self.backbone, prefixes) as written:
-            output = super().run_backbone(mask, **inputs)
+        run, padding = partial(super().run_backbone, mask), config.backbone_config.pad_token_id
+        outputs, written = run_with_slots(run, self.backbone, prefixes, padding, **inputs)
         for layer, (keys, values) in enumerate(zip(*written, strict=True)):
             cache.update(keys, values, layer)
-        return BaseModelOutput(  # type: ignore[return-value]  # its fields may be None
-            last_hidden_state=output.last_hidden_state[:, slots:],
-            hidden_states=output.hidden_states and tuple(states[:, slots:] for states in output.hidden_states),
-            attentions=output.attentions and tuple(weights[:, :, slots:] for weights in output.attentions),
-        )
+        return outputs
 
 
 class DiffAugForContrastiveLearning(ForContrastiveLearning):
@@ -259,11 +249,7 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         return averages
 
     def prefixes(self, *, averaged: bool = False) -> torch.Tensor:
-        """Return the prefixes of both views as keys and values, `(M, 2, heads, 2l, H / heads)`, view 1 first.
-
-        Args:
-            averaged: from the average of the weights.
-        """
+        """Return the prefixes of both views as keys and values, `(M, 2, heads, 2l, H / heads)`, view 1 first."""
         encoder = self.average_prefix_encoder if averaged else self.prefix_encoder
         table = encoder.embedding.weight
         slots = torch.arange(self.config.prefix_positions, device=table.device) % len(table)
@@ -342,10 +328,7 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
     def dropout_divergence(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> float:
         """Return δ where dropout makes the views, as in SimCSE: the reference line of the paper's figure 3a.
 
-        The language model reads each sentence twice, without prefixes. The state of the random generator is restored.
-
-        Args:
-            input_ids, attention_mask: `(B, T)`.
+        The language model reads each sentence `(B, T)` twice, without prefixes. The random state is restored.
         """
         serving, training = self.model, self.model.backbone.training
         ids, mask = input_ids.repeat(2, 1), attention_mask.repeat(2, 1)

@@ -6,11 +6,7 @@ import torch
 def insert_masks(
     input_ids: torch.Tensor, attention_mask: torch.Tensor, before: torch.Tensor, mask_token_id: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Insert a mask token before each chosen token.
-
-    Args:
-        input_ids, attention_mask: `(B, T)`, padded on the right.
-        before: `(B, T)` bool, false at padding.
+    """Insert a mask token before each token that `before` `(B, T)` of bool marks. It is false at padding.
 
     Returns:
         Ids, attention mask and labels (1 where a token was inserted), `(B, T + most insertions of a row)`.
@@ -39,11 +35,7 @@ def insert_masks(
 def delete_tokens(
     input_ids: torch.Tensor, attention_mask: torch.Tensor, deleted: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Delete the chosen tokens and close the gaps.
-
-    Args:
-        input_ids, attention_mask: `(B, T)`, padded on the right.
-        deleted: `(B, T)` bool.
+    """Delete the tokens that `deleted` `(B, T)` of bool marks, and close the gaps.
 
     Returns:
         Ids, attention mask and labels (1 after a deleted token), `(B, T)`, id 0 at padding.

@@ -177,10 +177,8 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
 
         Args:
             number: index of the edit among the scores of the head.
-            edit: `replace`, `insert` or `delete`.
             input_ids, attention_mask: `(N, T)`.
             vectors: `(N, H)`, the vector that conditions each row.
-            rows: how many leading rows count.
         """
         edited, mask, labels = self.edit(edit, input_ids, attention_mask)
         longest = max(number_of_each(edited.shape[1]))
@@ -312,11 +310,6 @@ def corrective_log_probabilities(logits: torch.Tensor, scores: torch.Tensor, inp
         logits: `(N, T, vocabulary)` of the prediction.
         scores: `(N, T, 2)` of kept and changed.
         input_ids: `(N, T)`, the tokens to keep or change.
-
-    Example:
-        >>> mixed = corrective_log_probabilities(torch.zeros(1, 1, 2), torch.zeros(1, 1, 2), torch.tensor([[1]]))
-        >>> mixed.exp()  # half of it is kept, a quarter each is predicted
-        tensor([[[0.2500, 0.7500]]])
     """
     kept, changed = at_least_float32(scores).log_softmax(-1).split(1, dim=-1)  # (N, T, 1) each
     predicted = changed + at_least_float32(logits).log_softmax(-1)

@@ -149,9 +149,6 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
         >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
         >>> model = L2PCSRForContrastiveLearning(L2PCSRConfig(backbone_config=tiny))
         >>> ids = torch.tensor([[[1, 2], [1, 2]], [[3, 4], [3, 4]]])  # 2 sentences, 2 views, 2 tokens
-        >>> output = model(input_ids=ids, attention_mask=torch.ones_like(ids))
-        >>> output.embeddings.shape, list(output.losses)
-        (torch.Size([2, 2, 8]), ['contrastive'])
         >>> learned = model.learn_weakening(ids, torch.ones_like(ids))
         >>> learned["token"].shape, learned["feature"].shape  # 3 layers, 4 rows
         (torch.Size([3, 4, 2]), torch.Size([3, 4, 8]))
@@ -236,14 +233,7 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
         return initial
 
     def masks(self, learned: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the masks for the views: zeros and ones (eq. 1), or the learned values for other weakenings.
-
-        Args:
-            learned: the result of `learn_weakening`.
-
-        Returns:
-            Masks with the same names and shapes.
-        """
+        """Return the masks for the views: zeros and ones (eq. 1), or the learned values for other weakenings."""
         if self.config.weakening != "binary":
             return learned
         return {name: _bits(probability, self.config.threshold) for name, probability in learned.items()}
