@@ -121,7 +121,7 @@ def check_cell(family: str, method: str, base: Path, directory: Path) -> str | N
 def _train(built: Build) -> None:
     """Two updates. Every trained parameter gets a gradient, and then views differ (LoRA starts at zero)."""
     torch.manual_seed(0)
-    batch = built.text_collator([{"0": text} for text in SENTENCES[:8]])
+    batch = built.collator(texts=True)([{"0": text} for text in SENTENCES[:8]])
     frozen = {id(parameter) for parameter in built.model.frozen_parameters("contrastive")}
     trained = {n: p for n, p in built.model.named_parameters() if p.requires_grad and id(p) not in frozen}
     before = {name: parameter.detach().clone() for name, parameter in trained.items()}

@@ -157,7 +157,8 @@ class Updates:
         set_seed(recipe.seeds[0])
         self.built = build(self.recipe)
         self.built.model.to(self.accelerator.device)
-        self.layout = choose_layout(self.recipe, self.built.model, self.accelerator)
+        choose_layout(self.recipe, self.built.model, self.accelerator)
+        self.layout = self.built.model.layout
         self.data = RunData(self.recipe, recipe.seeds[0], self.built, self.accelerator)
         self.stage = plan_stages(self.recipe, self.data)[-1]
         parts = start_stage(self.stage, self.recipe, self.built.model, self.accelerator)

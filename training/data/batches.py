@@ -23,12 +23,6 @@ def draws_of(seed: int, number: int, sentences: range) -> Iterator[Random]:
 
     Args:
         sentences: their places in the batch over all processes.
-
-    Example:
-        >>> [draw.randint(0, 99) for draw in draws_of(1, 7, range(2))] == [
-        ...     next(draws_of(1, 7, range(place, 2))).randint(0, 99) for place in range(2)
-        ... ]
-        True
     """
     return (Random(f"{seed} {number} {place}") for place in sentences)
 
@@ -45,18 +39,9 @@ def cut_into_batches(
 
     Args:
         rows: `(n,)`, row numbers in random order.
-        batch_size: rows in a batch; the last may have fewer.
         window: sort the rows of this many batches by length, then shuffle the batches. 0 keeps the random order.
         lengths: `(n,)`, length of each row by its number. A window needs them.
         generator: for the order of the batches of a window.
-
-    Example:
-        >>> rows, lengths = torch.tensor([3, 1, 0, 2]), torch.tensor([9, 2, 8, 1])
-        >>> cut_into_batches(rows, 2)
-        [tensor([3, 1]), tensor([0, 2])]
-        >>> batches = cut_into_batches(rows, 2, window=2, lengths=lengths, generator=torch.Generator())
-        >>> sorted(batch.tolist() for batch in batches)
-        [[2, 0], [3, 1]]
     """
     if not window or lengths is None:
         return list(rows.split(batch_size))
@@ -82,10 +67,8 @@ class Batches(torch.utils.data.Dataset):
 
     Args:
         sentences: tokenised rows.
-        collate: makes a batch of rows.
         batch_size: sentences in a batch, over all processes.
-        rank: number of this process.
-        world: number of processes.
+        rank, world: number of this process, and of processes.
         length_window: `window` of `cut_into_batches`.
         teachers: of rank distillation. They add `teacher_vectors` to each item.
     """

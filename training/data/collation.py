@@ -31,7 +31,6 @@ def tokenize(
 
     Args:
         batch: columns of texts, named by numbers. Other columns are left out.
-        length: most word pieces of a sentence.
         config: of the method. It may add text prefixes, and decides whether `length` counts them.
         prompt: text in front of every sentence; `length` counts it.
 
@@ -71,17 +70,17 @@ def tokenize(
     return views
 
 
-def tokenize_once(sentences: datasets.Dataset, **options: Any) -> datasets.Dataset:
-    """Apply `tokenize` to a data set. The result is cached by everything it depends on.
-
-    Args:
-        sentences: text columns named by numbers.
-        options: arguments of `tokenize`, without `batch`.
-    """
-    tokenizer, length, config = options["tokenizer"], options["length"], options.get("config")
+def tokenize_once(
+    sentences: datasets.Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    length: int,
+    config: SentenceEncoderConfig | None = None,
+    prompt: str = "",
+) -> datasets.Dataset:
+    """Apply `tokenize` to a data set. The result is cached by everything it depends on."""
+    options = {"tokenizer": tokenizer, "length": length, "config": config, "prompt": prompt}
     prefixes = config.to_json_string() if config and config.text_prefixes([], tokenizer) else None
     vocabulary = [tokenizer_sha256(tokenizer), tokenizer.truncation_side]
-    prompt = options.get("prompt", "")
     fingerprint = Hasher.hash([sentences._fingerprint, *vocabulary, length, prefixes, *([prompt] if prompt else [])])
     return sentences.map(tokenize, batched=True, fn_kwargs=options, new_fingerprint=fingerprint, desc="Tokenising")
 
@@ -92,9 +91,7 @@ class ViewCollator:
 
     Args:
         templates: ids before and after the sentence, one pair per view (the last for all further views).
-        pad_token_id: pads rows to the longest of the batch.
         view_columns: maps the number of columns to the column of each view, see `SentenceEncoderConfig.view_columns`.
-            One column makes two equal views, which dropout tells apart.
         edit_sentence: edits each sentence of a training batch, see `SentenceEncoderConfig.edit_sentence`.
         tokenize: applied first, if the rows are texts (streams).
         edits_special_tokens: give `edit_sentence` the templates and special tokens too.

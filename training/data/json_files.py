@@ -23,10 +23,9 @@ OTHER = "binary"
 
 
 def json_dataset(files: Sequence[str], *, streaming: bool) -> datasets.Dataset | datasets.IterableDataset:
-    """Read files with JSON Lines, a list of objects, or an object of columns; `.gz` too.
+    """Read files (or addresses) with JSON Lines, a list of objects, or an object of columns; `.gz` too.
 
     Args:
-        files: paths, or addresses that `fsspec` opens.
         streaming: read the first row alone, and the others when they are needed.
 
     Raises:
@@ -45,11 +44,7 @@ def json_dataset(files: Sequence[str], *, streaming: bool) -> datasets.Dataset |
 
 
 def json_rows(files: Sequence[str], columns: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """Yield the objects of files, all with the given columns if there are any.
-
-    Raises:
-        UserError: a file cannot be read, or a row is no object.
-    """
+    """Yield the objects of files, all with the given columns if there are any."""
     for file in files:
         try:
             with _open(file) as content:

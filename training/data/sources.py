@@ -81,11 +81,7 @@ class Source:
             ) from error
 
     def read(self) -> Rows:
-        """Read the rows, with every text as it stands.
-
-        Raises:
-            UserError: the file or the data set cannot be read; it names the option to set.
-        """
+        """Read the rows, with every text as it stands. An error names the option to set."""
         if self.file:
             self._refuse_file(Path(self.file))
             with self.reading():

@@ -47,7 +47,6 @@ class Shards:
     """The rows of one epoch of a stream, shard by shard.
 
     Args:
-        stream: any stream.
         order: numbers of the shards in the order in which they are read.
         total: how many shards the stream is divided into.
         read: how many shards of `order` to skip.
@@ -73,11 +72,7 @@ class Shards:
         return self.shard.state_dict() if self.shard else None
 
     def take(self, number: int) -> list[dict[str, str]]:
-        """Read the next rows, fewer at the end of the epoch.
-
-        Raises:
-            UserError: the stream cannot be read.
-        """
+        """Read the next rows, fewer at the end of the epoch."""
         taken: list[dict[str, str]] = []
         while len(taken) < number and self.read < len(self.order):
             if self.shard is None:

@@ -16,13 +16,9 @@ from ..hub import files_sha256
 
 
 class BaseTeacher:
-    """The base model as it is served: it encodes the sentences of a batch when they are needed.
+    """The base model as it is served: it encodes the training sentences of a batch when they are needed.
 
     That takes a forward pass for each sentence, a quarter of the time of an update of SimCSE.
-
-    Args:
-        encoder: see `load_as_served`.
-        sentences: the training sentences, in the order of their row numbers.
     """
 
     def __init__(self, encoder: EncodesTexts, sentences: list[str]):
@@ -41,9 +37,6 @@ class Teachers:
         directories: as `csezoo encode` writes them, in Parquet.
         sentences: the training sentences, in the order of their row numbers.
         share: of the first of two teachers in the similarity.
-
-    Raises:
-        UserError: a directory has no vectors, or lacks the vector of a sentence.
     """
 
     def __init__(self, directories: list[str], sentences: list[str], share: float):
@@ -60,11 +53,7 @@ class Teachers:
 
 
 def shards_of(directory: str) -> list[str]:
-    """Return the files with a teacher's vectors.
-
-    Raises:
-        UserError: there are none.
-    """
+    """Return the files with a teacher's vectors, or refuse a directory that has none."""
     shards = sorted(map(str, Path(directory).glob("*.parquet")))
     if not shards:
         raise UserError(

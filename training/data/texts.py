@@ -69,10 +69,9 @@ def streamed_files(recipe: Recipe) -> list[str]:
 
 
 def stream_texts(file: str, column: str | None = None) -> Iterator[str]:
-    """Yield the texts of a file in constant memory, one for each row, including blank ones.
+    """Yield the texts of a file of any kind in constant memory, one for each row, including blank ones.
 
     Args:
-        file: in a format of `train_file`.
         column: of the texts; by default `text`, or the only column.
 
     Raises:
@@ -95,11 +94,7 @@ def stream_texts(file: str, column: str | None = None) -> Iterator[str]:
 
 
 def stream_lines(file: str) -> Iterator[str]:
-    """Yield the lines of a plain text file, also as `.gz`, with the blank ones.
-
-    Raises:
-        UserError: there is no such file, or it is not UTF-8.
-    """
+    """Yield the lines of a plain text file, also as `.gz`, with the blank ones."""
     path = Path(file)
     if not path.is_file():
         raise UserError(f"file: {path} {'is not a file' if path.exists() else 'does not exist'}")

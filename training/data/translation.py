@@ -8,12 +8,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from csezoo.modeling.contrastive.weight_files import weight_files
-
 from ..environment import default_device
 from ..errors import UserError, library_errors
-from ..loading.backbones import SAFELY
-from ..loading.sizes import refuse_oversized_checkpoint
+from ..loading.sizes import load_pretrained
 
 Translate = Callable[[Sequence[str]], list[str]]
 
@@ -24,7 +21,6 @@ def translator(
     """Load a translation model as a function of a batch of sentences, by beam search without sampling.
 
     Args:
-        name: directory or Hub id of a sequence-to-sequence model with safetensors.
         max_length: longest sentence and longest translation, in word pieces.
         prefix: before each sentence, as T5 needs it.
         languages: codes of source and target, for a model of many languages (mBART, M2M100, NLLB).
@@ -36,10 +32,8 @@ def translator(
         f"{name!r} could not be loaded as a sequence-to-sequence model ({{error}}); give the directory or Hub id of "
         "one"
     ):
-        weight_files(name)
-        refuse_oversized_checkpoint(name, AutoModelForSeq2SeqLM)
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-        model = AutoModelForSeq2SeqLM.from_pretrained(name, **SAFELY)
+        model, _ = load_pretrained(AutoModelForSeq2SeqLM, name)
     positions = model.config.to_dict().get("max_position_embeddings")  # T5 has no limit
     if positions and max_length > positions:
         raise UserError(f"max_length: {name!r} has {positions} positions; give --max_length {positions} or less")

@@ -13,16 +13,13 @@ from csezoo.modeling.contrastive.backbones import dropout_fields
 from csezoo.modeling.contrastive.devices import forked_rng
 from csezoo.modeling.contrastive.published import load_published
 from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
-from csezoo.modeling.contrastive.weight_files import weight_files
 from csezoo.modeling.serving.modeling_csezoo import CsezooModel, is_causal
 
 from ..errors import UserError, library_errors
-from .sizes import refuse_oversized_checkpoint
+from .sizes import load_pretrained, refuse_oversized_checkpoint
 
 logger = logging.getLogger(__name__)
 
-# Never run a repository's code and never read a pickle: weights that are not safetensors are an error.
-SAFELY = {"trust_remote_code": False, "use_safetensors": True}
 # The keys of a configuration that describe the file, and change nothing that a model computes.
 ABOUT_THE_FILE = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
 # Padding may move a token's vector by at most this share of the root mean square. On tiny random encoders of 40
@@ -39,9 +36,6 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
     Of a repository of the zoo it is the encoder. A warning names what else the repository serves, such as prefixes,
     that neither this encoder nor `served_encoder` has.
 
-    Args:
-        options: of `from_pretrained`.
-
     Raises:
         UserError: the model cannot be found, is larger than memory, lacks tensors or is not an encoder.
     """
@@ -49,17 +43,16 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
         f"base_model: {base_model!r} could not be loaded ({{error}}); give a directory, or a Hub id with the network "
         "on; `csezoo convert MODEL --as base --to DIR` makes safetensors of a pickle"
     ):
-        refuse_oversized_checkpoint(base_model, revision=options.get("revision"))
         content, _ = PretrainedConfig.get_config_dict(base_model, revision=options.get("revision"))
+        missing: list[str] = []
         if "csezoo" in content:
-            backbone, missing = _encoder_of(base_model, load_published(base_model, **options)), []
+            refuse_oversized_checkpoint(base_model, revision=options.get("revision"))
+            backbone = _encoder_of(base_model, load_published(base_model, **options))
         else:
-            weight_files(base_model, revision=options.get("revision"))
-            backbone, info = AutoModel.from_pretrained(base_model, output_loading_info=True, **SAFELY, **options)
-            missing = [name for name in info["missing_keys"] if not name.startswith("pooler.")]
-    if missing:
+            backbone, missing = load_pretrained(AutoModel, base_model, **options)
+    if missing := [name for name in missing if not name.startswith("pooler.")]:
         raise UserError(
-            f"base_model: {base_model!r} lacks {len(missing)} tensors ({', '.join(sorted(missing)[:5])}); give a "
+            f"base_model: {base_model!r} lacks {len(missing)} tensors ({', '.join(missing[:5])}); give a "
             "complete checkpoint"
         )
     if backbone.config.is_encoder_decoder or backbone.config.to_dict().get("max_position_embeddings", 0) < 1:
@@ -90,11 +83,7 @@ def _encoder_of(name: str, form: CsezooModel) -> PreTrainedModel:
 
 
 def run_once(name: str, run: Callable[[], object]) -> None:
-    """Run a model once on a short text, because some configurations can be loaded, but not used.
-
-    Raises:
-        UserError: it cannot be run.
-    """
+    """Run a model once on a short text, because some configurations can be loaded, but not used."""
     with library_errors(f"{name} could not be run ({{error}}); check its config.json"), torch.no_grad():
         run()
 
@@ -121,11 +110,7 @@ def padding_moves(serving: SentenceEncoderModel, tokenizer: PreTrainedTokenizerB
 
 
 def set_dropout(config: PretrainedConfig, probability: float) -> None:
-    """Set every dropout probability of a configuration. A model must be built from it afterwards.
-
-    Raises:
-        UserError: the configuration has none.
-    """
+    """Set every dropout probability of a configuration. A model must be built from it afterwards."""
     if not (names := dropout_fields(config)):
         raise UserError(f"dropout: the configuration of {config.model_type} has no dropout to set; leave it out")
     for name in names:
@@ -133,14 +118,7 @@ def set_dropout(config: PretrainedConfig, probability: float) -> None:
 
 
 def set_module_dropout(model: torch.nn.Module, probability: float) -> None:
-    """Set every dropout module, including those that an architecture builds without its configuration.
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Dropout(0.5))
-        >>> set_module_dropout(model, 0.1)
-        >>> model[0].p
-        0.1
-    """
+    """Set every dropout module, including those that an architecture builds without its configuration."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = probability

@@ -14,12 +14,10 @@ from transformers import (
 
 from csezoo.modeling import SentenceEncoderConfig
 from csezoo.modeling.contrastive.masked_language_modeling import MaskedLMHead, MaskedLMTransform
-from csezoo.modeling.contrastive.weight_files import weight_files
 
 from ..errors import UserError, library_errors
 from ..recipes import Recipe
-from .backbones import SAFELY
-from .sizes import refuse_oversized_checkpoint
+from .sizes import load_pretrained
 from .tokenizers import load_tokenizer, special_tokens
 
 
@@ -43,17 +41,9 @@ def load_generator(
         "directory, or a Hub id with the network on; `csezoo convert MODEL --as base --to DIR` makes safetensors of a "
         "pickle"
     ):
-        refuse_oversized_checkpoint(name, AutoModelForMaskedLM, revision=revision)
-        weight_files(name, revision=revision)
-        generator, info = AutoModelForMaskedLM.from_pretrained(
-            name,
-            revision=revision,
-            dtype=torch.float32,
-            attn_implementation=recipe.attn_implementation,
-            output_loading_info=True,
-            **SAFELY,
-        )
-    if missing := sorted(info["missing_keys"]):
+        options = {"revision": revision, "dtype": torch.float32, "attn_implementation": recipe.attn_implementation}
+        generator, missing = load_pretrained(AutoModelForMaskedLM, name, **options)
+    if missing:
         raise UserError(
             f"generator: {name!r} is not a complete masked language model, it lacks {', '.join(missing[:5])}; give "
             "another --generator"
@@ -76,20 +66,13 @@ def load_generator(
 def load_masked_lm_head(
     key: str, head: MaskedLMTransform, backbone_config: PretrainedConfig, base_model: str, revision: str
 ) -> None:
-    """Copy the base model's masked-LM head, or only its transform, into a head.
+    """Copy the base model's masked-LM head, or only its transform, into the head that a recipe key adds.
 
     The parts are found by their shapes: outside of the encoder, a dense layer, a layer norm and the decoder's bias. A
     head that has other parts is refused, because the copy would return other scores.
-
-    Args:
-        key: the recipe key that adds the head, for the error.
-
-    Raises:
-        UserError: the base model has no masked-LM head, one of other parts, or is of another family.
     """
     with library_errors(f"{key}: {base_model} has no masked-LM head ({{error}}); give another --base_model"):
-        options = {"revision": revision, "output_loading_info": True, **SAFELY}
-        source, info = AutoModelForMaskedLM.from_pretrained(base_model, **options)
+        source, missing = load_pretrained(AutoModelForMaskedLM, base_model, revision=revision)
     kind = backbone_config.model_type
     if source.config.model_type != kind:
         raise UserError(f"{key}: the masked-LM transform of {base_model} does not fit this encoder ({kind})")
@@ -105,7 +88,7 @@ def load_masked_lm_head(
             f"norm and a decoder; set {key} to its default"
         )
     (dense_name, source_dense), (norm_name, source_norm) = dense[0], norms[0]
-    if {f"{dense_name}.weight", f"{norm_name}.weight"} & set(info["missing_keys"]):
+    if {f"{dense_name}.weight", f"{norm_name}.weight"} & set(missing):
         raise UserError(f"{key}: {base_model} has no masked-LM head; give another --base_model")
     for part, of_source in ((head.dense, source_dense), (head.layer_norm, source_norm)):
         torch.nn.init.zeros_(part.bias)  # ModernBERT's parts have no biases

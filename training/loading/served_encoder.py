@@ -62,7 +62,6 @@ class ServedEncoder:
     """How a repository serves its encoder.
 
     Args:
-        name: of the repository.
         keys: the keys of a recipe that say the same.
         layers: the layers between the pooling and a last Normalize, as in `CsezooConfig`.
         folders: of these layers in the repository.
@@ -74,11 +73,7 @@ class ServedEncoder:
     folders: list[str]
 
     def load_layers(self, layers: nn.ModuleList, revision: str | None = None) -> None:
-        """Copy the weights of the repository's layers.
-
-        Raises:
-            UserError: a file is missing, or has other tensors.
-        """
+        """Copy the weights of the repository's layers, or refuse files that are missing or have other tensors."""
         for layer, folder in zip(layers, self.folders, strict=True):
             if not (expected := {name: tuple(tensor.shape) for name, tensor in layer.state_dict().items()}):
                 continue
@@ -266,14 +261,7 @@ def _shown(value: Any) -> str:
 
 @torch.no_grad()
 def load_as_served(name: str, revision: str | None, served: ServedEncoder | None) -> EncodesTexts | None:
-    """Load a base model as it is served, with its tokenizer; None for a bare encoder, which nobody serves.
-
-    Args:
-        served: from `served_encoder`.
-
-    Raises:
-        UserError: it cannot be loaded.
-    """
+    """Load a base model as it is served, with its tokenizer; None for a bare encoder, which nobody serves."""
     if served is None:
         config_file = repository_file(name, "config.json", revision)
         zoo = config_file and "csezoo" in read_json(config_file)

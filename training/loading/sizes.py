@@ -1,4 +1,4 @@
-"""Check how large a model is before it is built."""
+"""Load a model of transformers safely, and only if it is not larger than memory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 import psutil
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModel,
-)
+from transformers import AutoConfig, AutoModel
+
+from csezoo.modeling.contrastive.weight_files import weight_files
 
 from ..errors import UserError
 
@@ -22,7 +21,6 @@ def refuse_oversized(name: str, config: dict[str, object], make: Callable[[], to
     """Refuse a model larger than this machine's memory before it is built; configurations are untrusted.
 
     Args:
-        name: of the model, for the error.
         config: of the model. The number of layers is limited too, because a layer needs memory beside its tensors.
         make: builds the model; called here without allocating tensors.
     """
@@ -41,6 +39,18 @@ def refuse_oversized(name: str, config: dict[str, object], make: Callable[[], to
         )
 
 
+def load_pretrained(auto_class: Any, name: str, **options: Any) -> tuple[Any, list[str]]:
+    """Load a model that fits into memory, and return it with the names of the tensors that it lacks.
+
+    This never runs a repository's code and never reads a pickle: weights that are not safetensors are an error.
+    """
+    weight_files(name, revision=options.get("revision"))
+    refuse_oversized_checkpoint(name, auto_class, revision=options.get("revision"))
+    options |= {"trust_remote_code": False, "use_safetensors": True, "output_loading_info": True}
+    model, info = auto_class.from_pretrained(name, **options)
+    return model, sorted(info["missing_keys"])
+
+
 def refuse_oversized_checkpoint(name: str, auto_class: Any = AutoModel, revision: str | None = None) -> None:
     """Refuse a directory or Hub id whose model, built by `auto_class`, would be larger than memory."""
     config = AutoConfig.from_pretrained(name, trust_remote_code=False, revision=revision)
@@ -48,24 +58,14 @@ def refuse_oversized_checkpoint(name: str, auto_class: Any = AutoModel, revision
 
 
 def most_layers(config: dict[str, object]) -> int:
-    """Return the largest number of layers in a configuration and the configurations nested in it.
-
-    Example:
-        >>> most_layers({"num_hidden_layers": 2, "backbone_config": {"num_hidden_layers": 12}})
-        12
-    """
+    """Return the largest number of layers in a configuration and the configurations nested in it."""
     nested = [most_layers(value) for value in config.values() if isinstance(value, dict)]
     layers = [value for key, value in config.items() if isinstance(value, int) and str(key).endswith("layers")]
     return max(layers + nested, default=0)
 
 
 def not_finite(config: dict[str, object]) -> str | None:
-    """Return a key whose value is nan or infinite, in a configuration or one nested in it; None if there is none.
-
-    Example:
-        >>> not_finite({"backbone_config": {"hidden_dropout_prob": math.nan}})
-        'hidden_dropout_prob: nan'
-    """
+    """Return a key whose value is nan or infinite, in a configuration or one nested in it; None if there is none."""
     for key, value in config.items():
         if isinstance(value, dict) and (wrong := not_finite(value)):
             return wrong

@@ -21,10 +21,10 @@ ADD_FULL_STOP = Replace(Regex(FULL_STOP), ".")
 def template_token_ids(tokenizer: PreTrainedTokenizerBase, prompt: str | None = None) -> Template:
     """Return the token ids before and after a sentence: special tokens, and the template if there is one.
 
+    The space before the sentence belongs to the sentence: like PromptBERT, this strips it off the template.
+
     Args:
         prompt: a template with `{sentence}` and `{mask}`, or with `{sentence}` alone, whose last token is pooled.
-
-    The space before the sentence belongs to the sentence: like PromptBERT, this strips it off the template.
 
     Raises:
         UserError: the template does not have exactly one mask token with this tokenizer.
@@ -70,9 +70,8 @@ def serving_tokenizer(
     leading_space: bool = False,
     full_stop: bool = False,
 ) -> PreTrainedTokenizerFast:
-    """Make the tokenizer that is published with a model. It adds the template to every sentence.
+    """Make the tokenizer that is published with a model. It adds the template to every sentence, and counts it.
 
-    Truncation counts the template.
     The tokenizer's class is the generic `PreTrainedTokenizerFast`. The classes of BERT and RoBERTa rebuild their
     post-processor when they are loaded and would lose the template.
 
@@ -105,11 +104,7 @@ def serving_tokenizer(
 
 
 def remove_full_stop(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Remove what adds full stops from a serving tokenizer: training takes sentences and templates as they are.
-
-    Args:
-        tokenizer: any tokenizer; changed in place.
-    """
+    """Remove in place what adds full stops from a serving tokenizer: training takes sentences as they are."""
     steps = tokenizer.backend_tokenizer.normalizer if isinstance(tokenizer, PreTrainedTokenizerFast) else None
     if isinstance(steps, Sequence) and repr(steps[0]) == repr(ADD_FULL_STOP):
         tokenizer.backend_tokenizer.normalizer = Sequence([steps[number] for number in range(1, len(steps))])
@@ -120,9 +115,6 @@ def post_processor(tokenizer: PreTrainedTokenizerBase, template: Template) -> di
 
     Each token is a piece with the token's own name, because transformers.js uses the name of a piece as its token.
     This is JSON and not `TemplateProcessing`, which cannot read a name with a colon or a dollar sign in it.
-
-    Args:
-        template: ids before and after the text.
     """
     names = {token: tokenizer.convert_ids_to_tokens(token) for token in template[0] + template[1]}
     before, after = ([{"SpecialToken": {"id": names[token], "type_id": 0}} for token in ids] for ids in template)

@@ -29,7 +29,6 @@ def load_tokenizer(model: str, *, lower_case: bool = False, **options: Any) -> P
 
     Args:
         lower_case: let it lower-case every text first, as `do_lower_case` of sentence-transformers does.
-        options: of `from_pretrained`.
 
     Raises:
         UserError: the model has no tokenizer, or its tokenizer lacks the special tokens of an encoder.
@@ -83,10 +82,7 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple:
 
 
 def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a checksum of how a tokenizer splits texts.
-
-    Truncation and padding are left out: a tokenizer keeps those of its last call.
-    """
+    """Return a checksum of how a tokenizer splits texts, whatever it truncates and pads."""
     parts = json.loads(tokenizer.backend_tokenizer.to_str())
     kept = {name: part for name, part in parts.items() if name not in ("truncation", "padding")}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()

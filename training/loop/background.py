@@ -16,14 +16,6 @@ class BackgroundWriter:
     """A thread that does one job after another, in the order in which they were given.
 
     A job does not begin if the one before it failed. On leaving the context all jobs are waited for.
-
-    Example:
-        >>> lines = []
-        >>> with BackgroundWriter() as writer:
-        ...     writer.submit(lambda: lines.append("weights"))
-        ...     writer.submit(lambda: lines.append("checkpoint"))
-        >>> lines
-        ['weights', 'checkpoint']
     """
 
     def __init__(self) -> None:
@@ -60,15 +52,7 @@ class BackgroundWriter:
 
 
 def host_copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copy tensors into the host's memory, so that later updates do not change them.
-
-    Example:
-        >>> weight = torch.zeros(1)
-        >>> copied = host_copies({"weight": weight})
-        >>> _ = weight.add_(1)
-        >>> copied
-        {'weight': tensor([0.])}
-    """
+    """Copy tensors into the host's memory, so that later updates do not change them."""
     copies = {}
     for name, tensor in tensors.items():
         copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)

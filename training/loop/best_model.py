@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import statistics
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,8 +17,13 @@ from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
 from csezoo.modeling.serving.encoding_csezoo import tokenize
 
 from ..errors import UserError
+from ..evaluation.baseline import AS_SERVED, keep_baseline
+from ..evaluation.report import dev_only
 from ..evaluation.selection import dev_score
 from ..evaluation.suites import Task
+from ..evaluation.tasks.sts import PairTask
+from ..loading.served_encoder import load_as_served
+from ..publishing.repository import save_repository
 from ..recipes import Recipe
 from ..recipes.keys import LAST
 from .background import BackgroundWriter, host_copies
@@ -25,7 +31,9 @@ from .building import Build
 from .distributed.hosts import from_main, wait_for_all
 from .distributed.launch import on_main
 from .health import collapse_signs
+from .precision import float32_attention
 from .served.best_weights import BestWeights
+from .served.fitted_maps import fit_map
 from .served.soup import Soup, Weights
 from .training_log import TrainingLog
 
@@ -51,7 +59,7 @@ class BestModel:
         log: TrainingLog,
         writer: BackgroundWriter,
     ):
-        self.built, self.recipe, self.dev, self.log, self.writer = built, recipe, dev, log, writer
+        self.run, self.built, self.recipe, self.dev, self.log, self.writer = run, built, recipe, dev, log, writer
         self.token_ids: dict[str, torch.Tensor] = {}  # of the texts encoded so far
         self.accelerator = log.accelerator
         self.best_step: int | None = None
@@ -67,7 +75,7 @@ class BestModel:
     def counters(self) -> dict:
         """Return what a checkpoint keeps. The checksums of `best_weights` are known when these have been written."""
         kept = {name: getattr(self, name) for name in self.COUNTERS}
-        return {**kept, "soup": list(self.soup.ranked), "best_weights": dict.fromkeys(self.weights.needed)}
+        return {**kept, "soup": list(self.soup.ranked), "best_weights": dict.fromkeys(sorted(self._needed_steps()))}
 
     def restore(self, counters: dict) -> None:
         """Continue with a checkpoint's counters.
@@ -87,7 +95,6 @@ class BestModel:
 
     def _check_weights(self) -> tuple[int | None, float | None, list[tuple[float, int]]]:
         """Return the update of the best weights, its score, and the ranks of the soup."""
-        self.weights.need(self._needed_steps())
         lost = self.weights.damage(self._needed_steps())
         if lost and not self.recipe.force:
             raise UserError(
@@ -95,7 +102,6 @@ class BestModel:
             )
         if lost:
             logger.warning("%s: the best of the updates from here on is served", lost)
-            self.weights.need(())
             return None, None, []
         if self.recipe.force and self.best_step is not None and self.dev:
             self._score_again()  # the dev pairs or the precision may have changed
@@ -159,12 +165,10 @@ class BestModel:
         if always or cast(float, score) > cast(float, self.best_score):
             self.best_step, self.best_score = step, score
         if self.accelerator.is_main_process:
-            needed = self._needed_steps()
-            if step in needed:
+            if step in self._needed_steps():
                 with self.built.model.serving_model().read_with(encoder):
                     weights = host_copies(self._serving().state_dict())
                 self.writer.submit(partial(self.weights.write, step, weights))
-            self.weights.need(needed)
         wait_for_all()
 
     def served(self) -> tuple[SentenceEncoderModel, list[int]]:
@@ -190,6 +194,39 @@ class BestModel:
             serving.load_state_dict(self.weights.read(step))
         return serving, steps
 
+    def write(self, seed: int) -> list[int]:
+        """Write `best/`, and return the updates that its weights are an average of."""
+        recipe, tokenizer = self.recipe, self.built.serving_tokenizer
+        with float32_attention(self.built.model, recipe):
+            serving, steps = self.served()
+            if recipe.whitening or recipe.flow:
+                self.log.seconds += fit_map(serving, tokenizer, recipe, seed)
+            save_repository(self.run / "best", serving, tokenizer, recipe)
+        return steps
+
+    def score_base_model(self, tasks: Sequence[Task]) -> float | None:
+        """Keep the scores of the base model: as it is served, or of a bare encoder as the run reads it.
+
+        Returns:
+            The dev score of a bare encoder: the run begins with it.
+        """
+        recipe, shown = self.recipe, pairs_to_show(self.recipe, tasks)
+        served = load_as_served(str(recipe.base_model), recipe.base_revision, self.built.served)
+        if served:
+            encoder, tokenizer = served.to(self.accelerator.device), served.own_tokenizer()
+            encode = partial(encoder.encode, tokenizer=tokenizer, batch_size=recipe.eval_batch_size)
+            baseline = keep_baseline(self.run, AS_SERVED, encode, tasks, shown)
+        else:
+            name = f"untrained, {self.built.model.config.pooling}"
+            baseline = keep_baseline(self.run, name, partial(self._encode, self._serving()), tasks, shown)
+        scores = [result["value"] for result in dev_only(baseline["results"])]
+        score = statistics.mean(scores) if scores else None
+        if not served:
+            return score
+        if score is not None:
+            self.log.write({"step": 0, AS_SERVED: score})
+        return None
+
     def _best_encoder(self) -> tuple[float, nn.Module]:
         """Return the best dev score of the encoders that may be served, and the encoder; of equal ones the first."""
         scores = []
@@ -201,11 +238,8 @@ class BestModel:
     def _serving(self) -> SentenceEncoderModel:
         return self.built.model.serving_model().eval()
 
-    def encode(self, texts: list[str]) -> np.ndarray:
-        """Return the vectors of texts as the serving model is now, and warn if they have collapsed."""
-        return self._encode(self._serving(), texts)
-
     def _encode(self, serving: SentenceEncoderModel, texts: list[str]) -> np.ndarray:
+        """Return the vectors of texts, and warn if they have collapsed."""
         tokenizer = self.built.serving_tokenizer
         new = [text for text in texts if text not in self.token_ids]
         self.token_ids |= zip(new, tokenize(tokenizer, [serving.prompt_text() + text for text in new]), strict=True)
@@ -220,3 +254,15 @@ class BestModel:
         # Not `_serving()` again: a method computes what it serves from its own weights, not from those loaded here.
         score, _ = dev_score(partial(self._encode, serving), self.dev)
         return score
+
+
+def pairs_to_show(recipe: Recipe, tasks: Sequence[Task]) -> list[PairTask]:
+    """Return the task whose sentences the card may show: `pairs_to_draw` of those that are no files of the user."""
+    own = {"dev": recipe.dev_file, "test": recipe.test_file}
+    return pairs_to_draw([task for task in tasks if recipe.show_sentences or not own.get(task.name)])
+
+
+def pairs_to_draw(tasks: Sequence[Task]) -> list[PairTask]:
+    """Return STS-B, or else the last task of pairs; transfer tasks alone have none."""
+    pairs = [task for task in tasks if isinstance(task, PairTask)]
+    return [task for task in pairs if task.name == "STSBenchmark"] or pairs[-1:]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
@@ -58,23 +59,33 @@ class Build:
     sentence_length: int
     served: ServedEncoder | None
 
-    @property
-    def text_collator(self) -> ViewCollator:
-        """A collator for rows of texts: it tokenises, truncates, edits and adds templates."""
+    def tokenizing(self, *, labelled: bool = False) -> dict[str, Any]:
+        """Return the arguments with which `tokenize` reads training sentences, or labelled pairs."""
         config = cast(SentenceEncoderConfig, self.model.config)
+        cut = {"tokenizer": self.tokenizer, "length": self.sentence_length, "prompt": config.default_prompt}
+        return cut if labelled else {**cut, "config": config}
 
-        def to_ids(columns: dict[str, list]) -> dict[str, list]:
-            return tokenize(columns, self.tokenizer, self.sentence_length, config, config.default_prompt)
+    def collator(self, *, labelled: bool = False, texts: bool = False) -> ViewCollator:
+        """Return the collator of training sentences.
 
-        pad_token_id = self.serving_tokenizer.pad_token_id
+        Args:
+            labelled: of labelled pairs instead, which no method edits, and whose columns are the views.
+            texts: the rows are texts, not token ids.
+        """
+        config = cast(SentenceEncoderConfig, self.model.config)
         return ViewCollator(
             self.templates,
-            pad_token_id,
-            config.view_columns,
-            config.edit_sentence,
-            to_ids,
+            cast(int, self.serving_tokenizer.pad_token_id),
+            every_column if labelled else config.view_columns,
+            None if labelled else config.edit_sentence,
+            partial(tokenize, **self.tokenizing(labelled=labelled)) if texts else None,
             edits_special_tokens=config.edits_special_tokens,
         )
+
+
+def every_column(columns: int) -> list[int]:
+    """Return all columns as views. It has a name, because worker processes receive it."""
+    return list(range(columns))
 
 
 def build(recipe: Recipe) -> Build:
@@ -275,16 +286,12 @@ def _lengths(
     return sentence_length, min(served_length, bias) if config.denoise == "always" else served_length
 
 
-def choose_layout(recipe: Recipe, model: ForContrastiveLearning, accelerator: Accelerator) -> str:
-    """Let a model leave out the padding of batches where that saves time, and return its layout: `packed` or `padded`.
-
-    Dropout differs between them.
-    """
+def choose_layout(recipe: Recipe, model: ForContrastiveLearning, accelerator: Accelerator) -> None:
+    """Let a model leave out the padding of batches where that saves time. Dropout differs between the layouts."""
     compiled = is_compiled(accelerator)
     if compiled and not recipe.padded:
         logger.info("padding is computed: compiled code would be compiled again for every batch")
     model.compute_padding(recipe.padded or compiled)
-    return "padded" if recipe.padded or compiled else "packed"
 
 
 def is_compiled(accelerator: Accelerator) -> bool:

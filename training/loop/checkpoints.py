@@ -21,10 +21,12 @@ from ..data.streams import StreamPosition
 from ..errors import UserError, one_line, others
 from ..files import flush, remove, write_json
 from ..hub import differing_files, sha256
+from ..recipes import Recipe
 from .background import host_copies
+from .building import Build
 from .distributed import fsdp, zero
 from .distributed.hosts import gather_on_main
-from .run_receipt import SAME_RUN
+from .run_receipt import SAME_RUN, build_receipt
 
 KEEP = 2
 STATE = "state.json"
@@ -207,8 +209,7 @@ def newest(directory: Path, receipt: dict[str, object], *, force: bool = False) 
     damaged one ends with the same weights, later. Incomplete ones that are older than the one returned are deleted.
 
     Args:
-        receipt: of the run now, see `run_receipt.run_receipt`.
-        force: accept a checkpoint with any receipt.
+        receipt: of the run now. With `force`, a checkpoint with any other is accepted.
 
     Raises:
         UserError: the receipt in the checkpoint differs from the one now, or every checkpoint is damaged.
@@ -247,6 +248,13 @@ def changed_since(checkpoint: Path, receipt: dict[str, object]) -> list[str]:
     """Return the names in the receipt of a run that have another value in a checkpoint."""
     written = read_state(checkpoint)[RECEIPT]
     return [name for name in {**receipt, **written} if written.get(name) != receipt.get(name)]
+
+
+def refuse_another_build(checkpoint: Path, recipe: Recipe, seed: int, built: Build) -> None:
+    """Refuse a checkpoint whose recipe, base model or tokenizer is another than that of a model built now."""
+    written = read_state(checkpoint)[RECEIPT]
+    if changed := [name for name, value in build_receipt(recipe, seed, built).items() if written[name] != value]:
+        raise UserError(f"{checkpoint} was written with {others(changed)}; undo the change")
 
 
 def checkpoints(directory: Path, receipt: dict[str, object]) -> list[Path]:
@@ -320,12 +328,7 @@ def read_state(checkpoint: Path) -> dict:
 
 
 def step_of(checkpoint: Path) -> int:
-    """Return the number of updates before a checkpoint was written.
-
-    Example:
-        >>> step_of(Path("checkpoints/step-00000125"))
-        125
-    """
+    """Return the number of updates before a checkpoint was written."""
     return int(checkpoint.name.removeprefix("step-"))
 
 

@@ -29,18 +29,8 @@ ROUNDING = {"no": 1e-5, "fp16": 2e-2, "bf16": 2e-2}
 def views_differ(input_ids: torch.Tensor, embeddings: torch.Tensor, rounding: float) -> torch.Tensor:
     """Return whether the views of a batch differ, so that a method can learn from them, as a boolean tensor.
 
-    They differ if the texts of a row differ, or if the embeddings differ by more than rounding.
-
-    Args:
-        input_ids: `(B, V, T)`.
-        embeddings: `(B', W, H)` of the sentences that count. A method may make views of its own, so W may differ
-            from V.
-        rounding: the relative distance up to which two vectors are equal.
-
-    Example:
-        >>> ids, vectors = torch.ones(4, 2, 3), torch.randn(4, 1, 8).expand(4, 2, 8)
-        >>> views_differ(ids, vectors, 1e-5), views_differ(ids, vectors + torch.randn(4, 2, 8), 1e-5)
-        (tensor(False), tensor(True))
+    They differ if the texts of a row `(B, V, T)` differ, or if the embeddings `(B', W, H)` of the sentences that count
+    differ by more than a relative distance. A method may make views of its own, so W may differ from V.
     """
     if input_ids.shape[1] < 2:
         return torch.tensor(True, device=input_ids.device)
@@ -78,11 +68,9 @@ def refuse_equal_views(
 
 
 def refuse_lone_sentence(loss: torch.Tensor, recipe: Recipe, processes: int) -> None:
-    """Refuse batches of one sentence from which nothing is learnt: the others of a batch are its negatives.
+    """Refuse batches of one sentence (in all processes) whose first loss is 0: it has no hard negative.
 
-    Args:
-        loss: of the first update; exactly 0 if the sentence has no hard negative and there is no other loss.
-        processes: a batch is that of all of them.
+    The others of a batch are its negatives, and without any nothing is learnt.
     """
     if recipe.batch_size * processes == 1 and loss == 0:
         raise UserError("batch_size: 1 leaves a sentence without negatives, and the loss is 0; give 2 or more")
@@ -114,10 +102,6 @@ def spread(vectors: np.ndarray) -> float:
     """Return the root mean square distance of vectors `(n, H)` from their mean, after normalisation.
 
     It is 0 if all vectors point the same way, and at most 1.
-
-    Example:
-        >>> spread(np.array([[2.0, 0.0], [9.0, 0.0]])), spread(np.array([[2.0, 0.0], [-9.0, 0.0]]))
-        (0.0, 1.0)
     """
     units = unit_vectors(vectors)
     return float(np.sqrt(np.square(units - units.mean(0)).sum(1).mean()))
@@ -130,12 +114,6 @@ def dead_channels(model: torch.nn.Module) -> dict[str, tuple[int, int]]:
 
     Returns:
         For each batch norm that has any, by name: the number of such channels, and of all its channels.
-
-    Example:
-        >>> norm = torch.nn.BatchNorm1d(3)
-        >>> _ = norm.running_var[0].zero_()
-        >>> dead_channels(torch.nn.Sequential(norm))
-        {'0': (1, 3)}
     """
     counts = {
         name: (int((norm.running_var < norm.eps).sum()), norm.num_features)

@@ -12,12 +12,7 @@ from ..files import write_json
 
 
 class NonFinite(Exception):
-    """A loss or gradient that is not finite.
-
-    Args:
-        step: the first update that has one.
-        values: the loss, its parts and `gradient_norm` of that update.
-    """
+    """The first update whose loss or gradient is not finite, with its loss, its parts and `gradient_norm`."""
 
     def __init__(self, step: int, values: dict[str, float]):
         super().__init__(step, values)
@@ -35,7 +30,6 @@ def keep_batch(
     """Write `batch-PROCESS.safetensors` and `report.json`, and return the error that ends the run.
 
     Args:
-        directory: for the files of this update.
         found: the first update that is not finite.
         batches: this process's share of the update's batches.
         rows: row numbers of all processes, in the training data and in the labelled data.

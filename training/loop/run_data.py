@@ -7,6 +7,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, cast
 
 import datasets
@@ -14,15 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from accelerate import Accelerator
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from ..data.batches import Batches
-from ..data.collation import ViewCollator, tokenize_once
+from ..data.collation import tokenize_once
 from ..data.streams import StreamedBatches, StreamPosition, reading_stream
 from ..data.teachers import BaseTeacher, Teachers
 from ..data.texts import load_labelled, load_sentences, streamed_files
 from ..errors import UserError
-from ..loading.served_encoder import ServedEncoder, load_as_served
+from ..loading.served_encoder import load_as_served
 from ..recipes import Recipe
 from ..recipes.keys import BASE_TEACHER
 from .building import Build
@@ -43,117 +44,109 @@ def refuse_one_sentence(sentences: int) -> None:
 
 
 class RunData:
-    """The training data of a recipe, for one seed and one process.
-
-    Args:
-        recipe: names the texts. Only those that a stage needs are read.
-        seed: for the order.
-        built: has the tokenizer and the templates.
-        accelerator: knows the rank of this process.
-    """
+    """The training data of a recipe, for one seed and one process. Only the texts that a stage needs are read."""
 
     def __init__(self, recipe: Recipe, seed: int, built: Build, accelerator: Accelerator):
-        self.recipe = recipe
-        config = built.model.config
-        self.joint = config.nli_weight > 0
-        self.share = {"seed": seed, "rank": accelerator.process_index, "world": accelerator.num_processes}
-        self.share["length_window"] = recipe.length_window
-        # The loader has its own generator, so that iterating does not draw from the generator of dropout.
-        self.options: dict[str, Any] = {"pin_memory": accelerator.device.type == "cuda", "batch_size": None}
-        self.options["generator"] = torch.Generator()
-        if recipe.num_workers is None:
-            on_device = 1 if recipe.streaming else DEVICE_WORKERS
-            self.options["num_workers"] = 0 if accelerator.device.type == "cpu" else on_device
-        else:
-            self.options["num_workers"] = recipe.num_workers
-        if self.options["num_workers"]:  # a worker is a fork, which the threads of tokenizers do not survive
+        self.recipe, self.built, self.device = recipe, built, accelerator.device
+        self.joint = built.model.config.nli_weight > 0
+        # What decides the batches of this process.
+        self.order = {"seed": seed, "rank": accelerator.process_index, "world": accelerator.num_processes}
+        self.order["length_window"] = recipe.length_window
+        workers = recipe.num_workers
+        if workers is None:
+            workers = 0 if self.device.type == "cpu" else 1 if recipe.streaming else DEVICE_WORKERS
+        if workers:  # a worker is a fork, which the threads of tokenizers do not survive
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        self.collation = (built.templates, built.serving_tokenizer.pad_token_id)
-        cut = {"tokenizer": built.tokenizer, "length": built.sentence_length, "prompt": config.default_prompt}
+        self.loader = partial(
+            DataLoader,
+            batch_size=None,
+            num_workers=workers,
+            pin_memory=self.device.type == "cuda",
+            generator=torch.Generator(),  # its own, so that iterating does not draw from the generator of dropout
+        )
         self.batches_per_epoch = self.nli_batches_per_epoch = math.inf
-        self.sentences: Callable[[int, int], Iterable[dict[str, Any]]]
-        self.labelled: Callable[[int, int], DataLoader]
+        # The batches from one number to another.
+        self.sentence_batches: Callable[[int, int], Iterable[dict[str, Any]]]
+        self.labelled_batches: Callable[[int, int], Iterable[dict[str, Any]]]
         self.numbered: dict[str, Batches] = {}
         self.streamed: list[str] = []  # the local files of a streamed data set
         # The beginning of the block that training has reached, if the data are a stream.
         self.position: StreamPosition | None = None
         if recipe.max_steps != 0:
-            self._load_sentences(built, cut, accelerator)
+            self._stream_sentences() if recipe.streaming else self._load_sentences()
         if self.joint or recipe.nli_steps or recipe.nli_epochs:
-            self._load_labelled(config.nli_classes, cut, accelerator)
+            self._load_labelled()
 
-    def _load_sentences(self, built: Build, cut: dict, accelerator: Accelerator) -> None:
-        config = built.model.config
-        share = {**self.share, "batch_size": self.recipe.batch_size}
-        if self.recipe.streaming:
-            self._stream(built.text_collator, **share)
-            return
+    def _load_sentences(self) -> None:
+        recipe = self.recipe
         teachers: Teachers | BaseTeacher | None = None
         with first_of_each_node():
-            sentences = load_sentences(self.recipe)
-            if self.recipe.teachers:
-                teachers = self._teachers(list(sentences["0"]), built.served, accelerator.device)
-            rows = tokenize_once(sentences, **cut, config=config)
-        edits = {"edit_sentence": config.edit_sentence, "edits_special_tokens": config.edits_special_tokens}
-        collate = ViewCollator(*self.collation, config.view_columns, **edits)
-        batches = Batches(rows, collate, teachers=teachers, **share)
+            sentences = load_sentences(recipe)
+            if recipe.teachers:
+                teachers = self._teachers(list(sentences["0"]))
+            rows = tokenize_once(sentences, **self.built.tokenizing())
+        collate = self.built.collator()
+        batches = Batches(rows, collate, teachers=teachers, batch_size=recipe.batch_size, **self.order)
         self.batches_per_epoch = batches.batches_per_epoch
         self.numbered["sentences"] = batches
         refuse_one_sentence(len(rows))
         collate([rows[0]])  # a wrong number of columns is refused here, in one line, and not in a worker
         logger.info("%d sentences, %d batches per epoch", len(rows), batches.batches_per_epoch)
-        self.sentences = lambda start, stop: self._loader(batches, sampler=range(start, stop))
+        self.sentence_batches = lambda start, stop: self.loader(batches, sampler=range(start, stop))
 
-    def _teachers(
-        self, sentences: list[str], base: ServedEncoder | None, device: torch.device
-    ) -> Teachers | BaseTeacher:
+    def _teachers(self, sentences: list[str]) -> Teachers | BaseTeacher:
         """Return the teachers of rank distillation: vectors on disk, or the base model as it is served."""
         recipe = self.recipe
         if recipe.teachers != [BASE_TEACHER]:
             return Teachers(cast(list[str], recipe.teachers), sentences, recipe.teacher_share)
-        served = load_as_served(str(recipe.base_model), recipe.base_revision, base)
+        served = load_as_served(str(recipe.base_model), recipe.base_revision, self.built.served)
         if served is None:
             raise UserError(
                 f"teachers: {recipe.base_model} is a bare encoder, which has no vectors to keep; give a base_model "
                 "that is served, or another teacher"
             )
-        return BaseTeacher(served.to(device), sentences)  # type: ignore[arg-type]  # a decorator hides `self`
+        return BaseTeacher(served.to(self.device), sentences)
 
-    def _stream(self, collate: ViewCollator, **share: Any) -> None:
+    def _stream_sentences(self) -> None:
         recipe, stream = self.recipe, load_sentences(self.recipe)
         self.streamed = streamed_files(recipe)
         with reading_stream():
             first = list(stream.take(2))
         refuse_one_sentence(len(first))
-        share["shuffle_buffer"] = recipe.shuffle_buffer
-        # The first rows of a stream are those of its first shards.
-        share["shards"] = 1 if recipe.max_train_sentences else stream.num_shards
-        share["own_shards"] = recipe.stream_shards
+        options = {
+            "batch_size": recipe.batch_size,
+            "shuffle_buffer": recipe.shuffle_buffer,
+            # The first rows of a stream are those of its first shards.
+            "shards": 1 if recipe.max_train_sentences else stream.num_shards,
+            "own_shards": recipe.stream_shards,
+            **self.order,
+        }
+        collate = self.built.collator(texts=True)
 
-        def sentences(start: int, stop: int) -> Iterator[dict[str, Any]]:
-            batches = StreamedBatches(stream, collate, start=start, position=self.position, **share)
-            for item in self._loader(batches):
+        def batches_from(start: int, stop: int) -> Iterator[dict[str, Any]]:
+            batches = StreamedBatches(stream, collate, start=start, position=self.position, **options)
+            for item in self.loader(batches):
                 if "error" in item:
                     raise UserError(item["error"])
                 self.position = item.pop("position")
                 yield item
 
-        self.sentences = sentences
+        self.sentence_batches = batches_from
 
-    def _load_labelled(self, classes: int, cut: dict, accelerator: Accelerator) -> None:
-        if classes == 0:
+    def _load_labelled(self) -> None:
+        if (classes := self.built.model.config.nli_classes) == 0:
             raise UserError(
                 "nli_classes: training on labelled pairs needs --nli_classes 2 (triplets) or 3 (labelled pairs)"
             )
         with first_of_each_node():
-            rows = tokenize_once(load_labelled(self.recipe, classes), **cut)
-        collate = ViewCollator(*self.collation, every_column)
-        batches = Batches(rows, collate, batch_size=self.recipe.nli_batch_size, **self.share)
+            rows = tokenize_once(load_labelled(self.recipe, classes), **self.built.tokenizing(labelled=True))
+        collate = self.built.collator(labelled=True)
+        batches = Batches(rows, collate, batch_size=self.recipe.nli_batch_size, **self.order)
         self.nli_batches_per_epoch = batches.batches_per_epoch
         self.numbered["labelled"] = batches
         logger.info("%d labelled rows, %d batches per epoch", len(rows), batches.batches_per_epoch)
         self.probe = lambda: collate([{**rows[i]} for i in range(min(PROBE, len(rows)))])
-        self.labelled = lambda start, stop: self._loader(batches, sampler=range(start, stop))
+        self.labelled_batches = lambda start, stop: self.loader(batches, sampler=range(start, stop))
 
     def checksums(self) -> dict[str, str]:
         """Return a checksum of the rows of each data set that is not a local file, by its key in the recipe.
@@ -165,9 +158,6 @@ class RunData:
         keys = {"sentences": "dataset", "labelled": "nli_dataset"}
         return {keys[kind]: rows_sha256(rows[kind]) for kind in rows if not files[kind]}
 
-    def _loader(self, batches: Dataset, **options: Any) -> DataLoader:
-        return DataLoader(batches, **self.options, **options)
-
     def batches(self, stage: str, start: int, stop: int, before: int) -> Iterator[dict[str, Any]]:
         """Yield the arguments of the model's forward, for the batches from `start` to `stop` of a stage.
 
@@ -178,9 +168,9 @@ class RunData:
         """
         sources = []
         if stage == "contrastive":
-            sources.append(("", iter(self.sentences(start, stop))))
+            sources.append(("", iter(self.sentence_batches(start, stop))))
         if stage == "nli" or self.joint:
-            sources.append(("nli_", iter(self.labelled(before + start, before + stop))))
+            sources.append(("nli_", iter(self.labelled_batches(before + start, before + stop))))
         for _ in range(start, stop):
             yield {prefix + name: value for prefix, source in sources for name, value in next(source).items()}
 
@@ -188,9 +178,6 @@ class RunData:
         """Return the numbers of the rows that `batches` yields on all processes.
 
         Rows are counted from 0 after blank rows were removed. The rows of a stream have no numbers.
-
-        Args:
-            stage: as in `batches`, like the other arguments.
         """
         batches = {}
         if stage == "contrastive":
@@ -204,19 +191,8 @@ class RunData:
         }
 
 
-def every_column(columns: int) -> list[int]:
-    """Return all columns as views. It has a name, because worker processes receive it."""
-    return list(range(columns))
-
-
 def rows_sha256(rows: datasets.Dataset) -> str:
-    """Return a checksum of tokenised rows and their labels, in order.
-
-    Example:
-        >>> first, second = ({"0": [[1, 2], [3]]}, {"0": [[1], [2, 3]]})
-        >>> rows_sha256(datasets.Dataset.from_dict(first)) == rows_sha256(datasets.Dataset.from_dict(second))
-        False
-    """
+    """Return a checksum of tokenised rows and their labels, in order."""
     digest = hashlib.sha256()
     for table in rows.with_format("arrow").iter(ROWS_AT_ONCE):
         for name in sorted(table.column_names):

@@ -71,11 +71,7 @@ def _seed_directories(output: Path) -> list[Path]:
 
 
 def recorded_keys(output: Path) -> dict:
-    """Return the keys in a run's recipe.yaml; without the file, those of a run without seeds.
-
-    Raises:
-        UserError: the file is not a recipe.
-    """
+    """Return the keys in a run's recipe.yaml; without the file, those of a run without seeds."""
     recipe = output / "recipe.yaml"
     if not recipe.is_file():
         return {"seeds": []}
@@ -146,11 +142,7 @@ def refuse_foreign(output: Path) -> None:
 
 
 def seed_directory(output: Path, seeds: list[int], seed: int) -> Path:
-    """Return where a seed of a run is trained: `seed-N`, or the run's own directory if it was the only one.
-
-    Args:
-        seeds: of the run, in the order in which they were added.
-    """
+    """Return where a seed of a run is trained: `seed-N`, or the run's own directory if it was the first one."""
     own = output / f"seed-{seed}"
     if len(seeds) == 1:
         return output
@@ -205,21 +197,13 @@ def remove_litter(run: Path) -> None:
 
 
 def finished_seeds(output: Path, seeds: list[int]) -> dict[int, dict]:
-    """Return the results of the finished seeds of a run.
-
-    Raises:
-        UserError: a file is not the results of a seed.
-    """
+    """Return the results of the finished seeds of a run."""
     files = {seed: seed_directory(output, seeds, seed) / "results.json" for seed in seeds}
     return {seed: _finished(file) for seed, file in files.items() if file.is_file()}
 
 
 def _finished(file: Path) -> dict:
-    """Return the results of a finished seed.
-
-    Raises:
-        UserError: the file is damaged, or of something else.
-    """
+    """Return the results of a finished seed, or refuse a file that is damaged or of something else."""
     results = read_json(file)
     needed = ("model", "seed", "results", "baseline", "gain", "training", "machine", "neighbours")
     missing = [key for key in needed if key not in results]

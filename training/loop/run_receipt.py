@@ -62,7 +62,7 @@ def run_receipt(
         "processes": accelerator.num_processes,
         "device": accelerator.device.type,
         "precision": precision_of(accelerator),
-        "layout": "padded" if built.model.computes_padding else "packed",
+        "layout": built.model.layout,
         "code": code_sha256(),
         **data.checksums(),
         **({"dataset": files_sha256(data.streamed)} if data.streamed else {}),
@@ -75,11 +75,7 @@ def run_receipt(
 
 
 def build_receipt(recipe: Recipe, seed: int, built: Build) -> dict[str, object]:
-    """Return the part of a run's receipt that does not need its data.
-
-    Args:
-        built: see `run_receipt`.
-    """
+    """Return the part of a run's receipt that does not need its data."""
     return {
         "recipe": hashlib.sha256(json.dumps(deciding_keys(recipe), sort_keys=True).encode()).hexdigest(),
         "seed": seed,
@@ -115,13 +111,7 @@ def pretrained_sha256(model: ForContrastiveLearning) -> dict[str, str]:
 
 
 def model_sha256(config: PretrainedConfig, *states: dict[str, torch.Tensor]) -> str:
-    """Return a checksum of a model's configuration and tensors.
-
-    Example:
-        >>> a, b = ({"weight": torch.tensor(value)} for value in (1.0, 2.0))
-        >>> model_sha256(PretrainedConfig(), a) == model_sha256(PretrainedConfig(), b)
-        False
-    """
+    """Return a checksum of a model's configuration and tensors."""
     values = {name: value for name, value in config.to_dict().items() if name not in ABOUT_THE_FILE}
     digest = hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode())
     for state in states:
@@ -132,12 +122,7 @@ def model_sha256(config: PretrainedConfig, *states: dict[str, torch.Tensor]) -> 
 
 
 def refuse_mixed_seeds(receipts: dict[int, dict[str, object]], *, force: bool) -> None:
-    """Refuse to average seeds that differ in more than the seed.
-
-    Args:
-        receipts: of the seeds, by seed.
-        force: accept any.
-    """
+    """Refuse to average seeds that differ in more than the seed, by their receipts."""
     (first, expected), *others = receipts.items() if receipts else [(0, {})]
     for seed, receipt in [] if force else others:
         names = [name for name in {**expected, **receipt} if name != "seed"]

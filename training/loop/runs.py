@@ -19,7 +19,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
 from ..environment import device_name, processor, versions
-from ..errors import Terminated, UserError, others
+from ..errors import Terminated, UserError
 from ..evaluation.baseline import gain, gain_line, is_better, read_baseline
 from ..evaluation.encoders import load_encoder
 from ..evaluation.ranks import RANKS, save_ranks
@@ -45,9 +45,9 @@ from ..pictures.vectors import draw_similarities
 from ..publishing.repository import save_card
 from ..recipes import Recipe, load_recipe, origin
 from .background import BackgroundWriter
-from .best_model import BestModel
+from .best_model import BestModel, pairs_to_draw, pairs_to_show
 from .building import build
-from .checkpoints import RECEIPT, newest, read_state, step_of
+from .checkpoints import RECEIPT, newest, read_state, refuse_another_build, step_of
 from .distributed.hosts import wait_for_all
 from .distributed.launch import make_accelerator, on_main, start_tracker
 from .run_directories import (
@@ -61,9 +61,9 @@ from .run_directories import (
     seed_directory,
     seeds_locked,
 )
-from .run_receipt import build_receipt, refuse_mixed_seeds
+from .run_receipt import refuse_mixed_seeds
 from .training_log import TrainingLog
-from .training_loop import pairs_to_draw, pairs_to_show, train, write_best
+from .training_loop import train
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +108,7 @@ def refuse_inputs(recipe: Recipe, output: Path) -> None:
 
 
 def _run_seeds(recipe: Recipe, served: ServedEncoder | None, output: Path, accelerator: Accelerator) -> dict:
+    """Train and evaluate each seed that is not finished and that no other process trains, and aggregate them."""
     on_main(accelerator, partial(refuse_busy, output, recipe))
     dev, tests = load_evaluation(recipe)
     for number, seed in enumerate(recipe.seeds):
@@ -115,9 +116,28 @@ def _run_seeds(recipe: Recipe, served: ServedEncoder | None, output: Path, accel
             seeds, run = on_main(accelerator, partial(claim_seed, output, recipe, seed, held))
             if number == 0:
                 start_tracker(accelerator, recipe)
-            if run:
-                finished = receipts(on_main(accelerator, partial(finished_seeds, output, seeds)))
-                run_seed(replace(recipe, seeds=seeds), served, seed, run, accelerator, dev, tests, finished)
+            if run is None:
+                continue
+            if (run / "results.json").is_file():
+                logger.info("%s is finished", run)
+                continue
+            finished = receipts(on_main(accelerator, partial(finished_seeds, output, seeds)))
+            of_seed = replace(recipe, seeds=seeds)
+            try:
+                training = train(of_seed, served, seed, run, accelerator, dev, tests, finished)
+            except Terminated as stopped:
+                written = sorted(run.glob("checkpoints/step-*"))
+                where = (
+                    f"resumes from {written[-1]}" if written else "starts again, because there was no checkpoint yet"
+                )
+                stopped.way_on = f"the same command {where}"
+                raise
+            accelerator.free_memory()  # the next seed needs the memory
+            if accelerator.is_main_process:
+                logger.info("evaluating %s", run / "best")
+                evaluated = evaluate_best(of_seed, seed, run, training, dev, tests, accelerator.device)
+                write_json(run / "results.json", evaluated)
+            wait_for_all()
     results = on_main(accelerator, partial(conclude, recipe, output))
     wait_for_all()  # no process may leave while another still talks to it
     return results
@@ -153,40 +173,6 @@ def load_dev(recipe: Recipe) -> list[Task]:
         pairs = load_pairs_file(recipe.dev_file)
         return [hold_out(pairs)[0] if chooses_and_judges(recipe) else replace(pairs, name="dev")]
     return load_dev_tasks(recipe.select_by, recipe.eval_data) if recipe.eval_data != "none" else []
-
-
-def run_seed(
-    recipe: Recipe,
-    served: ServedEncoder | None,
-    seed: int,
-    run: Path,
-    accelerator: Accelerator,
-    dev: list[Task],
-    tests: list[PairTask],
-    finished: dict[int, dict],
-) -> None:
-    """Train and evaluate one seed, unless it is finished.
-
-    Args:
-        served: how the base model is served, see `follow_base`.
-        finished: the receipts of the finished seeds of the run, by seed.
-    """
-    results_file = run / "results.json"
-    if results_file.is_file():
-        logger.info("%s is finished", run)
-        return
-    try:
-        training = train(recipe, served, seed, run, accelerator, dev, tests, finished)
-    except Terminated as stopped:
-        written = sorted(run.glob("checkpoints/step-*"))
-        where = f"resumes from {written[-1]}" if written else "starts again, because there was no checkpoint yet"
-        stopped.way_on = f"the same command {where}"
-        raise
-    accelerator.free_memory()  # the next seed needs the memory
-    if accelerator.is_main_process:
-        logger.info("evaluating %s", run / "best")
-        write_json(results_file, evaluate_best(recipe, seed, run, training, dev, tests, accelerator.device))
-    wait_for_all()
 
 
 def evaluate_best(
@@ -242,13 +228,10 @@ def evaluate_best(
 
 
 def write_unfinished(run: Path) -> int:
-    """Write `best/` of a run that is not finished, from its newest checkpoint, as the end of training would.
+    """Write `best/` of a run of one seed that is not finished, from its newest checkpoint, as its end would.
 
     The weights are the best so far, or their soup, with a whitening or a flow if the recipe asks for one. The card has
     no results. The run can be trained further: its end replaces `best/`.
-
-    Args:
-        run: the directory of a run of one seed.
 
     Returns:
         The updates before the checkpoint.
@@ -265,15 +248,13 @@ def write_unfinished(run: Path) -> int:
         accelerator, (seed, *_) = Accelerator(), recipe.seeds
         built = build(recipe)
         counters = read_state(checkpoint)
-        receipt = build_receipt(recipe, seed, built)
-        if changed := [name for name, value in receipt.items() if counters[RECEIPT][name] != value]:
-            raise UserError(f"{checkpoint} was written with {others(changed)}; undo the change")
+        refuse_another_build(checkpoint, recipe, seed, built)
         built.model.to(accelerator.device)
         log = TrainingLog(run, accelerator)
         with BackgroundWriter() as writer:
             best = BestModel(run, built, recipe, load_dev(recipe) if recipe.soup else [], log, writer)
             best.restore(counters)
-            write_best(run, built, recipe, seed, best, log)
+            best.write(seed)
         return step_of(checkpoint)
 
 
@@ -312,12 +293,7 @@ def conclude(recipe: Recipe, output: Path) -> dict:
 
 
 def aggregate(recipe: Recipe, runs: list[dict], output: Path) -> dict:
-    """Compute mean and standard deviation over the seeds, and copy the best seed's model (by dev) to `best/`.
-
-    Args:
-        recipe: with the seeds of the runs.
-        runs: the results of each seed.
-    """
+    """Compute mean and standard deviation over the seeds, and copy the best seed's model (by dev) to `best/`."""
     values = {
         result["task"]: [run["results"][i]["value"] for run in runs] for i, result in enumerate(runs[0]["results"])
     }

@@ -23,22 +23,13 @@ PADDING_TOKENS = "padding_tokens"
 
 
 def seed_name(recipe: Recipe, seed: int) -> str:
-    """Name a seed, and its place if the recipe has several.
-
-    Example:
-        >>> seed_name(Recipe(seeds=[7]), 7), seed_name(Recipe(seeds=[1, 1234]), 1234)
-        ('seed 7', 'seed 2 of 2: 1234')
-    """
+    """Name a seed, and its place if the recipe has several."""
     place = f" {recipe.seeds.index(seed) + 1} of {len(recipe.seeds)}:" if len(recipe.seeds) > 1 else ""
     return f"seed{place} {seed}"
 
 
 class TrainingLog:
-    """Counts the updates, rows and seconds of a run, and logs its losses.
-
-    Args:
-        run: the run's directory, which gets `metrics.jsonl`.
-    """
+    """Counts the updates, rows and seconds of a run, and logs its losses to `metrics.jsonl` in its directory."""
 
     def __init__(self, run: Path, accelerator: Accelerator):
         self.accelerator = accelerator
@@ -78,11 +69,7 @@ class TrainingLog:
             replace_file(self.metrics, "")
 
     def restore(self, checkpoint: Path, counters: dict) -> None:
-        """Continue with a checkpoint's counters, and drop the metrics logged after it: they will be logged again.
-
-        Args:
-            checkpoint: has a copy of the metrics up to it.
-        """
+        """Continue with a checkpoint's counters, and drop the metrics logged after it: they will be logged again."""
         for name in self.COUNTERS:
             setattr(self, name, counters[name])
         if self.accelerator.is_main_process:
@@ -104,10 +91,7 @@ class TrainingLog:
         self.losses.append(losses)  # read when they are logged, because reading waits for the device
 
     def log(self, learning_rate: float) -> dict:
-        """Log the mean losses since the last call.
-
-        Returns:
-            The values for the progress bar.
+        """Log the mean losses since the last call, and return the values for the progress bar.
 
         Raises:
             NonFinite: a loss or gradient since then is not finite.
@@ -133,11 +117,7 @@ class TrainingLog:
         wait_for_all()
 
     def write(self, line: dict) -> None:
-        """Log numbers.
-
-        Args:
-            line: the numbers by name, with `step`, the updates so far.
-        """
+        """Log numbers by name, with `step`, the updates so far."""
         values = {f"{self.prefix}{key}": value for key, value in line.items() if key != "step"}
         self.accelerator.log(values, step=line["step"])
         if self.accelerator.is_main_process:

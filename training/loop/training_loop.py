@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -27,14 +26,10 @@ from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 
 from ..environment import progress_bar, return_freed_memory
 from ..errors import UserError, others
-from ..evaluation.baseline import AS_SERVED, keep_baseline
-from ..evaluation.report import dev_only
 from ..evaluation.suites import Task
-from ..evaluation.tasks.sts import PairTask
 from ..files import flush
-from ..loading.served_encoder import ServedEncoder, load_as_served
+from ..loading.served_encoder import ServedEncoder
 from ..pictures.curves import draw_prefix_tuning, draw_training_curves
-from ..publishing.repository import save_repository
 from ..recipes import Recipe
 from .background import BackgroundWriter
 from .best_model import BestModel
@@ -57,7 +52,6 @@ from .optimizers import make_optimizer, make_schedule
 from .precision import float32_attention, precision_of
 from .run_data import RunData
 from .run_receipt import refuse_mixed_seeds, run_receipt
-from .served.fitted_maps import fit_map
 from .training_log import GRADIENT_NORM, PADDING_TOKENS, TrainingLog, seed_name
 
 logger = logging.getLogger(__name__)
@@ -89,13 +83,7 @@ class Stage:
 
 @dataclass
 class SeedRun:
-    """A seed of a recipe in training.
-
-    Args:
-        directory: for `metrics.jsonl`, `checkpoints/` and `best/`.
-        receipt: see `run_receipt.run_receipt`.
-        writer: writes checkpoints while the run trains on.
-    """
+    """A seed of a recipe in training. The `writer` writes checkpoints while it trains on."""
 
     directory: Path
     recipe: Recipe
@@ -196,9 +184,7 @@ def train(
         if checkpoint is None:
             log.clear_metrics()
             with float32_attention(built.model, recipe):
-                score = on_main(
-                    accelerator, partial(_score_base_model, directory, built, recipe, [*dev, *tests], best)
-                )
+                score = on_main(accelerator, partial(best.score_base_model, [*dev, *tests]))
                 best.evaluate(step=0, counts=False, score=score)
         title = f"training ({seed_name(recipe, seed)})"
         bar = progress_bar(stages[-1].stop, title, disable=not accelerator.is_main_process)
@@ -206,7 +192,7 @@ def train(
             if not best.stopped:
                 train_stage(stage, run, trainable, bar, checkpoint)
         bar.close()
-    soup = on_main(accelerator, partial(write_best, directory, built, recipe, seed, best, log))
+    soup = on_main(accelerator, partial(best.write, seed))
     if accelerator.is_main_process:  # a run that resumes has restored its metrics now
         draw_prefix_tuning(log.metrics)
         draw_training_curves(log.metrics, best.best_step)
@@ -223,55 +209,6 @@ def train(
         **({"resumed_with_another": log.changed} if log.changed else {}),
         RECEIPT: receipt,
     }
-
-
-def _score_base_model(
-    directory: Path, built: Build, recipe: Recipe, tasks: list[Task], best: BestModel
-) -> float | None:
-    """Keep the scores of the base model: as it is served, or of a bare encoder as the run reads it.
-
-    Returns:
-        The dev score of a bare encoder: the run begins with it.
-    """
-    shown = pairs_to_show(recipe, tasks)
-    served = load_as_served(str(recipe.base_model), recipe.base_revision, built.served)
-    if served:
-        encoder, tokenizer = served.to(best.accelerator.device), served.own_tokenizer()
-        encode = partial(encoder.encode, tokenizer=tokenizer, batch_size=recipe.eval_batch_size)
-        baseline = keep_baseline(directory, AS_SERVED, encode, tasks, shown)
-    else:
-        baseline = keep_baseline(directory, f"untrained, {built.model.config.pooling}", best.encode, tasks, shown)
-    scores = [result["value"] for result in dev_only(baseline["results"])]
-    score = statistics.mean(scores) if scores else None
-    if not served:
-        return score
-    if score is not None:
-        best.log.write({"step": 0, AS_SERVED: score})
-    return None
-
-
-def pairs_to_show(recipe: Recipe, tasks: Sequence[Task]) -> list[PairTask]:
-    """Return the task whose sentences the card may show: `pairs_to_draw` of those that are no files of the user."""
-    own = {"dev": recipe.dev_file, "test": recipe.test_file}
-    return pairs_to_draw([task for task in tasks if recipe.show_sentences or not own.get(task.name)])
-
-
-def pairs_to_draw(tasks: Sequence[Task]) -> list[PairTask]:
-    """Return STS-B, or else the last task of pairs; transfer tasks alone have none."""
-    pairs = [task for task in tasks if isinstance(task, PairTask)]
-    return [task for task in pairs if task.name == "STSBenchmark"] or pairs[-1:]
-
-
-def write_best(
-    directory: Path, built: Build, recipe: Recipe, seed: int, best: BestModel, log: TrainingLog
-) -> list[int]:
-    """Write `best/`, and return the updates that its weights are an average of."""
-    with float32_attention(built.model, recipe):
-        serving, steps = best.served()
-        if recipe.whitening or recipe.flow:
-            log.seconds += fit_map(serving, built.serving_tokenizer, recipe, seed)
-        save_repository(directory / "best", serving, built.serving_tokenizer, recipe)
-    return steps
 
 
 def plan_stages(recipe: Recipe, data: RunData) -> list[Stage]:
@@ -422,8 +359,7 @@ def _parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict]
 def on_device(batch: dict[str, Any], device: torch.device, mirror: bool = True) -> dict[str, Any]:
     """Copy the tensors of a batch to a device without waiting for it.
 
-    Args:
-        mirror: whether attention masks on a GPU keep a mirror on the host, with which encoders leave out padding.
+    With `mirror`, attention masks on a GPU keep a mirror on the host, with which encoders leave out padding.
     """
     tensors = {name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
     moved = {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}

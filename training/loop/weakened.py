@@ -8,13 +8,12 @@ from typing import cast
 import torch
 from safetensors.torch import load_model
 
-from ..errors import UserError, others
+from ..errors import UserError
 from ..pictures.weakened_tokens import WeakenedView
 from ..recipes import Recipe, load_recipe
 from .building import build
-from .checkpoints import RECEIPT, checkpoints, read_state
+from .checkpoints import RECEIPT, checkpoints, read_state, refuse_another_build
 from .run_directories import seed_directory
-from .run_receipt import build_receipt
 
 
 def weakened_tokens(run: str | Path, sentences: list[str], *, seed: int = 0) -> dict[str, list[WeakenedView]]:
@@ -46,12 +45,9 @@ def weakened_tokens(run: str | Path, sentences: list[str], *, seed: int = 0) -> 
             f"(this is a run of {recipe.method})"
         )
     checkpoint = _newest_checkpoint(run, recipe)
-    written = read_state(checkpoint)[RECEIPT]
-    receipt = build_receipt(recipe, written["seed"], built)
-    if changed := [name for name, value in receipt.items() if written[name] != value]:
-        raise UserError(f"{checkpoint} was written with {others(changed)}; undo the change")
+    refuse_another_build(checkpoint, recipe, read_state(checkpoint)[RECEIPT]["seed"], built)
     load_model(model, checkpoint / "model.safetensors")
-    rows = built.text_collator([{"0": sentence} for sentence in sentences])
+    rows = built.collator(texts=True)([{"0": sentence} for sentence in sentences])
     torch.manual_seed(seed)
     weakened = model.train().learned_token_masks(**rows)  # (K, B, V, T)
     views: dict[str, list[WeakenedView]] = {}

@@ -29,13 +29,12 @@ from csezoo.modeling.serving.pooling_csezoo import BackboneOutput
 
 from ..errors import UserError
 from ..loading.masked_lm import load_generator, load_masked_lm_head
+from ..loading.served_encoder import SERVED_POOLINGS
 from ..loading.tokenizers import refuse_without_mask_token
 from ..recipes import make_recipe, method_keys
 from ..recipes.reading import refuse_unknown
 
 logger = logging.getLogger(__name__)
-# Poolings of sentence-transformers, by the zoo's names for them.
-POOLINGS = {"cls": "cls", "mean": "mean", "max": "max", "lasttoken": "last"}
 OWN_MODULES = (Pooling, Dense, Dropout, LayerNorm, Normalize)
 # Keys of every method that a loss does not take, and why.
 ITS_OWN = "the SentenceTransformer has its own; change it there, and leave the key out"
@@ -95,7 +94,7 @@ def plain_pooling(after: tuple[nn.Module, ...]) -> str | None:
     """Return the zoo's name of the pooling, if it is all that follows the encoder and the zoo has it."""
     (pooling, *others) = after or (None,)
     mode = pooling.pooling_mode if isinstance(pooling, Pooling) and pooling.include_prompt and not others else None
-    return POOLINGS.get(mode) if isinstance(mode, str) else None
+    return SERVED_POOLINGS.get(mode) if isinstance(mode, str) else None
 
 
 def training_model(
@@ -105,13 +104,7 @@ def training_model(
 
     Args:
         model: not changed, except that some methods freeze a part of its encoder.
-        name: a method, or several joined by `+`.
         keys: of the method's configuration.
-        generator: the masked language model that DiffCSE needs: a Hub id, a directory or a model.
-
-    Raises:
-        UserError: a key is unknown or refused, or the model does not fit the method.
-        ValueError: two methods cannot be combined, or two values contradict each other.
     """
     encoder, tokenizer, after = parts_of(model)
     config_class, _, training_class = method(name)
@@ -203,10 +196,6 @@ def run_inside(model: nn.Module, forward: Callable[[], dict[str, Any]]) -> dict[
 
     Precision (autocast) and `DistributedDataParallel` then apply to all that the function computes, as if the encoder
     alone had been called. The model's modules are hidden until the function begins.
-
-    Args:
-        model: the SentenceTransformer, or its wrapper.
-        forward: returns a dict with tensors.
     """
     inner = unwrapped(model)
     modules = inner._modules

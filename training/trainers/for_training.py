@@ -10,7 +10,6 @@ import torch
 
 from csezoo.modeling.contrastive.training_model import ContrastiveLearningOutput, ForContrastiveLearning
 
-from ..data.collation import ViewCollator, tokenize
 from ..errors import UserError
 from ..loading.served_encoder import follow_base
 from ..loop.building import Build, build_on
@@ -75,12 +74,7 @@ class Trained(ForContrastiveLearning):
 
 @dataclass
 class TextCollator:
-    """Collates rows of texts into the batch of a training model.
-
-    Args:
-        built: the training model with its tokenizer.
-        stage: `contrastive` makes views, `nli` makes labelled pairs.
-    """
+    """Collates rows of texts into the batch of a training model: of views, or in stage `nli` of labelled pairs."""
 
     built: Build
     stage: str = "contrastive"
@@ -105,22 +99,12 @@ class TextCollator:
             raise UserError(f"{wrong[0]}: expected texts; remove the column from the data set")
         texts: list[dict[str, Any]] = [{str(n): row[name] for n, name in enumerate(names)} for row in rows]
         if self.stage == "contrastive":
-            return self.built.text_collator(texts, draws(len(texts)))
+            return self.built.collator(texts=True)(texts, draws(len(texts)))
         for text, row in zip(texts, rows, strict=True):
             for name in row.keys() & LABELS:
                 text["label"] = row[name]
-        batch = self._pairs(texts)
+        batch = self.built.collator(labelled=True, texts=True)(texts)
         return {f"nli_{name}": value for name, value in batch.items()}
-
-    def _pairs(self, texts: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        built, prompt = self.built, self.built.model.config.default_prompt
-        collate = ViewCollator(
-            built.templates,
-            cast(int, built.serving_tokenizer.pad_token_id),
-            lambda columns: list(range(columns)),
-            tokenize=lambda columns: tokenize(columns, built.tokenizer, built.sentence_length, prompt=prompt),
-        )
-        return collate(texts)
 
 
 def for_training(method: str, base_model: str, **keys: Any) -> tuple[Trained, TextCollator]:

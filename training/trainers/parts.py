@@ -12,15 +12,7 @@ from ..errors import UserError
 
 
 class LossParts:
-    """Means of the named parts of a loss, over the batches since they were last taken.
-
-    Example:
-        >>> parts = LossParts()
-        >>> parts.add({"contrastive": torch.tensor(1.0)})
-        >>> parts.add({"contrastive": torch.tensor(2.0)})
-        >>> parts.take(), parts.take()
-        ({'contrastive': 1.5}, {})
-    """
+    """Means of the named parts of a loss, over the batches since they were last taken."""
 
     def __init__(self) -> None:
         self.totals: dict[str, torch.Tensor] = {}

@@ -104,7 +104,7 @@ def test_it_can_be_trained_further_again(served, tmp_path):
 def test_training_reads_the_default_prompt_and_the_repository_s_length(bases, tmp_path):
     with_layers(bases["bert"]).save(str(tmp_path / "served"))
     built = build(recipe_on(tmp_path / "served"))
-    batch = built.text_collator([{"0": "cat"}, {"0": "dog " * 40}])
+    batch = built.collator(texts=True)([{"0": "cat"}, {"0": "dog " * 40}])
     ids, longest = batch["input_ids"][:, 0], 20
     assert built.tokenizer.convert_ids_to_tokens(ids[0])[:4] == ["[CLS]", "the", "old", "cat"]
     assert batch["attention_mask"].sum(-1).max() == longest

@@ -33,5 +33,5 @@ def test_a_key_that_a_method_declares_again_has_the_methods_default_and_help():
 
 
 @pytest.mark.parametrize("name", [*METHODS, "l2pcsr+diffcse"])
-def test_the_names_that_are_read_from_the_source_are_those_of_the_classes(name):
-    assert key_names(name) == method_keys(name).keys()
+def test_the_names_that_are_read_from_the_source_have_those_of_the_classes(name):
+    assert key_names(name) >= method_keys(name).keys()

@@ -75,11 +75,7 @@ def gather_moments(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
 
 
 def scatter_moments(optimizer: torch.optim.Optimizer, moments: dict[int, dict[str, torch.Tensor]]) -> None:
-    """Load the complete state of an optimizer, after loading a checkpoint.
-
-    Args:
-        moments: the state's tensors, by parameter index and name.
-    """
+    """Load the complete state of an optimizer, by parameter index and name, after loading a checkpoint."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state = {
         index: {name: shard_like(parameters[index], tensor) for name, tensor in slots.items()}
@@ -89,12 +85,7 @@ def scatter_moments(optimizer: torch.optim.Optimizer, moments: dict[int, dict[st
 
 
 def shard_like(model: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """Shard a complete tensor like `model`, if both have the same shape. All processes must call this together.
-
-    Example:
-        >>> shard_like(torch.zeros(2), torch.ones(2))  # not sharded
-        tensor([1., 1.])
-    """
+    """Shard a complete tensor like `model`, if both have the same shape. All processes must call this together."""
     if not isinstance(model, DTensor) or tensor.shape != model.shape:
         return tensor
     return distribute_tensor(tensor.to(model.device), model.device_mesh, model.placements)

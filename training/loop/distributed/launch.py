@@ -53,11 +53,7 @@ def join_processes() -> PartialState:
 
 
 def refuse_missing_processes(processes: int) -> None:
-    """Refuse to train on one process if several were requested.
-
-    Raises:
-        UserError: accelerate started one process, or several that do not know of each other.
-    """
+    """Refuse to train on one process if several were requested."""
     if processes == 1 and "MASTER_ADDR" in os.environ and os.environ.get("WORLD_SIZE") != "1":
         raise UserError(
             "several processes were requested, but each would train alone (accelerate launch --cpu starts only one, "

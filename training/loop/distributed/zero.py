@@ -18,7 +18,6 @@ def deepspeed_plugin(recipe: Recipe, precision: str | None) -> DeepSpeedPlugin |
     Autocast sets the precision, as without DeepSpeed. DeepSpeed's bf16 would also round the weights and the loss.
 
     Args:
-        recipe: sets gradient accumulation and clipping.
         precision: of the recipe, see `precision.choose_precision`; None means the one given to `accelerate launch`.
 
     Raises:
@@ -62,11 +61,7 @@ def gather_moments(optimizer: Any) -> dict[str, torch.Tensor]:
 
 
 def scatter_moments(optimizer: Any, moments: dict[int, dict[str, torch.Tensor]]) -> None:
-    """Load this process's part of the optimizer state and of the weights that it updates, after loading a checkpoint.
-
-    Args:
-        moments: the state's tensors, by parameter index and name.
-    """
+    """Load this process's part of the optimizer state and of its weights, after loading a checkpoint."""
     from deepspeed.utils import safe_set_full_optimizer_state
 
     for index, parameter, part in _parameters(optimizer):
@@ -81,9 +76,7 @@ def scatter_moments(optimizer: Any, moments: dict[int, dict[str, torch.Tensor]])
 
 
 def _parameters(optimizer: Any) -> list[tuple[int, torch.Tensor, torch.Tensor]]:
-    """Return for each parameter its index, the parameter, and the part of its group's flat weights that this process
-    updates.
-    """
+    """Return index and tensor of each parameter, and the part of its group's flat weights updated here."""
     groups = zip(optimizer.bit16_groups, optimizer.param_groups, strict=True)
     parts = [(parameter, group["params"][0]) for parameters, group in groups for parameter in parameters]
     return [(index, *pair) for index, pair in enumerate(parts)]

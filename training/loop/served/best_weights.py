@@ -20,15 +20,12 @@ class BestWeights:
     resumes from any checkpoint has the weights whose scores the checkpoint remembers, whatever was trained after it.
 
     Args:
-        directory: of the files.
         checksums: SHA-256 of the files, by update.
-        needed: the updates whose weights the run needs now. A checkpoint's counters include their checksums.
     """
 
     def __init__(self, directory: Path):
         self.directory = directory
         self.checksums: dict[int, str] = {}
-        self.needed: list[int] = []
 
     def write(self, step: int, weights: Weights) -> None:
         """Write the weights after an update."""
@@ -37,10 +34,6 @@ class BestWeights:
         save_file(weights, partial)
         os.replace(partial, self.file(step))
         self.checksums[step] = sha256(self.file(step))
-
-    def need(self, steps: Iterable[int]) -> None:
-        """Forget the weights after all other updates. Their files remain until `delete_others`."""
-        self.needed = sorted(steps)
 
     def checksums_of(self, steps: Iterable[int]) -> dict[int, str]:
         """Return the checksums of the weights after some updates, which have been written."""

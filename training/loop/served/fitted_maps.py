@@ -33,14 +33,10 @@ REFINED_BATCH, REFINED_TEMPERATURE = 512, 0.05
 
 
 def fit_map(model: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase, recipe: Recipe, seed: int) -> float:
-    """Fit the map that a recipe asks for on the first training sentences, and add it to a trained encoder.
+    """Fit the whitening or the flow of a recipe on its first training sentences, and add it to a trained encoder.
 
-    The sentences are those of all text columns, row by row.
-
-    Args:
-        model: the encoder, without such a map.
-        recipe: `whitening` is a number of dimensions, `flow` asks for a flow.
-        seed: of the run. A whitening depends on it only if `whitening_updates` train it.
+    The sentences are those of all text columns, row by row. A whitening depends on the seed only if
+    `whitening_updates` train it.
 
     Returns:
         The seconds that it took.
@@ -82,11 +78,7 @@ def fit_map(model: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase, rec
 def encode_with_dropout(
     model: SentenceEncoderModel, sentences: list[str], tokenizer: PreTrainedTokenizerBase, batch_size: int, seed: int
 ) -> torch.Tensor:
-    """Embed each sentence once with the dropout of training, without gradients, `(n, H)` in float32.
-
-    Args:
-        batch_size: largest number of texts in a forward pass.
-    """
+    """Embed each sentence once with the dropout of training, without gradients, `(n, H)` in float32."""
     token_ids = tokenize(tokenizer, [model.prompt_text() + sentence for sentence in sentences])
     order, batches = read_batches(model, token_ids, tokenizer.pad_token_id, batch_size, show_progress_bar=True)
     model.train()
@@ -109,27 +101,18 @@ def _whiten(model: SentenceEncoderModel, vectors: torch.Tensor, recipe: Recipe, 
 
 
 def refine(whitening: Whitening, vectors: torch.Tensor, *, power: float, updates: int, seed: int) -> None:
-    r"""Train a fitted whitening, so that its few dimensions rank sentences as all dimensions do.
+    """Train a fitted whitening, so that its few dimensions rank sentences as all dimensions do.
 
     The teacher is the whitening that keeps all dimensions. Its similarities and those of the short vectors are
-    compared by ListNet, as in `rank_distillation`, by Adam in random batches of 512. The encoder stays as it is.
+    compared by ListNet, as in `rank_distillation`, by Adam in random batches of 512, with a learning rate that falls
+    to 0. The encoder stays as it is.
 
     Args:
         whitening: `(H) -> (k)`, fitted to these vectors with this power.
         vectors: `(n, H)`, without gradients.
-        updates: of Adam; the learning rate falls to 0.
 
     References:
         Yoon et al. 2024, "Matryoshka-Adaptor", also trains a map of finished vectors to keep their similarities.
-
-    Example:
-        >>> vectors = torch.randn(600, 8)
-        >>> whitening = Whitening(8, 2)
-        >>> whitening.fit(vectors)
-        >>> fitted = whitening.kernel.clone()
-        >>> refine(whitening, vectors, power=1.0, updates=5, seed=0)
-        >>> bool((whitening.kernel - fitted).norm() > 0)
-        True
     """
     directions, variances = principal_directions(vectors)
     complete = (directions * variances ** (-power / 2)).to(vectors.dtype)  # (H, d)
@@ -180,12 +163,6 @@ def fit_flow(
 
     Raises:
         UserError: there are fewer vectors than a batch has.
-
-    Example:
-        >>> vectors = torch.randn(64, 8).exp()
-        >>> flow = fit_flow(vectors, epochs=20, learning_rate=1e-3, seed=0)
-        >>> bool(flow_loss(flow, vectors) < flow_loss(Flow(8, WIDTH), vectors))
-        True
     """
     if len(vectors) < FLOW_BATCH:
         raise UserError(f"flow: {len(vectors)} sentences are too few; give at least {FLOW_BATCH}")

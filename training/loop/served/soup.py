@@ -33,10 +33,6 @@ class Soup:
     ) -> tuple[Weights, list[int], float]:
         """Average the weights: begin with the best, and add each next one unless it lowers the dev score.
 
-        Args:
-            read: returns the weights after an update.
-            evaluate: returns the dev score of weights.
-
         Returns:
             The weights, the steps that they are an average of, and their dev score.
         """
@@ -52,12 +48,7 @@ class Soup:
 
 
 def average_weights(states: Sequence[Weights]) -> Weights:
-    """Return the mean of each tensor, computed in float64 and of the tensor's type. Integers are those of the first.
-
-    Example:
-        >>> average_weights([{"a": torch.tensor([1.0])}, {"a": torch.tensor([2.0])}])
-        {'a': tensor([1.5000])}
-    """
+    """Return the mean of each tensor, computed in float64, in the tensor's type. Integers are the first ones."""
     first = states[0]
     return {
         name: torch.stack([state[name].double() for state in states]).mean(0).to(tensor.dtype)
