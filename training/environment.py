@@ -149,16 +149,7 @@ class ProgressLines(tqdm):
 
 
 def progress_bar(total: int, description: str, *, disable: bool = False) -> tqdm:
-    """Return a bar with the time left. Where there is no terminal, it writes plain lines instead.
-
-    Args:
-        total: number of steps.
-        disable: show nothing.
-
-    Example:
-        >>> with progress_bar(2, "counting") as bar:
-        ...     bar.update()
-    """
+    """Return a bar with the time left. Where there is no terminal, it writes plain lines instead."""
     if sys.stderr.isatty():
         return tqdm(total=total, desc=description, disable=disable)
     return ProgressLines(total, description, disable=disable)

@@ -71,46 +71,24 @@ def library_errors(message: str) -> Iterator[None]:
 
 
 def one_line(error: object) -> str:
-    r"""Return a message on one line, cut to 400 characters.
-
-    Example:
-        >>> one_line(ValueError("no such\n  thing"))
-        'no such thing'
-    """
+    """Return a message on one line, cut to 400 characters."""
     return " ".join(str(error).split())[:400]
 
 
 def quoted(value: object) -> str:
-    """Return a value as Python writes it, cut to 100 characters.
-
-    Example:
-        >>> quoted("a"), len(quoted("a" * 1000))
-        ("'a'", 100)
-    """
+    """Return a value as Python writes it, cut to 100 characters."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:98]} …"
 
 
 def refuse_unknown(where: str, entry: Iterable[object], keys: Sequence[str]) -> None:
-    """Refuse an entry of a file that has other keys than these.
-
-    Example:
-        >>> refuse_unknown("a.yaml: row", {"nmae": "cat"}, ["name"])
-        Traceback (most recent call last):
-        csezoo.training.errors.UserError: a.yaml: row: unknown key 'nmae'; it must be one of name
-    """
+    """Refuse an entry of a file that has other keys than these."""
     if unknown := set(entry) - set(keys):
         raise UserError(f"{where}: unknown key {min(map(repr, unknown))}; it must be one of {', '.join(keys)}")
 
 
 def refuse_bytes(where: str, text: str) -> None:
-    r"""Refuse a text or a name with bytes that are not UTF-8, which neither tokenizers nor safetensors take.
-
-    Example:
-        >>> refuse_bytes("output_dir", "a\udcff")
-        Traceback (most recent call last):
-        csezoo.training.errors.UserError: output_dir: 'a\udcff' is not UTF-8; rename the file, or correct the text
-    """
+    """Refuse a text or a name with bytes that are not UTF-8, which neither tokenizers nor safetensors take."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -118,13 +96,7 @@ def refuse_bytes(where: str, text: str) -> None:
 
 
 def refuse_missing(what: str, *packages: str) -> None:
-    """Refuse an option or a command whose packages are not installed.
-
-    Example:
-        >>> refuse_missing("--onnx", "no_such_package", "numpy")
-        Traceback (most recent call last):
-        csezoo.training.errors.UserError: --onnx needs packages that are not installed: pip install no_such_package
-    """
+    """Refuse an option or a command whose packages are not installed."""
     if missing := [name for name in packages if find_spec(name) is None]:
         raise UserError(f"{what} needs packages that are not installed: pip install {' '.join(missing)}")
 
@@ -146,12 +118,7 @@ WAYS_OUT = {
 
 
 def system_error(error: BaseException | None) -> int | None:
-    """Return the operating system's number of an error; `None` if it has none.
-
-    Example:
-        >>> system_error(OSError(28, "No space left on device")), system_error(ValueError("I/O: (os error 28)"))
-        (28, 28)
-    """
+    """Return the operating system's number of an error; `None` if it has none."""
     if isinstance(error, OSError) and error.errno:
         return error.errno
     text = re.search(r"os error (\d+)", str(error))  # safetensors and tokenizers raise their own types
@@ -247,12 +214,7 @@ def _signals_raised() -> Iterator[None]:
 
 
 def _raise_again(hook: Callable[[sys.UnraisableHookArgs], object], ignored: sys.UnraisableHookArgs) -> None:
-    """Send a signal again, a moment later, that came inside a finaliser: Python ignores what is raised there.
-
-    Args:
-        hook: for anything else that is ignored.
-        ignored: what Python passes to `sys.unraisablehook`.
-    """
+    """Send a signal again, a moment later, that came inside a finaliser: Python ignores what is raised there."""
     if isinstance(ignored.exc_value, Terminated):
         again = threading.Timer(0.05, os.kill, (os.getpid(), ignored.exc_value.number))
         again.daemon = True
@@ -265,10 +227,6 @@ class Terminated(SystemExit):
     """The exit of a process that a signal (SIGTERM, SIGINT) asked to end, with the shell's status 128 + signal.
 
     `way_on` is how the user goes on.
-
-    Example:
-        >>> Terminated(15).code
-        143
     """
 
     def __init__(self, number: int):

@@ -26,13 +26,6 @@ def replace_file(path: Path, content: str | bytes) -> None:
     """Replace a file atomically: a reader finds the old content or the new one.
 
     The content is written to a hidden file first, which is then renamed. Programs that list the directory skip it.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp(), "results.json")
-        >>> replace_file(path, "{}")
-        >>> [(file.name, file.read_text()) for file in path.parent.iterdir()]
-        [('results.json', '{}')]
     """
     refuse_looping_link(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -48,11 +41,7 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 
 def refuse_looping_link(path: Path) -> None:
-    """Raise the system's error for a link that leads in a circle: there is no such file, and it is not one to replace.
-
-    Raises:
-        OSError: it is one.
-    """
+    """Raise the system's error for a link that leads in a circle: there is no such file to replace."""
     if path.is_symlink():
         with suppress(FileNotFoundError):
             os.stat(path)
@@ -73,15 +62,7 @@ def replace_directory(partial: Path, target: Path) -> None:
 
 
 def refuse_utf16(path: Path, beginning: bytes) -> None:
-    """Refuse a text file in UTF-16: without a byte-order mark, English text in it is valid UTF-8, full of NUL.
-
-    Args:
-        path: for the error.
-        beginning: of the file.
-
-    Raises:
-        UserError: a quarter of the bytes are NUL.
-    """
+    """Refuse a text file in UTF-16: without a byte-order mark, English in it is valid UTF-8, full of NUL."""
     if beginning.count(0) * 4 > len(beginning):
         raise UserError(f"{path}: not UTF-8 (it seems to be UTF-16 or UTF-32); convert the file")
 
@@ -97,11 +78,7 @@ def long_cells() -> Iterator[None]:
 
 
 def create_directory(directory: Path, option: str) -> None:
-    """Create the directory that an option names, unless it exists, and check that a file can be written to it.
-
-    Raises:
-        UserError: it cannot be created or written.
-    """
+    """Create the directory that an option names, unless it exists, and check that it can be written."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=directory).close()
@@ -128,11 +105,7 @@ def empty_target(to: str) -> Path:
 def new_directory(target: Path) -> Iterator[Path]:
     """Make a directory to write into, which becomes `target` when it is complete, and is deleted after an error.
 
-    Args:
-        target: from `empty_target`. Beside it, only what a killed process left of this target is deleted.
-
-    Raises:
-        UserError: it cannot be created, or is no longer empty when it is to be replaced.
+    Beside `target`, which is from `empty_target`, only what a killed process left of it is deleted.
     """
     with ExitStack() as stack:
         try:
@@ -189,11 +162,7 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def report_full_disk(directory: Path) -> Iterator[None]:
-    """Turn the error of a full disk or an exceeded quota into one line.
-
-    Raises:
-        UserError: the disk is full. Everything that was complete before is unchanged.
-    """
+    """Turn the error of a full disk or an exceeded quota into one line. What was complete before is unchanged."""
     try:
         yield
     except Exception as error:
@@ -216,9 +185,6 @@ def locked(directory: Path, name: str = LOCK, *, wait: bool = False) -> Iterator
     Args:
         name: of the lock file. Locks of different names do not exclude each other.
         wait: wait for the other process, instead of raising an error.
-
-    Raises:
-        UserError: another process has locked it, or it cannot be written.
     """
     lock = FileLock(directory / name, is_singleton=True)  # the same process may lock it again
     try:
@@ -237,26 +203,13 @@ def locked(directory: Path, name: str = LOCK, *, wait: bool = False) -> Iterator
 
 
 def refuse_other_file(path: Path, content: str, option: str) -> None:
-    """Refuse to replace a file of the user: one without a text that csezoo's file of this name has.
-
-    Raises:
-        UserError: it is such a file.
-    """
+    """Refuse to replace a file of the user: one without a text that csezoo's file of this name has."""
     if path.exists() and not (path.is_file() and content.encode() in path.read_bytes()):
         raise UserError(f"{option}: {path} was not written by csezoo and would be replaced; give another directory")
 
 
 def refuse_links_out(directory: Path, *paths: Path, root: Path | None = None) -> None:
-    """Refuse links that would publish a file from elsewhere, or write to one.
-
-    Args:
-        directory: everything in it is checked.
-        paths: more paths to check.
-        root: where links may lead to; by default the directory.
-
-    Raises:
-        UserError: a link leads out of the root.
-    """
+    """Refuse links in a directory, or among more paths, that lead out of it, or out of a root."""
     inside = (root or directory).resolve()
     for path in (*directory.rglob("*"), *paths):
         if path.is_symlink() and not path.resolve().is_relative_to(inside):
@@ -286,15 +239,7 @@ def locked_elsewhere(directory: Path) -> bool:
 
 
 def read_json(path: Path, kind: type = dict) -> Any:
-    """Read a JSON file that contains an object, or a list.
-
-    Args:
-        path: of the file.
-        kind: `dict` or `list`.
-
-    Raises:
-        UserError: it cannot be read, is not valid JSON, or contains something else.
-    """
+    """Read a JSON file that contains an object, or a list."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

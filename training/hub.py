@@ -41,8 +41,6 @@ def local_directory(
     """Return a local directory unchanged, or download a Hub repository and return its directory in the cache.
 
     Args:
-        repository: directory or Hub id.
-        revision: branch, tag or commit on the Hub.
         only: patterns of the files to download; all by default.
         ignored: a pattern of files to leave out.
 
@@ -91,17 +89,10 @@ def repository_file(repository: str, name: str, revision: str | None = None) -> 
 
 
 def within_time(what: str, step: Callable[[], Result]) -> Result:
-    """Run a step that waits for the Hub, with a limit on its total time.
+    """Run a step that waits for the Hub, with a limit on its total time, and return what it returns.
 
     The client's own limits are for each read. A server that sends a byte now and then, or asks for a retry in a year,
-    stays within them for ever.
-
-    Args:
-        what: the step, for the error.
-        step: it is run in a thread, which is left behind when the time is over.
-
-    Returns:
-        What the step returns.
+    stays within them for ever. The step is run in a thread, which is left behind when the time is over.
 
     Raises:
         OutOfTimeError: it took longer than `CSEZOO_HUB_TIMEOUT` seconds, an hour by default.
@@ -135,12 +126,9 @@ def within_time(what: str, step: Callable[[], Result]) -> Result:
 
 @cache
 def answers(repository: str, endpoint: str, kind: str = "model") -> bool:
-    """Ask the Hub once whether it answers for a repository. A download would ask six times, for half a minute.
+    """Ask the Hub once whether it answers for a repository, which need not exist.
 
-    Args:
-        repository: Hub id; it need not exist.
-        endpoint: of the Hub, `huggingface_hub.constants.ENDPOINT`.
-        kind: `model` or `dataset`.
+    A download would ask six times, for half a minute.
 
     Raises:
         HFValidationError: the repository is no valid Hub id.
@@ -157,9 +145,6 @@ def answers(repository: str, endpoint: str, kind: str = "model") -> bool:
 
 def cached_data(repository: str, revision: str | None) -> Path | None:
     """Return the directory of a data set in the cache if the Hub does not answer; None if it does.
-
-    Args:
-        repository, revision: of the data set.
 
     Raises:
         ConnectionError: the Hub does not answer, and the cache has no copy.
@@ -189,16 +174,7 @@ def cached_if_unreachable(repository: str) -> Iterator[None]:
 def load_rows(
     task: str, repository: str, config: str | None, *, split: str, revision: str, instead: str
 ) -> datasets.Dataset:
-    """Load a split of a data set on the Hub.
-
-    Args:
-        task: its name, for the error.
-        repository, config, split, revision: of the data set.
-        instead: what to do if the Hub cannot be reached, for the error.
-
-    Raises:
-        UserError: the data set cannot be loaded.
-    """
+    """Load a split of a data set on the Hub; the error names the task, and what to do `instead`."""
     import datasets  # it takes half a second, and only this function needs it
 
     try:
@@ -211,12 +187,7 @@ def load_rows(
 
 
 def is_inside(name: str) -> bool:
-    """Return whether a path named by a repository stays inside the repository.
-
-    Example:
-        >>> is_inside("1_Pooling/config.json"), is_inside("../other"), is_inside("/etc/passwd")
-        (True, False, False)
-    """
+    """Return whether a path named by a repository stays inside the repository."""
     return not Path(name).is_absolute() and ".." not in Path(name).parts
 
 

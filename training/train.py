@@ -40,11 +40,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run(arguments: list[str]) -> None:
-    """Train, or print the help.
-
-    Raises:
-        UserError: an argument or an input cannot be used.
-    """
+    """Train, or print the help."""
     if {"-h", "--help"} & set(arguments):
         print(USAGE + _help([argument for argument in arguments if argument not in ("-h", "--help")]))
         return

@@ -26,11 +26,7 @@ def describe_keys() -> str:
 
 
 def describe_recipe(name: str, overrides: dict[str, object] | None = None) -> str:
-    """Return what a recipe's YAML file sets and why, and the keys of its method. `overrides` change both.
-
-    Raises:
-        UserError: as in `load_recipe`.
-    """
+    """Return what a recipe's YAML file sets and why, and the keys of its method. `overrides` change both."""
     path = recipe_path(name)
     overrides = overrides or {}
     recipe = load_recipe(name, overrides)

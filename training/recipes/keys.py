@@ -458,11 +458,7 @@ class Recipe:
 
 
 def refuse_disallowed(name: str, value: object, declared: Key) -> None:
-    """Refuse a value that its key does not allow, or a list with such an item.
-
-    Raises:
-        UserError: it names the key, the value and what is allowed.
-    """
+    """Refuse a value that its key does not allow, or a list with such an item."""
     from csezoo.modeling.contrastive.allowed_values import (
         check_value,  # the package imports torch, which --help can do without
     )
@@ -475,12 +471,7 @@ def refuse_disallowed(name: str, value: object, declared: Key) -> None:
 
 @cache
 def recipe_keys() -> dict[str, Key]:
-    """Return the keys that every recipe has, whatever its method.
-
-    Example:
-        >>> recipe_keys()["batch_size"].unit
-        'sentences'
-    """
+    """Return the keys that every recipe has, whatever its method."""
     hints = typing.get_type_hints(Recipe)
     declared = {field.name: field.metadata["key"] for field in fields(Recipe) if field.metadata}
     return {name: key._replace(hint=hints[name]) for name, key in declared.items()}

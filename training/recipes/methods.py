@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import ast
-import functools
 import importlib.util
+import re
 from pathlib import Path
 
 from .keys import Key
 
 EVERY_METHOD = "Every method"
+DECLARED = re.compile(r"^    (\w+): .+ = key\(", re.MULTILINE)  # a key in the source of a configuration
 # One folder for each method, found without importing them: its `recipes` and its `cards` are YAML files.
 METHOD_FOLDERS = Path(importlib.util.find_spec("csezoo.modeling").submodule_search_locations[0]) / "methods"  # type: ignore[union-attr,index]
 
 
 def method_keys(name: str) -> dict[str, Key]:
-    """Return the keys that a recipe of this method may set beside those of every recipe, the method's own first.
-
-    Raises:
-        ValueError: a method is unknown, or two methods cannot be combined.
-
-    Example:
-        >>> method_keys("simcse")["temperature"].hint
-        <class 'float'>
-    """
+    """Return the keys that a recipe of this method may set beside those of every recipe, the method's own first."""
     from csezoo.modeling import method  # imports torch, which --help can do without
     from csezoo.modeling.contrastive.keys import declared_keys, default_of
 
@@ -37,37 +29,14 @@ def method_keys(name: str) -> dict[str, Key]:
 
 
 def key_names(name: str) -> set[str] | None:
-    """Return the names of the keys of `method_keys`, or None for a method that has no folder.
+    """Return the names of at least the keys of `method_keys`, or None for a method that has no folder.
 
     The names are read from the source of the configurations: importing them imports torch, which takes seconds. A
     wrong key is found without it.
-
-    Example:
-        >>> {"temperature", "prefix_length"} <= key_names("diffaug"), "prefix_length" in key_names("simcse")
-        (True, False)
     """
-    folders = {path.parent.name: path.parent for path in METHOD_FOLDERS.glob("*/__init__.py")}
-    names = _declared(METHOD_FOLDERS.parent / "contrastive" / "configuration.py")
-    for part in name.split("+"):
-        if part not in folders:
-            return None
-        # A method in one file has only the second.
-        files = [folders[part] / file for file in ("configuration.py", "__init__.py")]
-        names = names | _declared(next(file for file in files if file.is_file()))  # of a cached set
-    return names
-
-
-@functools.cache
-def _declared(file: Path) -> set[str]:
-    """Return the keys that the configurations in a file declare for recipes."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    fields = [node for node in ast.walk(tree) if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call)]
-    return {
-        node.target.id
-        for node in fields
-        if isinstance(node.target, ast.Name)
-        and isinstance(node.value, ast.Call)
-        and isinstance(node.value.func, ast.Name)
-        and node.value.func.id == "key"
-        and not any(keyword.arg == "in_recipes" for keyword in node.value.keywords)
-    }
+    parts = set(name.split("+"))
+    if not parts <= {file.parent.name for file in METHOD_FOLDERS.glob("*/__init__.py")}:
+        return None
+    files = [METHOD_FOLDERS.parent / "contrastive" / "configuration.py"]
+    files += [file for part in parts for file in (METHOD_FOLDERS / part).glob("*.py")]
+    return {key for file in files for key in DECLARED.findall(file.read_text(encoding="utf-8"))}

@@ -16,12 +16,7 @@ TEXT_KEYS = (("train_file", "dataset_file", "dataset"), ("nli_file", "nli_datase
 
 
 def deciding_keys(recipe: Recipe) -> dict[str, object]:
-    """Return the keys that a run's numbers depend on, with their values. The seed is left out.
-
-    Example:
-        >>> "batch_size" in deciding_keys(Recipe()), "output_dir" in deciding_keys(Recipe())
-        (True, False)
-    """
+    """Return the keys that a run's numbers depend on, with their values. The seed is left out."""
     return {name: value for name, value in recipe.to_dict().items() if name not in FREE_KEYS | {"seeds"}}
 
 

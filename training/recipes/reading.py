@@ -55,11 +55,7 @@ def is_hub_id(name: str | None) -> typing.TypeGuard[str]:
 
 
 def recipe_path(name: str) -> Path:
-    """Return the file of a recipe of the zoo, or the YAML file at this path.
-
-    Raises:
-        UserError: there is no such recipe or file.
-    """
+    """Return the file of a recipe of the zoo, or the YAML file at this path."""
     path = Path(name) if name.endswith((".yaml", ".yml")) else recipe_files().get(name)
     if path is None or not path.is_file():
         near = difflib.get_close_matches(name, recipe_names(), n=1)
@@ -85,11 +81,7 @@ def load_recipe(name: str, overrides: dict[str, object] | None = None) -> Recipe
 
 
 def merged_values(name: str, overrides: dict[str, object]) -> dict[str, Any]:
-    """Return the values of a recipe of the zoo or of a YAML file, with overrides, for `make_recipe`.
-
-    Raises:
-        UserError: there is no such recipe.
-    """
+    """Return the values of a recipe of the zoo or of a YAML file, with overrides, for `make_recipe`."""
     path = recipe_path(name)
     values = dict(_zoo_values(path) if name in recipe_files() else read_values(path))
     for key, details in BELONGING.items():
@@ -125,11 +117,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_values(path: Path) -> dict[str, Any]:
-    """Return the keys and values of a YAML file.
-
-    Raises:
-        UserError: it is not YAML, not a mapping, or has a key twice or one that is not text.
-    """
+    """Return the keys and values of a YAML file, or refuse one that is no mapping, or has a key twice."""
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader) or {}  # noqa: S506  # a safe loader
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or an impossible date
@@ -144,11 +132,7 @@ def read_values(path: Path) -> dict[str, Any]:
 
 
 def make_recipe(values: dict[Any, Any]) -> Recipe:
-    """Check keys and values, and sort the method's keys into `model`.
-
-    Raises:
-        UserError: an unknown key, a value that its key does not allow, or labelled pairs that nothing uses.
-    """
+    """Check keys and values, and sort the method's keys into `model`."""
     recipe = coerce_keys(values)
     try:
         of_method = method_keys(str(recipe.get("method", "simcse")))
@@ -180,9 +164,6 @@ def coerce_keys(values: dict[Any, Any]) -> dict[str, Any]:
 
     This does not import torch. Only the values of the method's keys are not checked.
 
-    Raises:
-        UserError: an unknown key, or a value that is not of its key's type.
-
     Example:
         >>> coerce_keys({"method": "simcse", "batch_size": "8", "temperature": "0.05"})
         {'method': 'simcse', 'batch_size': 8}
@@ -197,12 +178,7 @@ def coerce_keys(values: dict[Any, Any]) -> dict[str, Any]:
 
 
 def refuse_unknown(given: list[Any], of_method: Set[str]) -> None:
-    """Refuse keys that the method does not have, and name the nearest key that it has.
-
-    Args:
-        given: keys that not every recipe has.
-        of_method: the keys of the method.
-    """
+    """Refuse keys that neither every recipe nor the method has, and name the nearest key."""
     for name in [name for name in given if name not in of_method]:
         near = difflib.get_close_matches(str(name), [*recipe_keys(), *sorted(of_method)], n=1)
         hint = f"did you mean {near[0]}?" if near else "csezoo train --help and RECIPE --help list the keys"
@@ -210,12 +186,7 @@ def refuse_unknown(given: list[Any], of_method: Set[str]) -> None:
 
 
 def optional(hint: Any) -> tuple[Any, bool]:
-    """Return a type without `None`, and whether it allowed `None`.
-
-    Example:
-        >>> optional(int | None), optional(float)
-        ((<class 'int'>, True), (<class 'float'>, False))
-    """
+    """Return a type without `None`, and whether it allowed `None`."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):  # the latter in Python 3.10
         return next(option for option in typing.get_args(hint) if option is not type(None)), True
     return hint, False

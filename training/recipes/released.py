@@ -49,20 +49,10 @@ def _content() -> dict[str, dict[str, Any]]:
 
 
 def kinds() -> dict[str, Kind]:
-    """Return the kinds of checkpoints by name, as `csezoo convert --as` takes it.
-
-    Example:
-        >>> kinds()["simcse-sup"].kept
-        {'mlp': 'projection'}
-    """
+    """Return the kinds of checkpoints by name, as `csezoo convert --as` takes it."""
     return {name: Kind(**values) for name, values in _content()["kinds"].items()}
 
 
 def released() -> dict[str, Released]:
-    """Return the released checkpoints by Hub id.
-
-    Example:
-        >>> released()["voidism/diffcse-roberta-base-sts"].kind
-        'diffcse'
-    """
+    """Return the released checkpoints by Hub id."""
     return {name: Released(**values) for name, values in _content()["released"].items()}
