@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.utils._pytree import tree_leaves, tree_map
 
 # What rearranges a mask without computing anything. All else that is computed from a mask is a plain tensor.
 REARRANGES = {
@@ -54,10 +55,10 @@ class MirroredMask(torch.Tensor):
     ) -> Any:
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
-            result = func(*_each(plain, args), **{name: plain(value) for name, value in kwargs.items()})
-            if func not in REARRANGES or not _only_mirrored(args):
+            result = func(*tree_map(plain, args), **tree_map(plain, kwargs))
+            if func not in REARRANGES or any(type(value) is torch.Tensor for value in tree_leaves(args)):
                 return result
-            host = func(*_each(on_host, args), **kwargs)
+            host = func(*tree_map(on_host, args), **kwargs)
             return cls.of(result, host) if isinstance(result, torch.Tensor) else tuple(map(cls.of, result, host))
 
 
@@ -71,16 +72,3 @@ def on_host(mask: Any) -> Any:
     if isinstance(mask, MirroredMask):
         return mask.host
     return mask if not isinstance(mask, torch.Tensor) or mask.device.type == "cpu" else None
-
-
-def _each(change: Callable[[Any], Any], values: tuple | list) -> Any:
-    """Change the items of nested lists and tuples."""
-    return type(values)([_each(change, v) if isinstance(v, tuple | list) else change(v) for v in values])
-
-
-def _only_mirrored(values: tuple | list) -> bool:
-    """Return whether all tensors in nested lists and tuples are mirrored."""
-    return all(
-        _only_mirrored(value) if isinstance(value, tuple | list) else type(value) is not torch.Tensor
-        for value in values
-    )

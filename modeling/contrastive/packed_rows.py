@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -13,7 +12,7 @@ import torch.nn.functional as F
 SHORT, ROW_PARTS, TOKEN_PARTS = 32, 8, 32
 
 
-class Packing(ABC):
+class Packing:
     """Where the real tokens of a padded batch are. Rows are ordered by length.
 
     Args:
@@ -29,6 +28,9 @@ class Packing(ABC):
     places: torch.Tensor  # (N,), of each token in the flat padded batch
     pooled_places: torch.Tensor | None = None  # (R,)
     groups: list[tuple[int, int]]  # rows and tokens of each group whose attention is computed together
+    # If a group has more slots than tokens: the token in each slot, and the slot of each token.
+    in_slots: torch.Tensor | None = None
+    slots: torch.Tensor | None = None
 
     def __init__(self) -> None:
         # In the last layer, the keys and values `(1, N, H)` of all tokens, if it computes only the pooled ones.
@@ -42,13 +44,13 @@ class Packing(ABC):
 
     def pack(self, padded: torch.Tensor) -> torch.Tensor:
         """Return the real tokens of `(R, T, …)` as `(1, N, …)`."""
-        return self._take(padded.flatten(0, 1), self.places)[None]
+        return padded.flatten(0, 1).index_select(0, self.places)[None]
 
     def pack_pooled(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the pooled tokens of `(1, N, …)` as `(1, R, …)`."""
         numbers = torch.empty(self.shape.numel(), dtype=torch.long, device=tokens.device)
         numbers[self.places] = torch.arange(len(self.places), device=tokens.device)
-        return self._take(tokens[0], numbers[self.pooled_places])[None]
+        return tokens[0].index_select(0, numbers[self.pooled_places])[None]
 
     def unpack(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return all tokens `(1, N, …)`, or the pooled ones `(1, R, …)`, as `(R, T, …)`, with zeros elsewhere."""
@@ -74,7 +76,9 @@ class Packing(ABC):
         own = len(self.places) if every else self.shape[0]
         # In few calls: on a GPU, they take longer than what they do.
         before, after = (flat[:0], flat) if len(flat) == own else flat.split([len(flat) - own, own])
-        after = self._laid_out(after) if every else after
+        if every and self.in_slots is not None:
+            # A slot without a token has any one: nothing attends to it or reads it, so that its gradient is 0.
+            after = after.index_select(0, self.in_slots)
         parts = after.split([rows * length for rows, length in shapes]) if len(shapes) > 1 else [after]
         groups = [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)]
         if len(before):
@@ -101,23 +105,13 @@ class Packing(ABC):
             for query, key, value, mask in zip(queries, keys, values, self._masks(keys), strict=True)
         ]
         attended = torch.cat(groups) if len(groups) > 1 else groups[0]
-        return (self._collected(attended) if every else attended)[None]
+        if every and self.slots is not None:
+            attended = attended.index_select(0, self.slots)
+        return attended[None]
 
-    @abstractmethod
-    def _take(self, rows: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-        """Return some of the rows, each at most once."""
-
-    @abstractmethod
-    def _laid_out(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the tokens `(N, …)` as all `groups` need them, one after the other."""
-
-    @abstractmethod
-    def _collected(self, groups: torch.Tensor) -> torch.Tensor:
-        """Return the tokens `(N, …)` that `_laid_out` has put into groups."""
-
-    @abstractmethod
     def _masks(self, keys: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
         """Return the mask of each group, to add to the scores of its keys `(rows, heads, tokens, d)`."""
+        return [None] * len(keys)
 
 
 class EqualLengths(Packing):
@@ -133,18 +127,6 @@ class EqualLengths(Packing):
         sizes, counts = lengths[self.order].unique_consecutive(return_counts=True)
         self.groups = list(zip(counts.tolist(), sizes.tolist(), strict=True))
         self.pooled_places = None if pooled is None else self.order * self.shape[1] + pooled[self.order]
-
-    def _take(self, rows: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-        return rows[numbers]
-
-    def _laid_out(self, tokens: torch.Tensor) -> torch.Tensor:
-        return tokens
-
-    def _collected(self, groups: torch.Tensor) -> torch.Tensor:
-        return groups
-
-    def _masks(self, keys: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
-        return [None] * len(keys)
 
 
 class PaddedAttention(Packing):
@@ -190,16 +172,6 @@ class PaddedAttention(Packing):
         self.masks: list[torch.Tensor] = []  # of the groups, made when the dtype is known
         if pooled is not None:
             self.pooled_places = self.order * self.shape[1] + pooled.index_select(0, self.order)
-
-    def _take(self, rows: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-        return rows.index_select(0, numbers)
-
-    def _laid_out(self, tokens: torch.Tensor) -> torch.Tensor:
-        # A slot without a token has any one: nothing attends to it and nothing reads it, so that its gradient is 0.
-        return tokens.index_select(0, self.in_slots)
-
-    def _collected(self, groups: torch.Tensor) -> torch.Tensor:
-        return groups.index_select(0, self.slots)
 
     def _masks(self, keys: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
         # The same in all layers.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -241,7 +241,8 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             teacher_vectors: `(B, K)`, the teachers' vectors of the sentences, for rank distillation. The loss is added
                 if `rank_weight` is above 0.
         """
-        losses, weighted, embeddings = {}, [], None
+        losses: dict[str, tuple[float, torch.Tensor]] = {}  # with their weights
+        embeddings = None
         if input_ids is not None:
             attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
             # Before the encoder's pass, because a backward pass begins with what was computed last. The gradient of
@@ -251,18 +252,13 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             pooled = self.pool_views(input_ids[:, :views], attention_mask[:, :views], rows)[:rows]  # (B, V, H)
             embeddings = self.project(pooled)
             if self.config.contrastive_weight > 0:
-                losses["contrastive"] = self.contrastive_loss(embeddings, self.duplicates(input_ids[:rows]))
-                weighted.append(self.config.contrastive_weight * losses["contrastive"])
-            auxiliary = self.auxiliary_losses(input_ids, attention_mask, pooled, embeddings) | of_weights
-            for name, (weight, value) in auxiliary.items():
-                losses[name] = value
-                weighted.append(weight * value)
+                loss = self.contrastive_loss(embeddings, self.duplicates(input_ids[:rows]))
+                losses["contrastive"] = self.config.contrastive_weight, loss
+            losses |= self.auxiliary_losses(input_ids, attention_mask, pooled, embeddings) | of_weights
             if self.config.rank_weight > 0:
-                losses["rank"] = self.rank_loss(embeddings, teacher_vectors)
-                weighted.append(self.config.rank_weight * losses["rank"])
-            if self.config.rank_consistency_weight > 0:
-                losses["rank_consistency"] = self.rank_consistency_loss(embeddings)
-                weighted.append(self.config.rank_consistency_weight * losses["rank_consistency"])
+                losses["rank"] = self.config.rank_weight, self.rank_loss(embeddings, teacher_vectors)
+            if (weight := self.config.rank_consistency_weight) > 0:
+                losses["rank_consistency"] = weight, self.rank_consistency_loss(embeddings)
         if nli_input_ids is not None:
             nli_attention_mask = torch.ones_like(nli_input_ids) if nli_attention_mask is None else nli_attention_mask
             pooled = self.pool_rows(nli_input_ids, nli_attention_mask)
@@ -270,13 +266,15 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
                 pooled = pooled - self.prompt_biases(nli_input_ids, nli_attention_mask)
             pairs = self.project(pooled[:nli_rows])
             labels = None if nli_labels is None else nli_labels[:nli_rows]
-            losses["nli"] = self.labelled_loss(pairs, labels, nli_input_ids[:nli_rows])
-            weighted.append(losses["nli"] * (1.0 if input_ids is None else self.config.nli_weight))
-        if not weighted:
+            weight = 1.0 if input_ids is None else self.config.nli_weight
+            losses["nli"] = weight, self.labelled_loss(pairs, labels, nli_input_ids[:nli_rows])
+        if not losses:
             raise ValueError(
                 "contrastive_weight: 0 needs an auxiliary loss with a weight; set one, such as mlm_weight"
             )
-        return ContrastiveLearningOutput(loss=sum(weighted), losses=losses, embeddings=embeddings)
+        total = cast(torch.Tensor, sum(weight * value for weight, value in losses.values()))
+        parts = {name: value for name, (_, value) in losses.items()}
+        return ContrastiveLearningOutput(loss=total, losses=parts, embeddings=embeddings)
 
     def pool_views(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, rows: int | None = None
