@@ -11,7 +11,7 @@ from .contrastive.configuration import SentenceEncoderConfig
 from .contrastive.view_adapters import QUERY
 from .methods import METHODS, method
 from .serving.configuration_csezoo import CsezooConfig
-from .serving.layers_csezoo import FUSED, VALUE
+from .serving.encoder_layers_csezoo import FUSED, VALUE
 from .serving.own_form_csezoo import CsezooOwnFormModel
 
 for _config, _serving, _training in METHODS.values():

@@ -1,6 +1,6 @@
 """What differs between families of backbones, read from the model itself.
 
-Only this file and `serving/layers_csezoo.py` ask for a family.
+Only this file and `serving/encoder_layers_csezoo.py` ask for a family.
 
 A backbone is a plain encoder or decoder of transformers. Its modules are found by their place and the ends of their
 names, so that a new family works if it is built like the others. If a part is not found, an error names it.

@@ -5,7 +5,7 @@ from typing import cast
 import torch
 from transformers import PreTrainedModel
 
-from ..serving.layers_csezoo import hidden_layers
+from ..serving.encoder_layers_csezoo import hidden_layers
 from .packed_rows import Packing
 
 

@@ -28,7 +28,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_outputs import ModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from ..serving.layers_csezoo import KEY, VALUE, hidden_layers, projections_of
+from ..serving.encoder_layers_csezoo import KEY, VALUE, hidden_layers, projections_of
 from ..serving.modeling_csezoo import is_causal
 from .backbones import embedding_layer, embedding_output, position_tables, without_checkpointing
 from .mirrored_mask import MirroredMask, on_host, plain

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from ..serving.layers_csezoo import hidden_layers
+from ..serving.encoder_layers_csezoo import hidden_layers
 from .backbones import embedding_output, first_output, without_checkpointing
 from .packing import Packing
 

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import PreTrainedModel
 
-from ..serving.layers_csezoo import FUSED, VALUE, hidden_layers, projections_of
+from ..serving.encoder_layers_csezoo import FUSED, VALUE, hidden_layers, projections_of
 from .backbones import shares_position_projections
 
-# How the names of projections end, see `serving/layers_csezoo.py`.
+# How the names of projections end, see `serving/encoder_layers_csezoo.py`.
 QUERY: tuple[str, ...] = (".query", ".q_lin", ".attn.q", ".query_proj", ".q_proj")
 # The outputs of attention and feed-forward network, before dropout and the skip connection.
 OUTPUT: tuple[str, ...] = (".output.dense", ".out_lin", ".ffn.lin2", ".attn.o", ".o_proj", ".down_proj", ".fc2", ".Wo")

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from .configuration_csezoo import OWN_FORM, CsezooConfig
+from .encoder_layers_csezoo import Adapter, PrefixCache, key_shape, run_with_slots, takes_cache
 from .encoding_csezoo import EncodesTexts  # noqa: F401 (transformers 4 copies only the files imported here)
 from .fingerprint_csezoo import FINGERPRINT_NAME  # noqa: F401
-from .layers_csezoo import Adapter, PrefixCache, key_shape, run_with_slots, takes_cache
 from .modeling_csezoo import CODE, CsezooModel
 from .pooling_csezoo import LAYERS, BackboneOutput, build_layers
 from .quantization_csezoo import PRECISIONS  # noqa: F401
@@ -194,7 +194,7 @@ class CsezooOwnFormModel(CsezooModel):
     # With gradient checkpointing, a layer would run again without its prefixes.
     supports_gradient_checkpointing = False
     _keys_to_ignore_on_load_missing = None
-    code = (*CODE, "own_form", "layers")
+    code = (*CODE, "own_form", "encoder_layers")
     auto_map = OWN_FORM
     poolings = (*CsezooModel.poolings, "wk")
     known_layers = {**LAYERS, "Flow": Flow}

@@ -10,7 +10,7 @@ from csezoo.modeling.contrastive.perturbations import perturbed
 from csezoo.modeling.contrastive.view_adapters import projections
 from csezoo.modeling.methods.diffaug.model import DiffAugModel
 from csezoo.modeling.methods.simcse.model import SimCSEModel
-from csezoo.modeling.serving.layers_csezoo import hidden_layers, keys_and_values, prefixes_in_slots
+from csezoo.modeling.serving.encoder_layers_csezoo import hidden_layers, keys_and_values, prefixes_in_slots
 from csezoo.modeling.serving.modeling_csezoo import is_causal
 from tests.families import CAUSAL_FAMILIES, FAMILIES, SIZES, family_config, save_family
 from tests.family_table import METHODS, check_cell, check_remote_code

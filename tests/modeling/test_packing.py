@@ -16,7 +16,7 @@ from csezoo.modeling.contrastive.configuration import POOLING_MODES
 from csezoo.modeling.contrastive.mirrored_mask import MirroredMask
 from csezoo.modeling.contrastive.packed_rows import Packing, PaddedAttention
 from csezoo.modeling.contrastive.packing import can_pack, packing_of
-from csezoo.modeling.serving.layers_csezoo import hidden_layers
+from csezoo.modeling.serving.encoder_layers_csezoo import hidden_layers
 from csezoo.training.benchmarks.training import encoders
 from tests.conftest import NO_DROPOUT, tiny_config
 from tests.families import SIZES, family_config

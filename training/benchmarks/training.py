@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from csezoo.modeling.contrastive.packing import packed
 from csezoo.modeling.contrastive.pretrained import SentenceEncoderPreTrainedModel
 from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
-from csezoo.modeling.serving.layers_csezoo import PrefixCache
+from csezoo.modeling.serving.encoder_layers_csezoo import PrefixCache
 
 from ..environment import peak_device_bytes, peak_rss_bytes
 from ..loop.building import build, choose_layout

@@ -44,7 +44,7 @@ from ...contrastive.packing import LengthBuckets, Packing, can_pack
 from ...contrastive.sentence_encoder import SentenceEncoderModel
 from ...contrastive.training_model import ForContrastiveLearning
 from ...contrastive.view_adapters import OUTPUT, ViewAdapters, projections
-from ...serving.layers_csezoo import (
+from ...serving.encoder_layers_csezoo import (
     PrefixCache,
     key_shape,
     keys_and_values,
