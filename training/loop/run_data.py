@@ -54,7 +54,8 @@ class RunData:
         self.order["length_window"] = recipe.length_window
         workers = recipe.num_workers
         if workers is None:
-            workers = 0 if self.device.type == "cpu" else 1 if recipe.streaming else DEVICE_WORKERS
+            on_device = 1 if recipe.streaming else DEVICE_WORKERS
+            workers = 0 if self.device.type == "cpu" else on_device
         if workers:  # a worker is a fork, which the threads of tokenizers do not survive
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.loader = partial(
@@ -72,8 +73,10 @@ class RunData:
         self.streamed: list[str] = []  # the local files of a streamed data set
         # The beginning of the block that training has reached, if the data are a stream.
         self.position: StreamPosition | None = None
-        if recipe.max_steps != 0:
-            self._stream_sentences() if recipe.streaming else self._load_sentences()
+        if recipe.max_steps != 0 and recipe.streaming:
+            self._stream_sentences()
+        elif recipe.max_steps != 0:
+            self._load_sentences()
         if self.joint or recipe.nli_steps or recipe.nli_epochs:
             self._load_labelled()
 
