@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from .encoding_csezoo import EncodesTexts
@@ -33,21 +32,10 @@ def tokenize_sentences(tokenizer: PreTrainedTokenizerBase, sentences: list[str])
     return tokenizer(sentences, truncation=True).input_ids
 
 
-@torch.no_grad()
 def embed_token_ids(model: EncodesTexts, token_ids: list[list[int]]) -> torch.Tensor:
-    """Return the float32 embeddings `(n, H)` of sentences given as token ids.
-
-    All sentences but the last are one padded batch. The last is the longest and would add much padding.
-    """
-    embeddings = []
-    for part in (token_ids[:-1], token_ids[-1:]):
-        rows = [torch.tensor(row, device=model.device) for row in part]
-        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
-        padding = model.config.backbone_config.pad_token_id or 0  # the attention mask hides it
-        ids = pad_sequence(rows, batch_first=True, padding_value=padding)
-        with model.evaluating():
-            embeddings.append(model(input_ids=ids, attention_mask=mask, return_dict=True).pooler_output)
-    return torch.cat(embeddings).float().cpu()
+    """Return the float32 embeddings `(n, H)` of sentences given as token ids."""
+    padding = model.config.backbone_config.pad_token_id or 0  # the attention mask hides it
+    return model.encode_token_ids(list(map(torch.tensor, token_ids)), padding, len(token_ids)).float().cpu()
 
 
 def new_fingerprint(model: EncodesTexts, tokenizer: PreTrainedTokenizerBase) -> dict:
