@@ -12,7 +12,7 @@ from csezoo.modeling.methods.diffcse.model import corrective_log_probabilities
 from csezoo.modeling.objectives import replaced_token_detection
 from tests.formulas import linear, numpy_info_nce
 from tests.methods.diffcse import DISTILLED, diffcse, sentences, writing
-from tests.tiny import batch
+from tests.tiny import batch, one_view
 
 
 def numpy_cross_entropy(logits, labels):
@@ -101,7 +101,7 @@ def test_every_edit_has_two_scores_of_its_own_and_the_mean_of_their_losses_count
 
 def test_conditioning_equals_values_and_gradients_computed_separately():
     model = diffcse().eval()
-    ids, mask = (sentences()[key][:, 0] for key in ("input_ids", "attention_mask"))
+    ids, mask = one_view(sentences()).values()
     results = []
     for path in (model.discriminate, lambda *rows: split_path(model.discriminator, *rows)):
         torch.manual_seed(3)

@@ -6,11 +6,12 @@ import torch
 
 from csezoo.modeling.methods.diffcse.editing import delete_tokens, insert_masks
 from tests.methods.diffcse import MASK, diffcse, sentences, writing
+from tests.tiny import one_view
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
 def test_the_generator_replaces_every_token_but_the_first_and_padding(kind):
-    ids, mask = (sentences(kind)[key][:, 0] for key in ("input_ids", "attention_mask"))
+    ids, mask = one_view(sentences(kind)).values()
     guesses = torch.full_like(ids, 50)
     guesses[0, 2] = 11  # the original
     model, _ = writing(diffcse(kind), guesses)
@@ -22,7 +23,7 @@ def test_the_generator_replaces_every_token_but_the_first_and_padding(kind):
 
 
 def test_a_templates_mask_token_stays():
-    ids, mask = (sentences()[key][:, 0] for key in ("input_ids", "attention_mask"))
+    ids, mask = one_view(sentences()).values()
     ids[0, 3] = MASK
     model, read = writing(diffcse(rtd_mask_ratio=1.0), torch.full_like(ids, 50))
     edited, _, labels = model.edit("replace", ids, mask)
@@ -66,7 +67,7 @@ def test_generator_dropout_follows_the_training_mode_unless_it_is_off():
 
 
 def test_inserted_masks_are_filled_and_labelled_and_nothing_else_changes():
-    ids, mask = (sentences()[key][:, 0] for key in ("input_ids", "attention_mask"))
+    ids, mask = one_view(sentences()).values()
     before = torch.tensor([[0, 1, 0, 1, 0, 0], [0, 0, 1, 0, 0, 0]]).bool()
     longer, longer_mask, labels = insert_masks(ids, mask, before, MASK)
     assert longer.tolist() == [[2, MASK, 10, 11, MASK, 12, 13, 3], [2, 20, MASK, 21, 3, 0, 0, 0]]
@@ -92,7 +93,7 @@ def test_deletion_keeps_the_order_of_a_long_sentence():
 
 
 def test_the_token_after_a_deletion_is_labelled():
-    ids, mask = (sentences()[key][:, 0] for key in ("input_ids", "attention_mask"))
+    ids, mask = one_view(sentences()).values()
     deleted = torch.tensor([[0, 1, 1, 0, 0, 0], [0, 0, 1, 0, 0, 0]]).bool()
     shorter, shorter_mask, labels = delete_tokens(ids, mask, deleted)
     assert shorter.tolist() == [[2, 12, 13, 3, 0, 0], [2, 20, 3, 0, 0, 0]]
