@@ -7,7 +7,6 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForPreTraining, DynamicCache
 
-from csezoo.modeling import DiffAugConfig, DiffAugForContrastiveLearning
 from csezoo.modeling.contrastive.natural_language_inference import nli_loss
 from csezoo.training.errors import UserError
 from csezoo.training.loop.building import build
@@ -230,20 +229,6 @@ def test_returned_attentions_include_the_prefixes():
     attentions = model(**one_view(batch()), output_attentions=True).attentions
     assert attentions[0].shape == (4, 2, 7, 2 * L + 7)
     assert (attentions[0][..., : 2 * L] > 0).all()
-
-
-@pytest.mark.parametrize("mode", ["different", "same"])
-def test_training_continues_from_served_prefixes(tmp_path, mode):
-    torch.manual_seed(0)
-    trained = DiffAugForContrastiveLearning(DiffAugConfig(backbone_config=tiny_config("bert"), views_mode=mode)).eval()
-    served = trained.serving_model()
-    served.save_pretrained(tmp_path / "served")
-    again = DiffAugForContrastiveLearning.from_pretrained(tmp_path / "served")
-    assert not again.config.reparametrisation
-    again.save_pretrained(tmp_path / "training")
-    torch.testing.assert_close(AutoModel.from_pretrained(tmp_path / "training").prefixes, served.prefixes)
-    loaded = AutoModelForPreTraining.from_pretrained(tmp_path / "training")
-    torch.testing.assert_close(loaded.serving_model().prefixes, served.prefixes)
 
 
 def test_freeze_views_needs_a_stage_on_labelled_pairs(bases):
