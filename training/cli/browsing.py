@@ -79,8 +79,8 @@ def cards(options: argparse.Namespace) -> None:
     if options.docs and not options.html:
         raise UserError(f"docs: {options.docs} becomes a part of the website; give --html too")
     if options.html:  # before anything is written
-        from ..cards.website.documentation import refuse_documentation
-        from ..cards.website.pages import refuse_place
+        from ..cards.website.documentation import refuse_documentation, write_documentation
+        from ..cards.website.pages import refuse_place, write_website
 
         refuse_place(Path(options.html), Path(options.out), *([Path(options.docs)] if options.docs else []))
         if options.docs:
@@ -88,11 +88,7 @@ def cards(options: argparse.Namespace) -> None:
     entries = write_cards(Path(options.out))
     print(f"{options.out}: {sum(entry.card is not None for entry in entries)} cards")
     if options.html:
-        from ..cards.website.pages import write_website
-
         write_website(Path(options.out), entries, Path(options.html), docs=bool(options.docs))
         if options.docs:
-            from ..cards.website.documentation import write_documentation
-
             write_documentation(Path(options.docs), Path(options.out), Path(options.html))
         print(Path(options.html) / "index.html")

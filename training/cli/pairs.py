@@ -91,9 +91,10 @@ def backtranslate(options: argparse.Namespace) -> None:
     _refuse_target(options)
     sentences = _sentences(options)
     sizes = {"beams": options.beams, "max_length": options.max_length}
-    there, back = options.languages or (None, None), (options.languages or (None, None))[::-1]
+    there = tuple(options.languages) if options.languages else None
+    back = there and there[::-1]
     steps = [
-        translator(name, **sizes, prefix=prefix, languages=tuple(codes) if options.languages else None)
+        translator(name, **sizes, prefix=prefix, languages=codes)
         for name, prefix, codes in zip((options.forward, options.back), options.prefixes, (there, back), strict=True)
     ]
     other = round_trip(*steps)

@@ -42,7 +42,6 @@ def publish(
     private: bool = False,
     create_pr: bool = False,
     tag: str | None = None,
-    message: str | None = None,
     adapter: bool = False,
     base: str | None = None,
     report: Callable[[str], None] = print,
@@ -114,7 +113,7 @@ def publish(
         for line in plan:
             report(line)
         report(verify_adapter(staged) if adapter else verify_as_a_stranger(staged))
-        commit = partial(_commit, api, to, known, operations, private, create_pr, message)
+        commit = partial(_commit, api, to, known, operations, private, create_pr)
         sha, revision, url = within_time(f"the commit to {to}", commit)
         unchecked = f"commit {sha} was made but not checked; publish again to finish"
         try:
@@ -174,7 +173,6 @@ def _commit(
     operations: list[Operation],
     private: bool,
     create_pr: bool,
-    message: str | None,
 ) -> tuple[str, str, str]:
     """Create the repository and the commit where needed; return the commit's hash, its revision, and a URL."""
     try:
@@ -186,7 +184,7 @@ def _commit(
         commit = api.create_commit(
             to,
             operations,
-            commit_message=message or "Publish with csezoo",
+            commit_message="Publish with csezoo",
             parent_commit=known.sha if known else None,  # the operations are computed against this commit
             create_pr=create_pr,
         )

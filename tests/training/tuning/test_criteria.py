@@ -34,4 +34,4 @@ def test_the_loss_is_that_of_sentences_without_some_words():
     logits = unit(vectors_of(whole)) @ unit(vectors_of(edited)).T / 0.05
     losses = [math.log(sum(math.exp(logit) for logit in row)) - row[i] for i, row in enumerate(logits)]
     assert loss == pytest.approx(np.mean(losses))
-    assert held_out_loss(vectors_of, SENTENCES) == loss  # pure in the seed
+    assert held_out_loss(vectors_of, SENTENCES) == loss  # again

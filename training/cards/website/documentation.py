@@ -23,7 +23,6 @@ def write_documentation(docs: Path, cards: Path, directory: Path) -> None:
     Links to other pages and to cards become links to their HTML pages. Links to other files of the repository become
     plain text, because the website does not have these files.
     """
-    refuse_documentation(docs)
     try:
         index = (docs / INDEX).read_text(encoding="utf-8")
         links = [("Overview", INDEX), *re.findall(r"\[([^\]]+)\]\(([\w-]+\.md)\)", index)]

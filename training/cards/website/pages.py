@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 from markupsafe import Markup
 
 from ...errors import UserError, one_line
-from ...files import refuse_links_out, refuse_other_file
+from ...files import refuse_other_file
 from ..entries import TASKS, Entry
 from ..index import INTRODUCTION
 from ..listing import COLUMNS, FILE, STS_AVERAGE, cells, shown_score
@@ -47,8 +47,6 @@ def refuse_place(directory: Path, *sources: Path) -> None:
 
 def write_website(cards: Path, entries: list[Entry], directory: Path, *, docs: bool = False) -> None:
     """Write the table of all models, a page for each card, and the files that the cards link."""
-    refuse_place(directory, cards)
-    refuse_links_out(cards)
     try:
         shutil.copytree(cards, directory, ignore=_others, dirs_exist_ok=True)
         for name in ("style.css", "table.js"):
