@@ -14,7 +14,7 @@ from csezoo.modeling.serving.encoding_csezoo import EncodesTexts
 
 from ..data.texts import stream_texts
 from ..environment import default_device
-from ..errors import UserError
+from ..errors import UserError, refuse_missing
 from ..evaluation.encoders import checkpoint_tokenizer, load_checkpoint, load_encoder, plain_encoder
 from ..evaluation.sentence_vectors import CountingEncoder, Encode
 from ..evaluation.significance import spearman
@@ -89,11 +89,10 @@ def race_encoders(encode: Encode, usual: Encode, texts: list[str], repeats: int)
 
 def sentence_transformer(model: str, pooling: str | None, max_length: int | None = None) -> SentenceTransformer:
     """Load a model of the zoo, or a plain encoder with a pooling and a longest text, in float32."""
-    try:
-        from sentence_transformers import SentenceTransformer
-        from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-    except ImportError:
-        raise UserError("this benchmark needs sentence-transformers: pip install sentence-transformers") from None
+    refuse_missing("this benchmark", "sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
     if pooling not in (None, "cls", "mean", "max"):
         raise UserError(f"pooling: sentence-transformers has no {pooling}; give cls, mean or max")
     options = {"dtype": "float32", "use_safetensors": True}

@@ -8,7 +8,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from ..errors import UserError
+from ..errors import UserError, refuse_missing
 from .options import Command, whole
 from .reproducing import add_machines, begin, hand_out, key_values, refuse_unused_machines
 
@@ -50,10 +50,7 @@ def tune(options: argparse.Namespace) -> None:
     from ..reproducing.profiles import load_profile
     from ..reproducing.runs import WAIT
 
-    try:
-        import optuna  # noqa: F401
-    except ImportError:
-        raise UserError("tune needs Optuna: pip install optuna") from None
+    refuse_missing("tune", "optuna")
     from ..tuning.objectives import WITHOUT_LABELS, read_sentences
     from ..tuning.search import Search, make_trial, missing
     from ..tuning.spaces import load_space

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from ..errors import UserError, one_line
+from ..errors import UserError, one_line, refuse_missing
 
 logger = logging.getLogger(__name__)
 Task = TypeVar("Task")
@@ -30,10 +30,9 @@ def run_on_ray(work: Callable[[Task], object], tasks: Sequence[Task], launcher: 
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report to its makers otherwise
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the coming default; Ray warns without it
-    try:
-        import ray
-    except ImportError:
-        raise UserError("--on ray needs Ray: pip install ray") from None
+    refuse_missing("--on ray", "ray")
+    import ray
+
     processes, on_cpu = processes_of(launcher)
     ray.init(logging_level=logging.WARNING)
     failed = {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from ..errors import UserError, one_line
+from ..errors import UserError, one_line, refuse_missing
 
 logger = logging.getLogger(__name__)
 Task = TypeVar("Task")
@@ -66,11 +66,10 @@ def run_on_slurm(
     """
     # Training ends cleanly on SIGTERM. The default, SIGUSR2, would kill it.
     os.environ.setdefault("SUBMITIT_PREEMPT_SIGNAL", "TERM")
-    try:
-        import submitit
-        from submitit.core.utils import FailedJobError, FailedSubmissionError
-    except ImportError:
-        raise UserError("--on slurm needs submitit: pip install submitit") from None
+    refuse_missing("--on slurm", "submitit")
+    import submitit
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
     folder = folder.resolve()
     full_name = f"{name.replace('/', '-')}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
     try:
