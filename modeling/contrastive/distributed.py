@@ -104,9 +104,12 @@ class _AllGatherRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        total = gradient.contiguous().clone()
-        dist.all_reduce(total)
-        return total.split(ctx.counts)[dist.get_rank()], None
+        parts = [gradient.new_zeros(max(ctx.counts), *gradient.shape[1:]) for _ in ctx.counts]
+        for part, own in zip(parts, gradient.split(ctx.counts), strict=True):
+            part[: len(own)] = own
+        received = torch.empty_like(parts[0])
+        dist.reduce_scatter(received, parts)  # a share of what an all-reduce would send
+        return received[: ctx.counts[dist.get_rank()]], None
 
 
 def gather_rows(rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
