@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling.pooling import BatchNormProjection, TanhProjection, pool
+from csezoo.modeling.pooling import BatchNormProjection, pool
 from csezoo.modeling.serving.pooling_csezoo import check_mask_token, pool_mask_token
-from tests.formulas import array, linear
 
 LENGTHS = [5, 3, 1]
 
@@ -84,12 +83,6 @@ def test_every_row_needs_a_mask_token():
     for row in ([1, 9], [1, 2], [9, 9]):
         with pytest.raises(ValueError, match="needs a mask token in every row"):
             check_mask_token(torch.tensor([[5, 5], row]), mask_token_id=5)
-
-
-def test_tanh_projection_equals_its_equation():
-    projection = TanhProjection(4).double()
-    x = torch.randn(3, 4, dtype=torch.float64)
-    np.testing.assert_allclose(array(projection(x)), np.tanh(linear(projection.dense, x)), atol=1e-12)
 
 
 def numpy_batch_norm(x):
