@@ -49,7 +49,12 @@ def pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tensor, 
 
 
 class TanhProjection(nn.Module):
-    """z = tanh(W h + b), W square: the MLP of SimCSE ("[CLS] with MLP"). `(…, H) -> (…, H)`."""
+    """z = tanh(W h + b), W square: the MLP of SimCSE ("[CLS] with MLP"). `(…, H) -> (…, H)`.
+
+    Example:
+        >>> TanhProjection(4)(torch.zeros(2, 4)).shape
+        torch.Size([2, 4])
+    """
 
     def __init__(self, hidden_size: int):
         super().__init__()
@@ -89,6 +94,10 @@ class BatchNormProjection(nn.Module):
     """Linear(H, 2H) - BatchNorm - ReLU - Linear(2H, H) - BatchNorm without affine: the projector of DiffCSE.
 
     It has no biases. Statistics are over the rows of all views and processes. `(n, H) -> (n, H)`.
+
+    Example:
+        >>> BatchNormProjection(4)(torch.randn(8, 4)).mean(0).abs().max() < 1e-6
+        tensor(True)
     """
 
     def __init__(self, hidden_size: int):
@@ -103,7 +112,12 @@ class BatchNormProjection(nn.Module):
 
 
 class GELUProjection(nn.Module):
-    """Linear - GELU - Linear - GELU: the head of SG-OPT (section 3.2). `(…, H) -> (…, width)`."""
+    """Linear - GELU - Linear - GELU: the head of SG-OPT (section 3.2). `(…, H) -> (…, width)`.
+
+    Example:
+        >>> GELUProjection(4, 16)(torch.zeros(2, 4)).shape
+        torch.Size([2, 16])
+    """
 
     def __init__(self, hidden_size: int, width: int):
         super().__init__()

@@ -121,6 +121,10 @@ def gather_rows(rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
 
     Returns:
         The rows of all processes, `(sum of n, ...)`, and the slice of it with this process's rows.
+
+    Example:
+        >>> gather_rows(torch.zeros(2, 4))[0].shape  # one process: the rows themselves
+        torch.Size([2, 4])
     """
     if world_size() == 1:
         return rows, slice(0, rows.shape[0])
@@ -139,6 +143,10 @@ def equal_draw(draw: torch.Tensor) -> torch.Tensor:
 
     Args:
         draw: from torch's default generator, on the model's device, of the same shape in all processes.
+
+    Example:
+        >>> equal_draw(torch.randint(5, (3,))).shape  # one process: the draw itself
+        torch.Size([3])
     """
     if world_size() == 1:
         return draw

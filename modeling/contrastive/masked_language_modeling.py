@@ -40,6 +40,10 @@ class MaskedLMTransform(nn.Module):
 
     Supervised PromptBERT starts from the pre-trained one and applies it to the vector and to the template's bias
     before it subtracts them. E is H, or the width of the word embeddings if these are narrower.
+
+    Example:
+        >>> MaskedLMTransform(4, 1e-12)(torch.zeros(2, 4)).shape
+        torch.Size([2, 4])
     """
 
     def __init__(self, hidden_size: int, layer_norm_eps: float, embedding_size: int | None = None):
@@ -81,6 +85,10 @@ def masked_lm_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     Args:
         logits: `(B, T, vocabulary)`.
         labels: `(B, T)`, -100 where no token was chosen.
+
+    Example:
+        >>> masked_lm_loss(torch.zeros(1, 2, 4), torch.tensor([[-100, 1]])).item() == torch.tensor(4.0).log().item()
+        True
     """
     per_token = F.cross_entropy(at_least_float32(logits).flatten(0, 1), labels.flatten(), reduction="none")
     sums = torch.stack([per_token.sum(), (labels != -100).sum().to(per_token.dtype)])

@@ -17,7 +17,12 @@ LABELS = ("contradiction", "entailment", "neutral")  # 0, 1 and, with three clas
 
 
 class NLIClassifier(nn.Module):
-    """Linear on [u; v; |u - v|]. `(n, H), (n, H) -> (n, classes)`."""
+    """Linear on [u; v; |u - v|]. `(n, H), (n, H) -> (n, classes)`.
+
+    Example:
+        >>> NLIClassifier(4, 3)(torch.zeros(2, 4), torch.ones(2, 4)).shape
+        torch.Size([2, 3])
+    """
 
     def __init__(self, hidden_size: int, classes: int):
         super().__init__()

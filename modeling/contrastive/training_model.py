@@ -460,6 +460,15 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
         References:
             Kusupati et al. 2022, "Matryoshka Representation Learning", section 3.
+
+        Example:
+            >>> from transformers import BertConfig
+            >>> from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning
+            >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
+            >>> config = SimCSEConfig(backbone_config=tiny, matryoshka_dims=[2, 4], matryoshka_weights=[0.5, 1.0])
+            >>> ids = torch.randint(9, (3, 2, 6))
+            >>> list(SimCSEForContrastiveLearning(config)(input_ids=ids).losses)
+            ['contrastive', 'matryoshka_2', 'matryoshka_4']
         """
         dims = self.config.matryoshka_dims or []
         duplicates = self.duplicates(input_ids) if dims else None

@@ -8,6 +8,11 @@ def principal_directions(vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
     """Return the directions U `(H, d)` that `(n, H)` vectors span around their mean, and their variances Λ `(d,)`.
 
     Directions of large variance come first. Both are float64.
+
+    Example:
+        >>> directions, variances = principal_directions(torch.tensor([[0.0, 3.0], [2.0, 3.0]]))  # on a line
+        >>> directions.abs().tolist(), variances.tolist()
+        ([[1.0], [0.0]], [1.0])
     """
     directions, variances, _ = torch.linalg.svd(vectors.double().T.cov(correction=0))
     negligible = variances[0] * torch.finfo(torch.float64).eps * len(variances)

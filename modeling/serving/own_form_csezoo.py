@@ -170,6 +170,10 @@ class NGramFeatures(nn.Module):
         hidden_size: H, length of a token vector.
         kernel_sizes: tokens that each convolution sees.
         features, activation: how many features each computes, H together, and what follows: `relu` or `none`.
+
+    Example:
+        >>> NGramFeatures(8, [1, 3], [4, 4], "none")(torch.randn(2, 5, 8), torch.ones(2, 5)).shape
+        torch.Size([2, 5, 8])
     """
 
     def __init__(self, hidden_size: int, kernel_sizes: list[int], features: list[int], activation: str):

@@ -93,6 +93,11 @@ def pool_mask_token(last_hidden_state: torch.Tensor, input_ids: torch.Tensor, ma
     """Return the vector `(B, H)` at the template's mask token (PromptBERT), the last mask token of a row.
 
     For a row without `mask_token_id` the first token is used, see `check_mask_token`.
+
+    Example:
+        >>> hidden = torch.arange(4.0).view(1, 4, 1)
+        >>> pool_mask_token(hidden, torch.tensor([[5, 103, 103, 7]]), 103)
+        tensor([[2.]])
     """
     return vectors_at(last_hidden_state, last_place(input_ids == mask_token_id))
 
@@ -139,7 +144,12 @@ class LayerNorm(nn.Module):
 
 
 class Normalize(nn.Module):
-    """Scale vectors to length 1, so that their dot products are their cosines. `(…, D) -> (…, D)`."""
+    """Scale vectors to length 1, so that their dot products are their cosines. `(…, D) -> (…, D)`.
+
+    Example:
+        >>> Normalize()(torch.tensor([[3.0, 4.0]]))
+        tensor([[0.6000, 0.8000]])
+    """
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         return F.normalize(vectors, dim=-1)

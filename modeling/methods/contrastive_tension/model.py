@@ -74,6 +74,11 @@ def pair_loss(scores: torch.Tensor, same: torch.Tensor, kept: torch.Tensor | Non
         scores: `(pairs,)`, the dot product of each pair of this process.
         same: `(pairs,)` of bool, whether both encoders have read the same sentence.
         kept: `(pairs,)` of bool, false for pairs that do not count; all count by default.
+
+    Example:
+        >>> scores, same = torch.tensor([0.0, 9.0]), torch.tensor([True, False])
+        >>> round(pair_loss(scores, same, torch.tensor([True, False])).item(), 4)
+        0.6931
     """
     if kept is None and world_size() == 1:
         return F.binary_cross_entropy_with_logits(scores, same.to(scores.dtype))

@@ -310,6 +310,11 @@ def corrective_log_probabilities(logits: torch.Tensor, scores: torch.Tensor, inp
         logits: `(N, T, vocabulary)` of the prediction.
         scores: `(N, T, 2)` of kept and changed.
         input_ids: `(N, T)`, the tokens to keep or change.
+
+    Example:
+        >>> mixed = corrective_log_probabilities(torch.zeros(1, 1, 2), torch.zeros(1, 1, 2), torch.tensor([[1]]))
+        >>> mixed.exp()  # half of it is kept, a quarter each is predicted
+        tensor([[[0.2500, 0.7500]]])
     """
     kept, changed = at_least_float32(scores).log_softmax(-1).split(1, dim=-1)  # (N, T, 1) each
     predicted = changed + at_least_float32(logits).log_softmax(-1)

@@ -65,6 +65,11 @@ def jensen_shannon(
 
     Returns:
         A scalar of at least float32, the share of these features in the estimate. A single sentence has no negatives.
+
+    Example:
+        >>> sentences = torch.eye(2)
+        >>> round(jensen_shannon(sentences, sentences, torch.tensor([0, 1])).item(), 4)  # sp(-1) + sp(0)
+        1.0064
     """
     with torch.autocast(sentences.device.type, enabled=False):
         scores = at_least_float32(features) @ at_least_float32(sentences).T  # (N, B)
