@@ -67,7 +67,7 @@ def _cross_entropy(logits: torch.Tensor, targets: torch.Tensor, total: int) -> t
 def _hash(tokens: torch.Tensor) -> torch.Tensor:
     """Return a number of 64 bits for each row of token ids `(…, T)`: a sum with random weights, which wraps around.
 
-    Rows that differ have the same number with a probability of at most 10⁻¹⁴ (ids are below 2¹⁷). To number the
+    Rows that differ have the same number with a probability of at most 10⁻¹⁴ (ids are below 2¹⁸). To number the
     distinct rows instead, as `torch.unique` does, would wait for the device.
     """
     generator = torch.Generator().manual_seed(0)

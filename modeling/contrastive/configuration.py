@@ -277,19 +277,17 @@ class SentenceEncoderConfig(PretrainedConfig):
             raise ValueError(f"nli_weight: {self.nli_weight} needs nli_classes: 2 (triplets) or 3 (labelled pairs)")
         if self.nli_objective == "contrastive" and self.nli_classes != 2:
             raise ValueError("nli_objective: contrastive needs triplets; set nli_classes: 2")
-        self._check_matryoshka(self.matryoshka_dims or [], self.matryoshka_weights)
-        if self.projection == "gelu" and self.projection_at_test:
-            raise ValueError("projection: gelu is only used in training; set projection_at_test: false")
-        if self.projection == "mlm_transform" and not self.projection_at_test:
-            raise ValueError("projection: mlm_transform is used in training and at test; set projection_at_test: true")
-
-    def _check_matryoshka(self, dims: list[int], weights: list[float] | None) -> None:
+        dims, weights = self.matryoshka_dims or [], self.matryoshka_weights
         for dim in dims:  # the complete vector has `contrastive_weight`
             check_value("matryoshka_dims", dim, f"[1, {self.pooled_size - 1}]")
         if len(set(dims)) < len(dims):
             raise ValueError(f"matryoshka_dims: {dims} must be different numbers")
         if weights is not None and len(weights) != len(dims):
             raise ValueError(f"matryoshka_weights: {weights} must have one number for each of matryoshka_dims: {dims}")
+        if self.projection == "gelu" and self.projection_at_test:
+            raise ValueError("projection: gelu is only used in training; set projection_at_test: false")
+        if self.projection == "mlm_transform" and not self.projection_at_test:
+            raise ValueError("projection: mlm_transform is used in training and at test; set projection_at_test: true")
 
     def text_prefixes(self, sentences: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[str | None]]:
         """Data seam: return for each view the prefix of each sentence, with its separator.

@@ -79,18 +79,14 @@ class ServedEncoder:
                 continue
             file = repository_file(self.name, f"{folder}/model.safetensors", revision)
             if file is None:
-                raise self.cannot(f"{folder} has no model.safetensors (a pickle is never read); save it again")
+                raise _refused(self.name, f"{folder} has no model.safetensors (a pickle is never read); save it again")
             try:
                 tensors = load_file(file)
             except (OSError, SafetensorError) as error:
-                raise self.cannot(f"{folder}/model.safetensors cannot be read ({one_line(error)})") from error
+                raise _refused(self.name, f"{folder}/model.safetensors cannot be read ({one_line(error)})") from error
             if (found := {name: tuple(tensor.shape) for name, tensor in tensors.items()}) != expected:
-                raise self.cannot(f"{folder}/model.safetensors has {found}, its config.json means {expected}")
+                raise _refused(self.name, f"{folder}/model.safetensors has {found}, its config.json means {expected}")
             layer.load_state_dict(tensors)
-
-    def cannot(self, reason: str) -> UserError:
-        """Return the error that says why the repository cannot be a base model."""
-        return _refused(self.name, reason)
 
 
 def _refused(name: str, reason: str) -> UserError:
