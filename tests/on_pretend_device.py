@@ -73,7 +73,9 @@ def two_updates(setting: str) -> None:
     """Make two updates as the loop does; `WAITS` has those of the second."""
     name, changes = UPDATES[setting]
     method = name.split("-")[0]
-    model = METHODS[method][2](configure(name, "bert", **changes)).train().to(GPU)
+    config = configure(name, "bert", **changes)
+    config.backbone_config.num_hidden_layers = 2
+    model = METHODS[method][2](config).train().to(GPU)
     recipe = make_recipe({"name": "tiny", "method": method, "base_model": "tiny", "train_file": "none"})
     accelerator = accelerator_on_device()
     model.begin_stage("contrastive")

@@ -182,7 +182,8 @@ def _run(func: Any, args: tuple, kwargs: dict) -> Any:
         return torch.device("cpu") if isinstance(value, torch.device) and value.type == "gpu" else value
 
     kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}  # needs a real device
-    made = func(*tree_map(on_host, args), **tree_map(on_host, kwargs))
+    args_on_host, kwargs_on_host = tree_map(on_host, (args, kwargs))
+    made = func(*args_on_host, **kwargs_on_host)
     if func is aten.copy_.default:
         return args[0]
     if to is not None and to.type == "cpu":
