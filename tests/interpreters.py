@@ -101,6 +101,27 @@ def run_python(*arguments: object, cwd: os.PathLike | None = None, **environment
     return Python(*arguments, cwd=cwd, **environment).finish()
 
 
+# Runs commands of csezoo in one process, which imports the libraries once. Of each it prints the status (or the type
+# of a defect), what it wrote, and which libraries are imported by then.
+EACH_COMMAND = """
+import contextlib, io, json, sys
+from csezoo.training.cli import main
+answers = []
+for words in json.loads(sys.argv[1]):
+    out, error, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+        try:
+            main(words)
+        except SystemExit as stop:
+            code = stop.code
+        except BaseException as defect:
+            code = repr(defect)
+    imported = sorted({name.split(".")[0] for name in sys.modules})
+    answers.append([code, out.getvalue(), error.getvalue(), imported])
+print(json.dumps(answers))
+"""
+
+
 def free_port() -> int:
     """A port for a server that starts later, seconds from now.
 

@@ -8,13 +8,14 @@ import torch
 
 from csezoo.modeling import METHODS
 from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
+from csezoo.training.files import read_json, write_json
 from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
 from csezoo.training.publishing.repository import save_repository
 from csezoo.training.recipes import make_recipe
 from tests.conftest import tiny_config, tiny_tokenizer
 from tests.families import FAMILIES, family_config, family_tokenizer
 from tests.hub_server import TOKEN
-from tests.interpreters import run_python
+from tests.interpreters import EACH_COMMAND, run_python
 
 PROMPT = {"pooling": "prompt", "prompts": ["this sentence : {sentence} means {mask} ."]}
 
@@ -71,36 +72,24 @@ def tiny_repository(directory: Path, method: str = "simcse", kind: str = "bert",
     return save_encoder(directory, tiny_encoder(method, kind, **changes))
 
 
-PUBLISH_EACH = """
-import contextlib, io, json, sys
-
-from csezoo.training.cli import main
-
-answers = []
-for words in json.loads(sys.argv[1]):
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            main(["publish", *words])
-        except SystemExit as stop:
-            code = stop.code
-    answers.append([code, out.getvalue(), err.getvalue()])
-print(json.dumps(answers))
-"""
-
-
 def publish_each(hub, home: Path, commands: list[list[str]]) -> list[subprocess.CompletedProcess[str]]:
     """Run `csezoo publish` several times in one new process, which is much faster, and return its answers."""
-    done = run_python("-W", "ignore", "-c", PUBLISH_EACH, json.dumps(commands), **hub.environment(home))
+    words = json.dumps([["publish", *command] for command in commands])
+    done = run_python("-W", "ignore", "-c", EACH_COMMAND, words, **hub.environment(home))
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout.splitlines()[-1])
-    return [subprocess.CompletedProcess(words, *answer) for words, answer in zip(commands, answers, strict=True)]
+    return [subprocess.CompletedProcess(words, *answer[:3]) for words, answer in zip(commands, answers, strict=True)]
 
 
 def publish_to(hub, home: Path, run: Path, *options: str, to: str = "zoo/tiny", **environment: str):
     """Run `csezoo publish` in a new process, because the client reads the Hub's address when it is imported."""
     command = ["-m", "csezoo.training.cli", "publish", run, "--to", to, *options]
     return run_python(*command, **{**hub.environment(home), **environment})
+
+
+def edit_json(path: Path, **changes) -> None:
+    """Change keys of a JSON file."""
+    write_json(path, {**read_json(path), **changes})
 
 
 def local_files(directory):

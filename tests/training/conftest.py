@@ -1,19 +1,17 @@
 """What many tests start from: a finished run, a Hub, the command that publishes to it, SentEval's data, triplets."""
 
-import json
 import logging
 import shutil
 from functools import partial
 
 import pytest
 
-from csezoo.training.loop.runs import run_recipe
-from csezoo.training.recipes import make_recipe
+from csezoo.training.files import write_json
 from tests.conftest import SENTENCES
 from tests.hub_server import HubServer
 from tests.repositories import publish_to, tiny_repository
 from tests.training.faults import AtRecord, Stopped, stop
-from tests.training.runs import values
+from tests.training.runs import train, values
 from tests.training.senteval_files import write_senteval
 
 
@@ -24,7 +22,7 @@ def finished(tmp_path_factory):
     run.mkdir()
     tiny_repository(run / "best")
     results = {"model": "tiny", "base_model": "/home/me/bert", "neighbours": [{"query": "/a/ sentence"}]}
-    (run / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    write_json(run / "results.json", results)
     recipe = "name: tiny\nmethod: simcse\ntrain_file: /home/me/train.txt\nteachers: [/home/me/teacher]\n"
     (run / "recipe.yaml").write_text(recipe, encoding="utf-8")
     return run
@@ -48,10 +46,10 @@ def publish(hub, tmp_path):
     return partial(publish_to, hub, tmp_path / "hf")
 
 
-@pytest.fixture
-def senteval(tmp_path):
-    """A directory with every file SentEval reads for STS."""
-    return write_senteval(tmp_path / "senteval")
+@pytest.fixture(scope="session")
+def senteval(tmp_path_factory):
+    """A directory with every file SentEval reads for STS; a test changes a copy."""
+    return write_senteval(tmp_path_factory.mktemp("senteval"))
 
 
 @pytest.fixture
@@ -78,7 +76,7 @@ def train_up_to():
     def train_up_to(text, recipe, occurrence=1):
         AtRecord(text, stop, occurrence).install()
         with pytest.raises(Stopped):
-            run_recipe(make_recipe(recipe))
+            train(recipe)
         logger.handlers[:] = before
 
     yield train_up_to

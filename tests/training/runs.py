@@ -5,8 +5,12 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
+
+from csezoo.training.loop.runs import run_recipe
+from csezoo.training.recipes import make_recipe
 
 ROOT = Path(__file__).parents[2]
 LAUNCH_TWO: tuple[str, ...] = ("accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1")
@@ -33,6 +37,11 @@ def values(base, train_file, dev_file, output, /, **changes):
     }
 
 
+def train(recipe, **changes):
+    """Train in this process with the keys of a recipe, changed, and return the results."""
+    return run_recipe(make_recipe({**recipe, **changes}))
+
+
 def command_line(recipe):
     keys = {key: value for key, value in recipe.items() if key != "name"}
     arguments = ["simcse-bert-base-uncased"]
@@ -52,8 +61,8 @@ def start(recipe, *launcher, **environment):
     )
 
 
-def sharded(recipe) -> subprocess.Popen:
-    """The unchanged launch file, on processor cores."""
+def sharded(recipe, **environment) -> subprocess.Popen:
+    """The unchanged launch file, on processor cores; see `tests/sharded_on_cpu.py`."""
     config = ["--config_file", ROOT / "examples" / "launch" / "fsdp.yaml", "--main_process_port", "0"]
     return subprocess.Popen(
         ["accelerate", "launch", *map(str, config), "-m", "tests.sharded_on_cpu", *command_line(recipe)],
@@ -61,6 +70,7 @@ def sharded(recipe) -> subprocess.Popen:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, **environment},
     )
 
 
@@ -84,6 +94,18 @@ def same_run(one, other):
         for tensor in a:
             assert torch.equal(a[tensor], b[tensor]), tensor
     assert lines(one) == lines(other)
+
+
+def same_but_for_rounding(one, other, step, *, near=2e-5, rtol=1e-4, logged=1e-3, files=("model",)):
+    """Close tensors at an update, and close metrics: sums of two processes are in another order."""
+    for name in files:
+        file = f"checkpoints/step-{step:08d}/{name}.safetensors"
+        a, b = load_file(one / file), load_file(other / file)
+        assert a.keys() == b.keys()
+        for key in a:
+            torch.testing.assert_close(b[key], a[key], atol=near, rtol=rtol, msg=key)
+    for left, right in zip(lines(one), lines(other), strict=True):
+        assert left == pytest.approx(right, rel=logged)
 
 
 def newest(run):

@@ -18,7 +18,7 @@ def main(base: str, generator: str, out: str) -> None:
         for gathers in (True, False) if name in ("simcse", "diffcse") else (True,):
             loss = loss_of(name, base, generator, gather_across_devices=gathers, **still(name))
             directory = Path(out) / f"{name}-{gathers}"
-            train_in_trainer(loss, directory, sentences(8), ddp_backend="gloo", num_train_epochs=3, max_steps=-1)
+            train_in_trainer(loss, directory, sentences(8), ddp_backend="gloo", num_train_epochs=2, max_steps=-1)
             if dist.get_rank() == 0:
                 state = {key: value.contiguous().clone() for key, value in loss.trained.state_dict().items()}
                 save_file(state, f"{directory}.safetensors")

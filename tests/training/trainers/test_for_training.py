@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from accelerate import Accelerator
-from accelerate.utils import GradientAccumulationPlugin
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForPreTraining, Trainer, TrainingArguments
@@ -12,11 +10,20 @@ from csezoo import TrainingCallback, for_training
 from csezoo.modeling import DiffCSEForContrastiveLearning, SimCSEConfig, SimCSEForContrastiveLearning
 from csezoo.training.errors import UserError
 from csezoo.training.loop.building import build
-from csezoo.training.loop.training_loop import Stage, start_stage, update
 from csezoo.training.recipes import make_recipe
 from tests.conftest import tiny_config
 from tests.methods import RUNS
-from tests.training.trainers.training import LONGEST, LOOP, TEXTS, sentences, settings, triplets
+from tests.training.trainers import training
+from tests.training.trainers.training import (
+    ARGUMENTS,
+    LONGEST,
+    LOOP,
+    TEXTS,
+    assert_same,
+    sentences,
+    settings,
+    triplets,
+)
 
 
 @pytest.fixture
@@ -48,10 +55,7 @@ class Recording:
 
 
 def trainer_of(model, collator, directory, rows, callbacks=(), **arguments):
-    defaults = {"max_steps": 3, "per_device_train_batch_size": 4, "learning_rate": 1e-3, "weight_decay": 0.0}
-    defaults |= {"lr_scheduler_type": "constant", "max_grad_norm": 0.0, "report_to": "none", "disable_tqdm": True}
-    defaults |= {"save_strategy": "no", "logging_steps": 1, "use_cpu": True, "dataloader_pin_memory": False}
-    chosen = TrainingArguments(str(directory), remove_unused_columns=False, **{**defaults, **arguments})
+    chosen = TrainingArguments(str(directory), remove_unused_columns=False, **{**ARGUMENTS, **arguments})
     return Trainer(model, chosen, collator, rows, eval_dataset=sentences(8), callbacks=list(callbacks))
 
 
@@ -71,30 +75,10 @@ def train_in_own_loop(name, base, trainer, state, accumulated=1, stage="contrast
     keys = {**LOOP, **keys_of(name, base), **changes, "gradient_accumulation_steps": accumulated}
     recipe = make_recipe({"name": "own", "method": name, "base_model": str(base), **keys})
     built = build(recipe)
-    model = built.model.double()
-    model.load_state_dict(state)
-    accelerator = Accelerator(cpu=True, gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=accumulated))
-    updates = len(trainer.draws) // accumulated
-    model.begin_stage(stage)
-    wrapped, optimizer, _ = start_stage(Stage(stage, 0, updates, updates, 1e-3), recipe, model, accelerator)
-    draws = iter(trainer.draws)
-    model.register_forward_pre_hook(lambda *_: torch.set_rng_state(next(draws)))
-    collator = trainer.data_collator.collator
-    loader = iter([collator(rows) for rows in trainer.data_collator.batches[: len(trainer.draws)]])
-    model.train()
-    for _ in range(updates):
-        update(wrapped, optimizer, loader, recipe, accelerator)
-        with torch.no_grad():
-            model.after_update()
-    return model
-
-
-def assert_same(model, own):
-    state = model.state_dict()
-    for name, tensor in own.state_dict().items():
-        torch.testing.assert_close(
-            state[name], tensor, atol=1e-9, rtol=0, msg=lambda text, name=name: f"{name}: {text}"
-        )
+    built.model.double().load_state_dict(state)
+    built.model.begin_stage(stage)
+    training.train_in_own_loop(built, recipe, trainer, accumulated, stage=stage)
+    return built.model
 
 
 def copied(model):

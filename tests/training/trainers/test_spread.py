@@ -8,23 +8,22 @@ from transformers import set_seed
 
 from csezoo.losses import ZooLoss
 from csezoo.training.evaluation.tasks.sts import load_pairs_file
-from csezoo.training.files import read_json
-from csezoo.training.loop.runs import run_recipe
 from csezoo.training.quickstart.run import quickstart
-from csezoo.training.recipes import make_recipe
 from tests.conftest import sentence_transformer
+from tests.training.runs import train
 from tests.training.trainers.training import train_in_trainer
 
 SEEDS = (1, 2, 3)
-UPDATES, BATCH, RATE = 100, 64, 3e-4
+UPDATES, BATCH, RATE = 100, 32, 3e-4
+SIZES = {"sentences": 5000, "pairs": 300, "triplets": 10}
 KEYS = {"simcse": {}, "diffcse": {}, "l2pcsr": {"weakened_layers": 1}}
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """The quickstart's sentences, graded pairs and base model."""
+    """Sentences, graded pairs and a base model as of the quickstart, but fewer."""
     directory = tmp_path_factory.mktemp("quickstart")
-    quickstart("quickstart-simcse", {"output_dir": str(directory), "max_steps": 1, "report_to": "none"})
+    quickstart("quickstart-simcse", {"output_dir": str(directory), "max_steps": 1, "report_to": "none"}, **SIZES)
     return directory
 
 
@@ -40,8 +39,7 @@ def in_the_own_loop(method, seed, world, directory):
     keys |= {"seeds": [seed], "output_dir": str(directory), "report_to": "none", "mixed_precision": "no"}
     keys |= {"select_by": "last", "lr_scheduler": "linear", "warmup_ratio": 0.0, "weight_decay": 0.0}
     needs = {"generator": str(world / "base")} if method == "diffcse" else {}
-    run_recipe(make_recipe({"name": "own", **keys, **needs, **KEYS[method]}), show=False)
-    return read_json(directory / "results.json")["results"][0]["value"]
+    return train({"name": "own", **keys, **needs, **KEYS[method]})["results"][0]["value"]
 
 
 def in_the_trainer(method, seed, world, directory):

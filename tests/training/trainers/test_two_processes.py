@@ -19,7 +19,7 @@ def trained(base_without_dropout, bases, tmp_path_factory):
 
 def on_one_process(name, base, generator, directory, **arguments):
     loss = loss_of(name, base, generator, **still(name))
-    train_in_trainer(loss, directory, sentences(8), num_train_epochs=3, max_steps=-1, **arguments)
+    train_in_trainer(loss, directory, sentences(8), num_train_epochs=2, max_steps=-1, **arguments)
     return loss.trained
 
 

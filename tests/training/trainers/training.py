@@ -66,13 +66,16 @@ def triplets(count):
     return Dataset.from_dict({"anchor": TEXTS[:count], "follows": TEXTS[1 : count + 1], "not": TEXTS[9 : count + 9]})
 
 
+# Three updates of four rows, as the loop makes them.
+ARGUMENTS = {"max_steps": 3, "per_device_train_batch_size": 4, "learning_rate": 1e-3, "weight_decay": 0.0}
+ARGUMENTS |= {"lr_scheduler_type": "constant", "max_grad_norm": 0.0, "report_to": "none", "disable_tqdm": True}
+ARGUMENTS |= {"save_strategy": "no", "logging_steps": 1, "use_cpu": True, "dataloader_pin_memory": False}
+
+
 def train_in_trainer(loss, directory, rows, wrap=None, callbacks=None, resume=None, eval_rows=None, **arguments):
     """Train with a loss, and return the trainer: its collator has the batches, `draws` the random state of each."""
     model = unwrapped(loss.model)
-    defaults = {"max_steps": 3, "per_device_train_batch_size": 4, "learning_rate": 1e-3, "weight_decay": 0.0}
-    defaults |= {"lr_scheduler_type": "constant", "max_grad_norm": 0.0, "report_to": "none", "disable_tqdm": True}
-    defaults |= {"save_strategy": "no", "logging_steps": 1, "use_cpu": True, "dataloader_pin_memory": False}
-    chosen = SentenceTransformerTrainingArguments(str(directory), **{**defaults, **arguments})
+    chosen = SentenceTransformerTrainingArguments(str(directory), **{**ARGUMENTS, **arguments})
     draws = []
     handle = loss.register_forward_pre_hook(lambda *_: draws.append(torch.get_rng_state()))
     trainer = SentenceTransformerTrainer(
@@ -132,7 +135,11 @@ def train_in_own_loop(built, recipe, trainer, accumulated=1, precision="no", sta
 
 def assert_same_weights(loss, own, atol=1e-9):
     """Every tensor of the zoo's own model is that of the loss."""
-    state = loss.trained.state_dict()
+    assert_same(loss.trained, own, atol)
+
+
+def assert_same(model, own, atol=1e-9):
+    state = model.state_dict()
     for name, tensor in own.state_dict().items():
         torch.testing.assert_close(
             state[name], tensor, atol=atol, rtol=0, msg=lambda text, name=name: f"{name}: {text}"
